@@ -1,0 +1,210 @@
+"""The contract between lookupcache and a source, and the registry through which connectors are found.
+
+A connector answers for the rows of some keys, nothing else: caching, batching, retrying, timeouts, key
+matching and type checks happen outside of it, the same for every connector.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, nearest
+from lookupcache.expr import Expr
+
+ENTRY_POINTS = "lookupcache.connectors"
+
+_NOT_WORTH_A_RETRY = (
+    LookupCacheError, TypeError, ValueError, AttributeError, NameError, ImportError, AssertionError, NotImplementedError,
+    KeyError, IndexError, pa.ArrowException,
+)  # fmt: skip
+_SECRET_WORDS = ("password", "passwd", "secret", "token", "credential", "api-key", "apikey", "private-key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupRequest:
+    """What a join wants from a source: the same for every call that the join makes.
+
+    ``key_columns`` are the columns that keys are given for, ``columns`` those wanted besides; an answer
+    holds ``fields``, which is both, each once. ``constants`` maps further key columns to the one value
+    (a Python value, never None) that they must equal. ``filters`` are those that `Connector.accept` took.
+    """
+
+    table: str
+    key_columns: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    filters: tuple[Expr, ...] = ()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns of an answer: the key columns, then the other wanted ones."""
+        return tuple(dict.fromkeys((*self.key_columns, *self.columns)))
+
+
+class Connector:
+    """A source of rows by key; write `lookup` or `lookup_async`, and what else the source can do.
+
+    A connector is built on the driver with the table's schema and the connector's own options (strings,
+    without the ``lookup.*`` ones), pickled, and opened in each worker. Clients belong in `open`.
+
+    Class attributes: ``options`` maps each option's name to a line of documentation, and any other name
+    is refused (None accepts all); ``required`` names those that must be given; ``secrets`` those that
+    are never shown, besides names such as password or token, which never are; ``batch_max_size`` is the most
+    keys a call may carry (None: no limit); ``prefers_async`` picks `lookup_async` where both are written.
+
+    >>> class Squares(Connector):
+    ...     def lookup(self, request, keys):
+    ...         n = keys.column("n")
+    ...         return pa.table({"n": n, "square": [i.as_py() ** 2 for i in n]}).select(list(request.fields))
+    >>> squares = Squares(pa.schema([("n", pa.int64()), ("square", pa.int64())]), {})
+    >>> request = LookupRequest(table="squares", key_columns=("n",), columns=("square",))
+    >>> squares.lookup(request, pa.record_batch({"n": [3]})).to_pylist()
+    [{'n': 3, 'square': 9}]
+    """
+
+    options: ClassVar[Mapping[str, str] | None] = None
+    required: ClassVar[Sequence[str]] = ()
+    secrets: ClassVar[Sequence[str]] = ()
+    batch_max_size: ClassVar[int | None] = None
+    prefers_async: ClassVar[bool] = False
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
+        self.schema = schema
+        self.settings = dict(options)
+
+    def open(self) -> None:
+        """Connect; called once per worker process before the first lookup."""
+
+    def close(self) -> None:
+        """Disconnect; called when the worker no longer needs this connector."""
+
+    def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
+        """Return those of ``filters`` that `lookup` and `scan` will apply themselves, with Spark's meaning.
+
+        Called on the driver, without a connection; the rest is applied to the rows that come back.
+        """
+        return []
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Return every row that matches any key, in any order, with the columns ``request.fields``.
+
+        ``keys`` holds distinct keys without nulls, its columns named as ``request.key_columns`` and of
+        the types in the schema. Too many rows (a looser equality, say) do no harm: they are dropped.
+        """
+        raise NotImplementedError
+
+    async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Do as `lookup` does, on the event loop of the worker."""
+        raise NotImplementedError
+
+    def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the whole table, constants and accepted filters applied, as batches with ``request.fields``."""
+        raise NotImplementedError
+
+    def retryable(self, error: Exception) -> bool:
+        """Return whether the same call may succeed later; programming errors, by default, may not."""
+        return not isinstance(error, _NOT_WORTH_A_RETRY)
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what tells this source from another of the same class, as JSON data; hashed, never shown."""
+        return self.settings
+
+    def secret_values(self) -> list[str]:
+        """Return the option values that must not be shown anywhere."""
+        return [value for key, value in self.settings.items() if value and is_secret(key, self.secrets)]
+
+    def __repr__(self) -> str:
+        shown = {k: "***" if is_secret(k, self.secrets) else hide_userinfo(v) for k, v in self.settings.items()}
+        return f"{type(self).__name__}({shown})"
+
+
+def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
+    """Return whether an option's value must be hidden, by its name."""
+    return key in secrets or any(word in key.lower().replace("_", "-") for word in _SECRET_WORDS)
+
+
+def hide_userinfo(text: str) -> str:
+    """Star the password of a URL.
+
+    >>> hide_userinfo("postgresql://ann:s3cret@db:5432/shop")
+    'postgresql://ann:***@db:5432/shop'
+    """
+    return re.sub(r"(://[^/@:\s]*):[^/@\s]*@", r"\1:***@", text)
+
+
+def offers(connector: Connector | type[Connector], method: str) -> bool:
+    """Return whether the connector's class writes this optional method itself."""
+    kind = connector if isinstance(connector, type) else type(connector)
+    return getattr(kind, method) is not getattr(Connector, method)
+
+
+def connector_names() -> list[str]:
+    """Return the registered names, ours and those of other installed packages."""
+    return sorted({point.name for point in entry_points(group=ENTRY_POINTS)})
+
+
+def connector_class(name: str) -> type[Connector]:
+    """Return the class registered under ``name``, or that a dotted path ``module:Class`` points to.
+
+    Raises ConnectorError where there is none, where it cannot be imported (naming what to install), and
+    where it is no Connector or has nothing to look up with.
+    """
+    kind = _from_path(name) if ":" in name else _from_registry(name)
+    if not (isinstance(kind, type) and issubclass(kind, Connector)):
+        raise ConnectorError(f"{name!r} is not a subclass of lookupcache.Connector.")
+    if not (offers(kind, "lookup") or offers(kind, "lookup_async")):
+        raise ConnectorError(
+            f"Connector {name!r} has neither lookup nor lookup_async.",
+            hint="Write `def lookup(self, request, keys)` that returns a pyarrow.Table.",
+        )
+    return kind
+
+
+def build_connector(name: str, schema: pa.Schema, options: Mapping[str, str]) -> Connector:
+    """Find a connector, check its options and build it; raises ConnectorError or OptionError."""
+    kind = connector_class(name)
+    known = kind.options
+    for key in options:
+        if known is not None and key not in known:
+            hint = nearest(key, [*known, "lookup.cache"], what=f"options of connector {name!r}")
+            raise OptionError(f"Connector {name!r} has no option {key!r}.", hint=hint)
+    for key in kind.required:
+        if not options.get(key):
+            raise OptionError(
+                f"Connector {name!r} needs option {key!r}.",
+                hint=(known or {}).get(key, "Add it to the table's options."),
+            )
+    return kind(schema, dict(options))
+
+
+def _from_registry(name: str) -> Any:
+    points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+    if not points:
+        raise ConnectorError(
+            f"There is no connector {name!r}.",
+            hint=nearest(name, connector_names(), what="connectors") + " A class of your own is 'module:Class'.",
+        )
+    try:
+        return points[0].load()
+    except ImportError as error:
+        raise ConnectorError(
+            f"Connector {name!r} cannot be imported: {error}.", hint=f"pip install 'lookupcache[{name}]'"
+        ) from error
+
+
+def _from_path(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConnectorError(
+            f"Connector {path!r} cannot be imported: {error}.",
+            hint="A dotted path is 'module:Class', and the module must be importable on driver and workers.",
+        ) from error

@@ -1,0 +1,274 @@
+"""Expressions that a worker can evaluate on Arrow columns with exactly Spark's meaning.
+
+Three small nodes, pure data. Whatever has no node here is left to Spark, so this file holds only what is
+known to mean the same: three-valued logic, NaN equal to itself and above all numbers, -0.0 equal to 0.0,
+strings and binaries ordered by their bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeAlias
+from typing import Literal as OneOf
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookupcache.schema import parse_type, quote, type_name
+
+Side = OneOf["left", "right"]
+Values: TypeAlias = Any
+"""A pyarrow Array, ChunkedArray or Scalar."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the left side or of the lookup table."""
+
+    side: Side
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant; build it with `literal`, read it with `python_value`.
+
+    ``value`` is what JSON can hold: a timestamp is its microseconds since 1970, a date its ISO text, a
+    decimal its digits, a binary its base64, NaN and the infinities their names.
+    """
+
+    value: bool | int | float | str | None
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator on one or two expressions; `OPERATORS` lists them."""
+
+    op: str
+    args: tuple[Expr, ...]
+    type: pa.DataType = pa.bool_()
+
+
+Expr = Column | Literal | Call
+
+
+def literal(value: Any, type_: pa.DataType) -> Literal:
+    """Return the Literal of a Python value.
+
+    >>> literal(Decimal("1.50"), pa.decimal128(3, 2))
+    Literal(value='1.50', type=Decimal128Type(decimal128(3, 2)))
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return Literal(str(value), type_)
+    if isinstance(value, datetime):
+        zone = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+        return Literal((zone - _EPOCH) // timedelta(microseconds=1), type_)
+    if isinstance(value, date):
+        return Literal(value.isoformat(), type_)
+    if isinstance(value, Decimal):
+        return Literal(format(value, "f"), type_)
+    if isinstance(value, bytes | bytearray):
+        return Literal(base64.b64encode(value).decode(), type_)
+    return Literal(value, type_)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def python_value(node: Literal) -> Any:
+    """Return a Literal's value as a driver takes it: Decimal, date, datetime, bytes, float, ….
+
+    >>> python_value(literal(date(2013, 1, 1), pa.date32()))
+    datetime.date(2013, 1, 1)
+    """
+    value, type_ = node.value, node.type
+    if value is None:
+        return None
+    if pa.types.is_timestamp(type_):
+        moment = _EPOCH + timedelta(microseconds=int(value))
+        return moment if type_.tz else moment.replace(tzinfo=None)
+    if pa.types.is_date(type_):
+        return date.fromisoformat(str(value))
+    if pa.types.is_decimal(type_):
+        return Decimal(str(value))
+    if pa.types.is_binary(type_):
+        return base64.b64decode(str(value))
+    if pa.types.is_floating(type_):
+        return float(value)
+    return value
+
+
+def evaluate(expr: Expr, resolve: Callable[[Column], Values]) -> Values:
+    """Return the expression's values, one per row; ``resolve`` gives the values of a column.
+
+    >>> ages = pa.array([5, None, 20])
+    >>> adult = Call(">", (Column("right", "age", pa.int64()), Literal(18, pa.int64())))
+    >>> evaluate(adult, lambda column: ages).to_pylist()
+    [False, None, True]
+    """
+    if isinstance(expr, Column):
+        return resolve(expr)
+    if isinstance(expr, Literal):
+        return pa.scalar(python_value(expr), expr.type)
+    arguments = [evaluate(argument, resolve) for argument in expr.args]
+    if expr.op == "cast":
+        return pc.cast(arguments[0], expr.type, safe=False)
+    floating = pa.types.is_floating(expr.args[0].type)
+    function = _FLOAT_ORDER.get(expr.op) if floating else None
+    return (function or OPERATORS[expr.op])(*arguments)
+
+
+def keep(table: pa.Table, conjuncts: Sequence[Expr]) -> pa.Table:
+    """Return the rows of a lookup table's answer for which every conjunct is true (not false, not null)."""
+    for conjunct in conjuncts:
+        mask = evaluate(conjunct, lambda column: table.column(column.name))
+        if isinstance(mask, pa.Scalar):
+            table = table if mask.as_py() else table.slice(0, 0)
+        else:
+            table = table.filter(mask)
+    return table
+
+
+def columns_of(expr: Expr) -> Iterator[Column]:
+    """Yield every column that the expression reads, as often as it does."""
+    if isinstance(expr, Column):
+        yield expr
+    elif isinstance(expr, Call):
+        for argument in expr.args:
+            yield from columns_of(argument)
+
+
+def to_json(expr: Expr) -> list[Any]:
+    """Return the expression as lists and scalars; `from_json` is the opposite.
+
+    >>> to_json(Call("is null", (Column("right", "age", pa.int64()),)))
+    ['is null', 'boolean', ['right', 'age', 'bigint']]
+    """
+    if isinstance(expr, Column):
+        return [expr.side, expr.name, type_name(expr.type)]
+    if isinstance(expr, Literal):
+        return ["literal", type_name(expr.type), expr.value]
+    return [expr.op, type_name(expr.type), *(to_json(argument) for argument in expr.args)]
+
+
+def from_json(data: Sequence[Any]) -> Expr:
+    """Read what `to_json` wrote."""
+    head, second, *rest = data
+    if head in ("left", "right"):
+        return Column(head, second, parse_type(rest[0]))
+    if head == "literal":
+        return Literal(rest[0], parse_type(second))
+    return Call(head, tuple(from_json(argument) for argument in rest), parse_type(second))
+
+
+def to_text(expr: Expr) -> str:
+    """Return the expression as a person would write it; right columns stand bare, left ones as ``left.name``.
+
+    >>> to_text(Call(">", (Column("right", "age", pa.int64()), Literal(18, pa.int64()))))
+    'age > 18'
+    """
+    if isinstance(expr, Column):
+        name = expr.name if expr.name.isidentifier() else quote(expr.name)
+        return name if expr.side == "right" else f"left.{name}"
+    if isinstance(expr, Literal):
+        return literal_text(expr)
+    words = [_nested(argument) for argument in expr.args]
+    if expr.op == "cast":
+        return f"CAST({to_text(expr.args[0])} AS {type_name(expr.type).upper()})"
+    if expr.op == "is null":
+        return f"{words[0]} IS NULL"
+    if len(words) == 1:
+        return f"{expr.op.upper()} {words[0]}"
+    return f"{words[0]} {expr.op.upper()} {words[1]}"
+
+
+def literal_text(node: Literal) -> str:
+    """Return a literal as SQL text.
+
+    >>> literal_text(Literal("it's", pa.string())), literal_text(literal(date(2013, 1, 1), pa.date32()))
+    ("'it''s'", "DATE '2013-01-01'")
+    """
+    value = python_value(node)
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, bytes):
+        return f"X'{value.hex().upper()}'"
+    if isinstance(value, datetime):
+        return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
+    if isinstance(value, date):
+        return f"DATE '{value.isoformat()}'"
+    return str(value)
+
+
+def _nested(expr: Expr) -> str:
+    text = to_text(expr)
+    return f"({text})" if isinstance(expr, Call) and expr.op in ("and", "or", "+", "-", "*") else text
+
+
+def _null_safe_equal(equal: Callable[[Values, Values], Values], a: Values, b: Values) -> Values:
+    both_null = pc.and_(pc.is_null(a), pc.is_null(b))
+    return pc.or_(pc.coalesce(equal(a, b), pa.scalar(False)), both_null)
+
+
+def _nan(values: Values) -> Values:
+    return pc.is_nan(values)
+
+
+def _float_equal(a: Values, b: Values) -> Values:
+    return pc.or_kleene(pc.equal(a, b), pc.and_kleene(_nan(a), _nan(b)))
+
+
+def _float_less(a: Values, b: Values) -> Values:
+    return pc.or_kleene(pc.less(a, b), pc.and_kleene(_nan(b), pc.invert(_nan(a))))
+
+
+def _float_less_equal(a: Values, b: Values) -> Values:
+    return pc.or_kleene(pc.less_equal(a, b), _nan(b))
+
+
+def _swapped(function: Callable[[Values, Values], Values]) -> Callable[[Values, Values], Values]:
+    return lambda a, b: function(b, a)
+
+
+OPERATORS: dict[str, Callable[..., Values]] = {
+    "=": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "<=>": functools.partial(_null_safe_equal, pc.equal),
+    "and": pc.and_kleene,
+    "or": pc.or_kleene,
+    "not": pc.invert,
+    "is null": pc.is_null,
+    "+": pc.add_checked,
+    "-": pc.subtract_checked,
+    "*": pc.multiply_checked,
+    "starts with": lambda a, b: pc.starts_with(a, pattern=b.as_py()),
+    "ends with": lambda a, b: pc.ends_with(a, pattern=b.as_py()),
+    "contains": lambda a, b: pc.match_substring(a, pattern=b.as_py()),
+}
+
+_FLOAT_ORDER: dict[str, Callable[..., Values]] = {
+    "=": _float_equal,
+    "<": _float_less,
+    "<=": _float_less_equal,
+    ">": _swapped(_float_less),
+    ">=": _swapped(_float_less_equal),
+    "<=>": functools.partial(_null_safe_equal, _float_equal),
+    "+": pc.add,
+    "-": pc.subtract,
+    "*": pc.multiply,
+}

@@ -1,0 +1,118 @@
+"""A plain function as a connector: sync or async, one key at a time or many."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from lookupcache.connector import Connector, LookupRequest
+from lookupcache.errors import PlanError, SchemaError, SourceError
+
+Rows = list[list[Any]]
+
+
+class FunctionConnector(Connector):
+    """Calls a function for the rows of its keys.
+
+    The function travels to the workers by value where its module is not importable there.
+    """
+
+    def __init__(self, schema: pa.Schema, *, key: tuple[str, ...], function: Callable[..., Any], batch: bool) -> None:
+        super().__init__(schema, {})
+        unknown = [column for column in key if column not in schema.names]
+        if unknown or not key:
+            raise SchemaError(
+                f"Key column {unknown[0]!r} is not in the schema." if unknown else "A function needs a key column.",
+                hint=f"The schema's columns are {', '.join(schema.names)}.",
+            )
+        self.key = key
+        self.function = function
+        self.batch = batch
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)
+        )
+        self.prefers_async = self.is_async  # type: ignore[misc]
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return the function's name and a hash of its code and what it closes over."""
+        pickled = hashlib.sha256(cloudpickle.dumps(self.function)).hexdigest()
+        return {"function": getattr(self.function, "__qualname__", type(self.function).__qualname__), "code": pickled}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self.schema, self.key, cloudpickle.dumps(self.function), self.batch)
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Call the function once per key, or once with all keys."""
+        arguments = self._arguments(request, keys)
+        answers = self.function(arguments) if self.batch else [self.function(*self._tuple(key)) for key in arguments]
+        return self._table(request, arguments, answers)
+
+    async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Await the function once per key, all at the same time, or once with all keys."""
+        arguments = self._arguments(request, keys)
+        if self.batch:
+            return self._table(request, arguments, await self.function(arguments))
+        answers = await asyncio.gather(*(self.function(*self._tuple(key)) for key in arguments))
+        return self._table(request, arguments, answers)
+
+    def _tuple(self, key: Any) -> tuple[Any, ...]:
+        return key if len(self.key) > 1 else (key,)
+
+    def _arguments(self, request: LookupRequest, keys: pa.RecordBatch) -> list[Any]:
+        """Return the keys in the function's order; a join by other columns than its key is refused."""
+        given = {name: keys.column(name).to_pylist() for name in request.key_columns}
+        given |= {name: [value] * keys.num_rows for name, value in request.constants.items()}
+        if missing := [name for name in self.key if name not in given]:
+            raise PlanError(
+                f"Table {request.table!r} is a function of {', '.join(self.key)}, and the join gives no {missing[0]!r}.",
+                hint=f"Join by {', '.join(self.key)}.",
+            )
+        columns = [given[name] for name in self.key]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def _table(self, request: LookupRequest, arguments: Sequence[Any], answers: Iterable[Any]) -> pa.Table:
+        answers = list(answers)
+        if len(answers) != len(arguments):
+            raise SourceError(
+                f"The function of table {request.table!r} returned {len(answers)} lists for {len(arguments)} keys.",
+                hint="Return one list of rows per key, in the order of the keys.",
+            )
+        rows = [
+            self._row(request, self._tuple(key), row)
+            for key, answer in zip(arguments, answers, strict=True)
+            for row in answer or ()
+        ]
+        wanted = [self.schema.field(name) for name in dict.fromkeys((*request.fields, *request.constants))]
+        columns = {field.name: _column(request, field, [row.get(field.name) for row in rows]) for field in wanted}
+        return pa.table(columns)
+
+    def _row(self, request: LookupRequest, key: tuple[Any, ...], row: Any) -> dict[str, Any]:
+        if isinstance(row, Mapping):
+            if unknown := [name for name in row if name not in self.schema.names]:
+                raise SourceError(f"The function of table {request.table!r} returned a column {unknown[0]!r}.")
+            return dict(zip(self.key, key, strict=True)) | dict(row)
+        if isinstance(row, Sequence) and not isinstance(row, str | bytes) and len(row) == len(self.schema):
+            return dict(zip(self.schema.names, row, strict=True))
+        raise SourceError(
+            f"The function of table {request.table!r} returned {type(row).__name__} as a row.",
+            hint=f"A row is a dict, or a tuple of {', '.join(self.schema.names)}; a key's answer is a list of rows.",
+        )
+
+
+def _column(request: LookupRequest, field: pa.Field, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise SourceError(
+            f"Table {request.table!r}, column {field.name!r}: the function's values are no {field.type}: {error}."
+        ) from error
+
+
+def _unpickle(schema: pa.Schema, key: tuple[str, ...], function: bytes, batch: bool) -> FunctionConnector:
+    return FunctionConnector(schema, key=key, function=cloudpickle.loads(function), batch=batch)

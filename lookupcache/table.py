@@ -1,0 +1,112 @@
+"""`LookupTable`: a named lookup source with its schema and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from lookupcache.config import LookupConfig, split_options
+from lookupcache.connector import Connector, build_connector, hide_userinfo, is_secret, offers
+from lookupcache.errors import ConnectorError, OptionError
+from lookupcache.function import FunctionConnector
+from lookupcache.plan import digest
+from lookupcache.schema import as_schema, to_ddl
+
+
+class LookupTable:
+    """A table that lives in another system, and how to look rows up in it.
+
+    ``name`` qualifies the table's columns in conditions. ``schema`` is DDL text, a pyarrow.Schema or a
+    StructType. ``options`` holds ``connector`` (a registered name or ``module:Class``), the connector's own
+    options and the ``lookup.*`` ones. Raises OptionError, SchemaError or ConnectorError for what is wrong
+    with them, here and now, before any job; it does not connect.
+
+    >>> LookupTable("c", "id BIGINT, name STRING", {"connector": "sql", "url": "sqlite:///s.db", "table": "c"})
+    LookupTable('c', '`id` bigint, `name` string', {'connector': 'sql', 'url': 'sqlite:///s.db', 'table': 'c'})
+    """
+
+    def __init__(self, name: str, schema: str | pa.Schema | Any, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self.schema = as_schema(schema)
+        self.options = dict(options)
+        self._function: FunctionConnector | None = None
+        self.connector_name = str(self.options.get("connector", ""))
+        if not self.connector_name:
+            raise OptionError(
+                f"Table {name!r} has no option 'connector'.", hint="Name one, as in {'connector': 'sql', 'url': …}."
+            )
+        _ = self.config, self.connector
+
+    @classmethod
+    def from_function(
+        cls,
+        name: str,
+        schema: str | pa.Schema | Any,
+        *,
+        key: Sequence[str],
+        function: Callable[..., Any],
+        batch: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> LookupTable:
+        """Make a lookup table of a function, sync or async.
+
+        One key at a time, ``function(*key)`` returns an iterable of rows; with ``batch=True``,
+        ``function(keys)`` takes a list of key tuples (of bare values where ``key`` is one column) and returns
+        one list of rows per key, in the same order. A row is a dict, or a tuple in the schema's order.
+
+        >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
+        ...                                     function=lambda n: [{"n": n, "square": n * n}])
+        >>> squares.connector_name
+        'function'
+        """
+        table = cls.__new__(cls)
+        table.name = name
+        table.schema = as_schema(schema)
+        table.options = dict(options or {})
+        table.connector_name = "function"
+        table._function = FunctionConnector(table.schema, key=tuple(key), function=function, batch=batch)
+        if rest := split_options(table.options)[1]:
+            raise OptionError(f"A function takes no option {next(iter(rest))!r}.", hint="Use the 'lookup.*' options.")
+        _ = table.config
+        return table
+
+    def with_options(self, options: Mapping[str, Any]) -> LookupTable:
+        """Return the same table with some options replaced."""
+        changed = object.__new__(LookupTable)
+        changed.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("config", "connector")})
+        changed.options = self.options | dict(options)
+        _ = changed.config, changed.connector
+        return changed
+
+    @cached_property
+    def config(self) -> LookupConfig:
+        """The ``lookup.*`` options."""
+        return LookupConfig.from_options(split_options(self.options)[0])
+
+    @cached_property
+    def connector(self) -> Connector:
+        """The connector, built but not opened."""
+        if self._function is not None:
+            return self._function
+        own = {key: value for key, value in split_options(self.options)[1].items() if key != "connector"}
+        built = build_connector(self.connector_name, self.schema, own)
+        if self.config.cache == "ALL" and not offers(built, "scan"):
+            raise ConnectorError(
+                f"'lookup.cache' = 'ALL' reads the whole table, which connector {self.connector_name!r} cannot do.",
+                hint="Use LRU or TTL, or write Connector.scan.",
+            )
+        return built
+
+    @property
+    def source(self) -> str:
+        """A hash of the connector's class and of what its options identify."""
+        kind = type(self.connector)
+        return digest([kind.__module__, kind.__qualname__, dict(self.connector.identity())])
+
+    def __repr__(self) -> str:
+        secrets = self.connector.secrets
+        shown = {k: "***" if is_secret(k, secrets) else hide_userinfo(str(v)) for k, v in self.options.items()}
+        return f"LookupTable({self.name!r}, {to_ddl(self.schema)!r}, {shown})"
