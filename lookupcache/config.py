@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from lookupcache.errors import OptionError, nearest
 
@@ -319,4 +319,4 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else cast(str, str(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

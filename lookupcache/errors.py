@@ -5,6 +5,7 @@ LookupCacheError
 ├── SchemaError          a column or type is missing, duplicate or unmappable
 ├── PlanError            a join cannot be planned as written
 ├── ConnectorError       a connector is missing, incomplete or refuses its options
+├── JavaMissing          a Spark is to start on this machine, and there is no Java for it
 └── SourceTrouble        the source failed while the job ran
     ├── LookupFailed     … after the last attempt
     ├── LookupTimeout    … because it did not answer in time
@@ -55,6 +56,10 @@ class PlanError(LookupCacheError, ValueError):
 
 class ConnectorError(LookupCacheError):
     """A connector cannot be found, imported, pickled, or lacks a method that the options need."""
+
+
+class JavaMissing(LookupCacheError):
+    """A Spark is to start on this machine, and there is no Java that it runs on."""
 
 
 class SourceTrouble(LookupCacheError):

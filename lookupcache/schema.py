@@ -17,7 +17,7 @@ from lookupcache.errors import SchemaError
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 
-_TYPES: dict[exp.DataType.Type, pa.DataType] = {
+_TYPES: dict[Any, pa.DataType] = {
     exp.DataType.Type.BOOLEAN: pa.bool_(),
     exp.DataType.Type.TINYINT: pa.int8(),
     exp.DataType.Type.SMALLINT: pa.int16(),

@@ -1,0 +1,60 @@
+"""One Spark session for all tests that want one; and no skipped test where CI runs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from lookupcache.java import local_spark_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Before anything imports pyspark. Without SPARK_TESTING a second Spark Connect server dies on its fixed port.
+local_spark_environment()
+os.environ["SPARK_TESTING"] = "1"
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+IN_CI = os.environ.get("CI", "") not in ("", "false")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Return a classic session on two cores, the same for all tests: leave its settings as they were."""
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
+    }
+    builder = SparkSession.builder.master("local[2]").appName("lookupcache tests")
+    session = builder.config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a test that skips itself has failed: it tested nothing."""
+    return _refuse_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In CI a module that skips itself has failed too."""
+    return _refuse_skip((yield))
+
+
+def _refuse_skip(report: Report) -> Report:
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"Skipped in CI: {report.longrepr}"
+    return report
