@@ -1,0 +1,210 @@
+"""Keys as columns: normalised to Spark's equality, hashed and told apart a whole batch at a time.
+
+Arrow key columns ─► KeyBatch.of ─► columns (normalised) · hashes (one 64-bit word per row) · valid
+                                       │
+                                       └─► distinct() ─► the keys that a source is asked for
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Hashes = npt.NDArray[np.uint64]
+Positions = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_SEED = np.uint64(secrets.randbits(64) | 1)
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+_BYTE_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
+_HASHED_WORDS = 32
+
+
+@dataclass(frozen=True)
+class KeyBatch:
+    """The keys of a batch of rows.
+
+    ``columns`` hold the key values under Spark's equality (-0.0 is 0.0, every NaN the same NaN).
+    ``hashes`` has one word per row; where `is_exact` says so of the types, equal words mean equal keys, else the
+    columns decide. ``valid`` is None where no key column holds a null, else False for the rows that have one.
+    """
+
+    columns: tuple[pa.Array, ...]
+    hashes: Hashes
+    valid: Mask | None
+
+    @classmethod
+    def of(cls, columns: Sequence[pa.Array], types: Sequence[pa.DataType]) -> KeyBatch:
+        """Normalise and hash key columns, given in the types of the lookup table's key columns.
+
+        >>> KeyBatch.of([pa.array([0.0, -0.0, None])], [pa.float64()]).distinct().first
+        array([0])
+        """
+        normal = tuple(_normal(column, type_) for column, type_ in zip(columns, types, strict=True))
+        words = [word for column in normal for word in _words(column)]
+        hashes = words[0] if len(words) == 1 else _combined(words)
+        return cls(normal, hashes, _valid(normal))
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def take(self, rows: Positions) -> KeyBatch:
+        """Return the keys of these rows."""
+        index = pa.array(rows)
+        valid = None if self.valid is None else self.valid[rows]
+        return KeyBatch(tuple(column.take(index) for column in self.columns), self.hashes[rows], valid)
+
+    def distinct(self) -> Distinct:
+        """Return which rows are the first of their key, and for each row which key it has; nulls have none."""
+        codes = encode(self.columns)
+        count = int(codes.max(initial=-1)) + 1
+        first = np.empty(count, dtype=np.int64)
+        rows = np.flatnonzero(codes >= 0)[::-1]
+        first[codes[rows]] = rows
+        return Distinct(first, codes)
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """``first``: the first row of each key, in order of appearance; ``code``: the key of each row, -1 for null."""
+
+    first: Positions
+    code: Positions
+
+
+def is_exact(types: Sequence[pa.DataType]) -> bool:
+    """Return whether equal hashes of such keys always mean equal keys."""
+    return len(types) == 1 and not (
+        pa.types.is_string(types[0]) or pa.types.is_binary(types[0]) or pa.types.is_decimal(types[0])
+    )
+
+
+def encode(columns: Sequence[pa.Array]) -> Positions:
+    """Number the distinct tuples of the columns by first appearance; -1 where any column is null.
+
+    >>> encode([pa.array([7, 8, 7, None]), pa.array(["a", "b", "a", "a"])])
+    array([ 0,  1,  0, -1])
+    """
+    codes = _codes(columns[0])
+    for column in columns[1:]:
+        right = _codes(column)
+        both = np.where((codes < 0) | (right < 0), -1, codes * (int(right.max(initial=0)) + 1) + right)
+        codes = _codes(pa.array(both, mask=both < 0))
+    return codes
+
+
+def match(asked: Sequence[pa.Array], answered: Sequence[pa.Array]) -> Positions:
+    """Return for each answered key its position among the asked ones (which are distinct), or -1."""
+    count = len(asked[0])
+    codes = encode([pa.concat_arrays([a, b]) for a, b in zip(asked, answered, strict=True)])[count:]
+    return np.where(codes < count, codes, -1)
+
+
+def _codes(column: pa.Array) -> Positions:
+    indices = column.dictionary_encode().indices
+    return np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _normal(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if column.type != type_:
+        column = column.cast(type_)
+    if not pa.types.is_floating(type_):
+        return column
+    values = pc.add(column, pa.scalar(0.0, type_))
+    return pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), type_), values)
+
+
+def _valid(columns: Sequence[pa.Array]) -> Mask | None:
+    masks = [column.is_valid().to_numpy(zero_copy_only=False) for column in columns if column.null_count]
+    return np.logical_and.reduce(masks) if masks else None
+
+
+def _words(column: pa.Array) -> list[Hashes]:
+    """Return the column as 64-bit words: one, two for a decimal; of a null row, any."""
+    type_ = column.type
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return [_hashed(column)]
+    if pa.types.is_decimal(type_):
+        pairs = _buffer(column, np.dtype(np.uint64), 2)
+        return [np.ascontiguousarray(pairs[0::2]), np.ascontiguousarray(pairs[1::2])]
+    if pa.types.is_boolean(type_):
+        column = column.cast(pa.uint8())
+    raw = _buffer(column, np.dtype(_NUMPY[column.type.bit_width, pa.types.is_floating(type_)]), 1)
+    if pa.types.is_floating(type_):
+        return [raw.astype(np.float64, copy=False).view(np.uint64)]
+    return [raw.astype(np.int64, copy=False).view(np.uint64)]
+
+
+_NUMPY: dict[tuple[int, bool], Any] = {
+    (8, False): np.int8, (16, False): np.int16, (32, False): np.int32, (64, False): np.int64,
+    (32, True): np.float32, (64, True): np.float64,
+}  # fmt: skip
+
+
+def _buffer(column: pa.Array, dtype: np.dtype[Any], per_row: int) -> npt.NDArray[Any]:
+    """Return the values as they lie in memory, without a copy, whatever the null bitmap says."""
+    data = column.buffers()[1]
+    if data is None or not len(column):
+        return np.zeros(len(column) * per_row, dtype)
+    start = column.offset * per_row * dtype.itemsize
+    return np.frombuffer(data, dtype, len(column) * per_row, start)
+
+
+def _hashed(column: pa.Array) -> Hashes:
+    """Hash strings eight bytes at a time, all rows at once.
+
+    Of a long string only the first 256 bytes, the last eight and the length count; keys that differ
+    elsewhere collide, which costs time but never a wrong row, since hits are verified.
+    """
+    starts, lengths, data = _bytes(column)
+    words = np.lib.stride_tricks.as_strided(data[:8].view(np.uint64), shape=(data.size - 7,), strides=(1,))
+    hashes = lengths.astype(np.uint64) * _ODD ^ _SEED
+    rows: Any = slice(None)
+    for number in range(_HASHED_WORDS):
+        left = lengths[rows] - 8 * number
+        if not (left > 0).all():
+            rows = np.flatnonzero(lengths > 8 * number)
+            left = lengths[rows] - 8 * number
+            if not rows.size:
+                return hashes
+        word = words[starts[rows] + 8 * number] & _BYTE_MASKS[np.minimum(left, 8)]
+        hashes[rows] = _mixed(hashes[rows] ^ word)
+    rows = np.flatnonzero(lengths > 8 * _HASHED_WORDS)
+    hashes[rows] = _mixed(hashes[rows] ^ words[starts[rows] + lengths[rows] - 8])
+    return hashes
+
+
+def _bytes(column: pa.Array) -> tuple[Positions, Positions, npt.NDArray[np.uint8]]:
+    """Return start, length and bytes of each string; the bytes are padded so that a word can always be read."""
+    _, offsets, data = column.buffers()
+    if offsets is None or not len(column):
+        nothing = np.zeros(len(column), np.int64)
+        return nothing, nothing, np.zeros(16, np.uint8)
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
+    size = int(ends[-1] - ends[0])
+    padded = np.zeros(size + 16, np.uint8)
+    if size:
+        padded[:size] = np.frombuffer(data, np.uint8, size, int(ends[0]))
+    return ends[:-1] - ends[0], np.diff(ends), padded
+
+
+def _mixed(words: Hashes) -> Hashes:
+    words = words * _ODD
+    return words ^ (words >> _HALF)
+
+
+def _combined(words: Sequence[Hashes]) -> Hashes:
+    hashes = np.full(len(words[0]), _SEED)
+    for word in words:
+        hashes = _mixed(hashes ^ word)
+    return hashes

@@ -1,0 +1,130 @@
+"""`RowStore`: rows in Arrow columns, appended in runs, gathered by number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.keys import Positions
+
+_MOST_BYTES_IN_A_RUN = 1 << 30
+"""Arrow's strings are addressed by 32 bits: a run must stay well below that."""
+
+_IDLE_GATHERS = 8
+
+
+class RowStore:
+    """Rows numbered from 0 in the order of their coming.
+
+    Rows come in runs and stay in them; runs of like size are merged, so that there are only a few, and a
+    store that no longer grows merges them all, so that a gather costs one ``take`` per column.
+
+    >>> store = RowStore(pa.schema([("name", pa.string())]))
+    >>> store.append(pa.table({"name": ["ann", "bob"]})), store.append(pa.table({"name": ["cy"]}))
+    (0, 2)
+    >>> [column.to_pylist() for column in store.gather(np.array([2, -1, 0]))]
+    [['cy', None, 'ann']]
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._runs: list[pa.RecordBatch] = []
+        self._starts = np.zeros(1, dtype=np.int64)
+        self._idle = 0
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, those of rows that nobody refers to any more included."""
+        return sum(run.nbytes for run in self._runs)
+
+    def append(self, rows: pa.Table | pa.RecordBatch) -> int:
+        """Add rows; return the number of the first."""
+        first = len(self)
+        if not len(self.schema):
+            self._starts = np.array([0, first + rows.num_rows])
+        elif rows.num_rows:
+            self._runs.append(_copied(rows))
+            while len(self._runs) > 1 and 2 * self._runs[-1].num_rows >= self._runs[-2].num_rows and self._merge_two():
+                pass
+            self._number()
+        return first
+
+    def gather(self, numbers: Positions) -> list[pa.Array]:
+        """Return the columns of these rows; -1 gives a row of nulls."""
+        if not len(self.schema):
+            return []
+        self._settle()
+        if len(self._runs) <= 1:
+            return self._gather_run(self._runs[0] if self._runs else _empty(self.schema), numbers)
+        run_of = np.searchsorted(self._starts, numbers, side="right") - 1
+        order = np.argsort(run_of, kind="stable")
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        pieces = list(self._gather_runs(numbers[order], run_of[order]))
+        back_index = pa.array(back)
+        return [pa.concat_arrays(column).take(back_index) for column in zip(*pieces, strict=True)]
+
+    def keep(self, numbers: Positions) -> None:
+        """Keep only these rows, numbered anew in the order given."""
+        columns = self.gather(numbers)
+        self._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if len(numbers) and columns else []
+        self._starts = np.array([0, len(numbers)])
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self._runs, self._starts = [], np.zeros(1, dtype=np.int64)
+
+    def _gather_runs(self, numbers: Positions, run_of: Positions) -> Iterator[list[pa.Array]]:
+        for number in range(-1, len(self._runs)):
+            here = numbers[run_of == number]
+            if here.size:
+                run = self._runs[max(number, 0)]
+                yield self._gather_run(run, here - self._starts[number] if number >= 0 else here)
+
+    def _gather_run(self, run: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:
+        missing = numbers < 0
+        index = pa.array(numbers, mask=missing) if missing.any() else pa.array(numbers)
+        return [column.take(index) for column in run.columns]
+
+    def _settle(self) -> None:
+        """Merge everything once gathers come without appends."""
+        self._idle += 1
+        if self._idle == _IDLE_GATHERS:
+            while len(self._runs) > 1 and self._merge_two():
+                pass
+            self._number()
+
+    def _merge_two(self) -> bool:
+        right, left = self._runs.pop(), self._runs.pop()
+        if left.nbytes + right.nbytes > _MOST_BYTES_IN_A_RUN:
+            self._runs += [left, right]
+            return False
+        columns = [pa.concat_arrays(pair) for pair in zip(left.columns, right.columns, strict=True)]
+        self._runs.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        return True
+
+    def _number(self) -> None:
+        self._idle = 0
+        self._starts = np.cumsum([0, *(run.num_rows for run in self._runs)])
+
+
+def _copied(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows as one batch that keeps no larger buffer alive: a slice would."""
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    everything = pa.array(np.arange(table.num_rows))
+    columns = [_flat(column).take(everything) for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    flat = column.combine_chunks()
+    return pa.concat_arrays(flat.chunks) if isinstance(flat, pa.ChunkedArray) else flat
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
