@@ -110,7 +110,7 @@ class Connector:
 
     def retryable(self, error: Exception) -> bool:
         """Return whether the same call may succeed later; programming errors, by default, may not."""
-        return not isinstance(error, _NOT_WORTH_A_RETRY)
+        return worth_a_retry(error)
 
     def identity(self) -> Mapping[str, Any]:
         """Return what tells this source from another of the same class, as JSON data; hashed, never shown."""
@@ -123,6 +123,15 @@ class Connector:
     def __repr__(self) -> str:
         shown = {k: "***" if is_secret(k, self.secrets) else hide_userinfo(v) for k, v in self.settings.items()}
         return f"{type(self).__name__}({shown})"
+
+
+def worth_a_retry(error: Exception) -> bool:
+    """Return whether an error may be the source's and pass, rather than the program's own.
+
+    >>> worth_a_retry(ConnectionError("refused")), worth_a_retry(TypeError("not a number"))
+    (True, False)
+    """
+    return not isinstance(error, _NOT_WORTH_A_RETRY)
 
 
 def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:

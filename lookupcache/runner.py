@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -209,15 +209,15 @@ def _padded(owner: Numbers, right: Numbers, rows: int) -> Pairs:
 _lookups: OrderedDict[str, CachedLookup] = OrderedDict()
 
 
-def shared_lookup(plan: LookupPlan, connector: Connector, clock: Clock = time.monotonic) -> CachedLookup:
-    """Return this process's lookup for the plan, made when it is first wanted.
+def shared_lookup(plan: LookupPlan, connector: Callable[[], Connector], clock: Clock = time.monotonic) -> CachedLookup:
+    """Return this process's lookup for the plan, made when it is first wanted with what ``connector`` returns.
 
     Joins whose plans have the same fingerprint share it. The one unused for longest is closed when there
     are more than 64.
     """
     name = plan.fingerprint
     if name not in _lookups:
-        _lookups[name] = lookup_of(Source(plan, connector), clock)
+        _lookups[name] = lookup_of(Source(plan, connector()), clock)
         while len(_lookups) > _MOST_LOOKUPS:
             _lookups.popitem(last=False)[1].source.close()
     _lookups.move_to_end(name)

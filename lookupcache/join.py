@@ -1,0 +1,263 @@
+"""The driver's side: from a left DataFrame, a lookup table and a condition to the joined DataFrame.
+
+left ─► filter · key expressions (Spark) ─► mapInArrow (runner) ─► what only Spark can judge ─► select
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_type
+
+from lookupcache.column import column_sql
+from lookupcache.errors import ConnectorError
+from lookupcache.explain import explain
+from lookupcache.metrics import LookupMetrics, Tally
+from lookupcache.plan import LookupPlan
+from lookupcache.planner import LeftColumn, plan_join, substitute
+from lookupcache.report import Channel, channel_of
+from lookupcache.runner import MATCHES, Layout, Runner, shared_lookup, tallied
+from lookupcache.table import LookupTable
+
+Condition = str | Sequence[str] | Column
+
+
+def lookup_join(
+    left: DataFrame,
+    table: LookupTable,
+    on: Condition,
+    how: str = "inner",
+    select: Sequence[str] | None = None,
+    *,
+    where: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> DataFrame:
+    """Join a DataFrame, batch or streaming, with the rows that a lookup table has for its keys.
+
+    ``on`` is SQL text, a list of column names that both sides have, or a Column; in it the table's name
+    qualifies the table's columns. ``how`` is inner, left, semi or anti. ``select`` lists columns or SQL
+    expressions over both sides; by default all left columns, then all of the table's. ``where`` is SQL
+    text that filters the result. ``options`` override those of the table.
+
+    The result is what ``left.join(right)`` would give over the table's rows at the time of the lookup. Raises
+    PlanError, SchemaError or OptionError for what cannot be joined as written, before any job.
+
+    >>> names = {1: "ann", 2: "bob"}
+    >>> people = LookupTable.from_function("p", "id BIGINT, name STRING", key=["id"],
+    ...     function=lambda i: [(i, names[i])] if i in names else [])
+    >>> visits = spark.range(1, 4)
+    >>> lookup_join(visits, people, on="id = p.id", how="left", select=["id", "p.name"]).collect()
+    [Row(id=1, name='ann'), Row(id=2, name='bob'), Row(id=3, name=None)]
+    """
+    return LookupJoin(left, table, on, how, select, where=where, options=options).df
+
+
+class LookupJoin:
+    """A planned lookup join: its ``plan``, its result ``df``, its `explain` and its `metrics`.
+
+    Takes what `lookup_join` takes. Use it where you want to see what went where, or to count.
+
+    >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
+    ...     function=lambda n: [(n, n * n)])
+    >>> join = LookupJoin(spark.range(3), squares, on="id = s.n", select=["s.square"])
+    >>> sorted(row.square for row in join.df.collect())
+    [0, 1, 4]
+    >>> join.metrics().misses
+    3
+    """
+
+    def __init__(
+        self,
+        left: DataFrame,
+        table: LookupTable,
+        on: Condition,
+        how: str = "inner",
+        select: Sequence[str] | None = None,
+        *,
+        where: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.left = left
+        self.table = table.with_options(options) if options else table
+        self.spark: SparkSession = left.sparkSession
+        self._numbered = left.toDF(*(f"l{number}" for number in range(len(left.columns))))
+        self.plan = plan_join(
+            [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields],
+            self.table,
+            on=_condition(on),
+            how=how,
+            where=where,
+            select=select,
+            analyst=_Analyst(self),
+            case_sensitive=self._setting("spark.sql.caseSensitive") == "true",
+            ansi=self._setting("spark.sql.ansi.enabled") == "true",
+        )
+        self._channel: Channel = channel_of(self.plan, self.spark, streaming=left.isStreaming)
+
+    @cached_property
+    def df(self) -> DataFrame:
+        """The result, lazy as any DataFrame."""
+        return self._output(self._judged(self._channel.observed(self._looked_up())))
+
+    def explain(self) -> str:
+        """Return where each part of the condition went, what is pushed and cached, and the cache's identity."""
+        return explain(self.plan)
+
+    def metrics(self) -> LookupMetrics:
+        """Return the counts of all that has run so far; with ``observe``, of the first action, once it has ended."""
+        return self._channel.metrics()
+
+    def metrics_in(self, progress: Any) -> LookupMetrics:
+        """Return the counts of one micro-batch from its StreamingQueryProgress; needs ``observe``."""
+        return self._channel.metrics_in(progress)
+
+    # ── the way of the data ──────────────────────────────────────────────────────────────────────────────
+
+    def _looked_up(self) -> DataFrame:
+        filters, keys = self._keys()
+        left = self._numbered
+        for condition in (*self.plan.left_filter, *filters):
+            left = left.where(self._sql(condition))
+        carried = [self._column("l", name) for name in self.plan.left_columns]
+        added = [sql for sql in keys if sql not in carried]
+        given = left.select(*carried, *(F.expr(sql).alias(f"k{n}") for n, sql in enumerate(added)))
+        if self.plan.config.shuffle:
+            places = [f"k{added.index(sql)}" if sql in added else sql for sql in keys]
+            given = given.repartition(*(F.expr(place) for place in places))
+        layout = Layout(self.plan.left_columns, tuple([*carried, *added].index(sql) for sql in keys))
+        return given.mapInArrow(Task(self.plan, self._pickled(), layout, self._channel), self._schema())
+
+    def _keys(self) -> tuple[Sequence[str], list[str]]:
+        """Return the filters to apply before the lookup, and the key expressions.
+
+        A row that fails the pre-filter has no match: it goes, or where the join keeps it, loses its key.
+        """
+        keys = [self._sql(key.sql) for key in self.plan.keys]
+        if self.plan.how in ("inner", "semi") or not self.plan.pre_filter:
+            return self.plan.pre_filter, keys
+        condition = " AND ".join(f"({self._sql(sql)})" for sql in self.plan.pre_filter)
+        return (), [f"CASE WHEN {condition} THEN {keys[0]} END", *keys[1:]]
+
+    def _judged(self, df: DataFrame) -> DataFrame:
+        """Apply what only Spark can evaluate: to joined rows, or to each left row's list of matches."""
+        if not self.plan.spark_residual:
+            return df
+        if self.plan.how == "inner":
+            return self._where(df, self.plan.spark_residual)
+        true = " AND ".join(f"({self._sql(sql, 'x.')})" for sql in self.plan.spark_residual)
+        if self.plan.how == "left":
+            kept = F.expr(f"explode_outer(filter({MATCHES}, x -> {true}))").alias("m")
+            rows = df.select(*(c for c in df.columns if c != MATCHES), kept)
+            return rows.select("*", *(F.col(f"m.{name}").alias(name) for name in self._right_names())).drop("m")
+        exists = f"exists({MATCHES}, x -> coalesce({true}, false))"
+        return df.where(exists if self.plan.how == "semi" else f"NOT {exists}")
+
+    def _output(self, df: DataFrame) -> DataFrame:
+        rows = self._where(df, self.plan.filter_after)
+        return rows.select(*(F.expr(self._sql(output.sql)).alias(output.name) for output in self.plan.output))
+
+    def _where(self, df: DataFrame, conditions: Iterable[str]) -> DataFrame:
+        for condition in conditions:
+            df = df.where(self._sql(condition))
+        return df
+
+    # ── names and types ──────────────────────────────────────────────────────────────────────────────────
+
+    def _sql(self, sql: str, right: str = "") -> str:
+        return substitute(sql, lambda side, name: right * (side == "r") + self._column(side, name))
+
+    def _column(self, side: str, name: str) -> str:
+        """Return a column's name inside the job: a letter for its side, and its number there."""
+        names = self.left.columns if side == "l" else self.plan.schema.names
+        return f"{side}{names.index(name)}"
+
+    def _right_names(self) -> list[str]:
+        return [self._column("r", name) for name in self.plan.columns]
+
+    def _schema(self) -> T.StructType:
+        types = {name: field.dataType for name, field in zip(self._numbered.columns, self.left.schema, strict=True)}
+        left = [T.StructField(name, types[name]) for name in (self._column("l", n) for n in self.plan.left_columns)]
+        if self.plan.how in ("semi", "anti") and not self.plan.spark_residual:
+            return T.StructType([*left, *self._channel.fields()])
+        spark_types = [spark_type(self.plan.schema.field(name).type) for name in self.plan.columns]
+        right = [T.StructField(name, type_) for name, type_ in zip(self._right_names(), spark_types, strict=True)]
+        if self.plan.spark_residual and self.plan.how != "inner":
+            right = [T.StructField(MATCHES, T.ArrayType(T.StructType(right)))]
+        return T.StructType([*left, *right, *self._channel.fields()])
+
+    def _setting(self, name: str) -> str:
+        return str(self.spark.conf.get(name)).lower()
+
+    def _pickled(self) -> bytes:
+        try:
+            return cloudpickle.dumps(self.table.connector)
+        except Exception as error:
+            raise ConnectorError(
+                f"Connector {self.table.connector_name!r} of table {self.table.name!r} cannot be pickled: {error}.",
+                hint="Make clients in open(), which runs in the worker, not in __init__.",
+            ) from error
+
+
+@dataclass
+class _Analyst:
+    """Asks Spark what only Spark knows."""
+
+    join: LookupJoin
+
+    def types(self, expressions: Sequence[str]) -> list[str]:
+        """Return the types of expressions over the left side."""
+        names = {name: number for number, name in enumerate(self.join.left.columns)}
+        columns = [
+            F.expr(substitute(sql, lambda side, name: f"l{names[name]}")).alias(f"e{number}")
+            for number, sql in enumerate(expressions)
+        ]
+        return [field.dataType.simpleString() for field in self.join._numbered.select(*columns).schema.fields]
+
+    def fold(self, expressions: Sequence[str]) -> list[Any]:
+        """Return the values of expressions without columns."""
+        columns = ", ".join(f"{sql} AS e{number}" for number, sql in enumerate(expressions))
+        return list(self.join.spark.sql(f"SELECT {columns}").collect()[0])
+
+
+def _condition(on: Condition) -> str | Sequence[str]:
+    return column_sql(on) if not isinstance(on, str) and hasattr(on, "isNull") else on  # type: ignore[arg-type]
+
+
+def spark_type(type_: pa.DataType) -> T.DataType:
+    """Return the Spark type of an Arrow type.
+
+    >>> spark_type(pa.list_(pa.timestamp("us", "UTC")))
+    ArrayType(TimestampType(), True)
+    """
+    return from_arrow_type(type_, prefer_timestamp_ntz=True)
+
+
+# ── in the worker ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Task:
+    """What `mapInArrow` calls in the worker: batches of the left side in, joined batches out.
+
+    The connector is pickled by itself, so that a worker that has it open need not unpickle it again.
+    """
+
+    plan: LookupPlan
+    connector: bytes
+    layout: Layout
+    channel: Channel
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the join over one partition."""
+        lookup = shared_lookup(self.plan, lambda: cloudpickle.loads(self.connector))
+        counts = Tally()
+        joined = tallied(lookup, Runner(self.plan, self.layout, lookup).run(batches), counts)
+        return self.channel.reporting(joined, counts)
