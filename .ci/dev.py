@@ -69,7 +69,7 @@ def install(extras):
         make_venv()
     target = f"{ROOT}[{','.join(wanted)}]"
     print(f"Installing {', '.join(extras)} into {VENV.relative_to(ROOT)}: a minute or two, once.", flush=True)
-    if run([PYTHON, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", "-e", target]):
+    if run([PYTHON, "-m", "pip", "install", "-qq", "-c", ROOT / "constraints.txt", "-e", target]):
         sys.exit("The installation failed; the reason stands above.")
     STAMP.write_text(json.dumps({**state, "extras": wanted}))
 

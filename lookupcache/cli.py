@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import click
@@ -56,3 +58,27 @@ def _option_rows(kind: type[Connector]) -> Table:
     for option, meaning in (kind.options or {}).items():
         rows.add_row(f"  {option}", "required" if option in kind.required else "", meaning)
     return rows
+
+
+@main.command()
+@click.option("--rows", type=click.IntRange(1), help="Only the first so many of the 336,776 flights.")
+@click.option("--stream", is_flag=True, help="As a stream over files that arrive in steps.")
+@click.option("--cache", default="LRU", show_default=True, help="NONE, LRU, TTL or ALL.")
+@click.option("--max-rows", help="Most rows held per worker, for LRU and TTL.")
+def demo(rows: int | None, stream: bool, cache: str, max_rows: str | None) -> None:
+    """Join the flights of New York 2013 with a SQLite database, and compare with Spark's own join."""
+    demo = _import_demo()
+    options = {"lookup.cache": cache} | ({"lookup.cache.max-rows": max_rows} if max_rows else {})
+    if cache.upper() == "TTL":
+        options["lookup.cache.expire-after-write"] = "10 min"
+    if demo.run(demo.Demo(rows=rows, stream=stream, options=options)).wrong:
+        raise SystemExit(1)
+
+
+def _import_demo() -> ModuleType:
+    try:
+        return import_module("lookupcache.demo")
+    except ImportError as error:
+        if (error.name or "").startswith("lookupcache"):
+            raise
+        raise LookupCacheError(f"The demo needs {error.name}.", hint="pip install 'lookupcache[demo]'") from error

@@ -1,0 +1,323 @@
+"""The demo: flights joined with three tables of a SQLite database, as a batch job or as a stream.
+
+It runs on real input, checks its result against Spark's own join and reports what each lookup join did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from lookupcache import flights
+from lookupcache.config import LookupConfig
+from lookupcache.errors import LookupCacheError
+from lookupcache.java import local_spark_environment
+from lookupcache.join import LookupJoin
+from lookupcache.keys import KeyBatch
+from lookupcache.lookup import lookup_of
+from lookupcache.plan import LookupPlan
+from lookupcache.demo_report import Held, JoinReport, Outcome, print_outcome
+from lookupcache.source import Source
+from lookupcache.table import LookupTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTS = 16
+STEPS = 8
+"""The stream's files arrive in so many steps."""
+
+SETTINGS: dict[str, Any] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.files.minPartitionNum": str(STEPS),
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.python.udf.pipelined.enabled": "true",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One join of the demo; ``alias`` names its table in ``on`` and ``columns``, and ``f`` the flights."""
+
+    table: str
+    alias: str
+    how: str
+    on: str
+    columns: Sequence[str]
+
+    @property
+    def sql(self) -> str:
+        """The same join in Spark's own words."""
+        return f"{self.how.upper()} JOIN {self.table} AS {self.alias} ON {self.on}"
+
+    def lookup_table(self, database: Path, options: Mapping[str, str]) -> LookupTable:
+        """Return the table in the database as a lookup table."""
+        [schema] = [table.schema for table in flights.TABLES if table.name == self.table]
+        where = {"connector": "sql", "url": f"sqlite:///{database}", "table": self.table}
+        return LookupTable(self.alias, schema, {**where, **options})
+
+
+JOINS = (
+    Step(
+        "planes",
+        "p",
+        "left",
+        "f.tailnum = p.tailnum AND p.year <= f.year",
+        ["p.manufacturer", "p.model", "p.seats"],
+    ),
+    Step(
+        "airports",
+        "a",
+        "inner",
+        "f.dest = a.faa AND a.tzone = 'America/New_York'",
+        ["a.name AS airport", "a.alt AS altitude"],
+    ),
+    Step(
+        "weather",
+        "w",
+        "inner",
+        "f.origin = w.origin AND f.year = w.year AND f.month = w.month AND f.day = w.day AND f.hour = w.hour "
+        "AND w.wind_speed > 10",
+        ["w.wind_speed", "w.wind_dir", "w.visib"],
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What to run: how many flights (None: all), whether as a stream, under which lookup options."""
+
+    rows: int | None = None
+    stream: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(demo: Demo, console: Console | None = None, spark: SparkSession | None = None) -> Outcome:
+    """Run the demo and print what it did; a session of its own, unless one is given, ends with it."""
+    console = console or Console()
+    LookupConfig.from_options(demo.options)
+    with tempfile.TemporaryDirectory(prefix="lookupcache-demo-") as folder, _progress(console) as progress:
+        outcome = _Stage(demo, Path(folder), progress).play(spark)
+    print_outcome(console, outcome)
+    return outcome
+
+
+class _Stage:
+    """One run of the demo: its folder, and the progress it shows."""
+
+    def __init__(self, demo: Demo, folder: Path, progress: Progress) -> None:
+        self.demo = demo
+        self.folder = folder
+        self.progress = progress
+        self.database = folder / "flights.db"
+
+    def play(self, given: SparkSession | None) -> Outcome:
+        with self._step("Reading the flights"):
+            rows = flights.read_flights(self.demo.rows)
+            parts = flights.write_parts(rows, self.folder / "flights", PARTS)
+        with self._step("Filling the SQLite database"):
+            tables = flights.fill_database(self.database)
+        with self._step("Starting Spark"):
+            spark = given or start_spark(self.folder)
+        try:
+            return self._join(spark, rows, parts, tables)
+        finally:
+            if given is None:
+                spark.stop()
+
+    def _join(
+        self, spark: SparkSession, rows: pa.Table, parts: Sequence[Path], tables: Mapping[str, pa.Table]
+    ) -> Outcome:
+        play = self._stream if self.demo.stream else self._batch
+        joins, result, seconds = play(spark, parts, rows.num_rows)
+        with self._step("Joining once more with Spark's own join, to compare"):
+            expected = spark_join(spark, spark_views(spark, str(self.folder / "flights"), tables))
+            wrong = difference(result, expected[-1])
+        with self._step("Loading the same keys with calc and without"):
+            reports = [self._report(step, join, left) for step, join, left in zip(JOINS, joins, expected, strict=False)]
+        return Outcome(reports, result.count(), seconds, wrong, self.demo.stream)
+
+    # ── the job ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _batch(
+        self, spark: SparkSession, parts: Sequence[Path], rows: int
+    ) -> tuple[list[LookupJoin], DataFrame, float]:
+        out = str(self.folder / "out")
+        joins = chain(spark.read.parquet(str(parts[0].parent)), self.database, self.demo.options)
+        started = time.perf_counter()
+        with self._bar("Joining, as a batch", rows) as show:
+            _watch(lambda: joins[-1].df.write.parquet(out), lambda: show(joins[0].metrics().rows))
+        return joins, spark.read.parquet(out), time.perf_counter() - started
+
+    def _stream(
+        self, spark: SparkSession, parts: Sequence[Path], rows: int
+    ) -> tuple[list[LookupJoin], DataFrame, float]:
+        """Let the files arrive in steps; each is one micro-batch or more."""
+        inbox, out = self.folder / "inbox", str(self.folder / "out")
+        inbox.mkdir()
+        schema = spark.read.parquet(str(parts[0])).schema
+        joins = chain(spark.readStream.schema(schema).parquet(str(inbox)), self.database, self.demo.options)
+        started = time.perf_counter()
+        writer = joins[-1].df.writeStream.option("checkpointLocation", str(self.folder / "checkpoint"))
+        query = writer.format("parquet").start(out)
+        try:
+            with self._bar("Joining, as a stream", rows) as show:
+                for arriving in _in_steps(parts, STEPS):
+                    for part in arriving:
+                        os.link(part, inbox / part.name)
+                    _watch(query.processAllAvailable, lambda: show(joins[0].metrics().rows))
+        finally:
+            query.stop()
+        return joins, spark.read.parquet(out), time.perf_counter() - started
+
+    # ── what it did ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _report(self, step: Step, join: LookupJoin, left: DataFrame) -> JoinReport:
+        """Report a join; ``left`` are the rows that it was given."""
+        columns = left.alias("l").selectExpr(*(f"{key.sql} AS k{n}" for n, key in enumerate(join.plan.keys)))
+        keys = columns.dropna().distinct().toArrow().combine_chunks()
+        every = tuple(name for name in join.plan.schema.names if name not in join.plan.key_columns)
+        whole = dataclasses.replace(join.plan, pushed=(), calc=(), constants=(), columns=every)
+        return JoinReport(
+            title=f"flights {step.sql}",
+            table=step.table,
+            plan=join.plan,
+            metrics=join.metrics(),
+            keys=keys.num_rows,
+            with_calc=held(join.plan, step.lookup_table(self.database, {}), keys),
+            without_calc=held(whole, step.lookup_table(self.database, {}), keys),
+        )
+
+    # ── progress ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _step(self, text: str) -> Iterator[None]:
+        task = self.progress.add_task(text, total=None, note="")
+        yield
+        self.progress.update(task, total=1, completed=1)
+
+    @contextmanager
+    def _bar(self, text: str, rows: int) -> Iterator[Callable[[int], None]]:
+        task = self.progress.add_task(text, total=rows, note="")
+
+        def show(done: int) -> None:
+            self.progress.update(task, completed=done, note=f"{done:,} of {rows:,} flights")
+
+        yield show
+        show(rows)
+
+
+def start_spark(folder: Path) -> SparkSession:
+    """Start a local session; what the JVM has to say goes to a file in ``folder``, unless it does not start."""
+    local_spark_environment()
+    from pyspark.sql import SparkSession
+
+    log = folder / "spark.log"
+    places = {"spark.local.dir": str(folder / "spark"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    try:
+        with _stderr_to(log):
+            builder = SparkSession.builder.master("local[*]").appName("lookupcache demo")
+            spark = builder.config(map=SETTINGS | places).getOrCreate()
+            spark.sparkContext.setLogLevel("ERROR")
+    except Exception as error:
+        raise LookupCacheError(f"Spark did not start: {error}\n\n{log.read_text()}") from error
+    return spark
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Send the standard error of this process, and of the processes it starts meanwhile, to a file."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def chain(left: DataFrame, database: Path, options: Mapping[str, str]) -> list[LookupJoin]:
+    """Plan the three joins, each on the result of the one before."""
+    joins: list[LookupJoin] = []
+    for step in JOINS:
+        table = step.lookup_table(database, options)
+        joins.append(LookupJoin(left, table, on=step.on, how=step.how, select=[*left.columns, *step.columns]))
+        left = joins[-1].df
+    return joins
+
+
+def spark_views(spark: SparkSession, folder: str, tables: Mapping[str, pa.Table]) -> DataFrame:
+    """Make a temporary view of each of the database's tables; return the flights."""
+    for name, table in tables.items():
+        spark.createDataFrame(table).createOrReplaceTempView(name)
+    return spark.read.parquet(folder)
+
+
+def spark_join(spark: SparkSession, left: DataFrame) -> list[DataFrame]:
+    """Return the flights, and what Spark's own joins make of them, one join after the other."""
+    frames = [left]
+    for step in JOINS:
+        frames[-1].createOrReplaceTempView("f")
+        frames.append(spark.sql(f"SELECT f.*, {', '.join(step.columns)} FROM f {step.sql}"))
+    return frames
+
+
+def difference(ours: DataFrame, theirs: DataFrame) -> int:
+    """Return how many distinct rows do not stand in both equally often."""
+    from pyspark.sql.functions import lit
+    from pyspark.sql.functions import sum as total
+
+    both = ours.withColumn("_times", lit(1)).unionAll(theirs.withColumn("_times", lit(-1)))
+    times = both.groupBy(*theirs.columns).agg(total("_times").alias("_times"))
+    return times.where("_times <> 0").count()
+
+
+def held(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> Held:
+    """Load these keys into a cache without limits; return what it then holds."""
+    source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), table.connector)
+    lookup = lookup_of(source)
+    if keys.num_rows:
+        columns = [column.chunk(0) for column in keys.columns]
+        lookup.find(KeyBatch.of(columns, source.key_types))
+        lookup.settle()
+    source.close()
+    return Held(lookup.cache.rows, lookup.cache.nbytes)
+
+
+def _watch(work: Callable[[], Any], show: Callable[[], None]) -> None:
+    """Run ``work`` in a thread and call ``show`` several times a second until it is done."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        while wait([future], timeout=0.2).not_done:
+            show()
+        future.result()
+
+
+def _in_steps(parts: Sequence[Path], steps: int) -> Iterator[Sequence[Path]]:
+    size = -(-len(parts) // steps)
+    for start in range(0, len(parts), size):
+        yield parts[start : start + size]
+
+
+def _progress(console: Console) -> Progress:
+    mark = SpinnerColumn(finished_text="[green]✓")
+    note = TextColumn("[dim]{task.fields[note]}")
+    return Progress(mark, TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), note, console=console)

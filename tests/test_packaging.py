@@ -1,0 +1,172 @@
+"""What the wheel holds, that it works where only it is installed, and which room may import which."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import lookupcache
+
+ROOT = Path(__file__).parent.parent
+
+# One line per storey, the lowest first: a room imports from the lines above its own and from its own line.
+STOREYS = """
+    errors
+    java schema
+    config
+    expr
+    plan
+    connector
+    function
+    table
+    naming coercion translate planner explain column
+    keys rows index cache cached retry calc
+    runner
+    metrics
+    join
+    testing
+    demo
+    cli
+    __main__
+"""
+
+
+def run(*command: object, **environment: str) -> str:
+    """Run a program outside of the checkout; return what it prints, fail as it fails."""
+    words = [str(word) for word in command]
+    answer = subprocess.run(words, env={**os.environ, **environment}, cwd="/", capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel, offline."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    [built] = folder.glob("*.whl")
+    return built
+
+
+def new_environment(folder: Path) -> Path:
+    """Make a virtual environment with our dependencies but without lookupcache; return its Python."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    [site] = folder.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment where the wheel is installed."""
+    python = new_environment(tmp_path_factory.mktemp("installed"))
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
+    return python
+
+
+def test_the_wheel_holds_the_package_and_the_connectors_only(wheel: Path) -> None:
+    top = {name.partition("/")[0] for name in ZipFile(wheel).namelist()}
+    assert "lookupcache" in top
+    assert "lookupcache_sql.py" in top
+    assert [name for name in top if not re.fullmatch(r"lookupcache|lookupcache_\w+\.py|.*\.dist-info", name)] == []
+
+
+def test_the_installed_wheel_imports_and_finds_its_connectors(installed: Path) -> None:
+    code = "import lookupcache, lookupcache.connector as c; print(lookupcache.__file__, c.connector_class('sql'))"
+    told = run(installed, "-c", code)
+    assert str(installed.parent.parent) in told
+    assert "lookupcache_sql.SqlConnector" in told
+
+
+def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
+    as_command = run(installed.parent / "lookupcache", "--version")
+    assert as_command == run(installed, "-m", "lookupcache", "--version")
+    assert lookupcache.__version__ in as_command
+
+
+def test_every_public_name_exists() -> None:
+    assert [name for name in lookupcache.__all__ if not hasattr(lookupcache, name)] == []
+    assert sorted(lookupcache.__all__) == list(lookupcache.__all__)
+
+
+@pytest.mark.parametrize("room", sorted(ROOT.glob("lookupcache/*.py")), ids=lambda path: path.stem)
+def test_a_room_imports_only_from_rooms_below(room: Path) -> None:
+    storey = {name: level for level, line in enumerate(STOREYS.strip().splitlines()) for name in line.split()}
+    if room.stem == "__init__":
+        return
+    assert room.stem in storey, "give the new room its place in STOREYS"
+    above = {name for name in rooms_imported(room) if storey[name] > storey[room.stem]}
+    assert above == set()
+
+
+@pytest.mark.parametrize("connector", sorted(ROOT.glob("connectors/*.py")), ids=lambda path: path.stem)
+def test_a_connector_imports_only_what_the_contract_offers(connector: Path) -> None:
+    offered = {"connector", "errors", "expr", "schema"}
+    assert rooms_imported(connector) - offered == set()
+
+
+def rooms_imported(path: Path) -> set[str]:
+    """Return the rooms of lookupcache that a file imports when it is loaded or later."""
+    return set(_rooms(ast.parse(path.read_text())))
+
+
+def _rooms(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name.split(".")[1] for name in node.names if name.name.startswith("lookupcache."))
+        elif isinstance(node, ast.ImportFrom) and node.module == "lookupcache":
+            yield from (name.name for name in node.names if (ROOT / "lookupcache" / f"{name.name}.py").exists())
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lookupcache."):
+            yield (node.module or "").split(".")[1]
+
+
+SHIPPED = """
+import sqlite3, sys
+from pathlib import Path
+from lookupcache.java import local_spark_environment
+local_spark_environment()
+from pyspark.sql import SparkSession
+from lookupcache import LookupTable, lookup_join
+
+archive, database = sys.argv[1:]
+with sqlite3.connect(database) as connection:
+    connection.execute("CREATE TABLE squares (n INTEGER PRIMARY KEY, square INTEGER)")
+    connection.executemany("INSERT INTO squares VALUES (?, ?)", [(n, n * n) for n in range(100)])
+settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2"}
+spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=settings).getOrCreate()
+spark.sparkContext.addPyFile(archive)
+
+def where(batches):
+    import lookupcache, pyarrow as pa
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"file": [lookupcache.__file__]})
+
+print(*{row.file for row in spark.range(4).mapInArrow(where, "file STRING").collect()})
+squares = LookupTable("s", "n BIGINT, square BIGINT", {"connector": "sql", "url": f"sqlite:///{database}",
+                      "table": "squares", "lookup.cache": "LRU"})
+joined = lookup_join(spark.range(1000, numPartitions=2), squares, on="id % 100 = s.n", select=["id", "square"])
+print(joined.where("square = (id % 100) * (id % 100)").count())
+"""
+
+
+@pytest.mark.spark
+def test_the_wheel_ships_to_executors_as_a_zip(wheel: Path, installed: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "lookupcache.zip"
+    archive.write_bytes(wheel.read_bytes())
+    bare = new_environment(tmp_path / "bare")
+    script = tmp_path / "ship.py"
+    script.write_text(SHIPPED)
+    told = run(installed, "-W", "ignore", script, archive, tmp_path / "squares.db", PYSPARK_PYTHON=str(bare))
+    files, rows = told.splitlines()
+    assert "lookupcache.zip" in files
+    assert rows == "1000"
