@@ -113,7 +113,7 @@ class RowCache:
         entry = self._entries.get(key)
         if entry is None:
             return None
-        if now >= min(entry.deadline, entry.idle_deadline):
+        if now > min(entry.deadline, entry.idle_deadline):
             self.remove(key)
             self.expirations += 1
             return None
@@ -156,7 +156,7 @@ class RowCache:
             return
         limits = self.limits
         self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
-        old = [key for key, entry in self._entries.items() if now >= min(entry.deadline, entry.idle_deadline)]
+        old = [key for key, entry in self._entries.items() if now > min(entry.deadline, entry.idle_deadline)]
         for key in old:
             self.remove(key)
         self.expirations += len(old)
@@ -317,9 +317,9 @@ class ColumnCache:
 
     def _fresh(self, entries: Entries, now: float) -> Entries:
         """Drop and forget entries that have grown too old."""
-        old = now >= self._deadline.take(entries, mode="wrap")
+        old = now > self._deadline.take(entries, mode="wrap")
         if self.limits.access_seconds < math.inf:
-            old |= now >= self._idle_deadline.take(entries, mode="wrap")
+            old |= now > self._idle_deadline.take(entries, mode="wrap")
             self._idle_deadline[entries] = now + self.limits.access_seconds
             self._idle_deadline[-1] = math.inf
         if old.any():
@@ -409,7 +409,7 @@ class ColumnCache:
         self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
         live = self._live()
         idle = self._idle_deadline[live] if limits.access_seconds < math.inf else math.inf
-        old = live[now >= np.minimum(self._deadline[live], idle)]
+        old = live[now > np.minimum(self._deadline[live], idle)]
         if old.size:
             self._forget(old)
 

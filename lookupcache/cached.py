@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from lookupcache.cache import Limits, RowCache
 from lookupcache.config import LookupConfig
@@ -112,7 +112,7 @@ class _Lookup:
         """Forget these keys; a key of several columns is a tuple."""
         with self._lock:
             for key in keys:
-                self.cache.remove(key)
+                self.cache.remove(key if self.batch or isinstance(key, tuple) else (key,))
 
     def clear(self) -> None:
         """Forget every key."""
@@ -167,14 +167,14 @@ class _Lookup:
         with self._lock:
             self.tally["calls"] += 1
             self.tally["asked_keys"] += len(keys)
-        return [list(keys)] if self.batch else _arguments(keys[0])
+        return [list(keys)] if self.batch else list(cast(tuple[Any, ...], keys[0]))
 
 
 class _SyncLookup(_Lookup):
     def decorated(self) -> Any:
         if self.batch:
             return self._equipped(lambda keys: self._many(list(keys)))
-        return self._equipped(lambda *key: self._many([_key(key)])[0])
+        return self._equipped(lambda *key: self._many([key])[0])
 
     def _many(self, keys: list[Key]) -> list[Rows]:
         claim = self._claim(keys)
@@ -204,7 +204,7 @@ class _AsyncLookup(_Lookup):
             return await self._many(list(keys))
 
         async def one(*key: Any) -> Rows:
-            return (await self._many([_key(key)]))[0]
+            return (await self._many([key]))[0]
 
         return self._equipped(many if self.batch else one)
 
@@ -237,11 +237,3 @@ class _AsyncLookup(_Lookup):
     def _call(self, keys: list[Key]) -> Awaitable[Any]:
         result: Awaitable[Any] = self.function(*self._asked(keys))
         return result
-
-
-def _key(arguments: tuple[Any, ...]) -> Key:
-    return arguments[0] if len(arguments) == 1 else arguments
-
-
-def _arguments(key: Key) -> list[Any]:
-    return list(key) if isinstance(key, tuple) else [key]

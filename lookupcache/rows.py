@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pyarrow as pa
 
@@ -59,15 +57,17 @@ class RowStore:
         if not len(self.schema):
             return []
         self._settle()
-        if len(self._runs) <= 1:
+        if len(self._runs) <= 1 or not len(numbers):
             return self._gather_run(self._runs[0] if self._runs else _empty(self.schema), numbers)
         run_of = np.searchsorted(self._starts, numbers, side="right") - 1
+        runs = np.unique(run_of)
+        if len(runs) == 1:
+            return self._gather_part(int(runs[0]), numbers)
         order = np.argsort(run_of, kind="stable")
+        pieces = [self._gather_part(int(run), numbers[run_of == run]) for run in runs]
         back = np.empty(len(order), dtype=np.int64)
         back[order] = np.arange(len(order))
-        pieces = list(self._gather_runs(numbers[order], run_of[order]))
-        back_index = pa.array(back)
-        return [pa.concat_arrays(column).take(back_index) for column in zip(*pieces, strict=True)]
+        return [pa.concat_arrays(column).take(pa.array(back)) for column in zip(*pieces, strict=True)]
 
     def keep(self, numbers: Positions) -> None:
         """Keep only these rows, numbered anew in the order given."""
@@ -79,12 +79,9 @@ class RowStore:
         """Drop all rows."""
         self._runs, self._starts = [], np.zeros(1, dtype=np.int64)
 
-    def _gather_runs(self, numbers: Positions, run_of: Positions) -> Iterator[list[pa.Array]]:
-        for number in range(-1, len(self._runs)):
-            here = numbers[run_of == number]
-            if here.size:
-                run = self._runs[max(number, 0)]
-                yield self._gather_run(run, here - self._starts[number] if number >= 0 else here)
+    def _gather_part(self, run: int, numbers: Positions) -> list[pa.Array]:
+        """Gather rows that lie in one run; -1 stands for rows that lie nowhere."""
+        return self._gather_run(self._runs[max(run, 0)], numbers - self._starts[run] if run >= 0 else numbers)
 
     def _gather_run(self, run: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:
         missing = numbers < 0
