@@ -23,13 +23,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from lookupcache import flights
 from lookupcache.config import LookupConfig
+from lookupcache.demo_report import Held, JoinReport, Outcome, print_outcome
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import local_spark_environment
 from lookupcache.join import LookupJoin
 from lookupcache.keys import KeyBatch
 from lookupcache.lookup import lookup_of
 from lookupcache.plan import LookupPlan
-from lookupcache.demo_report import Held, JoinReport, Outcome, print_outcome
 from lookupcache.source import Source
 from lookupcache.table import LookupTable
 
@@ -194,7 +194,7 @@ class _Stage:
         every = tuple(name for name in join.plan.schema.names if name not in join.plan.key_columns)
         whole = dataclasses.replace(join.plan, pushed=(), calc=(), constants=(), columns=every)
         return JoinReport(
-            title=f"flights {step.sql}",
+            title=step.sql,
             table=step.table,
             plan=join.plan,
             metrics=join.metrics(),

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lookupcache.metrics import LookupMetrics
-from lookupcache.plan import LookupPlan
+from lookupcache.plan import LookupPlan, Place
 
-PLACES = ("field key", "constant key", "pre-filter", "calc", "residual", "filter after")
+PLACES: tuple[Place, ...] = ("field key", "constant key", "calc", "residual")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     """Print what went where, what each join did, and the verdict."""
     for join in outcome.joins:
         console.print()
-        console.print(Text(join.title, style="bold"))
+        console.print(Text.assemble((join.table, "bold"), "  ", (join.title, "dim")))
         console.print(_where(join.plan))
     console.print()
     console.print(_counts(outcome.joins))
@@ -63,11 +63,20 @@ def _where(plan: LookupPlan) -> Table:
     grid = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
     grid.add_column(style="cyan", no_wrap=True)
     for place in PLACES:
-        found = [conjunct for conjunct in plan.conjuncts if conjunct.place == place]
-        for number, conjunct in enumerate(found):
-            grid.add_row(place if number == 0 else "", Text(conjunct.text), Text(f"by {conjunct.evaluator}", "dim"))
-    grid.add_row("cached", Text(", ".join((*plan.key_columns, *plan.columns))), Text(plan.fingerprint[:8], "dim"))
+        grid.add_row(f"{place}s" if place.endswith("key") else place, _conjuncts(plan, place))
+    columns = Text(", ".join((*plan.key_columns, *plan.columns)))
+    grid.add_row("cached columns", columns.append(f"  (cache {plan.fingerprint[:8]})", "dim"))
     return grid
+
+
+def _conjuncts(plan: LookupPlan, place: Place) -> Text:
+    """Return the conjuncts that went to this place; for a filter, who evaluates it."""
+    shown = Text()
+    for conjunct in plan.conjuncts:
+        if conjunct.place == place:
+            shown.append(", " if shown else "").append(conjunct.text)
+            shown.append("" if place.endswith("key") else f"  (by the {conjunct.evaluator})", "dim")
+    return shown or Text("–", "dim")
 
 
 _ROWS: dict[str, Callable[[JoinReport], str]] = {
@@ -76,14 +85,19 @@ _ROWS: dict[str, Callable[[JoinReport], str]] = {
     "hits": lambda join: f"{join.metrics.hits:,}",
     "misses": lambda join: f"{join.metrics.misses:,}",
     "hit rate": lambda join: f"{join.metrics.hit_rate:.1%}",
+    "evictions": lambda join: f"{join.metrics.evictions:,}",
     "calls to the source": lambda join: f"{join.metrics.calls:,}",
     "time in the source": lambda join: f"{join.metrics.source_seconds:.2f} s",
-    "time in the join": lambda join: f"{join.metrics.lookup_seconds:.2f} s",
-    "held by all workers": lambda join: _weight(Held(join.metrics.cached_rows, join.metrics.cached_bytes)),
-    "evictions": lambda join: f"{join.metrics.evictions:,}",
-    "all keys, after calc": lambda join: _weight(join.with_calc),
-    "all keys, whole rows": lambda join: _weight(join.without_calc),
-    "calc saves": lambda join: f"{1 - join.with_calc.bytes / max(join.without_calc.bytes, 1):.0%} of bytes",
+    "time in the join, all": lambda join: f"{join.metrics.lookup_seconds:.2f} s",
+    "rows, all caches": lambda join: f"{join.metrics.cached_rows:,}",
+    "bytes, all caches": lambda join: _size(join.metrics.cached_bytes),
+}
+_HELD: dict[str, Callable[[JoinReport], str]] = {
+    "rows, after calc": lambda join: f"{join.with_calc.rows:,}",
+    "rows, without calc": lambda join: f"{join.without_calc.rows:,}",
+    "bytes, after calc": lambda join: _size(join.with_calc.bytes),
+    "bytes, without calc": lambda join: _size(join.without_calc.bytes),
+    "bytes saved": lambda join: f"{1 - join.with_calc.bytes / max(join.without_calc.bytes, 1):.0%}",
 }
 
 
@@ -94,11 +108,10 @@ def _counts(joins: Sequence[JoinReport]) -> Table:
         table.add_column(join.table, justify="right", no_wrap=True)
     for name, shown in _ROWS.items():
         table.add_row(name, *(shown(join) for join in joins))
+    table.add_row("\n[bold]the same keys in one cache")
+    for name, shown in _HELD.items():
+        table.add_row(name, *(shown(join) for join in joins))
     return table
-
-
-def _weight(held: Held) -> str:
-    return f"{held.rows:,} rows, {_size(held.bytes)}"
 
 
 def _size(count: float) -> str:
