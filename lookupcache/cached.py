@@ -144,7 +144,7 @@ class _Lookup:
         return claim
 
     def _answered(self, keys: Sequence[Key], answers: Iterable[Iterable[Any] | None]) -> None:
-        rows_of = [list(answer or ()) for answer in answers]
+        rows_of = [[] if answer is None else list(answer) for answer in answers]
         if len(rows_of) != len(keys):
             raise SourceError(
                 f"The batch function returned {len(rows_of)} lists for {len(keys)} keys.",

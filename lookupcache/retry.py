@@ -45,10 +45,16 @@ class Retry:
 
     async def call_async(self, function: Callable[[], Awaitable[T]]) -> T:
         """Do the same for an async function; it is cancelled when ``lookup.timeout`` is over."""
+
+        async def attempt() -> T:
+            return await function()
+
         try:
-            async with asyncio.timeout(self.config.timeout):
-                return await tenacity.AsyncRetrying(**self._policy())(function)
+            async with asyncio.timeout(self.config.timeout) as limit:
+                return await tenacity.AsyncRetrying(**self._policy())(attempt)
         except TimeoutError as error:
+            if not limit.expired():
+                raise
             raise LookupTimeout(
                 f"The source did not answer within {self.config.timeout:g} s.",
                 hint="Raise 'lookup.timeout', or ask for fewer keys at a time with 'lookup.batch.max-size'.",
