@@ -1,0 +1,240 @@
+"""How counts travel from tasks to the driver: through an accumulator, or through `DataFrame.observe`.
+
+A task reports once, when it ends. A report names stage, partition, attempt and worker, so that a task that
+ran twice counts once, and a cache that several tasks used is not added up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.accumulators import AccumulatorParam
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import types as T  # noqa: N812
+
+from lookupcache.errors import OptionError
+from lookupcache.metrics import HELD, LookupMetrics
+from lookupcache.plan import LookupPlan
+
+Report = dict[str, Any]
+Ledger = dict[tuple[int, int], dict[int, dict[str, Report]]]
+
+COLUMN = "lookup_report"
+"""The column that carries a task's report, as JSON, in a row of its own."""
+
+OBSERVED = "lookup"
+"""The name under which observed counts stand among a query's observed metrics."""
+
+_MOST_TASKS = 4_096
+_FOLDED = (-1, -1)
+_joins = itertools.count(1)
+
+
+def report(counts: Mapping[str, float]) -> Report:
+    """Return a task's report; called in the task."""
+    context = TaskContext.get()
+    where = (context.stageId(), context.partitionId(), context.attemptNumber()) if context else (0, 0, 0)
+    stage, partition, attempt = where
+    worker = f"{socket.gethostname()}:{os.getpid()}"
+    run = uuid.uuid4().hex
+    return {"stage": stage, "partition": partition, "attempt": attempt, "run": run, "worker": worker, **counts}
+
+
+def total(reports: Iterable[Report]) -> LookupMetrics:
+    """Add reports up: counts over all, what is held once per worker, as the last report of it says.
+
+    >>> total([{"worker": "a", "hits": 3, "cached_rows": 5}, {"worker": "a", "hits": 1, "cached_rows": 7}]).cached_rows
+    7
+    """
+    counts = LookupMetrics()
+    held: dict[str, Report] = {}
+    for one in reports:
+        counts += LookupMetrics.of({name: value for name, value in one.items() if name not in HELD})
+        held[one["worker"]] = {name: one.get(name, 0) for name in HELD}
+    return sum((LookupMetrics.of(one) for one in held.values()), counts)
+
+
+class LedgerParam(AccumulatorParam[Ledger]):
+    """Collects reports; of each partition of a stage, those of the latest attempt count."""
+
+    def zero(self, value: Ledger) -> Ledger:
+        """Return an empty ledger."""
+        return {}
+
+    def addInPlace(self, value1: Ledger, value2: Ledger) -> Ledger:  # noqa: N802 - Spark's name
+        """Merge two ledgers into the first."""
+        for task, attempts in value2.items():
+            for attempt, runs in attempts.items():
+                value1.setdefault(task, {}).setdefault(attempt, {}).update(runs)
+        if len(value1) > _MOST_TASKS:
+            _fold(value1)
+        return value1
+
+
+def entry(one: Report) -> Ledger:
+    """Return the ledger that holds one report."""
+    return {(one["stage"], one["partition"]): {one["attempt"]: {one["run"]: one}}}
+
+
+def reports_of(ledger: Ledger) -> list[Report]:
+    """Return the reports that count: of every task those of its latest attempt."""
+    return [one for attempts in ledger.values() for one in attempts[max(attempts)].values()]
+
+
+def _fold(ledger: Ledger) -> None:
+    """Sum up the tasks of the older half of the stages, so that a query that runs for months stays small."""
+    stages = sorted({stage for stage, _ in ledger})
+    old = set(stages[: len(stages) // 2])
+    by_worker: dict[str, list[Report]] = {}
+    for one in reports_of({task: ledger[task] for task in sorted(ledger) if task[0] in old}):
+        by_worker.setdefault(one["worker"], []).append(one)
+    rest = {task: attempts for task, attempts in ledger.items() if task[0] not in old}
+    ledger.clear()
+    ledger[_FOLDED] = {0: {name: _folded(name, reports) for name, reports in by_worker.items()}}
+    ledger.update(rest)
+
+
+def _folded(worker: str, reports: list[Report]) -> Report:
+    return {**dataclasses.asdict(total(reports)), "worker": worker, "run": worker}
+
+
+# ── channels ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Channel:
+    """The way of the counts; this one leads nowhere, and costs nothing."""
+
+    def fields(self) -> list[T.StructField]:
+        """Return the columns that the channel adds to the worker's output."""
+        return []
+
+    def observed(self, df: DataFrame) -> DataFrame:
+        """Take those columns out again on the driver."""
+        return df
+
+    def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
+        """Pass a task's batches on, then report its counts."""
+        return batches
+
+    def metrics(self) -> LookupMetrics:
+        """Return the counts of what has run."""
+        raise OptionError("The join's metrics are off.", hint="Set 'lookup.metrics' to 'auto'.")
+
+    def metrics_in(self, progress: Any) -> LookupMetrics:
+        """Return the counts that stand in a StreamingQueryProgress."""
+        raise OptionError(
+            "Only observed metrics stand in a query's progress.", hint="Set 'lookup.metrics' to 'observe'."
+        )
+
+
+class AccumulatorChannel(Channel):
+    """Counts go through one of classic Spark's accumulators."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.accumulator = spark.sparkContext.accumulator({}, LedgerParam())
+
+    def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
+        """Pass batches on; add to the accumulator when they end."""
+        try:
+            yield from batches
+        finally:
+            self.accumulator.add(entry(report(counts)))
+
+    def metrics(self) -> LookupMetrics:
+        """Return the counts of all tasks that have ended."""
+        return total(reports_of(self.accumulator.value))
+
+
+class ObserveChannel(Channel):
+    """Counts come as one more row per task, which is observed and taken out again."""
+
+    def __init__(self, name: str, *, streaming: bool) -> None:
+        self.name = name
+        self.observation = None if streaming else Observation(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"name": self.name, "observation": None}
+
+    def fields(self) -> list[T.StructField]:
+        """Return the report's column."""
+        return [T.StructField(COLUMN, T.StringType())]
+
+    def observed(self, df: DataFrame) -> DataFrame:
+        """Observe the reports, and drop their rows and column."""
+        rows = df.observe(self.observation or self.name, F.expr(_observed_sql()).alias(OBSERVED))
+        return rows.where(F.col(COLUMN).isNull()).drop(COLUMN)
+
+    def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
+        """Pass batches on, with an empty column more; then a row that is empty but for the report."""
+        batch = None
+        for batch in batches:
+            yield _with(batch, pa.nulls(batch.num_rows, pa.string()))
+        if batch is not None:
+            nothing = [pa.nulls(1, field.type) for field in batch.schema]
+            row = pa.RecordBatch.from_arrays(nothing, batch.schema.names)
+            yield _with(row, pa.array([json.dumps(report(counts))]))
+
+    def metrics(self) -> LookupMetrics:
+        """Return the counts of the first action; waits until there has been one."""
+        if self.observation is None:
+            raise OptionError(
+                "The observed metrics of a stream stand in its progress.",
+                hint="Use metrics_in(query.lastProgress), or 'lookup.metrics' = 'accumulator'.",
+            )
+        return _from_row(self.observation.get[OBSERVED])
+
+    def metrics_in(self, progress: Any) -> LookupMetrics:
+        """Return the counts of the micro-batch that the progress is of."""
+        observed = progress["observedMetrics"] if isinstance(progress, dict) else progress.observedMetrics
+        return _from_row(observed[self.name][OBSERVED])
+
+
+def channel_of(plan: LookupPlan, spark: SparkSession, *, streaming: bool) -> Channel:
+    """Return the channel that the plan's options ask for and this session has."""
+    wanted, classic = plan.config.metrics, not type(spark).__module__.startswith("pyspark.sql.connect")
+    if wanted == "off":
+        return Channel()
+    if wanted == "accumulator" and not classic:
+        raise OptionError(
+            "'lookup.metrics' = 'accumulator' needs classic Spark; this session is Spark Connect.",
+            hint="Set it to 'observe' or 'auto'.",
+        )
+    if wanted == "observe" or not classic:
+        return ObserveChannel(f"lookup_{plan.table}_{next(_joins)}", streaming=streaming)
+    return AccumulatorChannel(spark)
+
+
+def _with(batch: pa.RecordBatch, column: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*batch.columns, column], [*batch.schema.names, COLUMN])
+
+
+def _from_row(row: Any) -> LookupMetrics:
+    return LookupMetrics.of(row.asDict() if hasattr(row, "asDict") else row)
+
+
+def _observed_sql() -> str:
+    """Return the aggregate that adds the reports of a job up, as a struct with the fields of `LookupMetrics`."""
+    kinds = {f.name: "DOUBLE" if f.type == "float" else "BIGINT" for f in dataclasses.fields(LookupMetrics)}
+    ddl = ", ".join(f"{name} {kind}" for name, kind in {"worker": "STRING", **kinds}.items())
+    tasks = f"transform(collect_list({COLUMN}), report -> from_json(report, '{ddl}'))"
+    sums = ", ".join(f"'{name}', {_sum_sql(name, kind)}" for name, kind in kinds.items())
+    return f"transform(array({tasks}), tasks -> named_struct({sums}))[0]"
+
+
+def _sum_sql(name: str, kind: str) -> str:
+    zero = f"CAST(0 AS {kind})"
+    if name not in HELD:
+        return f"aggregate(tasks, {zero}, (sum, task) -> sum + coalesce(task.{name}, {zero}))"
+    of_worker = f"array_max(transform(filter(tasks, task -> task.worker = worker), task -> task.{name}))"
+    workers = "array_distinct(transform(tasks, task -> task.worker))"
+    return f"aggregate({workers}, {zero}, (sum, worker) -> sum + coalesce({of_worker}, {zero}))"
