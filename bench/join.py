@@ -1,0 +1,244 @@
+"""How near the lookup join comes to what `mapInArrow` can do at all: `python -m bench.join`.
+
+In one run, alternating, against a warm cache: the limit (`mapInArrow` that returns its input and four
+ready-made columns), Spark's own broadcast join, a plain Python UDF with a dict, and the lookup join with
+LRU, TTL and ALL. Ratios are medians over the rounds, each of one round's times: the machine may be noisy.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from bench import source
+from bench.session import session
+from lookupcache.join import lookup_join
+from lookupcache.table import LookupTable
+
+KEYS = {"int": ["id"], "string": ["code"], "int, string": ["id", "code"]}
+CACHES = {
+    "LRU": {"lookup.cache": "LRU", "lookup.cache.max-rows": "100000000"},
+    "TTL": {"lookup.cache": "TTL", "lookup.cache.expire-after-write": "1 h"},
+    "ALL": {"lookup.cache": "ALL"},
+}
+TARGETS = {"int": 0.9, "string": 0.8, "int, string": 0.75}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A left side of ``rows`` rows over ``keys`` keys of a kind, each with ``matches`` rows."""
+
+    kind: str
+    keys: int
+    matches: int
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """How the workload is shown."""
+        size = f"{self.keys // 1000:,} k" if self.keys < 1_000_000 else f"{self.keys // 1_000_000} M"
+        return f"{self.kind} · {size} keys · {self.matches} row{'s' if self.matches > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to get the same columns; ``rows`` is how many left rows it is given."""
+
+    name: str
+    df: Any
+    rows: int
+
+    def seconds(self) -> float:
+        """Run it once, into nothing."""
+        started = time.perf_counter()
+        self.df.write.format("noop").mode("overwrite").save()
+        return time.perf_counter() - started
+
+
+def left_side(spark: Any, work: Workload, rows: int, *, every_key: bool = False) -> Any:
+    """Return the left rows: key columns and a number; each key once, or at random."""
+    n = "id" if every_key else f"(xxhash64(id) & 9223372036854775807) % {work.keys}"
+    numbered = spark.range(work.keys if every_key else rows).selectExpr(f"{n} AS n", "id AS v")
+    keys = [f"{source.SQL[name]} AS {name}" for name in KEYS[work.kind]]
+    return numbered.selectExpr(*keys, "v", *(["n AS w"] if len(keys) == 1 else []))
+
+
+class ReadyMade:
+    """Returns its input and four columns that lie there already: what no worker can beat."""
+
+    def __init__(self) -> None:
+        self.columns: list[pa.Array] = []
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Add the columns to each batch."""
+        names = [*source.PAYLOAD]
+        ready = source.rows(np.arange(65_536) * 7919 % 1000, source.PAYLOAD).combine_chunks()
+        columns = [column.chunk(0) for column in ready.columns]
+        for batch in batches:
+            added = [column.slice(0, batch.num_rows) for column in columns]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *added], [*batch.schema.names, *names])
+
+
+def limit(spark: Any, work: Workload) -> Way:
+    """The limit of the worker path."""
+    left = left_side(spark, work, work.rows)
+    types = "name STRING, country STRING, salary DOUBLE, age INT"
+    schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in left.schema) + ", " + types
+    return Way("limit", left.mapInArrow(ReadyMade(), schema), work.rows)
+
+
+def broadcast(spark: Any, work: Workload) -> Way:
+    """Spark's own broadcast join."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = [f"{source.SQL[name]} AS {name}" for name in (*KEYS[work.kind], *source.PAYLOAD)]
+    right = spark.range(work.keys * work.matches).selectExpr(f"id % {work.keys} AS n").selectExpr(*columns)
+    joined = left_side(spark, work, work.rows).join(F.broadcast(right), KEYS[work.kind], "left")
+    return Way("broadcast", joined, work.rows)
+
+
+def plain_udf(spark: Any, work: Workload) -> Way:
+    """The usual way by hand: a Python UDF that looks a dict up, one row at a time."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rows = source.rows(np.arange(work.keys), (*KEYS[work.kind], *source.PAYLOAD)).to_pylist()
+    size = len(KEYS[work.kind])
+    data = {(v[:size] if size > 1 else v[0]): v[size:] for v in (tuple(row.values()) for row in rows)}
+    shared = spark.sparkContext.broadcast(data)
+
+    def look_up(*key: Any) -> Any:
+        return shared.value.get(key if len(key) > 1 else key[0])
+
+    function = F.udf(look_up, "struct<name:string,country:string,salary:double,age:int>")
+    count = work.rows // 8
+    left = left_side(spark, work, count)
+    return Way("plain UDF", left.select("*", function(*KEYS[work.kind]).alias("m")).select("*", "m.*").drop("m"), count)
+
+
+def ours(spark: Any, work: Workload, cache: str) -> tuple[Way, Callable[[], None]]:
+    """Return the lookup join, and what warms its cache."""
+    options = {"connector": "bench.source:Customers", "keys": str(work.keys), "rows": str(work.matches)}
+    table = LookupTable("c", source.SCHEMA, {**options, **CACHES[cache]})
+    condition = " AND ".join(f"l.{name} = c.{name}" for name in KEYS[work.kind])
+
+    def join(left: Any) -> Any:
+        carried = [f"l.{name}" for name in left.columns]
+        return lookup_join(left, table, condition, "left", [*carried, *(f"c.{name}" for name in source.PAYLOAD)])
+
+    warm = Way("warm", join(left_side(spark, work, work.rows, every_key=True)), work.keys)
+    return Way(cache, join(left_side(spark, work, work.rows)), work.rows), lambda: _ignored(warm.seconds())
+
+
+def _ignored(_: object) -> None:
+    return None
+
+
+def measure(spark: Any, work: Workload, rounds: int, progress: Console) -> dict[str, Any]:
+    """Run every way in turn, round after round; return medians of ns per left row, and of ratios to the limit."""
+    lookups = [ours(spark, work, cache) for cache in CACHES]
+    ways = [limit(spark, work), broadcast(spark, work), *(way for way, _ in lookups)]
+    ways += [plain_udf(spark, work)] if work.matches == 1 else []
+    for _, warm in lookups:
+        warm()
+    for way in ways:
+        way.seconds()
+    times: dict[str, list[float]] = {way.name: [] for way in ways}
+    for number in range(rounds):
+        progress.print(f"  {work.name}: round {number + 1} of {rounds}", style="dim")
+        for way in ways:
+            times[way.name].append(way.seconds() / way.rows * 1e9)
+    pairs = {name: [a / b for a, b in zip(times["limit"], taken, strict=True)] for name, taken in times.items()}
+    return {
+        "workload": {"key": work.kind, "keys": work.keys, "rows per key": work.matches, "left rows": work.rows},
+        "ns per row": {name: round(statistics.median(taken), 1) for name, taken in times.items()},
+        "ratio to limit": {name: round(statistics.median(ratios), 3) for name, ratios in pairs.items()},
+        "all ns per row": {name: [round(t, 1) for t in taken] for name, taken in times.items()},
+    }
+
+
+def workloads(rows: int, *, quick: bool) -> list[Workload]:
+    """Return what is measured: kinds of key at 100 k keys, more and fewer keys, many rows per key."""
+    works = [Workload(kind, 100_000, 1, rows) for kind in KEYS]
+    if quick:
+        return works
+    works += [Workload(kind, keys, 1, rows) for kind in KEYS for keys in (1_000, 1_000_000)]
+    return [*works, *(Workload(kind, 100_000, 3, rows // 3) for kind in ("int", "string"))]
+
+
+def show(results: list[dict[str, Any]], console: Console) -> None:
+    """Print the table."""
+    table = Table(title="Left rows: ns each (ratio to the limit)")
+    names = ["limit", "broadcast", *CACHES, "plain UDF"]
+    for column in ("key", "keys", "rows/key", *names):
+        table.add_column(column, justify="left" if column == "key" else "right")
+    for result in results:
+        work, times, ratios = result["workload"], result["ns per row"], result["ratio to limit"]
+        cells = [f"{times[name]:.0f} ({ratios[name]:.2f})" if name in times else "–" for name in names]
+        table.add_row(work["key"], f"{work['keys']:,}", str(work["rows per key"]), *cells)
+    console.print(table)
+    for result in results:
+        work, times = result["workload"], result["ns per row"]
+        if work["keys"] == 100_000 and work["rows per key"] == 1:
+            reached, wanted = result["ratio to limit"]["LRU"], TARGETS[work["key"]]
+            faster = times["plain UDF"] / times["LRU"]
+            console.print(
+                f"{work['key']}: LRU {reached:.2f} of the limit (wanted {wanted}), "
+                f"{faster:.1f} × the plain UDF (wanted 4)"
+            )
+
+
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    """Draw ns per row, a group of bars per workload."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = ["limit", "broadcast", *CACHES, "plain UDF"]
+    figure, axes = plt.subplots(figsize=(12, 6), layout="constrained")
+    for number, name in enumerate(names):
+        bars = [result["ns per row"].get(name, 0) for result in results]
+        axes.bar(np.arange(len(results)) + number * 0.14, bars, 0.13, label=name)
+    labels = [
+        f"{w['key']}\n{w['keys']:,} keys\n{w['rows per key']} row(s)"
+        for w in (result["workload"] for result in results)
+    ]
+    axes.set_xticks(np.arange(len(results)) + 0.35, labels)
+    axes.set_ylabel("ns per left row (log)")
+    axes.set_yscale("log")
+    axes.set_title("Lookup join against a warm cache, and what it is measured by")
+    axes.legend(ncols=len(names))
+    figure.savefig(path, dpi=120)
+
+
+@click.command()
+@click.option("--rows", default=4_000_000, show_default=True, help="Left rows per run.")
+@click.option("--rounds", default=5, show_default=True, help="Runs of each way.")
+@click.option("--quick", is_flag=True, help="100 k keys, one row each, only.")
+@click.option("--cores", default=1, show_default=True, help="Cores of the local Spark.")
+@click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
+def main(rows: int, rounds: int, quick: bool, cores: int, out: Path) -> None:
+    """Measure, print a table, write join.json and join.png."""
+    console = Console()
+    spark = session(cores)
+    results = [measure(spark, work, rounds, console) for work in workloads(rows, quick=quick)]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "join.json").write_text(json.dumps(results, indent=1))
+    plot(results, out / "join.png")
+    show(results, console)
+    console.print(f"Wrote {out / 'join.json'} and {out / 'join.png'}.")
+
+
+if __name__ == "__main__":
+    main()

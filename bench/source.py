@@ -1,0 +1,61 @@
+"""A made-up customer table of any size, as a lookup source and as Spark columns; the same rows in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookupcache.connector import Connector, LookupRequest
+
+SCHEMA = "id BIGINT, code STRING, name STRING, country STRING, salary DOUBLE, age INT"
+PAYLOAD = ("name", "country", "salary", "age")
+
+# The same columns in Spark SQL, of a row numbered `n`.
+SQL: Mapping[str, str] = {
+    "id": "n * 7 + 13",
+    "code": "concat('N', lpad(cast(n AS STRING), 8, '0'))",
+    "name": "concat('name ', cast(n % 1000 AS STRING))",
+    "country": "concat('c', lpad(cast(n % 50 AS STRING), 2, '0'))",
+    "salary": "n * 0.5D",
+    "age": "CAST(n % 80 AS INT)",
+}
+
+
+def rows(numbers: np.ndarray, columns: tuple[str, ...]) -> pa.Table:  # type: ignore[type-arg]
+    """Return the wanted columns of the rows with these numbers."""
+    digits = pc.cast(pa.array(numbers), pa.string())
+    short = pc.utf8_lpad(pc.cast(pa.array(numbers % 50), pa.string()), 2, "0")
+    made = {
+        "id": lambda: pa.array(numbers * 7 + 13),
+        "code": lambda: pc.binary_join_element_wise("N", pc.utf8_lpad(digits, 8, "0"), ""),
+        "name": lambda: pc.binary_join_element_wise("name ", pc.cast(pa.array(numbers % 1000), pa.string()), ""),
+        "country": lambda: pc.binary_join_element_wise("c", short, ""),
+        "salary": lambda: pa.array(numbers * 0.5),
+        "age": lambda: pa.array((numbers % 80).astype(np.int32)),
+    }
+    return pa.table({name: made[name]() for name in columns})
+
+
+class Customers(Connector):
+    """The table in memory: option ``keys`` is how many there are, ``rows`` how many rows each has."""
+
+    options: Mapping[str, str] = {"keys": "number of keys", "rows": "rows per key"}
+    required = ("keys",)
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Return the rows of the keys that exist."""
+        if "id" in request.key_columns:
+            numbers = (keys.column("id").to_numpy() - 13) // 7
+        else:
+            numbers = pc.cast(pc.utf8_slice_codeunits(keys.column("code"), 1), pa.int64()).to_numpy()
+        return self._rows(numbers[(numbers >= 0) & (numbers < int(self.settings["keys"]))], request)
+
+    def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
+        """Yield all rows."""
+        yield from self._rows(np.arange(int(self.settings["keys"])), request).to_batches()
+
+    def _rows(self, numbers: np.ndarray, request: LookupRequest) -> pa.Table:  # type: ignore[type-arg]
+        return rows(np.repeat(numbers, int(self.settings.get("rows", "1"))), request.fields)

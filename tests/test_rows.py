@@ -1,0 +1,59 @@
+"""The row store against a list."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lookupcache.rows import RowStore
+
+SCHEMA = pa.schema([("s", pa.string()), ("l", pa.list_(pa.int64()))])
+
+
+def table(values) -> pa.Table:
+    return pa.table(
+        {"s": pa.array(values, pa.string()), "l": pa.array([[len(v)] for v in values], SCHEMA.field(1).type)}
+    )
+
+
+RUNS = st.lists(st.lists(st.text(max_size=5), max_size=20), max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(RUNS, st.randoms(use_true_random=False))
+def test_does_as_a_list_does(runs, random):
+    store, model = RowStore(SCHEMA), []
+    for run in runs:
+        assert store.append(table(run)) == len(model)
+        model += run
+        numbers = np.array([random.randrange(-1, len(model)) for _ in range(10)], dtype=np.int64)
+        strings, lists = store.gather(numbers)
+        assert strings.to_pylist() == [model[n] if n >= 0 else None for n in numbers]
+        assert lists.to_pylist() == [[len(model[n])] if n >= 0 else None for n in numbers]
+    kept = [n for n in range(len(model)) if random.random() < 0.5]
+    store.keep(np.array(kept, dtype=np.int64))
+    assert store.gather(np.arange(len(kept)))[0].to_pylist() == [model[n] for n in kept]
+
+
+def test_rows_without_columns_are_counted():
+    store = RowStore(pa.schema([]))
+    assert store.append(pa.table({"a": [1, 2, 3]}).select([])) == 0
+    assert (len(store), store.gather(np.array([1])), store.nbytes) == (3, [], 0)
+
+
+def test_a_slice_does_not_keep_the_whole_alive():
+    store = RowStore(pa.schema([("n", pa.int64())]))
+    store.append(pa.table({"n": range(100_000)}).slice(0, 10))
+    assert store.nbytes == 80
+
+
+def test_gathers_without_appends_merge_the_runs():
+    store = RowStore(pa.schema([("n", pa.int64())]))
+    for size in (1_000, 100, 10):
+        store.append(pa.table({"n": range(size)}))
+    assert len(store._runs) == 3
+    for _ in range(8):
+        assert store.gather(np.array([0, 1_000, 1_100]))[0].to_pylist() == [0, 0, 0]
+    assert len(store._runs) == 1
