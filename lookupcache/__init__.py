@@ -1,3 +1,77 @@
-"""A lookup join for Spark: enrich a DataFrame from any source by key, through a cache that keeps only what it needs."""
+"""A lookup join for Spark: enrich a DataFrame from any source by key, through a cache that keeps only what it needs.
+
+The rooms, in the order in which they import each other:
+
+    errors · schema · config · expr · plan          what a join is, as data
+    connector · function · table                    where rows come from
+    planner and what it is made of · column         from a condition to a plan
+    keys · index · rows · cache · decorator         what is kept
+    metrics · retry · source · lookup · runner      what happens in a worker
+    report · task · join                            what happens on the driver
+    java · flights · demo · cli                     the command line
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from lookupcache.decorator import cached
+    from lookupcache.config import LookupConfig
+    from lookupcache.connector import Connector, LookupRequest
+    from lookupcache.errors import (
+        ConnectorError,
+        LookupCacheError,
+        LookupFailed,
+        LookupTimeout,
+        OptionError,
+        PlanError,
+        SchemaError,
+        SourceError,
+    )
+    from lookupcache.join import LookupJoin, lookup_join
+    from lookupcache.metrics import LookupMetrics
+    from lookupcache.plan import LookupPlan
+    from lookupcache.table import LookupTable
+
+__all__ = [
+    "Connector",
+    "ConnectorError",
+    "LookupCacheError",
+    "LookupConfig",
+    "LookupFailed",
+    "LookupJoin",
+    "LookupMetrics",
+    "LookupPlan",
+    "LookupRequest",
+    "LookupTable",
+    "LookupTimeout",
+    "OptionError",
+    "PlanError",
+    "SchemaError",
+    "SourceError",
+    "cached",
+    "lookup_join",
+]
+
+_ROOMS = {
+    "Connector": "connector",
+    "LookupConfig": "config",
+    "LookupJoin": "join",
+    "LookupMetrics": "metrics",
+    "LookupPlan": "plan",
+    "LookupRequest": "connector",
+    "LookupTable": "table",
+    "cached": "decorator",
+    "lookup_join": "join",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use: `cached` needs no Spark, and workers need neither planner nor SQL."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"lookupcache.{_ROOMS.get(name, 'errors')}"), name)

@@ -5,7 +5,7 @@ left ─► filter · key expressions (Spark) ─► mapInArrow (runner) ─► 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,12 +20,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 from lookupcache.column import column_sql
 from lookupcache.errors import ConnectorError
 from lookupcache.explain import explain
-from lookupcache.metrics import LookupMetrics, Tally
-from lookupcache.plan import LookupPlan
+from lookupcache.metrics import LookupMetrics
 from lookupcache.planner import LeftColumn, plan_join, substitute
 from lookupcache.report import Channel, channel_of
-from lookupcache.runner import MATCHES, Layout, Runner, shared_lookup, tallied
+from lookupcache.runner import MATCHES, Layout
 from lookupcache.table import LookupTable
+from lookupcache.task import Task
 
 Condition = str | Sequence[str] | Column
 
@@ -238,26 +238,3 @@ def spark_type(type_: pa.DataType) -> T.DataType:
     ArrayType(TimestampType(), True)
     """
     return from_arrow_type(type_, prefer_timestamp_ntz=True)
-
-
-# ── in the worker ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Task:
-    """What `mapInArrow` calls in the worker: batches of the left side in, joined batches out.
-
-    The connector is pickled by itself, so that a worker that has it open need not unpickle it again.
-    """
-
-    plan: LookupPlan
-    connector: bytes
-    layout: Layout
-    channel: Channel
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the join over one partition."""
-        lookup = shared_lookup(self.plan, lambda: cloudpickle.loads(self.connector))
-        counts = Tally()
-        joined = tallied(lookup, Runner(self.plan, self.layout, lookup).run(batches), counts)
-        return self.channel.reporting(joined, counts)

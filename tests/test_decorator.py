@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lookupcache.cached import cached
+from lookupcache.decorator import cached
 from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupTimeout, OptionError, SourceError
 
