@@ -29,10 +29,14 @@ STOREYS = """
     function
     table
     metrics retry
-    naming coercion translate planner explain column
+    clauses literals
+    naming coercion
+    translate
+    planner explain column
     keys index rows cache source lookup cached
     runner
     report
+    task
     join
     testing
     flights demo_report
