@@ -33,7 +33,7 @@ STOREYS = """
     naming coercion
     translate
     planner explain column
-    keys index rows cache source lookup cached
+    keys index rows cache source lookup decorator
     runner
     report
     task
