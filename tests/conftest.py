@@ -23,7 +23,7 @@ IN_CI = os.environ.get("CI", "") not in ("", "false")
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Return a classic session on two cores, the same for all tests: leave its settings as they were."""
+    """Return a classic session, two cores, tasks tried twice; it is shared: leave its settings as they were."""
     from pyspark.sql import SparkSession
 
     settings = {
@@ -34,7 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
     }
-    builder = SparkSession.builder.master("local[2]").appName("lookupcache tests")
+    builder = SparkSession.builder.master("local[2, 2]").appName("lookupcache tests")
     session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session

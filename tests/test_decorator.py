@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lookupcache.decorator import cached
 from lookupcache.config import LookupConfig
+from lookupcache.decorator import cached
 from lookupcache.errors import LookupTimeout, OptionError, SourceError
 
 ROWS = {1: [{"id": 1, "name": "ann"}], 2: [{"id": 2, "name": "bob"}, {"id": 2, "name": "rob"}]}

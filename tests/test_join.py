@@ -1,0 +1,296 @@
+"""The join on Spark: what it returns, what it counts, what it refuses, batch and streaming."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PythonException
+from pyspark.sql import functions as F  # noqa: N812
+
+from lookupcache import ConnectorError, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache.connector import Connector
+
+pytestmark = pytest.mark.spark
+
+PEOPLE = [(1, "ann", "NL", 900.0), (2, "bob", "DE", 1500.0), (2, "rob", "NL", 2500.0), (3, "cy", None, None)]
+SCHEMA = "id BIGINT, name STRING, country STRING, salary DOUBLE"
+LRU = {"lookup.cache": "LRU", "lookup.retry.delay": "1 ms"}
+
+
+def rows_of(key):
+    return [row for row in PEOPLE if row[0] == key]
+
+
+@pytest.fixture(scope="session")
+def people() -> LookupTable:
+    return LookupTable.from_function("p", SCHEMA, key=["id"], function=rows_of, options=LRU)
+
+
+@pytest.fixture(scope="session")
+def right(spark):
+    return spark.createDataFrame(PEOPLE, SCHEMA)
+
+
+@pytest.fixture(scope="session")
+def visits(spark):
+    rows = [(10, 1, "NL"), (11, 2, "NL"), (12, 2, "DE"), (13, 9, "NL"), (14, None, "NL"), (15, 3, None)]
+    return spark.createDataFrame(rows, "visit BIGINT, person BIGINT, land STRING").repartition(2)
+
+
+def multiset(df) -> Counter:
+    return Counter(map(repr, df.collect()))
+
+
+CONDITIONS = {
+    "key": "person = p.id",
+    "key and filter": "person = p.id AND p.salary > 1000",
+    "key and constant": "person = p.id AND p.country = 'NL'",
+    "two keys": "person = p.id AND land = p.country",
+    "residual": "person = p.id AND visit < p.salary",
+    "residual for Spark": "person = p.id AND substring(p.name, 1, 1) < substring(land, 2, 1)",
+    "pre-filter": "person = p.id AND visit <> 11",
+    "expression as key": "person + 1 = p.id",
+    "null constant": "person = p.id AND p.country = NULL",
+    "filter for Spark": "person = p.id AND length(p.name) > 2",
+}
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+@pytest.mark.parametrize("on", CONDITIONS.values(), ids=CONDITIONS)
+def test_equals_sparks_own_join(people, visits, right, on, how):
+    ours = lookup_join(visits, people, on, how)
+    theirs = visits.join(right.alias("p"), F.expr(on), how)
+    assert ours.columns == theirs.columns
+    assert ours.dtypes == theirs.dtypes
+    assert multiset(ours) == multiset(theirs)
+
+
+def test_a_column_as_condition(people, visits, right):
+    condition = (F.col("person") == F.col("p.id")) & (F.col("p.name") != F.lit("o'bob"))
+    assert multiset(lookup_join(visits, people, condition)) == multiset(visits.join(right.alias("p"), condition))
+
+
+def test_column_names_as_condition_and_transform(spark, people, right):
+    left = spark.createDataFrame([(1, "x"), (7, "y")], "id BIGINT, note STRING")
+    joined = left.transform(lookup_join, people, on=["id"], how="left")
+    assert joined.columns == ["id", "note", "name", "country", "salary"]
+    assert multiset(joined) == multiset(left.join(right, ["id"], "left"))
+
+
+def test_select_takes_expressions_over_both_sides(people, visits):
+    joined = lookup_join(
+        visits, people, "person = p.id", select=["visit", "p.salary * 2 AS twice", "upper(p.name) AS n"]
+    )
+    assert sorted(joined.collect())[0].asDict() == {"visit": 10, "twice": 1800.0, "n": "ANN"}
+
+
+def test_where_filters_the_result(people, visits, right):
+    ours = lookup_join(visits, people, "person = p.id", "left", where="p.name IS NULL AND visit > 13")
+    theirs = visits.join(right.alias("p"), F.expr("person = p.id"), "left").where("name IS NULL AND visit > 13")
+    assert multiset(ours) == multiset(theirs)
+
+
+def test_options_override_the_tables(people, visits):
+    join = LookupJoin(
+        visits, people, "person = p.id", options={"lookup.cache": "TTL", "lookup.cache.expire-after-write": "1 h"}
+    )
+    assert (join.plan.config.cache, join.plan.config.expire_after_write) == ("TTL", 3600.0)
+
+
+def test_nested_left_columns_pass_through(spark, people):
+    left = spark.sql(
+        "SELECT 1L AS person, array(named_struct('a', 1, 'b', map('k', DATE'2020-01-01'))) AS deep, "
+        "INTERVAL '1' DAY AS i"
+    )
+    joined = lookup_join(left, people, "person = p.id", select=["deep", "deep[0].b['k'] AS d", "i", "p.name"])
+    assert joined.select("deep", "i").collect() == left.select("deep", "i").collect()
+    assert str(joined.first().d) == "2020-01-01"
+
+
+def test_large_arrow_types_are_the_same_to_us(spark, visits, people, right):
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        ours = lookup_join(visits, people, "person = p.id AND land = p.country AND visit < p.salary")
+        theirs = visits.join(right.alias("p"), F.expr("person = p.id AND land = p.country AND visit < p.salary"))
+        assert multiset(ours) == multiset(theirs)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+
+
+# ── counting ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fresh(function, **options) -> LookupTable:
+    """Return a table whose cache no other test shares."""
+    mark = threading.get_ident(), len(options), id(options)
+    return LookupTable.from_function(
+        "p", SCHEMA, key=["id"], function=lambda key, _mark=mark: function(key), options={**LRU, **options}
+    )
+
+
+def test_counts_on_classic_spark(spark):
+    left = spark.range(0, 1000, 1, 1).selectExpr("id % 5 AS person")
+    join = LookupJoin(left, fresh(rows_of), "person = p.id", "left")
+    join.df.collect()
+    metrics = join.metrics()
+    assert (metrics.rows, metrics.misses, metrics.hits, metrics.asked_keys, metrics.calls) == (1000, 5, 995, 5, 1)
+    assert (metrics.fetched_rows, metrics.cached_rows, metrics.cached_keys) == (4, 6, 5)
+
+
+@pytest.mark.parametrize("shuffle", ["false", "true"])
+def test_observed_counts_are_the_accumulated_ones(spark, shuffle):
+    left = spark.range(0, 1000, 1, 2).selectExpr("id % 5 AS person")
+    options = {"lookup.metrics": "observe", "lookup.shuffle": shuffle}
+    join = LookupJoin(left, fresh(rows_of, **options), "person = p.id", "left")
+    assert join.df.count() == 1200
+    metrics = join.metrics()
+    assert (metrics.rows, metrics.hits + metrics.misses) == (1000, 1000)
+    assert (metrics.cached_keys == 5) if shuffle == "true" else (5 <= metrics.cached_keys <= 10)
+
+
+def test_metrics_that_are_off_say_so(visits):
+    join = LookupJoin(visits, fresh(rows_of, **{"lookup.metrics": "off"}), "person = p.id")
+    join.df.collect()
+    with pytest.raises(OptionError, match="metrics are off"):
+        join.metrics()
+
+
+def fails_at_first(key):
+    context = TaskContext.get()
+    if key == 2 and context.attemptNumber() == 0:
+        raise ValueError("not now")
+    return rows_of(key)
+
+
+def test_a_task_that_is_tried_again_gives_the_same_rows_and_counts_once(spark, right):
+    left = spark.range(0, 100, 1, 2).selectExpr("id % 4 AS person")
+    join = LookupJoin(left, fresh(fails_at_first), "person = p.id", "left")
+    assert multiset(join.df) == multiset(left.join(right.alias("p"), F.expr("person = p.id"), "left"))
+    assert join.metrics().rows == 100
+
+
+def always_fails(key):
+    raise ConnectionError("no route, password=hunter2")
+
+
+def test_a_source_that_fails_fails_the_job_and_says_why(visits):
+    with pytest.raises(PythonException, match=r"the lookup of \d+ keys failed after 3 attempts: ConnectionError"):
+        lookup_join(visits, fresh(always_fails, **{"lookup.max-retries": "2"}), "person = p.id").collect()
+
+
+def test_different_constants_filters_and_columns_never_share_entries(people, visits):
+    def identity(on, **more):
+        return LookupJoin(visits, people, on, "left", **more).plan.fingerprint
+
+    same = "person = p.id AND p.salary > 1000"
+    assert identity(same) == identity("p.id = person AND 1000 < p.salary")
+    different = [same, "person = p.id", "person = p.id AND p.salary > 1001", "person = p.id AND p.country = 'NL'"]
+    different += ["person = p.id AND p.country = 'DE'", "person = p.id AND land = p.country"]
+    assert len({identity(on) for on in different}) == len(different)
+    assert identity(same) != identity(same, select=["p.name"])
+    assert identity(same) != identity(same, options={"lookup.cache.max-rows": "7"})
+
+
+def test_joins_that_differ_in_a_filter_return_their_own_rows(people, visits):
+    for limit, count in ((0, 4), (1000, 3), (2000, 2), (1000, 3)):
+        joined = lookup_join(visits, people, f"person = p.id AND p.salary >= {limit}")
+        assert joined.where("person < 3").count() == count + (limit == 0)
+
+
+# ── refusing ─────────────────────────────────────────────────────────────────────────────────────────────
+
+REFUSED = {
+    "a column nobody has": ("persn = p.id", {}, PlanError, "persn"),
+    "a type that does not compare": ("land = p.id", {}, PlanError, "string"),
+    "no equality": ("person < p.id", {}, PlanError, "p"),
+    "a right join": ("person = p.id", {"how": "right"}, PlanError, "right"),
+    "a clash of names": ("person = p.id", {"select": ["visit", "p.id AS visit"]}, (PlanError, SchemaError), "visit"),
+    "an option that is none": ("person = p.id", {"options": {"lookup.cash": "LRU"}}, OptionError, "lookup.cache"),
+}
+
+
+@pytest.mark.parametrize(("on", "more", "error", "named"), REFUSED.values(), ids=REFUSED)
+def test_bad_input_is_refused_before_any_job(people, visits, on, more, error, named):
+    with pytest.raises(error, match=named):
+        lookup_join(visits, people, on, **more)
+
+
+class Unpicklable(Connector):
+    def __init__(self, schema, options):
+        super().__init__(schema, options)
+        self.lock = threading.Lock()
+
+    def lookup(self, request, keys):
+        return pa.table({})
+
+
+def test_a_connector_that_cannot_travel_is_refused(visits):
+    table = LookupTable("p", SCHEMA, {"connector": f"{__name__}:Unpicklable"})
+    with pytest.raises(ConnectorError, match=r"cannot be pickled(?s:.)*open\(\)"):
+        lookup_join(visits, table, "person = p.id")
+
+
+class Guarded(Connector):
+    secrets = ("phrase",)
+
+    def lookup(self, request, keys):
+        raise OSError(f"cannot log in with {self.settings['phrase']} at {self.settings['url']}")
+
+
+def test_no_secret_shows_anywhere(visits, capfd):
+    options = {"phrase": "open-sesame", "url": "db://ann:hunter2@host/x", "api-token": "t0ken"}
+    table = LookupTable("p", SCHEMA, {"connector": f"{__name__}:Guarded", **options, "lookup.max-retries": "0"})
+    join = LookupJoin(visits, table, "person = p.id")
+    with pytest.raises(PythonException) as caught:
+        join.df.collect()
+    join.df.explain("extended")
+    shown = [
+        str(caught.value),
+        repr(table),
+        repr(table.connector),
+        join.explain(),
+        str(join.plan),
+        str(join.plan.to_json()),
+    ]
+    shown += [repr(caught.getrepr()), *capfd.readouterr()]
+    assert [text for text in shown for secret in ("open-sesame", "hunter2", "t0ken") if secret in text] == []
+
+
+# ── streaming ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def files_in_steps(spark, folder: Path, steps: int) -> None:
+    for step in range(steps):
+        spark.range(step * 100, step * 100 + 100, 1, 1).selectExpr("id % 7 AS person").write.mode("append").parquet(
+            str(folder)
+        )
+
+
+@pytest.mark.parametrize("channel", ["accumulator", "observe"])
+def test_a_stream_gives_the_rows_of_the_batch_and_counts(spark, right, tmp_path, channel):
+    files_in_steps(spark, tmp_path / "in", 3)
+    stream = spark.readStream.schema("person BIGINT").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    join = LookupJoin(stream, fresh(rows_of, **{"lookup.metrics": channel}), "person = p.id", "left")
+    query = (
+        join.df.writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "check"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "out"))
+    )
+    query.awaitTermination()
+    batch = spark.read.parquet(str(tmp_path / "in"))
+    theirs = batch.join(right.alias("p"), F.expr("person = p.id"), "left")
+    assert multiset(spark.read.parquet(str(tmp_path / "out"))) == multiset(theirs)
+    if channel == "observe":
+        assert [join.metrics_in(progress).rows for progress in query.recentProgress if progress.numInputRows] == [
+            100
+        ] * 3
+    else:
+        metrics = join.metrics()
+        assert (metrics.rows, metrics.hits + metrics.misses) == (300, 300)
+        assert metrics.misses <= 14

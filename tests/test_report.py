@@ -1,0 +1,56 @@
+"""Counts on their way: a task that ran twice counts once, and a long ledger stays short."""
+
+from __future__ import annotations
+
+from lookupcache.metrics import LookupMetrics
+from lookupcache.report import LedgerParam, entry, reports_of, total
+
+
+def one(stage=0, partition=0, attempt=0, run="r", worker="w", **counts):
+    return {"stage": stage, "partition": partition, "attempt": attempt, "run": run, "worker": worker, **counts}
+
+
+def merged(*reports):
+    ledger, param = {}, LedgerParam()
+    for report in reports:
+        ledger = param.addInPlace(ledger, entry(report))
+    return ledger
+
+
+def metrics(*reports) -> LookupMetrics:
+    return total(reports_of(merged(*reports)))
+
+
+def test_partitions_and_stages_add_up():
+    assert metrics(one(0, 0, hits=1), one(0, 1, hits=2), one(1, 0, hits=4)).hits == 7
+
+
+def test_of_a_task_that_ran_again_the_last_attempt_counts():
+    assert metrics(one(attempt=0, run="a", hits=1), one(attempt=1, run="b", hits=5)).hits == 5
+
+
+def test_an_update_that_arrives_twice_counts_once():
+    assert metrics(one(run="a", hits=3), one(run="a", hits=3)).hits == 3
+
+
+def test_two_runs_in_one_task_both_count():
+    assert metrics(one(run="a", hits=1), one(run="b", hits=2)).hits == 3
+
+
+def test_what_is_held_counts_once_per_worker():
+    reports = [
+        one(0, n, worker=worker, cached_rows=rows) for n, (worker, rows) in enumerate([("a", 5), ("a", 7), ("b", 2)])
+    ]
+    assert metrics(*reports).cached_rows == 9
+
+
+def test_a_long_ledger_is_folded_and_loses_nothing():
+    reports = [
+        one(stage, part, run=f"{stage}.{part}", hits=1, cached_rows=stage)
+        for stage in range(1_500)
+        for part in range(4)
+    ]
+    ledger = merged(*reports)
+    assert len(ledger) < 5_000
+    assert total(reports_of(ledger)).hits == 6_000
+    assert total(reports_of(ledger)).cached_rows == 1_499
