@@ -1,0 +1,170 @@
+"""SQL text cut at its seams: WHERE, AND, and the sides of an equality.
+
+Conditions go to Spark as the user wrote them, with nothing changed but the spelling of columns, so they are
+cut as text. The scanner knows just enough for that: strings, quoted names, comments, words and brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+_TOKEN = re.compile(
+    r"""(?P<space>(?:\s|--[^\n]*|/\*.*?\*/)+)
+    |(?P<string>[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+    |(?P<quoted>`(?:[^`]|``)*`)
+    |(?P<word>\w+)
+    |(?P<symbol><=>|->|=>|==|<=|>=|<>|!=|\|\||::|.)""",
+    re.DOTALL | re.VERBOSE,
+)
+_COMPARISONS = {"<=>", "<=", ">=", "<>", "!=", "<", ">", "!"}
+_PREDICATES = {"AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "IS", "EXISTS"}
+_NO_FUNCTIONS = _PREDICATES | {"CASE", "WHEN", "THEN", "ELSE", "ANY", "ALL", "SOME", "AS", "DECIMAL", "CHAR", "VARCHAR"}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A piece of the text: its kind, its text (words in upper case), where it lies, how many brackets enclose it."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+    depth: int
+
+
+def tokens(sql: str) -> Iterator[Token]:
+    """Yield the pieces that mean something; CASE … END counts as brackets, a word after a dot as a name.
+
+    >>> [token.text for token in tokens("a.end = 'x''y' -- why")]
+    ['A', '.', 'end', '=', "'x'", "'y'"]
+    """
+    depth, after_dot, cases = 0, False, 0
+    for match in _TOKEN.finditer(sql):
+        kind, text = str(match.lastgroup), match.group()
+        if kind == "space":
+            continue
+        if kind == "word" and after_dot:
+            kind = "quoted"
+        text = text.upper() if kind == "word" else text
+        closes = text in (")", "]") or (text == "END" and kind == "word" and cases > 0)
+        depth -= closes
+        cases += (kind == "word") * ((text == "CASE") - closes)
+        yield Token(kind, text, match.start(), match.end(), depth)
+        depth += text in ("(", "[") or (text == "CASE" and kind == "word")
+        after_dot = text == "."
+
+
+def without_comments(sql: str) -> str:
+    """Return the text with each comment and each stretch of white space as one blank.
+
+    >>> without_comments("a = b -- of course" + chr(10) + " AND c")
+    'a = b AND c'
+    """
+    return "".join(" " if m.lastgroup == "space" else m.group() for m in _TOKEN.finditer(sql)).strip()
+
+
+def split_where(sql: str) -> tuple[str, str | None]:
+    """Part a condition from the WHERE that may follow it.
+
+    >>> split_where("a.id = b.id WHERE b.salary > 1000")
+    ('a.id = b.id', 'b.salary > 1000')
+    """
+    for token in tokens(sql):
+        if token.depth == 0 and token.kind == "word" and token.text == "WHERE":
+            return sql[: token.start].strip(), sql[token.end :].strip()
+    return sql, None
+
+
+def conjuncts(sql: str) -> list[str]:
+    """Return the parts that AND joins, free of the brackets around them.
+
+    >>> conjuncts("(a = 1 AND (b BETWEEN 1 AND 2)) AND (c OR d AND e)")
+    ['a = 1', 'b BETWEEN 1 AND 2', 'c OR d AND e']
+    """
+    sql = unwrapped(sql)
+    cuts, between = [], 0
+    for token in tokens(sql):
+        if token.depth or token.kind != "word":
+            continue
+        if token.text == "OR":
+            return [sql]
+        if token.text == "BETWEEN":
+            between += 1
+        elif token.text == "AND" and between:
+            between -= 1
+        elif token.text == "AND":
+            cuts.append(token)
+    if not cuts:
+        return [sql]
+    starts, ends = [0, *(cut.end for cut in cuts)], [*(cut.start for cut in cuts), len(sql)]
+    return [part for start, end in zip(starts, ends, strict=True) for part in conjuncts(sql[start:end])]
+
+
+def unwrapped(sql: str) -> str:
+    """Return the text without brackets around the whole of it.
+
+    >>> unwrapped("((a) + (b))"), unwrapped("(a) + (b)")
+    ('(a) + (b)', '(a) + (b)')
+    """
+    sql = sql.strip()
+    found = list(tokens(sql))
+    whole = len(found) > 2 and found[0].text == "(" and found[-1].text == ")"
+    if not whole or any(t.depth == 0 or (t.depth == 1 and t.text == ",") for t in found[1:-1]):
+        return sql
+    return unwrapped(sql[found[0].end : found[-1].start])
+
+
+def equality(sql: str) -> tuple[str, str] | None:
+    """Return the two sides where the text is ``side = side`` and nothing else.
+
+    >>> equality("o.id = c.id"), equality("NOT a = b"), equality("a <= b")
+    (('o.id', 'c.id'), None, None)
+    """
+    found = [token for token in tokens(sql) if token.depth == 0]
+    signs = [token for token in found if token.text in ("=", "==") and token.kind == "symbol"]
+    if len(signs) != 1 or any(_is_predicate(token) for token in found):
+        return None
+    return unwrapped(sql[: signs[0].start]), unwrapped(sql[signs[0].end :])
+
+
+def _is_predicate(token: Token) -> bool:
+    return token.text in (_COMPARISONS if token.kind == "symbol" else _PREDICATES if token.kind == "word" else ())
+
+
+def functions(sql: str) -> frozenset[str]:
+    """Return the names of all that is called, and the words that Spark reads as a call, in lower case.
+
+    >>> sorted(functions("upper(a) = b AND c IN (1) AND d < current_date"))
+    ['current_date', 'upper']
+    """
+    found = list(tokens(sql))
+    called = {
+        a.text.lower()
+        for a, b in pairwise(found)
+        if b.text == "(" and a.kind in ("word", "quoted") and a.text not in _NO_FUNCTIONS
+    }
+    return frozenset(called | {t.text.lower() for t in found if t.kind == "word" and t.text.lower() in WORD_CALLS})
+
+
+WORD_CALLS = {
+    "current_date", "current_timestamp", "current_time", "localtimestamp", "current_user", "user", "session_user",
+}  # fmt: skip
+"""Functions that need no brackets, unless a column has their name."""
+
+
+def substitute(sql: str, column: Callable[[str, str], str]) -> str:
+    """Return a plan's SQL with each ``l.`x``` and ``r.`x``` replaced by what ``column`` gives for side and name.
+
+    >>> substitute("l.`id` = r.`a``b` AND l.`s` <> 'l.`id`'", lambda side, name: f"<{side} {name}>")
+    "<l id> = <r a`b> AND <l s> <> 'l.`id`'"
+    """
+    found = list(tokens(sql))
+    pieces, done = [], 0
+    for side, dot, name in zip(found, found[1:], found[2:], strict=False):
+        if side.kind == "word" and sql[side.start : side.end] in ("l", "r") and dot.text == "." and name.text[0] == "`":
+            pieces += [sql[done : side.start], column(sql[side.start], name.text[1:-1].replace("``", "`"))]
+            done = name.end
+    return "".join([*pieces, sql[done:]])

@@ -1,0 +1,180 @@
+"""The type in which Spark compares two others, and how a key of one becomes a key of the other.
+
+Types are named as Spark names them. Two numbers, two moments or two equal types can be compared; a key may
+only be cast where no two values become one, since a lookup asks for one value of the table's own type.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lookupcache.errors import PlanError
+
+INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+"""Integer types, narrow to wide, and the digits that Spark gives each when it meets a decimal."""
+
+_NUMBERS = [*INTEGERS, "float", "double"]
+_MOMENTS = {
+    frozenset({"date", "timestamp"}): "timestamp",
+    frozenset({"date", "timestamp_ntz"}): "timestamp_ntz",
+    frozenset({"timestamp", "timestamp_ntz"}): "timestamp",
+}
+_KEY_TYPES = {*_NUMBERS, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz"}
+_MOST_DIGITS = 38
+
+
+@dataclass(frozen=True)
+class Decimal:
+    """A decimal type."""
+
+    precision: int
+    scale: int
+
+    @property
+    def whole(self) -> int:
+        """Digits before the point."""
+        return self.precision - self.scale
+
+
+def decimal_of(type_: str) -> Decimal | None:
+    """Read a decimal type, or an integer type as the decimal that holds it.
+
+    >>> decimal_of("decimal(10,2)"), decimal_of("smallint"), decimal_of("date")
+    (Decimal(precision=10, scale=2), Decimal(precision=5, scale=0), None)
+    """
+    if type_ in INTEGERS:
+        return Decimal(INTEGERS[type_], 0)
+    found = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", type_)
+    return Decimal(int(found[1]), int(found[2])) if found else None
+
+
+def plain(type_: str) -> str:
+    """Return the type that decides comparisons: VARCHAR(n) and CHAR(n) are strings.
+
+    >>> plain("varchar(10)"), plain("decimal(10, 2)")
+    ('string', 'decimal(10,2)')
+    """
+    type_ = type_.replace(", ", ",")
+    return "string" if re.fullmatch(r"(var)?char\(\d+\)", type_) else type_
+
+
+def is_key_type(type_: str) -> bool:
+    """Return whether rows can be looked up by a column of this type."""
+    return plain(type_) in _KEY_TYPES or type_.startswith("decimal")
+
+
+def common_type(left: str, right: str, *, ansi: bool = True) -> str | None:
+    """Return the type in which Spark compares two types; None where it would read text as a number, or refuse.
+
+    >>> common_type("int", "decimal(5,2)"), common_type("float", "int"), common_type("string", "int")
+    ('decimal(12,2)', 'double', None)
+    """
+    left, right = plain(left), plain(right)
+    if left == right or right == "void":
+        return left
+    if left == "void":
+        return right
+    if left in _NUMBERS and right in _NUMBERS:
+        wider = max(left, right, key=_NUMBERS.index)
+        return "double" if wider == "float" and ansi else wider
+    a, b = decimal_of(left), decimal_of(right)
+    if a and b:
+        whole, scale = max(a.whole, b.whole), max(a.scale, b.scale)
+        return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
+    if {left, right} & {"float", "double"} and (a or b):
+        return "double"
+    return _MOMENTS.get(frozenset({left, right}))
+
+
+def is_exact(source: str, target: str) -> bool:
+    """Return whether a cast keeps all values apart and fails on none.
+
+    >>> is_exact("int", "double"), is_exact("bigint", "double"), is_exact("decimal(4,2)", "decimal(6,3)")
+    (True, False, True)
+    """
+    source, target = plain(source), plain(target)
+    if source == target or source == "void":
+        return True
+    a, b = decimal_of(source), decimal_of(target)
+    if a and b:
+        return a.whole <= b.whole and a.scale <= b.scale
+    return (source, target) in _EXACT
+
+
+_EXACT = {
+    ("tinyint", "float"), ("smallint", "float"), ("tinyint", "double"), ("smallint", "double"), ("int", "double"),
+    ("float", "double"), ("date", "timestamp"), ("date", "timestamp_ntz"),
+}  # fmt: skip
+_PER_ZONE = {("date", "timestamp"), ("timestamp_ntz", "timestamp")}
+"""Casts that keep values apart in some time zones only."""
+
+_SKIPPED_A_DAY = {
+    "Pacific/Apia", "Pacific/Fakaofo", "Pacific/Kiritimati", "Pacific/Enderbury", "Pacific/Kanton",
+    "Pacific/Kwajalein", "Kwajalein", "Asia/Manila", "MIT",
+}  # fmt: skip
+"""Zones where some day has no moment of its own, so that two dates begin at the same one."""
+
+
+def is_zone_dependent(left: str, right: str) -> bool:
+    """Return whether it takes the session's time zone to know if a left key has one counterpart on the right."""
+    return (plain(right), plain(left)) in _PER_ZONE
+
+
+def key_type(left: str, right: str, *, zone: str = "", ansi: bool = True) -> str | None:
+    """Return the type in which a left key meets a right column, or None where a lookup would not be exact.
+
+    ``zone`` is the session's time zone; it matters where `is_zone_dependent` says so.
+
+    >>> key_type("decimal(3,1)", "int"), key_type("bigint", "double"), key_type("timestamp_ntz", "timestamp")
+    ('decimal(11,1)', None, 'timestamp')
+    """
+    common = common_type(left, right, ansi=ansi)
+    if common is None or not is_key_type(right) or not (plain(left) == "void" or is_key_type(left)):
+        return None
+    to_common = is_exact(left, common) or (plain(left), common) == ("timestamp_ntz", "timestamp")
+    return common if to_common and _has_one_counterpart(plain(right), common, zone) else None
+
+
+def _has_one_counterpart(right: str, common: str, zone: str) -> bool:
+    if (right, common) == ("timestamp_ntz", "timestamp"):
+        return zone.upper() in ("UTC", "ETC/UTC", "GMT", "Z", "UCT", "ZULU", "+00:00")
+    if (right, common) == ("date", "timestamp"):
+        return zone not in _SKIPPED_A_DAY
+    return is_exact(right, common)
+
+
+def key_sql(sql: str, left: str, right: str, common: str) -> str:
+    """Return SQL that gives the key in the right column's type: null where no value of that type is equal.
+
+    >>> key_sql("l.`n`", "bigint", "bigint", "bigint"), key_sql("l.`n`", "int", "bigint", "bigint")
+    ('l.`n`', 'CAST(l.`n` AS BIGINT)')
+    >>> print(key_sql("l.`n`", "bigint", "int", "bigint"))
+    CASE WHEN CAST(TRY_CAST(l.`n` AS INT) AS BIGINT) = l.`n` THEN TRY_CAST(l.`n` AS INT) END
+    """
+    left, right = plain(left), plain(right)
+    if left == right:
+        return sql
+    if common == right:
+        return f"CAST({sql} AS {right.upper()})"
+    narrowed = f"TRY_CAST({sql} AS {right.upper()})"
+    widened = sql if left == common else f"CAST({sql} AS {common.upper()})"
+    return f"CASE WHEN {_cast(narrowed, right, common)} = {_grouped(widened)} THEN {narrowed} END"
+
+
+def _cast(sql: str, source: str, target: str) -> str:
+    return sql if source == target else f"CAST({sql} AS {target.upper()})"
+
+
+def _grouped(sql: str) -> str:
+    return sql if re.fullmatch(r"[lr]\.`(?:[^`]|``)+`", sql) else f"({sql})"
+
+
+def mismatch(left: str, left_type: str, right: str, right_type: str) -> PlanError:
+    """Return the error for a key that cannot be compared exactly, with the cast that cures it."""
+    cure = f"CAST({left} AS {right_type.upper()}) = {right}"
+    return PlanError(
+        f"{left} is {left_type.upper()} and {right} is {right_type.upper()}: as a key they cannot be compared "
+        "without a lossy or surprising cast.",
+        hint=f"Say what you mean, as in {cure}.",
+    )

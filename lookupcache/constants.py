@@ -1,0 +1,159 @@
+"""What a column must equal for the whole join: which expressions have one value, and which value that is."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lookupcache import expr
+from lookupcache.coercion import common_type, decimal_of, is_exact, key_sql, mismatch
+from lookupcache.errors import PlanError
+from lookupcache.expr import Literal
+from lookupcache.literals import convert, read_literal
+from lookupcache.naming import Fragment
+from lookupcache.schema import type_name
+
+if TYPE_CHECKING:
+    from lookupcache.planner import Analyst
+
+NONDETERMINISTIC = frozenset({
+    "rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle", "monotonically_increasing_id",
+    "spark_partition_id", "input_file_name", "input_file_block_start", "input_file_block_length", "java_method",
+    "reflect", "try_reflect",
+})  # fmt: skip
+"""Functions whose value changes from row to row though their arguments do not."""
+
+_SETTLED_FUNCTIONS = frozenset({
+    "abs", "base64", "cast", "char_length", "coalesce", "concat", "concat_ws", "date", "date_add", "date_sub", "decode",
+    "encode", "hex", "if", "ifnull", "int", "bigint", "double", "float", "lower", "lpad", "make_date", "md5", "nullif",
+    "nvl", "pow", "power", "replace", "reverse", "rpad", "sha1", "sha2", "smallint", "sqrt", "string", "substr",
+    "substring", "timestamp", "timestamp_micros", "timestamp_millis", "timestamp_seconds", "tinyint", "to_binary",
+    "to_date", "to_timestamp", "trim", "try_cast", "unbase64", "unhex", "upper", "year",
+})  # fmt: skip
+"""Functions known to give one value for one argument, today and tomorrow; any other is asked again for each row."""
+
+_NAMED_MOMENT = re.compile(r"\b(date|timestamp\w*)\s*\(?\s*['\"]\s*[a-z]", re.IGNORECASE)
+
+
+def is_settled(fragment: Fragment) -> bool:
+    """Return whether an expression without columns has one value for good."""
+    return fragment.functions <= _SETTLED_FUNCTIONS and not _NAMED_MOMENT.search(fragment.text)
+
+
+def constant_value(analyst: Analyst, other: Fragment, column: str, type_: pa.DataType, ansi: bool) -> Literal:
+    """Return the value in the column's type that the constant equals, a null literal where there is none.
+
+    Raises PlanError where the two cannot be compared without a surprise.
+    """
+    known = read_literal(other.tree, other.text)
+    if known is not None and known.value is None:
+        return Literal(None, type_)
+    if known is not None and pa.types.is_string(known.type) and pa.types.is_temporal(type_):
+        return _checked(_moment(analyst, other, known, type_), other, column)
+    right = type_name(type_)
+    left = _literal_type(known, right) if known is not None else analyst.types([other.sql])[0]
+    if left == "void":
+        return Literal(None, type_)
+    common = common_type(left, right, ansi=ansi)
+    if common is None or not is_exact(right, common):
+        raise mismatch(other.text, left, column, right)
+    if known is not None and _is_plain(known, type_, common):
+        return convert(known, type_) or Literal(None, type_)
+    return _checked(_folded(analyst, key_sql(other.sql, left, right, common), type_, other), other, column)
+
+
+def _literal_type(known: Literal, right: str) -> str:
+    """Return the literal's type; among decimals an integer literal has just its own digits."""
+    if pa.types.is_integer(known.type) and right.startswith("decimal"):
+        return f"decimal({len(str(abs(int(known.value or 0))))},0)"
+    return type_name(known.type)
+
+
+def _is_plain(known: Literal, type_: pa.DataType, common: str) -> bool:
+    """Return whether `convert` answers for the comparison in that type."""
+    if known.type == type_:
+        return True
+    if common == "double":
+        return type_ == pa.float64() or (type_ == pa.float32() and pa.types.is_floating(known.type))
+    return decimal_of(common) is not None
+
+
+def _moment(analyst: Analyst, other: Fragment, known: Literal, type_: pa.DataType) -> Literal:
+    return (convert(known, type_) if pa.types.is_date(type_) else None) or _folded(
+        analyst, f"CAST({other.sql} AS {type_name(type_).upper()})", type_, other
+    )
+
+
+_JSON_ABLE = {
+    "timestamp": "unix_micros({})", "timestamp_ntz": "CAST({} AS STRING)", "date": "CAST({} AS STRING)",
+    "binary": "base64({})",
+}  # fmt: skip
+
+
+def _folded(analyst: Analyst, sql: str, type_: pa.DataType, other: Fragment) -> Literal:
+    """Ask Spark for the value, in a spelling that JSON can hold."""
+    name = type_name(type_)
+    spelling = _JSON_ABLE.get(name, "CAST({} AS STRING)" if name.startswith("decimal") else "{}")
+    try:
+        value = analyst.fold([spelling.format(sql)])[0]
+    except Exception as error:
+        raise PlanError(f"Spark cannot compute the constant {other.text!r}: {str(error).splitlines()[0]}") from error
+    return Literal(None, type_) if value is None else _literal(value, type_)
+
+
+def _literal(value: Any, type_: pa.DataType) -> Literal:
+    if type_ == pa.timestamp("us"):
+        import datetime
+
+        return expr.literal(datetime.datetime.fromisoformat(value), type_)
+    if isinstance(value, float):
+        return expr.literal(value, type_)
+    return Literal(value, type_)
+
+
+def _checked(value: Literal, other: Fragment, column: str) -> Literal:
+    """Refuse what no driver could be given."""
+    try:
+        expr.python_value(value)
+    except (ValueError, OverflowError) as error:
+        raise PlanError(
+            f"{other.text} is out of the years 1 to 9999, to which keys like {column} are bound."
+        ) from error
+    return value
+
+
+def moment(analyst: Analyst, text: str, type_: pa.DataType) -> Literal | None:
+    """Return what a string is as a timestamp in this session, or None where that is unclear."""
+    if not text[:1].isdigit():
+        return None
+    sql = f"CAST('{text}' AS {type_name(type_).upper()})"
+    if analyst.types([sql]) != [type_name(type_)]:
+        return None
+    spelling = _JSON_ABLE[type_name(type_)].format(sql)
+    try:
+        value = analyst.fold([spelling])[0]
+        found = None if value is None else _literal(value, type_)
+        return found if found is None or expr.python_value(found) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def literal_sql(node: Literal) -> str:
+    """Return SQL that gives the literal in its own type.
+
+    >>> literal_sql(Literal(10, pa.int64())), literal_sql(Literal("it's", pa.string()))
+    ('CAST(10 AS BIGINT)', "'it\\\\'s'")
+    """
+    type_, name = node.type, type_name(node.type).upper()
+    if node.value is None or isinstance(node.value, bool):
+        return f"CAST({'NULL' if node.value is None else str(node.value).upper()} AS {name})"
+    if type_ == pa.timestamp("us", "UTC"):
+        return f"timestamp_micros({node.value})"
+    if pa.types.is_binary(type_):
+        return f"unbase64('{node.value}')"
+    text = str(expr.python_value(node)).replace("\\", "\\\\").replace("'", "\\'")
+    if pa.types.is_string(type_):
+        return f"'{text}'"
+    return f"CAST({text} AS {name})" if pa.types.is_integer(type_) else f"CAST('{text}' AS {name})"

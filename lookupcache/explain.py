@@ -1,0 +1,124 @@
+"""A plan as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lookupcache import expr
+from lookupcache.config import LookupConfig
+from lookupcache.plan import LookupPlan
+
+Line = tuple[str, str]
+
+_EVALUATORS = {"source": "applied by the source", "worker": "applied by the worker", "spark": "evaluated by Spark"}
+_WHEN = {"pre-filter": "before the lookup", "calc": "before the cache", "residual": "after the cache"}
+
+
+def explain(plan: LookupPlan) -> str:
+    """Return the plan as text: where each conjunct went, what is asked for, cached and judged, and how.
+
+    >>> from lookupcache.plan import Conjunct, FieldKey
+    >>> from lookupcache.schema import parse_ddl
+    >>> print(explain(LookupPlan(table="c", connector="sql", source="", schema=parse_ddl("id BIGINT, name STRING"),
+    ...     how="left", keys=(FieldKey(column="id", sql="l.`id`"),), columns=("name",),
+    ...     conjuncts=(Conjunct(text="o.id = c.id", place="field key", evaluator="source"),))))
+    Lookup join: left, table c, connector sql
+    <BLANKLINE>
+    Condition
+      o.id = c.id       field key
+    <BLANKLINE>
+    Lookup
+      field key         id = l.`id`
+      cached columns    name
+    <BLANKLINE>
+    Cache
+      strategy          NONE
+      retries           3, exponential from 100 ms to 10 s
+      timeout           3 min
+      identity          f753a2bcfd95b3cf0cfa4f92fb9beef3
+    """
+    parts = {
+        "Condition": list(_condition(plan)),
+        "Lookup": list(_lookup(plan)),
+        "After the cache": list(_after(plan)),
+        "Result": [(output.name, output.sql) for output in plan.output],
+        "Cache": list(_cache(plan)),
+    }
+    head = f"Lookup join: {plan.how}, table {plan.table}, connector {plan.connector}"
+    width = min(max(len(name) for lines in parts.values() for name, _ in lines), 60)
+    return "\n".join([head, *(_part(title, lines, width) for title, lines in parts.items() if lines)])
+
+
+def _part(title: str, lines: Sequence[Line], width: int) -> str:
+    return "\n".join(["", title, *(f"  {name.ljust(width)}    {text}".rstrip() for name, text in lines)])
+
+
+def _condition(plan: LookupPlan) -> Iterator[Line]:
+    for conjunct in plan.conjuncts:
+        key = conjunct.place.endswith("key")
+        words = [conjunct.place, _WHEN.get(conjunct.place), None if key else _EVALUATORS[conjunct.evaluator]]
+        yield conjunct.text, ", ".join(word for word in words if word)
+
+
+def _lookup(plan: LookupPlan) -> Iterator[Line]:
+    if plan.never:
+        yield "never", "a constant that nothing equals: no row is looked up"
+    yield from (("left filter", sql) for sql in plan.left_filter)
+    yield from (("pre-filter", sql) for sql in plan.pre_filter)
+    yield from (("field key", f"{key.column} = {key.sql}") for key in plan.keys)
+    yield from (("constant key", f"{c.column} = {expr.literal_text(c.value)}") for c in plan.constants)
+    yield from (("pushed filter", expr.to_text(filter_)) for filter_ in plan.pushed)
+    yield from (("calc filter", expr.to_text(filter_)) for filter_ in plan.calc)
+    yield "cached columns", ", ".join(plan.columns) or "none: only whether there is a row"
+
+
+def _after(plan: LookupPlan) -> Iterator[Line]:
+    yield from (("residual, worker", expr.to_text(filter_)) for filter_ in plan.residual)
+    yield from (("residual, Spark", sql) for sql in plan.spark_residual)
+    yield from (("filter after", sql) for sql in plan.filter_after)
+
+
+def _cache(plan: LookupPlan) -> Iterator[Line]:
+    config = plan.config
+    yield "strategy", config.cache
+    yield from _limits(config)
+    yield "retries", _retries(config)
+    yield "timeout", _duration(config.timeout)
+    yield "identity", plan.fingerprint
+
+
+def _limits(config: LookupConfig) -> Iterator[Line]:
+    if config.max_rows is not None:
+        yield "rows, at most", f"{config.max_rows:,}"
+    if config.max_bytes is not None:
+        yield "bytes, at most", f"{config.max_bytes:,}"
+    if config.expire_after_write is not None:
+        yield "expires after write", _duration(config.expire_after_write)
+    if config.expire_after_access is not None:
+        yield "expires after access", _duration(config.expire_after_access)
+    if config.reload_interval is not None:
+        yield "reloaded every", _duration(config.reload_interval)
+    if config.cache != "NONE":
+        yield "known misses", _misses(config)
+
+
+def _misses(config: LookupConfig) -> str:
+    if not config.missing_key:
+        return "forgotten"
+    age = config.missing_key_expire_after_write
+    return "kept" if age is None else f"kept for {_duration(age)}"
+
+
+def _retries(config: LookupConfig) -> str:
+    if not config.max_retries:
+        return "none"
+    first, last = _duration(config.retry_delay), _duration(config.retry_max_delay)
+    waits = f"exponential from {first} to {last}" if config.retry_strategy == "exponential" else f"every {first}"
+    return f"{config.max_retries}, {waits}"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:g} s"

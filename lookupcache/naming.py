@@ -1,0 +1,258 @@
+"""Names in conditions: which side a column is of, and how a plan spells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from lookupcache.clauses import WORD_CALLS, functions
+from lookupcache.errors import PlanError, SchemaError, nearest
+from lookupcache.expr import Side
+from lookupcache.schema import quote
+
+
+@dataclass(frozen=True)
+class LeftColumn:
+    """A column of the left side; ``type`` is Spark's name of its type, as ``simpleString`` gives it."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A column where it stands in a text: which one it is, the fields taken from it, and the place of its name."""
+
+    side: Side
+    name: str
+    fields: tuple[str, ...]
+    start: int
+    end: int
+
+    @property
+    def sql(self) -> str:
+        """How a plan spells the column."""
+        return column_name(self.side, self.name)
+
+
+def column_name(side: Side, name: str) -> str:
+    """Return a column as plans spell it.
+
+    >>> column_name("right", "id")
+    'r.`id`'
+    """
+    return f"{side[0]}.{quote(name)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Fragment:
+    """An expression as it was written, as sqlglot reads it, and as a plan spells it."""
+
+    text: str
+    tree: exp.Expression
+    references: dict[int, Reference]
+    sql: str
+
+    @cached_property
+    def sides(self) -> frozenset[Side]:
+        """The sides whose columns it reads."""
+        return frozenset(reference.side for reference in self.references.values())
+
+    @cached_property
+    def functions(self) -> frozenset[str]:
+        """What it calls, in lower case."""
+        return functions(self.text)
+
+    @property
+    def column(self) -> Reference | None:
+        """The column that it is, where it is a column and nothing else."""
+        reference = self.reference(self.tree.unnest())
+        return reference if reference and not reference.fields and isinstance(self.tree.unnest(), exp.Column) else None
+
+    def reference(self, node: exp.Expression) -> Reference | None:
+        """Return what a column node of the tree refers to."""
+        return self.references.get(id(node))
+
+    def names(self, side: Side) -> set[str]:
+        """Return the columns of one side that it reads."""
+        return {reference.name for reference in self.references.values() if reference.side == side}
+
+
+class Scope:
+    """The columns that a condition can see, and the rules by which it names them.
+
+    >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
+    >>> scope.read("o.id = c.id AND age > 18").sql
+    'l.`id` = r.`ID` AND r.`age` > 18'
+    """
+
+    def __init__(
+        self, left: Sequence[LeftColumn], table: str, right: pa.Schema, *, case_sensitive: bool = False
+    ) -> None:
+        self.table = table
+        self.left = tuple(left)
+        self.right = right
+        self._fold: Callable[[str], str] = str if case_sensitive else str.lower
+        self._left: dict[str, list[LeftColumn]] = {}
+        for column in left:
+            self._left.setdefault(self._fold(column.name), []).append(column)
+        self._right = {self._fold(name): name for name in right.names}
+
+    def same(self, a: str, b: str) -> bool:
+        """Return whether two names are equal under the session's rule."""
+        return self._fold(a) == self._fold(b)
+
+    def read(self, text: str) -> Fragment:
+        """Parse an expression and resolve its columns; raises PlanError or SchemaError."""
+        tree = _parsed(text)
+        references = {id(node): found for node in tree.find_all(exp.Column) if (found := self._resolve(node, text))}
+        sql, done = "", 0
+        for reference in sorted({(r.start, r.end): r for r in references.values()}.values(), key=lambda r: r.start):
+            sql += text[done : reference.start] + reference.sql
+            done = reference.end
+        return Fragment(text, tree, references, sql + text[done:])
+
+    def pair(self, name: str) -> tuple[Fragment, Fragment]:
+        """Return a left column, and its equality with the table's column of the same name, as if written."""
+        left, right = self.of_left(name).name, self.of_right(name)
+        left_column, right_column = Reference("left", left, (), 0, 0), Reference("right", right, (), 0, 0)
+        a, b = exp.column(left), exp.column(right)
+        alone = Fragment(left, a, {id(a): left_column}, left_column.sql)
+        text = f"{left} = {self.table}.{right}"
+        tree = exp.EQ(this=a.copy(), expression=b.copy())
+        references = {id(tree.left): left_column, id(tree.right): right_column}
+        return alone, Fragment(text, tree, references, f"{left_column.sql} = {right_column.sql}")
+
+    def of_left(self, name: str) -> LeftColumn:
+        """Find a left column by name; raises SchemaError where there is none, or more than one."""
+        found = self._left.get(self._fold(name), [])
+        if len(found) > 1:
+            raise SchemaError(
+                f"The left side has {len(found)} columns named {name!r}.",
+                hint="Rename one of them before the join, with withColumnRenamed or an alias.",
+            )
+        if not found:
+            known = [column.name for column in self.left]
+            raise SchemaError(
+                f"The left side has no column {name!r}.", hint=nearest(name, known, what="columns of the left side")
+            )
+        return found[0]
+
+    def of_right(self, name: str) -> str:
+        """Find a column of the lookup table by name; raises SchemaError where there is none."""
+        if self._fold(name) not in self._right:
+            raise SchemaError(
+                f"Table {self.table!r} has no column {name!r}.",
+                hint=nearest(name, self.right.names, what=f"columns of {self.table!r}"),
+            )
+        return self._right[self._fold(name)]
+
+    # ── one column ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _resolve(self, node: exp.Column, text: str) -> Reference | None:
+        parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
+        if len(parts) != len(node.parts):
+            raise PlanError(f"{text!r} cannot be used here: * is no column.", hint="Name the columns.")
+        if _is_lambda_variable(node, parts[0].name):
+            return None
+        names = tuple(part.name for part in parts)
+        if len(names) == 1 and names[0].lower() in WORD_CALLS and not self._known(names[0]):
+            return None
+        side, position, name = self._find(names)
+        start, end = parts[0].meta["start"], parts[position].meta["end"] + 1
+        return Reference(side, name, names[position + 1 :], start, end)
+
+    def _find(self, names: tuple[str, ...]) -> tuple[Side, int, str]:
+        """Return the side, which part is the column's name, and how its schema spells it."""
+        if len(names) > 1 and self.same(names[0], self.table) and self._right_qualified(names):
+            return "right", 1, self.of_right(names[1])
+        if len(names) == 1:
+            return self._find_bare(names[0])
+        if self._is_nested(names[0], names[1]):
+            return "left", 0, self.of_left(names[0]).name
+        for position, name in enumerate(names[1:], start=1):
+            if self._fold(name) in self._left:
+                return "left", position, self.of_left(name).name
+        if self._known(names[0]):
+            return self._find_bare(names[0])
+        return "left", 1, self.of_left(names[1]).name
+
+    def _find_bare(self, name: str) -> tuple[Side, int, str]:
+        left, right = self._fold(name) in self._left, self._fold(name) in self._right
+        if left and right:
+            raise SchemaError(
+                f"Column {name!r} is ambiguous: the left side has {self._left[self._fold(name)][0].name!r}, "
+                f"and table {self.table!r} has {self._right[self._fold(name)]!r}.",
+                hint=f"Write {self.table}.{name} for the table's, left.{name} for the other.",
+            )
+        if right:
+            return "right", 0, self.of_right(name)
+        if not left:
+            known = [*(column.name for column in self.left), *(f"{self.table}.{n}" for n in self.right.names)]
+            raise SchemaError(f"There is no column {name!r}.", hint=nearest(name, known, what="columns"))
+        return "left", 0, self.of_left(name).name
+
+    def _right_qualified(self, names: tuple[str, ...]) -> bool:
+        return self._fold(names[1]) in self._right or not self._is_nested(names[0], names[1])
+
+    def _is_nested(self, name: str, field: str) -> bool:
+        """Return whether there is a left column ``name`` with a field ``field``."""
+        columns = self._left.get(self._fold(name), [])
+        return len(columns) == 1 and self._fold(field) in {self._fold(f) for f in struct_fields(columns[0].type)}
+
+    def _known(self, name: str) -> bool:
+        return self._fold(name) in self._left or self._fold(name) in self._right
+
+
+def struct_fields(type_: str) -> list[str]:
+    """Return the names of a struct's fields, of an array's structs' too; none for any other type.
+
+    >>> struct_fields("struct<a:int,b:struct<c:decimal(3,1),d:int>>"), struct_fields("bigint")
+    (['a', 'b'], [])
+    """
+    while type_.startswith("array<"):
+        type_ = type_[len("array<") : -1]
+    if not type_.startswith("struct<"):
+        return []
+    fields, depth = [""], 0
+    for letter in type_[len("struct<") : -1]:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and not depth:
+            fields.append("")
+        else:
+            fields[-1] += letter
+    return [field.split(":", 1)[0].strip("`") for field in fields]
+
+
+def _parsed(text: str) -> exp.Expression:
+    try:
+        tree = sqlglot.parse_one(text, read="spark")
+    except SqlglotError as error:
+        raise PlanError(
+            f"{text!r} is not an expression that can be read: {str(error).splitlines()[0]}",
+            hint='Write it as Spark SQL, as in "o.id = c.id AND c.age > 18".',
+        ) from error
+    if tree.find(exp.Query):
+        raise PlanError(f"{text!r} holds a sub-query.", hint="Join the sub-query's result before the lookup join.")
+    if any(v.name in ("l", "r") for lambda_ in tree.find_all(exp.Lambda) for v in lambda_.expressions):
+        raise PlanError(f"{text!r} has a lambda variable named l or r.", hint="Give it another name, such as x.")
+    if tree.find(exp.AggFunc, exp.Window):
+        raise PlanError(
+            f"{text!r} holds an aggregate or window function.", hint="Compute it as a column of the left side first."
+        )
+    return tree
+
+
+def _is_lambda_variable(node: exp.Expression, name: str) -> bool:
+    above = node.find_ancestor(exp.Lambda)
+    while above is not None:
+        if any(variable.name.lower() == name.lower() for variable in above.expressions):
+            return True
+        above = above.find_ancestor(exp.Lambda)
+    return False

@@ -1,0 +1,128 @@
+"""The result's columns: what ``select`` asks for, named as Spark would name it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from lookupcache.clauses import tokens, without_comments
+from lookupcache.errors import PlanError
+from lookupcache.naming import Fragment, Scope, column_name, struct_fields
+from lookupcache.plan import How, Output
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result's columns, and the columns of either side that they read."""
+
+    output: tuple[Output, ...]
+    left: frozenset[str]
+    right: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Item:
+    output: Output
+    text: str
+    left: frozenset[str]
+    right: frozenset[str]
+
+
+def result_of(scope: Scope, how: How, select: Sequence[str] | None, using: Sequence[str]) -> Result:
+    """Resolve the select list; ``using`` are columns of the table that the default leaves out.
+
+    Raises PlanError for an expression without a name and for two columns with one name.
+    """
+    if isinstance(select, str):
+        raise PlanError(f"'select' is the text {select!r}.", hint=f"Give a list, as in select=[{select!r}].")
+    if select is None:
+        items = [*_all(scope, "left"), *(() if how in ("semi", "anti") else _all(scope, "right", without=using))]
+    else:
+        items = [item for text in select for item in _items(scope, how, without_comments(text))]
+    if not items:
+        raise PlanError("The join selects nothing.", hint="Name at least one column in 'select'.")
+    _refuse_clashes(scope, items)
+    return Result(
+        tuple(item.output for item in items),
+        frozenset().union(*(item.left for item in items)),
+        frozenset().union(*(item.right for item in items)),
+    )
+
+
+def _all(scope: Scope, side: str, without: Iterable[str] = ()) -> Iterator[_Item]:
+    if side == "left":
+        for column in scope.left:
+            name = scope.of_left(column.name).name
+            yield _Item(Output(name=name, sql=column_name("left", name)), name, frozenset({name}), frozenset())
+        return
+    for name in scope.right.names:
+        if name not in without:
+            text = f"{scope.table}.{name}"
+            yield _Item(Output(name=name, sql=column_name("right", name)), text, frozenset(), frozenset({name}))
+
+
+def _items(scope: Scope, how: How, text: str) -> Iterator[_Item]:
+    if text == "*" or text.endswith(".*"):
+        yield from _starred(scope, how, text.removesuffix("*").removesuffix(".").strip("`"))
+        return
+    yield _item(scope, how, text)
+
+
+def _starred(scope: Scope, how: How, qualifier: str) -> Iterator[_Item]:
+    right = bool(qualifier) and scope.same(qualifier, scope.table)
+    if any(scope.same(qualifier, c.name) and struct_fields(c.type) for c in scope.left) and not right:
+        raise PlanError(f"'{qualifier}.*' would take a struct apart.", hint="Name the fields one by one.")
+    if right and how in ("semi", "anti"):
+        _refuse_right(scope, how, f"{qualifier}.*")
+    if not right:
+        yield from _all(scope, "left")
+    if right or (not qualifier and how not in ("semi", "anti")):
+        yield from _all(scope, "right")
+
+
+def _item(scope: Scope, how: How, text: str) -> _Item:
+    written, name = _parted(scope, text)
+    fragment = scope.read(written)
+    if "right" in fragment.sides and how in ("semi", "anti"):
+        _refuse_right(scope, how, text)
+    output = Output(name=name or _own_name(fragment, text), sql=fragment.sql)
+    return _Item(output, written, frozenset(fragment.names("left")), frozenset(fragment.names("right")))
+
+
+def _parted(scope: Scope, text: str) -> tuple[str, str | None]:
+    """Part an expression from its alias."""
+    tree = scope.read(text).tree
+    if not isinstance(tree, exp.Alias):
+        return text, None
+    start = tree.args["alias"].meta["start"]
+    before = [token for token in tokens(text) if token.end <= start]
+    end = before[-1].start if before[-1].kind == "word" and before[-1].text == "AS" else start
+    return text[:end].strip(), tree.alias
+
+
+def _own_name(fragment: Fragment, text: str) -> str:
+    node = fragment.tree.unnest()
+    if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
+        return node.expression.name
+    if isinstance(node, exp.Column) and fragment.references:
+        return node.name
+    raise PlanError(f"The selected expression {text!r} has no name.", hint=f'Give it one: "{text} AS …".')
+
+
+def _refuse_right(scope: Scope, how: How, text: str) -> None:
+    raise PlanError(
+        f"{text!r} reads table {scope.table!r}, of which a {how} join keeps nothing.",
+        hint="Select columns of the left side, or use an inner or left join.",
+    )
+
+
+def _refuse_clashes(scope: Scope, items: Sequence[_Item]) -> None:
+    for number, item in enumerate(items):
+        for earlier in items[:number]:
+            if scope.same(item.output.name, earlier.output.name):
+                raise PlanError(
+                    f"The result would have two columns named {item.output.name!r}: {earlier.text} and {item.text}.",
+                    hint=f"Name one of them in 'select': \"{item.text} AS {scope.table}_{item.output.name}\".",
+                )

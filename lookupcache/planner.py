@@ -1,0 +1,381 @@
+"""From a condition to a LookupPlan: each conjunct finds its place.
+
+    read ─► field keys ─► constant keys ─► calc ─► residual ─► output
+
+Each pass takes from the `Draft` the conjuncts that are its own and leaves the rest to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, get_args
+
+import pyarrow as pa
+
+from lookupcache import expr
+from lookupcache.clauses import conjuncts, equality, split_where, substitute, without_comments
+from lookupcache.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch
+from lookupcache.constants import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
+from lookupcache.errors import PlanError, SchemaError, nearest
+from lookupcache.naming import Fragment, LeftColumn, Scope
+from lookupcache.output import Result, result_of
+from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Place
+from lookupcache.schema import parse_type, type_name
+from lookupcache.table import LookupTable
+from lookupcache.translate import translate
+
+__all__ = ["Analyst", "LeftColumn", "plan_join", "substitute"]
+
+
+class Analyst(Protocol):
+    """Answers that only Spark can give."""
+
+    def types(self, expressions: Sequence[str]) -> list[str]:
+        """Return Spark's names of the types of expressions over the left side, spelled as in a plan."""
+        ...
+
+    def fold(self, expressions: Sequence[str]) -> list[Any]:
+        """Return the values of expressions without columns."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Equality:
+    """A column of the lookup table that must equal something that does not depend on that table."""
+
+    column: str
+    other: Fragment
+
+
+@dataclass(eq=False)
+class Entry:
+    """A conjunct on its way to its place."""
+
+    fragment: Fragment
+    equality: Equality | None = None
+    place: Place | None = None
+    evaluator: Evaluator = "spark"
+    value: expr.Literal | None = None
+
+    def put(self, place: Place, evaluator: Evaluator) -> None:
+        """Settle the conjunct."""
+        self.place, self.evaluator = place, evaluator
+
+    @property
+    def shown(self) -> Conjunct:
+        """What the plan says of it."""
+        assert self.place is not None
+        return Conjunct(text=self.fragment.text, place=self.place, evaluator=self.evaluator)
+
+
+@dataclass(eq=False)
+class Draft:
+    """A plan in the making."""
+
+    scope: Scope
+    table: LookupTable
+    how: How
+    analyst: Analyst
+    ansi: bool
+    entries: list[Entry]
+    using: tuple[str, ...] = ()
+    keys: list[FieldKey] = field(default_factory=list)
+    constants: list[ConstantKey] = field(default_factory=list)
+    never: bool = False
+    pre_filter: list[str] = field(default_factory=list)
+    left_filter: list[str] = field(default_factory=list)
+    pushed: list[expr.Expr] = field(default_factory=list)
+    calc: list[expr.Expr] = field(default_factory=list)
+    residual: list[expr.Expr] = field(default_factory=list)
+    spark_residual: list[str] = field(default_factory=list)
+    filter_after: list[str] = field(default_factory=list)
+
+    def open(self) -> list[Entry]:
+        """Return the conjuncts that have no place yet."""
+        return [entry for entry in self.entries if entry.place is None]
+
+    def right_type(self, column: str) -> pa.DataType:
+        """Return the Arrow type of a column of the lookup table."""
+        return self.table.schema.field(column).type
+
+    def translated(self, fragment: Fragment) -> expr.Expr | None:
+        """Return what a worker evaluates, or None where only Spark can."""
+        return translate(
+            fragment, self._column, ansi=self.ansi, moment=lambda text, type_: moment(self.analyst, text, type_)
+        )
+
+    def _column(self, side: expr.Side, name: str) -> expr.Column | None:
+        if side == "right":
+            return expr.Column("right", name, self.right_type(name))
+        try:
+            return expr.Column("left", name, parse_type(self.scope.of_left(name).type))
+        except SchemaError:
+            return None
+
+
+def plan_join(
+    left: Sequence[LeftColumn],
+    table: LookupTable,
+    *,
+    on: str | Sequence[str],
+    how: str = "inner",
+    where: str | None = None,
+    select: Sequence[str] | None = None,
+    analyst: Analyst,
+    case_sensitive: bool = False,
+    ansi: bool = True,
+) -> LookupPlan:
+    """Plan the join of a left side with a lookup table.
+
+    ``on`` is SQL text, which may end in a WHERE, or names of columns that both sides have. ``analyst`` is
+    asked for what only Spark knows: types of expressions over the left side, values of constants. Raises
+    PlanError and SchemaError for what cannot be joined as written.
+
+    >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
+    >>> plan = plan_join([LeftColumn("id", "bigint")], squares, on="id = s.n AND s.square > 10", analyst=None)
+    >>> [(conjunct.text, conjunct.place) for conjunct in plan.conjuncts]
+    [('id = s.n', 'field key'), ('s.square > 10', 'calc')]
+    """
+    scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive)
+    draft = Draft(scope, table, join_type(how), analyst, ansi, [])
+    _read(draft, on, where)
+    for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
+        step(draft)
+    result = result_of(scope, draft.how, select, draft.using)
+    return _finished(draft, result)
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+_HOW: dict[str, How] = {"leftouter": "left", "leftsemi": "semi", "leftanti": "anti"}
+_OTHER_JOINS = {
+    "right": "Swap the sides only if both are tables; else write the join with DataFrame.join.",
+    "full": "A lookup sees only rows that are asked for. Read the whole table and use DataFrame.join.",
+    "cross": "A lookup needs a key. Read the whole table and use DataFrame.crossJoin.",
+}
+
+
+def join_type(how: str) -> How:
+    """Return the plan's word for a join type, from any of Spark's.
+
+    >>> join_type("left_outer"), join_type("LEFTSEMI")
+    ('left', 'semi')
+    """
+    word = how.lower().replace("_", "").replace(" ", "")
+    word = _HOW.get(word, word)
+    if word in get_args(How):
+        return word  # type: ignore[return-value]
+    other = word.removesuffix("outer") or "full"
+    if other in _OTHER_JOINS:
+        raise PlanError(f"A lookup join cannot be a {how!r} join.", hint=_OTHER_JOINS[other])
+    raise PlanError(f"There is no join type {how!r}.", hint=nearest(how, get_args(How), what="join types"))
+
+
+def _read(draft: Draft, on: str | Sequence[str], where: str | None) -> None:
+    if isinstance(on, str):
+        on, also = split_where(without_comments(on))
+        draft.entries = _conjuncts(draft, on, "on")
+        wheres = [text for text in (also, where and without_comments(where)) if text]
+    else:
+        draft.entries = _using(draft, on)
+        wheres = [without_comments(where)] if where else []
+    for entry in draft.entries:
+        _refuse_chance(entry.fragment)
+    for text in wheres:
+        _read_where(draft, text)
+
+
+def _conjuncts(draft: Draft, text: str, what: str) -> list[Entry]:
+    if not text:
+        raise PlanError(f"The join's {what!r} is empty.", hint='Name the key, as in on="o.customer_id = c.id".')
+    return [_entry(draft, part) for part in conjuncts(text)]
+
+
+def _entry(draft: Draft, text: str) -> Entry:
+    fragment = draft.scope.read(text)
+    sides = equality(text)
+    if sides is None or "right" not in fragment.sides:
+        return Entry(fragment)
+    a, b = (draft.scope.read(side) for side in sides)
+    for one, other in ((a, b), (b, a)):
+        if one.column and one.column.side == "right" and "right" not in other.sides:
+            return Entry(fragment, Equality(one.column.name, other))
+    return Entry(fragment)
+
+
+def _using(draft: Draft, names: Sequence[str]) -> list[Entry]:
+    if not names:
+        raise PlanError("The join's 'on' is an empty list.", hint="Name the key columns, as in on=['id'].")
+    entries = []
+    for name in dict.fromkeys(names):
+        left, whole = draft.scope.pair(name)
+        draft.using = (*draft.using, draft.scope.of_right(name))
+        entries.append(Entry(whole, Equality(draft.scope.of_right(name), left)))
+    return entries
+
+
+def _read_where(draft: Draft, text: str) -> None:
+    """Let an inner join's WHERE join its ON; of any other, take what the left side decides alone first."""
+    for entry in _conjuncts(draft, text, "where"):
+        fragment = entry.fragment
+        chance = bool(fragment.functions & NONDETERMINISTIC)
+        if draft.how in ("semi", "anti") and "right" in fragment.sides:
+            raise PlanError(
+                f"{fragment.text!r} in WHERE reads {draft.table.name!r}, of which a {draft.how} join keeps nothing.",
+                hint="Move it to the join's ON.",
+            )
+        if draft.how == "inner" and not chance:
+            draft.entries.append(entry)
+            continue
+        if "right" in fragment.sides or chance:
+            draft.filter_after.append(fragment.sql)
+            entry.put("filter after", "spark")
+        else:
+            draft.left_filter.append(fragment.sql)
+            entry.put("pre-filter", "spark")
+        draft.entries.append(entry)
+
+
+def _refuse_chance(fragment: Fragment) -> None:
+    if found := sorted(fragment.functions & NONDETERMINISTIC):
+        raise PlanError(
+            f"{fragment.text!r} calls {found[0]}(), whose value changes from call to call.",
+            hint="Compute it as a column of the left side first, with withColumn.",
+        )
+
+
+# ── the passes ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _pre_filter(draft: Draft) -> None:
+    """What the lookup table has no part in is judged before the lookup."""
+    for entry in draft.open():
+        if "right" not in entry.fragment.sides:
+            draft.pre_filter.append(entry.fragment.sql)
+            entry.put("pre-filter", "spark")
+
+
+def _field_keys(draft: Draft) -> None:
+    """For each column of the table, the first expression that must equal it is its key."""
+    found: dict[str, Entry] = {}
+    for entry in draft.open():
+        if entry.equality is None or not (entry.equality.other.sides or not is_settled(entry.equality.other)):
+            continue
+        if not is_key_type(type_name(draft.right_type(entry.equality.column))):
+            continue
+        first = found.setdefault(entry.equality.column, entry)
+        if first.equality and first.equality.other.sql == entry.equality.other.sql:
+            entry.put("field key", "source")
+    types = _left_types(draft, [entry.equality.other for entry in found.values() if entry.equality])
+    for (column, entry), type_ in zip(found.items(), types, strict=True):
+        assert entry.equality is not None
+        draft.keys.append(FieldKey(column=column, sql=_key(draft, entry.equality, type_)))
+
+
+def _left_types(draft: Draft, fragments: Sequence[Fragment]) -> list[str]:
+    """Return the types of the expressions, asking about those that are no plain columns in one go."""
+    unknown = [fragment.sql for fragment in fragments if not fragment.column]
+    answers = dict(zip(unknown, draft.analyst.types(unknown) if unknown else [], strict=True))
+    return [
+        draft.scope.of_left(fragment.column.name).type if fragment.column else answers[fragment.sql]
+        for fragment in fragments
+    ]
+
+
+def _key(draft: Draft, equal: Equality, left: str) -> str:
+    right = type_name(draft.right_type(equal.column))
+    zone = str(draft.analyst.fold(["current_timezone()"])[0]) if is_zone_dependent(left, right) else ""
+    common = key_type(left, right, zone=zone, ansi=draft.ansi)
+    if common is None:
+        raise mismatch(equal.other.text, left, f"{draft.table.name}.{equal.column}", right)
+    return key_sql(equal.other.sql, left, right, common)
+
+
+def _constant_keys(draft: Draft) -> None:
+    """A column that must equal one value; without any field key, the first of them becomes one."""
+    keyed = {key.column for key in draft.keys}
+    constants: dict[str, expr.Literal] = {}
+    for entry in draft.open():
+        equal = entry.equality
+        if equal is None or equal.other.sides or not is_settled(equal.other):
+            continue
+        if not is_key_type(type_name(draft.right_type(equal.column))):
+            continue
+        entry.value = constant_value(
+            draft.analyst, equal.other, f"{draft.table.name}.{equal.column}", draft.right_type(equal.column), draft.ansi
+        )
+        draft.never |= entry.value.value is None
+        if equal.column not in keyed and constants.setdefault(equal.column, entry.value) == entry.value:
+            entry.put("constant key", "source")
+    draft.constants = [ConstantKey(column=column, value=value) for column, value in constants.items()]
+    if not draft.keys:
+        _promote(draft)
+
+
+def _promote(draft: Draft) -> None:
+    if not draft.constants:
+        raise PlanError(
+            f"The join gives no key for table {draft.table.name!r}: no column of it must equal anything.",
+            hint=f'Add an equality, as in "o.customer_id = {draft.table.name}.{draft.table.schema.names[0]}". '
+            "Columns of array, map or struct type cannot be keys.",
+        )
+    first = draft.constants.pop(0)
+    draft.keys.append(FieldKey(column=first.column, sql=literal_sql(first.value)))
+
+
+def _calc(draft: Draft) -> None:
+    """What the table's columns decide alone is applied before the cache, by the source if it can."""
+    offered: dict[int, tuple[Entry, expr.Expr]] = {}
+    for number, entry in enumerate(draft.open()):
+        if entry.fragment.sides != {"right"}:
+            continue
+        translated = draft.translated(entry.fragment)
+        if translated is None and entry.equality and entry.value:
+            column = expr.Column("right", entry.equality.column, entry.value.type)
+            translated = expr.Call("=", (column, entry.value))
+        if translated is not None:
+            offered[number] = entry, translated
+    filters = [translated for _, translated in offered.values()]
+    accepted = list(draft.table.connector.accept(filters)) if filters else []
+    for entry, translated in offered.values():
+        taken = translated in accepted
+        (draft.pushed if taken else draft.calc).append(translated)
+        entry.put("calc", "source" if taken else "worker")
+
+
+def _residual(draft: Draft) -> None:
+    """The rest is judged on each pair of rows, by Spark where a worker could not do it exactly."""
+    for entry in draft.open():
+        translated = draft.translated(entry.fragment)
+        if translated is None:
+            draft.spark_residual.append(entry.fragment.sql)
+        else:
+            draft.residual.append(translated)
+        entry.put("residual", "spark" if translated is None else "worker")
+
+
+# ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _finished(draft: Draft, result: Result) -> LookupPlan:
+    late = [entry.fragment for entry in draft.entries if entry.place in ("residual", "filter after")]
+    left = {name for fragment in late for name in fragment.names("left")} | result.left
+    right = {name for fragment in late for name in fragment.names("right")} | result.right
+    ready = ("keys", "constants", "pre_filter", "pushed", "calc", "residual", "spark_residual", "left_filter")
+    return LookupPlan(
+        table=draft.table.name,
+        connector=draft.table.connector_name,
+        source=draft.table.source,
+        schema=draft.table.schema,
+        how=draft.how,
+        never=draft.never,
+        columns=tuple(name for name in draft.table.schema.names if name in right),
+        left_columns=tuple(column.name for column in draft.scope.left if column.name in left),
+        output=result.output,
+        conjuncts=tuple(entry.shown for entry in draft.entries),
+        config=draft.table.config,
+        filter_after=tuple(draft.filter_after),
+        **{name: tuple(getattr(draft, name)) for name in ready},
+    )
