@@ -65,7 +65,10 @@ class FunctionConnector(Connector):
         return key if len(self.key) > 1 else (key,)
 
     def _arguments(self, request: LookupRequest, keys: pa.RecordBatch) -> list[Any]:
-        """Return the keys in the function's order; a join by other columns than its key is refused."""
+        """Return the function's keys, each once: the join may tell apart by more columns than the function does.
+
+        A join that does not give all of them is refused.
+        """
         given = {name: keys.column(name).to_pylist() for name in request.key_columns}
         given |= {name: [value] * keys.num_rows for name, value in request.constants.items()}
         if missing := [name for name in self.key if name not in given]:
@@ -74,7 +77,7 @@ class FunctionConnector(Connector):
                 hint=f"Join by {', '.join(self.key)}.",
             )
         columns = [given[name] for name in self.key]
-        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        return list(dict.fromkeys(columns[0] if len(columns) == 1 else zip(*columns, strict=True)))
 
     def _table(self, request: LookupRequest, arguments: Sequence[Any], answers: Iterable[Any]) -> pa.Table:
         answers = list(answers)

@@ -71,12 +71,14 @@ class Source:
 
     def fetch(self, keys: KeyBatch) -> Fetched:
         """Return the rows of distinct non-null keys, in their order."""
-        asked = pa.RecordBatch.from_arrays(list(keys.columns), names=list(self.plan.key_columns))
-        return self._by_key(keys, self._timed(lambda: self._answers(asked), keys=len(keys)))
+        parts = list(self._split(keys))
+        answers = self._timed(lambda: self._answers([self._batch(part) for part in parts]), keys=len(keys))
+        fetched = [self._by_key(part, answer) for part, answer in zip(parts, answers, strict=True)]
+        return Fetched(pa.concat_tables([f.rows for f in fetched]), np.concatenate([f.counts for f in fetched]))
 
     def load(self) -> tuple[KeyBatch, Fetched]:
         """Return every key of the table with its rows."""
-        table = self._timed(lambda: self.retry.call(self._scan), keys=0)
+        [table] = self._timed(lambda: [self.retry.call(self._scan)], keys=0)
         rows, all_keys = self._calc(table)
         distinct = all_keys.distinct()
         keys = all_keys.take(distinct.first)
@@ -97,13 +99,13 @@ class Source:
         chosen = self.plan.config.async_
         return can and (must or (self.connector.prefers_async if chosen is None else chosen))
 
-    def _answers(self, keys: pa.RecordBatch) -> pa.Table:
-        calls = list(self._split(keys))
+    def _answers(self, calls: list[pa.RecordBatch]) -> list[pa.Table]:
+        """Return the checked answer of each call."""
         if self.is_async:
             tables = run_async(self._answers_async(calls))
         else:
             tables = [self.retry.call(partial(self._lookup, part)) for part in calls]
-        return pa.concat_tables([self._checked(table) for table in tables])
+        return [self._checked(table) for table in tables]
 
     async def _answers_async(self, calls: list[pa.RecordBatch]) -> list[pa.Table]:
         places = asyncio.Semaphore(self.plan.config.async_capacity)
@@ -129,22 +131,26 @@ class Source:
         self.tally["calls"] += 1
         return await self.connector.lookup_async(self.request, keys)
 
-    def _split(self, keys: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        limits = [self.plan.config.batch_max_size, self.connector.batch_max_size, max(keys.num_rows, 1)]
+    def _split(self, keys: KeyBatch) -> Iterator[KeyBatch]:
+        """Yield as many keys as a call may carry; an answer is matched with the keys of its own call alone."""
+        limits = [self.plan.config.batch_max_size, self.connector.batch_max_size, len(keys)]
         size = min(limit for limit in limits if limit is not None)
-        for start in range(0, keys.num_rows, size):
-            yield keys.slice(start, size)
+        for start in range(0, len(keys), size):
+            yield keys.take(np.arange(start, min(start + size, len(keys))))
+
+    def _batch(self, keys: KeyBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(list(keys.columns), names=list(self.plan.key_columns))
 
     def _scan(self) -> pa.Table:
         self.tally["calls"] += 1
         batches = [self._checked(pa.table(batch)) for batch in self.connector.scan(self.request)]
         return pa.concat_tables(batches) if batches else self._checked_schema().empty_table()
 
-    def _timed(self, ask: Callable[[], pa.Table], keys: int) -> pa.Table:
+    def _timed(self, ask: Callable[[], list[pa.Table]], keys: int) -> list[pa.Table]:
         before, started = self.tally["retries"], time.perf_counter()
         try:
             self._ensure_open()
-            table = ask()
+            tables = ask()
         except LookupCacheError:
             raise
         except Exception as error:
@@ -152,9 +158,9 @@ class Source:
         finally:
             self.tally.spend("source_seconds", started)
         self.tally["asked_keys"] += keys
-        self.tally["fetched_rows"] += table.num_rows
-        self.tally["fetched_bytes"] += table.nbytes
-        return table
+        self.tally["fetched_rows"] += sum(table.num_rows for table in tables)
+        self.tally["fetched_bytes"] += sum(table.nbytes for table in tables)
+        return tables
 
     def _ensure_open(self) -> None:
         if not self._open:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import cloudpickle
 import pyarrow as pa
 
+from lookupcache.connector import Connector
+from lookupcache.errors import ConnectorError
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
 from lookupcache.report import Channel
@@ -28,7 +30,17 @@ class Task:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the join over one partition."""
-        lookup = shared_lookup(self.plan, lambda: cloudpickle.loads(self.connector))
+        lookup = shared_lookup(self.plan, self._unpickled)
         counts = Tally()
         joined = tallied(lookup, Runner(self.plan, self.layout, lookup).run(batches), counts)
         return self.channel.reporting(joined, counts)
+
+    def _unpickled(self) -> Connector:
+        try:
+            connector: Connector = cloudpickle.loads(self.connector)
+        except ImportError as error:
+            raise ConnectorError(
+                f"Connector {self.plan.connector!r} of table {self.plan.table!r} is not on this worker: {error}.",
+                hint="Ship its module, with spark.addArtifact(…, pyfile=True) or spark.submit.pyFiles, or install it.",
+            ) from error
+        return connector

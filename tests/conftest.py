@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 # Before anything imports pyspark. Without SPARK_TESTING a second Spark Connect server dies on its fixed port.
 local_spark_environment()
 os.environ["SPARK_TESTING"] = "1"
+# Workers import functions and connectors of the tests by name.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 IN_CI = os.environ.get("CI", "") not in ("", "false")
