@@ -1,0 +1,126 @@
+"""Columns as SQL text: the same from classic and Connect, and what no text can say is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from lookupcache.column import column_sql
+from lookupcache.errors import PlanError
+from lookupcache.naming import LeftColumn, Scope
+from lookupcache.schema import parse_ddl
+
+
+def written(F: Any, df: Any) -> list[tuple[Any, str]]:  # noqa: N803 - as Spark programs call it
+    """Return Columns, and the text that each should become."""
+    c = F.col
+    return [
+        ((c("a") == c("c.id")) & (c("c.x") > 1000.5), "(`a` = `c`.`id`) AND (`c`.`x` > 1000.5E0)"),
+        (c("c.name") == F.lit("o'x\\y"), r"`c`.`name` = 'o\'x\\y'"),
+        (c("c.d") == F.lit(date(2020, 1, 1)), "`c`.`d` = DATE '2020-01-01'"),
+        (c("c.x").isin(1, 2), "`c`.`x` IN (1, 2)"),
+        (c("a").isNull() | c("a").isNotNull(), "(`a` IS NULL) OR (`a` IS NOT NULL)"),
+        (F.upper("c.name") == "A", "upper(`c`.`name`) = 'A'"),
+        (c("c.w") == F.lit(Decimal("-1.20")), "`c`.`w` = -1.20"),
+        (c("c.w") == F.lit(Decimal("120")), "`c`.`w` = CAST(120 AS DECIMAL(3,0))"),
+        (c("s")["q"] == 1, "`s`['q'] = 1"),
+        (c("arr").getItem(0) == 1, "`arr`[0] = 1"),
+        (c("c.name").like("a%"), "`c`.`name` LIKE 'a%'"),
+        (c("c.name").rlike(r"x\d"), r"`c`.`name` RLIKE 'x\\d'"),
+        (c("c.name").startswith("a"), "startswith(`c`.`name`, 'a')"),
+        (F.expr("c.x > 3 + 4"), "c.x > 3 + 4"),
+        (c("a").cast("int") == 1, "CAST(`a` AS INT) = 1"),
+        (c("a").try_cast("int") == 1, "TRY_CAST(`a` AS INT) = 1"),
+        (c("c.x").between(1, 2), "(`c`.`x` >= 1) AND (`c`.`x` <= 2)"),
+        (~c("c.x").eqNullSafe(1), "NOT (`c`.`x` <=> 1)"),
+        (F.when(c("a") > 1, 2).otherwise(3) == 4, "CASE WHEN `a` > 1 THEN 2 ELSE 3 END = 4"),
+        (c("`a b`.`x.y`") == F.lit(b"ab"), "`a b`.`x.y` = X'6162'"),
+        (c("a") == F.lit(3000000000), "`a` = 3000000000"),
+        (-c("a") == c("c.x"), "(- `a`) = `c`.`x`"),
+        ((c("a") - 1) / 2 == c("c.x"), "((`a` - 1) / 2) = `c`.`x`"),
+        (F.lit(None) == c("c.x"), "NULL = `c`.`x`"),
+        (F.lit(float("nan")) == c("c.x"), "CAST('NaN' AS DOUBLE) = `c`.`x`"),
+        (df["id"] == c("c.id"), "`left`.`id` = `c`.`id`"),
+        (c("a").alias("b") == 1, "`a` = 1"),
+        (c("a").bitwiseAND(3) == 1, "(`a` & 3) = 1"),
+        (c("a") != 1, "NOT (`a` = 1)"),
+        (F.lit(True), "TRUE"),
+    ]
+
+
+@pytest.mark.spark
+def test_a_column_becomes_text(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    for column, text in written(F, spark.range(1)):
+        assert column_sql(column) == text
+
+
+@pytest.mark.spark
+def test_the_text_means_what_the_column_meant(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    arr, s = F.array(F.lit(1), F.lit(2)), F.struct(F.lit(1).alias("q"))
+    df = spark.range(3).select(F.col("id").alias("a"), arr.alias("arr"), s.alias("s"))
+    zone = datetime(2020, 1, 1, 3, 4, 5, 678)
+    columns = [
+        F.lit(zone), F.lit(date(2020, 1, 1)), F.lit(-1.5), F.lit(Decimal("-1.20")), F.lit(-(2**31)), F.lit(2**40),
+        F.lit("o'x\\y\n\"`"), F.lit(bytearray(b"\x00'")), F.col("a") + 1, F.exists("arr", lambda x: x > F.col("a")),
+        F.aggregate("arr", F.lit(0), lambda total, x: total + x), F.col("s")["q"], F.lit(float("inf")),
+        F.when(F.col("a") > 1, "x"), F.date_trunc("day", F.lit(zone)), F.call_function("upper", F.lit("x")),
+    ]  # fmt: skip
+    pairs = df.select(*columns, *(F.expr(column_sql(column)) for column in columns))
+    half = len(columns)
+    assert [f.dataType for f in pairs.schema[:half]] == [f.dataType for f in pairs.schema[half:]]
+    for row in pairs.collect():
+        assert tuple(row)[:half] == tuple(row)[half:]
+
+
+@pytest.mark.spark
+def test_the_text_can_be_planned(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    left = [LeftColumn("a", "int"), LeftColumn("s", "struct<q:int>"), LeftColumn("arr", "array<int>")]
+    left += [LeftColumn("id", "bigint"), LeftColumn("x.y", "binary")]
+    right = parse_ddl("id BIGINT, x INT, name STRING, d DATE, w DECIMAL(10,2)")
+    scope = Scope(left, "c", right)
+    for column, text in written(F, spark.range(1)):
+        assert column_sql(column) == text
+        assert scope.read(text).sql
+
+
+@pytest.mark.spark
+def test_what_text_cannot_say_is_refused(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    plus = F.udf(lambda x: x + 1, "int")
+    for column in [plus("a") == F.col("c.id"), F.col("a").over(__import__("pyspark").sql.Window.partitionBy("a")) == 1]:
+        with pytest.raises(PlanError, match="Write the condition as SQL text"):
+            column_sql(column)
+
+
+@pytest.mark.connect
+def test_connect_gives_the_same_text() -> None:
+    program = """
+from lookupcache.java import local_spark_environment
+local_spark_environment()
+import os
+os.environ["SPARK_TESTING"] = "1"
+from pyspark.sql import SparkSession, functions as F
+from lookupcache.column import column_sql
+from tests.test_column import written
+spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+for column, text in written(F, spark.range(1)):
+    assert column_sql(column) == text, (column_sql(column), text)
+try:
+    column_sql(F.udf(lambda x: x, "int")("a") == 1)
+except Exception as error:
+    print("refused:", type(error).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.endswith("refused: PlanError\n"), done.stderr[-2000:]
