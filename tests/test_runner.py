@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import math
 from collections import Counter
@@ -63,7 +64,7 @@ CACHES = [
     LookupConfig(cache="LRU", max_rows=1_000, missing_key=False),
     LookupConfig(cache="LRU", max_bytes=20_000),
     LookupConfig(cache="TTL", expire_after_write=2, missing_key_expire_after_write=1),
-    LookupConfig(cache="TTL", expire_after_access=2, batch_max_size=1),
+    LookupConfig(cache="TTL", expire_after_access=2),
     LookupConfig(cache="ALL"),
     LookupConfig(cache="ALL", reload_interval=2),
 ]
@@ -106,16 +107,20 @@ def right_names(keys: int) -> list[str]:
 @st.composite
 def cases(draw):
     kinds = draw(st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=3))
-    values = [st.none() | st.sampled_from(KEYS[kind][1]) for kind in kinds]
-    number = st.none() | st.integers(0, 3)
-    left = draw(st.lists(st.tuples(*values, number), max_size=25))
-    right = draw(st.lists(st.tuples(*values, number), max_size=12))
+    keys = st.tuples(*(st.none() | st.sampled_from(KEYS[kind][1]) for kind in kinds))
+    key = st.sampled_from(draw(st.lists(keys, min_size=1, max_size=6)))
+    row = st.builds(lambda key, number: (*key, number), key, st.none() | st.integers(0, 3))
+    left = draw(st.lists(row, min_size=draw(st.integers(0, 8)), max_size=25))
+    right = draw(st.lists(row, min_size=draw(st.integers(0, 6)), max_size=12))
+    config = draw(st.sampled_from(CACHES))
+    if draw(st.booleans()):
+        config = dataclasses.replace(config, batch_max_size=draw(st.integers(1, 3)))
     return {
         "types": [KEYS[kind][0] for kind in kinds],
         "left": left,
         "right": right,
         "how": draw(st.sampled_from(["inner", "left", "semi", "anti"])),
-        "config": draw(st.sampled_from(CACHES)),
+        "config": config,
         "batch": draw(st.integers(1, 30)),
         "calc": draw(st.booleans()),
         "residual": draw(st.booleans()),
@@ -328,3 +333,9 @@ def test_a_failed_reload_serves_the_old_rows_and_is_counted():
     assert (lookup.tally["reloads"], lookup.tally["reload_failures"]) == (1, 1)
     connector.table, now[0] = pa.table({"k0": [2], "v": [20]}), 4.0
     assert next(iter(runner.run([BATCH]))).column(3).to_pylist() == [None, 20]
+
+
+def test_an_answer_counts_for_the_keys_of_its_own_call_alone():
+    config = LookupConfig(cache="LRU", batch_max_size=1)
+    rows, runner = run(simple(left=[(1, 0), (2, 1)], config=config))
+    assert (rows, runner.lookup.tally["calls"]) == ([(1, 0, 1, 10), (2, 1, 2, 20)], 2)
