@@ -83,7 +83,7 @@ class SqlConnector(Connector):
 
     def open(self) -> None:
         """Connect; raises ConnectorError or SchemaError for a file, table or column that is not there."""
-        if not self.path.exists():
+        if not self.path.is_file():
             raise ConnectorError(f"Option 'url': there is no database file {str(self.path)!r}.")
         try:
             self._connection = sqlite3.connect(f"file:{urllib.parse.quote(str(self.path))}?mode=ro", uri=True)
@@ -347,6 +347,12 @@ def _as_is(column: pa.Array) -> list[Values]:
     return [column.to_pylist()]
 
 
+def _read_integers(values: Values, type_: pa.DataType) -> pa.Array:
+    if any(isinstance(value, float) and not value.is_integer() for value in values):
+        raise ValueError
+    return pa.array(values, type_)
+
+
 def _float_bounds(column: pa.Array) -> list[Values]:
     """Return the least and the greatest double that is this float once rounded."""
     floats = column.to_numpy(zero_copy_only=False)
@@ -432,7 +438,7 @@ def _spell_dates(column: pa.Array) -> list[Values]:
 _NUMBERS = frozenset[type]({int, float, type(None)})
 _TEXTS = frozenset[type]({str, type(None)})
 _STORAGES: dict[Callable[[pa.DataType], bool], _Storage] = {
-    pa.types.is_integer: _Storage(_NUMBERS, pa.array, _as_is),
+    pa.types.is_integer: _Storage(_NUMBERS, _read_integers, _as_is),
     pa.types.is_float32: _Storage(_NUMBERS, _read_floats, _float_bounds, width=2, ranged=True),
     pa.types.is_float64: _Storage(_NUMBERS, pa.array, _as_is),
     pa.types.is_boolean: _Storage(frozenset[type]({int, type(None)}), _read_booleans, _as_is),
