@@ -124,10 +124,11 @@ class Runner:
             return left.filter(pa.array(self._matched(left, entries) == wanted))
         pairs = self._pairs(left, entries)
         rows = left if pairs.left is None else left.take(pa.array(pairs.left))
-        return self._batch([*rows.columns, *self.lookup.cache.gather(pairs.right)], [*self.schema])
+        return self._batch([*rows.columns, *self.lookup.cache.gather(pairs.right)])
 
-    def _batch(self, columns: Sequence[pa.Array], right: Sequence[pa.Field]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(list(columns), names=[*self.layout.left, *(field.name for field in right)])
+    def _batch(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """Number the columns: both sides may have a name, and Spark's reader takes two of one name for one."""
+        return pa.RecordBatch.from_arrays(list(columns), names=[str(number) for number in range(len(columns))])
 
     # ── pairs ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,7 +191,7 @@ class Runner:
         fields = [pa.field(name, self.schema.field(name).type) for name in self.plan.columns]
         structs = pa.StructArray.from_arrays(self.lookup.cache.gather(right), fields=fields)
         matches = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
-        return self._batch([*left.columns, matches], [pa.field(MATCHES, matches.type)])
+        return self._batch([*left.columns, matches])
 
 
 def _padded(owner: Numbers, right: Numbers, rows: int) -> Pairs:
