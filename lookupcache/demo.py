@@ -145,10 +145,10 @@ class _Stage:
     ) -> Outcome:
         play = self._stream if self.demo.stream else self._batch
         joins, result, seconds = play(spark, parts, rows.num_rows)
-        with self._step("Joining once more with Spark's own join, to compare"):
+        with self._step("Comparing with Spark's own join"):
             expected = spark_join(spark, spark_views(spark, str(self.folder / "flights"), tables))
             wrong = difference(result, expected[-1])
-        with self._step("Loading the same keys with calc and without"):
+        with self._step("Weighing rows with calc, without"):
             reports = [self._report(step, join, left) for step, join, left in zip(JOINS, joins, expected, strict=False)]
         return Outcome(reports, result.count(), seconds, wrong, self.demo.stream)
 
@@ -190,7 +190,7 @@ class _Stage:
     def _report(self, step: Step, join: LookupJoin, left: DataFrame) -> JoinReport:
         """Report a join; ``left`` are the rows that it was given."""
         columns = left.alias("l").selectExpr(*(f"{key.sql} AS k{n}" for n, key in enumerate(join.plan.keys)))
-        keys = columns.dropna().distinct().toArrow().combine_chunks()
+        keys = columns.dropna().distinct().toArrow()
         every = tuple(name for name in join.plan.schema.names if name not in join.plan.key_columns)
         whole = dataclasses.replace(join.plan, pushed=(), calc=(), constants=(), columns=every)
         return JoinReport(
@@ -216,7 +216,7 @@ class _Stage:
         task = self.progress.add_task(text, total=rows, note="")
 
         def show(done: int) -> None:
-            self.progress.update(task, completed=done, note=f"{done:,} of {rows:,} flights")
+            self.progress.update(task, completed=done, note=f"{done:,} rows")
 
         yield show
         show(rows)
@@ -259,7 +259,8 @@ def chain(left: DataFrame, database: Path, options: Mapping[str, str]) -> list[L
     joins: list[LookupJoin] = []
     for step in JOINS:
         table = step.lookup_table(database, options)
-        joins.append(LookupJoin(left, table, on=step.on, how=step.how, select=[*left.columns, *step.columns]))
+        select = [*(f"f.{name}" for name in left.columns), *step.columns]
+        joins.append(LookupJoin(left, table, on=step.on, how=step.how, select=select))
         left = joins[-1].df
     return joins
 
@@ -291,15 +292,18 @@ def difference(ours: DataFrame, theirs: DataFrame) -> int:
 
 
 def held(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> Held:
-    """Load these keys into a cache without limits; return what it then holds."""
+    """Load these keys into a cache without limits; return the rows and bytes that it then holds."""
     source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), table.connector)
     lookup = lookup_of(source)
-    if keys.num_rows:
-        columns = [column.chunk(0) for column in keys.columns]
-        lookup.find(KeyBatch.of(columns, source.key_types))
-        lookup.settle()
+    entries = lookup.find(KeyBatch.of([_whole(column) for column in keys.columns], source.key_types))
+    rows = int(lookup.cache.counts(entries).sum())
+    lookup.settle()
     source.close()
-    return Held(lookup.cache.rows, lookup.cache.nbytes)
+    return Held(rows, lookup.cache.nbytes)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _watch(work: Callable[[], Any], show: Callable[[], None]) -> None:
@@ -320,4 +324,4 @@ def _in_steps(parts: Sequence[Path], steps: int) -> Iterator[Sequence[Path]]:
 def _progress(console: Console) -> Progress:
     mark = SpinnerColumn(finished_text="[green]✓")
     note = TextColumn("[dim]{task.fields[note]}")
-    return Progress(mark, TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn(), note, console=console)
+    return Progress(mark, TextColumn("{task.description}"), BarColumn(16), TimeElapsedColumn(), note, console=console)

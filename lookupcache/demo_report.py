@@ -17,7 +17,7 @@ PLACES: tuple[Place, ...] = ("field key", "constant key", "calc", "residual")
 
 @dataclass(frozen=True)
 class Held:
-    """What a cache holds: rows (a known miss weighs one) and bytes."""
+    """What a cache holds: rows, and bytes, those of keys and index and known misses counted."""
 
     rows: int
     bytes: int
@@ -65,7 +65,7 @@ def _where(plan: LookupPlan) -> Table:
     for place in PLACES:
         grid.add_row(f"{place}s" if place.endswith("key") else place, _conjuncts(plan, place))
     columns = Text(", ".join((*plan.key_columns, *plan.columns)))
-    grid.add_row("cached columns", columns.append(f"  (cache {plan.fingerprint[:8]})", "dim"))
+    grid.add_row("cached columns", columns.append(f"  (cache\u00a0{plan.fingerprint[:8]})", "dim"))
     return grid
 
 
@@ -131,4 +131,4 @@ def _verdict(outcome: Outcome) -> Text:
     did = f"{outcome.rows:,} rows in {outcome.seconds:.1f} s as a {'stream' if outcome.stream else 'batch'}"
     if outcome.wrong:
         return Text(f"✗ {did}, but {outcome.wrong:,} rows differ from Spark's own join.", style="bold red")
-    return Text(f"✓ {did}: row for row the result of Spark's own join.", style="bold green")
+    return Text(f"✓ {did}, row for row those of Spark's own join.", style="bold green")
