@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from lookupcache.config import LookupConfig
 from lookupcache.index import Entries, HashIndex
-from lookupcache.keys import KeyBatch, Mask, is_exact
+from lookupcache.keys import Hashes, KeyBatch, Mask, is_exact
 from lookupcache.rows import RowStore
 
 Numbers = npt.NDArray[np.int64]
@@ -156,7 +156,9 @@ class RowCache:
             return
         limits = self.limits
         self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
-        old = [key for key, entry in self._entries.items() if now > min(entry.deadline, entry.idle_deadline)]
+        # LRUCache's own access would make every entry recent.
+        entries = [(key, cachetools.Cache.__getitem__(self._entries, key)) for key in self._entries]
+        old = [key for key, entry in entries if now > min(entry.deadline, entry.idle_deadline)]
         for key in old:
             self.remove(key)
         self.expirations += len(old)
@@ -209,7 +211,6 @@ class ColumnCache:
         self._dead_rows = 0
         self._size = 0
         self._transient = self._free = np.empty(0, dtype=np.int32)
-        self._words = np.zeros(1, dtype=np.uint64)
         self._start = np.full(1, -1, dtype=np.int32)
         self._count = np.zeros(1, dtype=np.int32)
         self._key_row = np.full(1, -1, dtype=np.int32)
@@ -253,7 +254,6 @@ class ColumnCache:
         """
         entries = self._new_entries(len(keys))
         first = self._rows.append(rows)
-        self._words[entries] = keys.hashes
         self._count[entries] = counts
         self._start[entries] = np.where(counts > 0, first + np.cumsum(counts) - counts, -1)
         if self._keys is not None:
@@ -264,7 +264,7 @@ class ColumnCache:
         if self.limits.access_seconds < math.inf:
             self._idle_deadline[entries] = now + self.limits.access_seconds
         self.unique = self.unique and bool((counts <= 1).all())
-        self._remember(entries, self._kept(keys.hashes, counts))
+        self._remember(entries, keys.hashes, self._kept(keys.hashes, counts))
         self._touch(entries)
         return entries
 
@@ -310,7 +310,7 @@ class ColumnCache:
         assert self._keys is not None
         stored = self._keys.gather(self._key_row.take(entries, mode="wrap").astype(np.int64))
         for column, wanted in zip(stored, keys.columns, strict=True):
-            same = pc.equal(column, wanted)
+            same = pc.equal(_comparable(column), _comparable(wanted))
             if same.null_count < len(same) and not pc.all(same).as_py():
                 entries[~same.fill_null(True).to_numpy(zero_copy_only=False)] = -1
         return entries
@@ -336,7 +336,7 @@ class ColumnCache:
 
     def _entry_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what is held per entry, by attribute."""
-        names = ["_words", "_start", "_count", "_used"]
+        names = ["_start", "_count", "_used"]
         names += ["_key_row"] if self._keys is not None else []
         names += ["_deadline"] if self.limits.expire else []
         names += ["_idle_deadline"] if self.limits.access_seconds < math.inf else []
@@ -349,8 +349,8 @@ class ColumnCache:
         """
         fresh = max(count - len(self._free), 0)
         needed = self._size + fresh + 1
-        if needed > len(self._words):
-            grown = max(needed, len(self._words) * 5 // 4, 64)
+        if needed > len(self._start):
+            grown = max(needed, len(self._start) * 5 // 4, 64)
             for name, array in self._entry_arrays().items():
                 setattr(self, name, np.concatenate([array[:-1], np.full(grown - len(array) + 1, array[-1])]))
         numbers = np.arange(self._size, self._size + fresh, dtype=np.int32)
@@ -359,7 +359,7 @@ class ColumnCache:
         self._size += fresh
         return entries
 
-    def _kept(self, hashes: npt.NDArray[np.uint64], counts: Numbers) -> Mask:
+    def _kept(self, hashes: Hashes, counts: Numbers) -> Mask:
         """Return which new entries may outlive the batch: of keys with equal hashes, only the first."""
         if not self.limits.remembers:
             return np.zeros(len(hashes), dtype=np.bool_)
@@ -371,8 +371,8 @@ class ColumnCache:
             kept &= first
         return kept
 
-    def _remember(self, entries: Entries, kept: Mask) -> None:
-        self._index.insert(self._words[entries[kept]], entries[kept])
+    def _remember(self, entries: Entries, hashes: Hashes, kept: Mask) -> None:
+        self._index.insert(hashes[kept], entries[kept])
         self._weight += self._weigh(entries[kept])
         self._transient = np.concatenate([self._transient, entries[~kept]])
 
@@ -387,7 +387,7 @@ class ColumnCache:
         self._drop(entries)
 
     def _drop(self, entries: Entries) -> None:
-        self._index.remove(self._words[entries])
+        self._index.remove(entries)
         self._weight -= self._weigh(entries)
         self._release(entries)
 
@@ -483,9 +483,15 @@ class ColumnCache:
         self._key_row = np.append(np.arange(len(live), dtype=np.int32), np.int32(-1))
         self._size, self._free = len(live), np.empty(0, dtype=np.int32)
         self._oldest, self._oldest_used = self._oldest[:0].copy(), self._oldest_used[:0].copy()
+        words = self._index.words[live]
         self._index.clear()
-        self._index.insert(self._words[:-1], np.arange(self._size, dtype=np.int32))
+        self._index.insert(words, np.arange(self._size, dtype=np.int32))
         self.unique = bool((counts <= 1).all())
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """Return floats as their bits: keys are normalised, and Arrow holds no NaN equal to another."""
+    return column.view(f"int{column.type.bit_width}") if pa.types.is_floating(column.type) else column
 
 
 def _key_schema(types: Sequence[pa.DataType]) -> pa.Schema:

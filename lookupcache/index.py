@@ -18,8 +18,9 @@ _HALF = np.uint64(32)
 class HashIndex:
     """Finds the entry that a word belongs to; grows, and forgets, in place.
 
-    At most three in five places are used, so a find takes one probe for most rows and stays flat
-    however many entries there are. An absent word is answered with -1.
+    A place in the table holds an entry number, and `words` the word of each entry. At most two in five
+    places are used, so a find takes one probe for most rows and stays flat however many entries there are.
+    Entries are numbered from 0 and their numbers may be used again; an absent word is answered with -1.
 
     >>> index = HashIndex()
     >>> index.insert(np.array([50, 60], dtype=np.uint64), np.array([0, 1], dtype=np.int32))
@@ -32,7 +33,7 @@ class HashIndex:
         self._used = 0
         self._live = 0
         self._places = np.full(1 << self._bits, _EMPTY)
-        self._words = np.zeros(1 << self._bits, dtype=np.uint64)
+        self.words = np.zeros(2, dtype=np.uint64)
 
     def __len__(self) -> int:
         return self._live
@@ -40,13 +41,13 @@ class HashIndex:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self._places.nbytes + self._words.nbytes
+        return self._places.nbytes + self.words.nbytes
 
     def find(self, words: Hashes) -> Entries:
         """Return the entry of each word, -1 where there is none."""
         place = self._home(words)
         entries = self._places.take(place)
-        wrong = np.flatnonzero((self._words.take(place) != words) & (entries != _EMPTY))
+        wrong = np.flatnonzero((self.words.take(entries, mode="wrap") != words) & (entries != _EMPTY))
         if wrong.size:
             entries[wrong] = self._probe(words[wrong], place[wrong])
         absent = entries == _REMOVED
@@ -55,22 +56,23 @@ class HashIndex:
         return entries
 
     def insert(self, words: Hashes, entries: Entries) -> None:
-        """Add words that are distinct and not in the index."""
+        """Add words that are distinct and not in the index, for entries that are not in use."""
         self._reserve(len(words))
+        most = int(entries.max(initial=-1)) + 3
+        if most > len(self.words):
+            self.words = np.concatenate([self.words, np.zeros(max(most, most * 5 // 4) - len(self.words), np.uint64)])
+        self.words[entries] = words
         self._used += self._place(words, entries)
         self._live += len(words)
 
-    def remove(self, words: Hashes) -> None:
-        """Forget words that are in the index."""
-        place = self._home(words)
-        rest = np.arange(len(words))
-        while rest.size:
-            at = place[rest]
-            there = (self._words[at] == words[rest]) & (self._places[at] >= 0)
-            self._places[at[there]] = _REMOVED
-            rest = rest[~there]
-            place[rest] = (place[rest] + 1) & (len(self._places) - 1)
-        self._live -= len(words)
+    def remove(self, entries: Entries) -> None:
+        """Forget entries that are in the index."""
+        place = self._home(self.words[entries])
+        self._live -= len(entries)
+        while entries.size:
+            there = self._places[place] == entries
+            self._places[place[there]] = _REMOVED
+            entries, place = entries[~there], (place[~there] + 1) & (len(self._places) - 1)
 
     def clear(self) -> None:
         """Forget everything, and give the memory back."""
@@ -87,7 +89,7 @@ class HashIndex:
         while rest.size:
             place = (place + 1) & mask
             entries = self._places.take(place)
-            same = (self._words.take(place) == words[rest]) & (entries >= 0)
+            same = (self.words.take(entries, mode="wrap") == words[rest]) & (entries >= 0)
             found[rest[same]] = entries[same]
             going = ~same & (entries != _EMPTY)
             rest, place = rest[going], place[going]
@@ -96,25 +98,21 @@ class HashIndex:
     def _place(self, words: Hashes, entries: Entries) -> int:
         """Put entries on their places; return how many places had never been used."""
         place, fresh = self._home(words), 0
-        while words.size:
+        while entries.size:
             before = self._places[place]
-            free = np.flatnonzero(before < 0)
+            free = before < 0
             self._places[place[free]] = entries[free]
             won = self._places[place] == entries
-            self._words[place[won]] = words[won]
             fresh += int(np.count_nonzero(before[won] == _EMPTY))
-            words, entries = words[~won], entries[~won]
-            place = (place[~won] + 1) & (len(self._places) - 1)
+            entries, place = entries[~won], (place[~won] + 1) & (len(self._places) - 1)
         return fresh
 
     def _reserve(self, more: int) -> None:
-        """Make room, dropping the marks of removed words, when over three in five places would be used."""
-        if 5 * (self._used + more) <= 3 * len(self._places):
+        """Make room, dropping the marks of removed entries, when over two in five places would be used."""
+        if 5 * (self._used + more) <= 2 * len(self._places):
             return
-        taken = np.flatnonzero(self._places >= 0)
-        words, entries = self._words[taken], self._places[taken]
-        while 2 << self._bits < 5 * (self._live + more):
+        entries = self._places[self._places >= 0]
+        while 1 << self._bits < 4 * (self._live + more):
             self._bits += 1
         self._places = np.full(1 << self._bits, _EMPTY)
-        self._words = np.zeros(1 << self._bits, dtype=np.uint64)
-        self._used = self._place(words, entries)
+        self._used = self._place(self.words[entries], entries)

@@ -121,6 +121,14 @@ def test_expired_entries_go_though_nobody_asks_for_them(make):
     assert (len(cache), cache.rows) == (1, 1)
 
 
+def test_a_sweep_leaves_the_order_of_use_alone(make):
+    cache = make(Limits(rows=2, access_seconds=4))
+    for key in (1, 2, 1):
+        cache.get(key, 0) or cache.put(key, [key], 0)
+    cache.put(3, [3], 4)
+    assert [cache.get(key, 4) for key in (1, 2, 3)] == [[1], None, [3]]
+
+
 def test_does_not_remember_misses_unless_told_to(make):
     cache = make(Limits(misses=False))
     cache.put(1, [], 0)
