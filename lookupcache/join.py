@@ -54,7 +54,7 @@ def lookup_join(
     >>> people = LookupTable.from_function("p", "id BIGINT, name STRING", key=["id"],
     ...     function=lambda i: [(i, names[i])] if i in names else [])
     >>> visits = spark.range(1, 4)
-    >>> lookup_join(visits, people, on="id = p.id", how="left", select=["id", "p.name"]).collect()
+    >>> lookup_join(visits, people, on=["id"], how="left", select=["left.id", "p.name"]).collect()
     [Row(id=1, name='ann'), Row(id=2, name='bob'), Row(id=3, name=None)]
     """
     return LookupJoin(left, table, on, how, select, where=where, options=options).df

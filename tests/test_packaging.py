@@ -31,7 +31,7 @@ STOREYS = """
     metrics retry
     clauses literals
     naming coercion
-    translate
+    constants output translate
     planner explain column
     keys index rows cache source lookup decorator
     runner
