@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lookupcache.decorator import cached
     from lookupcache.config import LookupConfig
     from lookupcache.connector import Connector, LookupRequest
+    from lookupcache.decorator import cached
     from lookupcache.errors import (
         ConnectorError,
         LookupCacheError,

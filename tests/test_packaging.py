@@ -122,11 +122,14 @@ def test_a_connector_imports_only_what_the_contract_offers(connector: Path) -> N
 
 
 def rooms_imported(path: Path) -> set[str]:
-    """Return the rooms of lookupcache that a file imports when it is loaded or later."""
-    return set(_rooms(ast.parse(path.read_text())))
+    """Return the rooms of lookupcache that a file imports, when it is loaded or later, but for types alone."""
+    tree = ast.parse(path.read_text())
+    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    for_types = [node for node in branches if ast.unparse(node.test) == "TYPE_CHECKING"]
+    return set(_rooms(tree)) - {name for node in for_types for name in _rooms(node)}
 
 
-def _rooms(tree: ast.Module) -> Iterator[str]:
+def _rooms(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (name.name.split(".")[1] for name in node.names if name.name.startswith("lookupcache."))
