@@ -121,15 +121,15 @@ def plain_udf(spark: Any, work: Workload) -> Way:
         return shared.value.get(key if len(key) > 1 else key[0])
 
     function = F.udf(look_up, "struct<name:string,country:string,salary:double,age:int>")
-    count = work.rows // 8
-    left = left_side(spark, work, count)
-    return Way("plain UDF", left.select("*", function(*KEYS[work.kind]).alias("m")).select("*", "m.*").drop("m"), count)
+    left = left_side(spark, work, work.rows)
+    joined = left.select("*", function(*KEYS[work.kind]).alias("m")).select("*", "m.*").drop("m")
+    return Way("plain UDF", joined, work.rows)
 
 
-def ours(spark: Any, work: Workload, cache: str) -> tuple[Way, Callable[[], None]]:
+def ours(spark: Any, work: Workload, cache: str, metrics: str = "auto") -> tuple[Way, Callable[[], None]]:
     """Return the lookup join, and what warms its cache."""
     options = {"connector": "bench.source:Customers", "keys": str(work.keys), "rows": str(work.matches)}
-    table = LookupTable("c", source.SCHEMA, {**options, **CACHES[cache]})
+    table = LookupTable("c", source.SCHEMA, {**options, **CACHES[cache], "lookup.metrics": metrics})
     condition = " AND ".join(f"l.{name} = c.{name}" for name in KEYS[work.kind])
 
     def join(left: Any) -> Any:
@@ -137,11 +137,39 @@ def ours(spark: Any, work: Workload, cache: str) -> tuple[Way, Callable[[], None
         return lookup_join(left, table, condition, "left", [*carried, *(f"c.{name}" for name in source.PAYLOAD)])
 
     warm = Way("warm", join(left_side(spark, work, work.rows, every_key=True)), work.keys)
-    return Way(cache, join(left_side(spark, work, work.rows)), work.rows), lambda: _ignored(warm.seconds())
+    name = cache if metrics == "auto" else metrics
+    return Way(name, join(left_side(spark, work, work.rows)), work.rows), lambda: _ignored(warm.seconds())
 
 
 def _ignored(_: object) -> None:
     return None
+
+
+def alternated(ways: list[Way], rounds: int, note: Callable[[int], None]) -> dict[str, list[float]]:
+    """Run the ways in turn, once to warm up and then round after round; return ns per left row."""
+    times: dict[str, list[float]] = {way.name: [] for way in ways}
+    for number in range(rounds + 1):
+        for way in ways:
+            taken = way.seconds() / way.rows * 1e9
+            if number:
+                times[way.name].append(taken)
+        note(number)
+    return times
+
+
+def cost_of_counting(spark: Any, rows: int, rounds: int, progress: Console) -> dict[str, float]:
+    """Return what each way to report metrics costs, as a share of the time without any."""
+    work = Workload("int", 100_000, 1, rows)
+    lookups = [ours(spark, work, "LRU", channel) for channel in ("off", "accumulator", "observe")]
+    for _, warm in lookups:
+        warm()
+    ways = [way for way, _ in lookups]
+    times = alternated(ways, rounds, lambda number: progress.print(f"  metrics: {number}/{rounds}", style="dim"))
+    return {
+        name: round(statistics.median(a / b - 1 for a, b in zip(taken, times["off"], strict=True)), 3)
+        for name, taken in times.items()
+        if name != "off"
+    }
 
 
 def measure(spark: Any, work: Workload, rounds: int, progress: Console) -> dict[str, Any]:
@@ -151,13 +179,7 @@ def measure(spark: Any, work: Workload, rounds: int, progress: Console) -> dict[
     ways += [plain_udf(spark, work)] if work.matches == 1 else []
     for _, warm in lookups:
         warm()
-    for way in ways:
-        way.seconds()
-    times: dict[str, list[float]] = {way.name: [] for way in ways}
-    for number in range(rounds):
-        progress.print(f"  {work.name}: round {number + 1} of {rounds}", style="dim")
-        for way in ways:
-            times[way.name].append(way.seconds() / way.rows * 1e9)
+    times = alternated(ways, rounds, lambda number: progress.print(f"  {work.name}: {number}/{rounds}", style="dim"))
     pairs = {name: [a / b for a, b in zip(times["limit"], taken, strict=True)] for name, taken in times.items()}
     return {
         "workload": {"key": work.kind, "keys": work.keys, "rows per key": work.matches, "left rows": work.rows},
@@ -176,9 +198,9 @@ def workloads(rows: int, *, quick: bool) -> list[Workload]:
     return [*works, *(Workload(kind, 100_000, 3, rows // 3) for kind in ("int", "string"))]
 
 
-def show(results: list[dict[str, Any]], console: Console) -> None:
-    """Print the table."""
-    table = Table(title="Left rows: ns each (ratio to the limit)")
+def show(results: list[dict[str, Any]], costs: dict[str, float], console: Console) -> None:
+    """Print the table, and how near the targets are."""
+    table = Table(title="ns per left row (speed ÷ the limit's)")
     names = ["limit", "broadcast", *CACHES, "plain UDF"]
     for column in ("key", "keys", "rows/key", *names):
         table.add_column(column, justify="left" if column == "key" else "right")
@@ -196,6 +218,8 @@ def show(results: list[dict[str, Any]], console: Console) -> None:
                 f"{work['key']}: LRU {reached:.2f} of the limit (wanted {wanted}), "
                 f"{faster:.1f} × the plain UDF (wanted 4)"
             )
+    for channel, cost in costs.items():
+        console.print(f"metrics by {channel}: {cost:+.1%} of the time without")
 
 
 def plot(results: list[dict[str, Any]], path: Path) -> None:
@@ -233,10 +257,11 @@ def main(rows: int, rounds: int, quick: bool, cores: int, out: Path) -> None:
     console = Console()
     spark = session(cores)
     results = [measure(spark, work, rounds, console) for work in workloads(rows, quick=quick)]
+    costs = cost_of_counting(spark, rows, 2 * rounds, console)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "join.json").write_text(json.dumps(results, indent=1))
+    (out / "join.json").write_text(json.dumps({"workloads": results, "cost of metrics": costs}, indent=1))
     plot(results, out / "join.png")
-    show(results, console)
+    show(results, costs, console)
     console.print(f"Wrote {out / 'join.json'} and {out / 'join.png'}.")
 
 
