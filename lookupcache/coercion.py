@@ -157,13 +157,10 @@ def key_sql(sql: str, left: str, right: str, common: str) -> str:
         return sql
     if common == right:
         return f"CAST({sql} AS {right.upper()})"
-    narrowed = f"TRY_CAST({sql} AS {right.upper()})"
+    # From the common type, not from the left one: Spark takes INT to FLOAT for lossless and drops that step.
     widened = sql if left == common else f"CAST({sql} AS {common.upper()})"
-    return f"CASE WHEN {_cast(narrowed, right, common)} = {_grouped(widened)} THEN {narrowed} END"
-
-
-def _cast(sql: str, source: str, target: str) -> str:
-    return sql if source == target else f"CAST({sql} AS {target.upper()})"
+    narrowed = f"TRY_CAST({widened} AS {right.upper()})"
+    return f"CASE WHEN CAST({narrowed} AS {common.upper()}) = {_grouped(widened)} THEN {narrowed} END"
 
 
 def _grouped(sql: str) -> str:

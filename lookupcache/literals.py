@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 import struct
 from decimal import Decimal, InvalidOperation
@@ -15,6 +16,8 @@ from lookupcache.expr import Literal, literal, python_value
 INTEGER_RANGES = {pa.int8(): 2**7, pa.int16(): 2**15, pa.int32(): 2**31, pa.int64(): 2**63}
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DOUBTFUL = re.compile(r"""(?<!\\)(?:\\\\)*\\[^'"\\]""")
+"""An escape that is more than a quoted quote or backslash."""
 _CASTS = {
     exp.DataType.Type.TINYINT: pa.int8(), exp.DataType.Type.SMALLINT: pa.int16(), exp.DataType.Type.INT: pa.int32(),
     exp.DataType.Type.BIGINT: pa.int64(), exp.DataType.Type.DOUBLE: pa.float64(), exp.DataType.Type.FLOAT: pa.float32(),
@@ -22,7 +25,7 @@ _CASTS = {
 }  # fmt: skip
 
 
-def read_literal(node: exp.Expression, text: str) -> Literal | None:
+def read_literal(node: exp.Expr, text: str) -> Literal | None:
     """Return the literal that a node is, or None where only Spark can tell its value.
 
     ``text`` is what the node was read from: an escape in it means that the two parsers may differ.
@@ -41,7 +44,7 @@ def read_literal(node: exp.Expression, text: str) -> Literal | None:
     if isinstance(node, exp.HexString):
         return _binary(str(node.this))
     if isinstance(node, exp.Literal) and node.is_string:
-        return None if "\\" in text else Literal(node.name, pa.string())
+        return None if _DOUBTFUL.search(text) else Literal(node.name, pa.string())
     if isinstance(node, exp.Literal):
         return _number(node.name)
     if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
@@ -56,7 +59,7 @@ def _number(text: str) -> Literal | None:
     if found is None:
         return None
     if found[2]:
-        return literal(float(text), pa.float64())
+        return literal(float(text), pa.float64()) if math.isfinite(float(text)) else None
     if text.lstrip("-").isdigit():
         for type_ in (pa.int32(), pa.int64()):
             if -INTEGER_RANGES[type_] <= int(text) < INTEGER_RANGES[type_]:

@@ -55,7 +55,7 @@ class Fragment:
     """An expression as it was written, as sqlglot reads it, and as a plan spells it."""
 
     text: str
-    tree: exp.Expression
+    tree: exp.Expr
     references: dict[int, Reference]
     sql: str
 
@@ -75,7 +75,7 @@ class Fragment:
         reference = self.reference(self.tree.unnest())
         return reference if reference and not reference.fields and isinstance(self.tree.unnest(), exp.Column) else None
 
-    def reference(self, node: exp.Expression) -> Reference | None:
+    def reference(self, node: exp.Expr) -> Reference | None:
         """Return what a column node of the tree refers to."""
         return self.references.get(id(node))
 
@@ -230,7 +230,7 @@ def struct_fields(type_: str) -> list[str]:
     return [field.split(":", 1)[0].strip("`") for field in fields]
 
 
-def _parsed(text: str) -> exp.Expression:
+def _parsed(text: str) -> exp.Expr:
     try:
         tree = sqlglot.parse_one(text, read="spark")
     except SqlglotError as error:
@@ -249,7 +249,7 @@ def _parsed(text: str) -> exp.Expression:
     return tree
 
 
-def _is_lambda_variable(node: exp.Expression, name: str) -> bool:
+def _is_lambda_variable(node: exp.Expr, name: str) -> bool:
     above = node.find_ancestor(exp.Lambda)
     while above is not None:
         if any(variable.name.lower() == name.lower() for variable in above.expressions):

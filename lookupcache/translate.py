@@ -20,12 +20,15 @@ from lookupcache.literals import convert, read_literal
 from lookupcache.naming import Fragment
 from lookupcache.schema import parse_type, type_name
 
-_COMPARISONS: dict[type[exp.Expression], str] = {
+_COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
     exp.NullSafeEQ: "<=>", exp.NullSafeNEQ: "not <=>",
 }  # fmt: skip
-_ARITHMETIC: dict[type[exp.Expression], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 T = TypeVar("T")
+_PARTS: dict[type[exp.Expr], str] = {
+    exp.StartsWith: "starts with", exp.EndsWith: "ends with", exp.Contains: "contains",
+}  # fmt: skip
 _MOST_ALTERNATIVES = 100
 
 Moment = Callable[[str, pa.DataType], Literal | None]
@@ -74,31 +77,31 @@ class _Translation:
     ansi: bool
     moment: Moment
 
-    def condition(self, node: exp.Expression) -> Expr:
+    def condition(self, node: exp.Expr) -> Expr:
         return _boolean(self.any(node))
 
-    def any(self, node: exp.Expression) -> Expr:
+    def any(self, node: exp.Expr) -> Expr:
         node = node.unnest()
         if (constant := read_literal(node, self.fragment.text)) is not None:
             return constant
         if (moment := self._written_moment(node)) is not None:
             return moment
         if type(node) in _COMPARISONS:
-            return self._compared(_COMPARISONS[type(node)], self.any(node.left), self.any(node.right))
+            return self._compared(_COMPARISONS[type(node)], self.any(node.this), self.any(node.expression))
         if type(node) in _ARITHMETIC:
-            return self._computed(_ARITHMETIC[type(node)], self.any(node.left), self.any(node.right))
+            return self._computed(_ARITHMETIC[type(node)], self.any(node.this), self.any(node.expression))
         handler = _HANDLERS.get(type(node))
         if handler is None:
             raise _NoTranslation
         return handler(self, node)
 
-    def _column(self, node: exp.Expression) -> Expr:
+    def _column(self, node: exp.Expr) -> Expr:
         reference = self.fragment.reference(node)
         if reference is None or reference.fields:
             raise _NoTranslation
         return _known(self.column(reference.side, reference.name))
 
-    def _written_moment(self, node: exp.Expression) -> Literal | None:
+    def _written_moment(self, node: exp.Expr) -> Literal | None:
         """Read ``TIMESTAMP '…'`` with the session's help."""
         if not isinstance(node, exp.Cast) or not isinstance(node.this, exp.Literal) or not node.this.is_string:
             return None
@@ -109,16 +112,16 @@ class _Translation:
 
     # ── logic ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _both(self, node: exp.Expression) -> Expr:
-        first, second = self.condition(node.left), self.condition(node.right)
+    def _both(self, node: exp.Expr) -> Expr:
+        first, second = self.condition(node.this), self.condition(node.expression)
         if can_fail(second):  # Spark may never get there; a worker would
             raise _NoTranslation
         return Call("and" if isinstance(node, exp.And) else "or", (first, second))
 
-    def _not(self, node: exp.Expression) -> Expr:
+    def _not(self, node: exp.Expr) -> Expr:
         return Call("not", (self.condition(node.this),))
 
-    def _is(self, node: exp.Expression) -> Expr:
+    def _is(self, node: exp.Expr) -> Expr:
         value = node.expression
         if isinstance(value, exp.Null):
             return Call("is null", (_typed(self.any(node.this)),))
@@ -136,13 +139,13 @@ class _Translation:
             return Call("not", (Call("<=>", (a, b)),))
         return Call(op, (a, b))
 
-    def _between(self, node: exp.Expression) -> Expr:
+    def _between(self, node: exp.Expr) -> Expr:
         if node.args.get("symmetric"):
             raise _NoTranslation
         value, low, high = (self.any(node.args[name]) for name in ("this", "low", "high"))
         return Call("and", (self._compared(">=", value, low), self._compared("<=", value, high)))
 
-    def _in(self, node: exp.Expression) -> Expr:
+    def _in(self, node: exp.Expr) -> Expr:
         value, items = self.any(node.this), [self.any(item) for item in node.expressions]
         if set(node.args) - {"this", "expressions"} and any(node.args.get(k) for k in ("query", "unnest", "field")):
             raise _NoTranslation
@@ -165,7 +168,7 @@ class _Translation:
             raise _NoTranslation
         return parse_type(whole)
 
-    def _like(self, node: exp.Expression) -> Expr:
+    def _like(self, node: exp.Expr) -> Expr:
         value, pattern = _typed(self.any(node.this)), node.expression.unnest()
         if not (pa.types.is_string(value.type) and isinstance(pattern, exp.Literal) and pattern.is_string):
             raise _NoTranslation
@@ -177,6 +180,13 @@ class _Translation:
         op = {(False, False): "=", (False, True): "starts with", (True, False): "ends with", (True, True): "contains"}
         like = Call(op[text.startswith("%"), text.endswith("%")], (value, Literal(inner, pa.string())))
         return Call("not", (like,)) if node.args.get("negate") else like
+
+    def _part(self, node: exp.Expr) -> Expr:
+        """Read startswith, endswith and contains."""
+        value, part = self.any(node.this), self.any(node.expression)
+        if not (pa.types.is_string(value.type) and _is_string(part)) or set(node.args) - {"this", "expression"}:
+            raise _NoTranslation
+        return Call(_PARTS[type(node)], (value, part))
 
     def _alike(self, a: Expr, b: Expr) -> tuple[Expr, Expr]:
         """Return both in the type in which Spark compares them."""
@@ -215,7 +225,7 @@ class _Translation:
         return Call(op, (_cast(a, type_), _cast(b, type_)), type_)
 
 
-_HANDLERS: dict[type[exp.Expression], Callable[[_Translation, exp.Expression], Expr]] = {
+_HANDLERS: dict[type[exp.Expr], Callable[[_Translation, exp.Expr], Expr]] = {
     exp.Column: _Translation._column,
     exp.And: _Translation._both,
     exp.Or: _Translation._both,
@@ -224,6 +234,9 @@ _HANDLERS: dict[type[exp.Expression], Callable[[_Translation, exp.Expression], E
     exp.Between: _Translation._between,
     exp.In: _Translation._in,
     exp.Like: _Translation._like,
+    exp.StartsWith: _Translation._part,
+    exp.EndsWith: _Translation._part,
+    exp.Contains: _Translation._part,
 }
 _WRITTEN_MOMENTS = {
     exp.DataType.Type.TIMESTAMPTZ: pa.timestamp("us", "UTC"),

@@ -1,0 +1,233 @@
+"""What the worker evaluates means what Spark means, on values that like to tell engines apart."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lookupcache import expr
+from lookupcache.clauses import substitute
+from lookupcache.constants import moment
+from lookupcache.naming import Fragment, LeftColumn, Scope
+from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, quote, type_name
+from lookupcache.translate import translate
+
+NAN, INF = float("nan"), float("inf")
+DAY, NIGHT = datetime(2020, 2, 29), datetime(1969, 12, 31, 23, 59, 59, 999999)
+ROWS = pa.table(
+    {
+        "b": pa.array([True, False, None, True, False, None, True, True], pa.bool_()),
+        "y": pa.array([0, 1, -1, 127, -128, None, 10, 3], pa.int8()),
+        "h": pa.array([0, 1, -1, 100, -100, None, 10, 3], pa.int16()),
+        "i": pa.array([0, 1, -1, 2**31 - 1, -(2**31), None, 10, 3], pa.int32()),
+        "g": pa.array([0, 1, -1, 2**63 - 1, -(2**63), None, 2**53 + 1, 3], pa.int64()),
+        "f": pa.array([0.0, -0.0, NAN, INF, -INF, None, 16777216.0, 0.1], pa.float32()),
+        "d": pa.array([-0.0, 0.0, NAN, -INF, 1e308, None, 9007199254740992.0, 0.1], pa.float64()),
+        "p": pa.array([Decimal(x) if x else None for x in ("0", "1.50", "-1.5", "999.99", "", "10", "0.05", "3")],
+                      pa.decimal128(5, 2)),
+        "q": pa.array([Decimal(x) if x else None for x in ("0", "1.5", "-1.5", "", "9999999999999999.9999", "10",
+                       "0.05", "9007199254740993")], pa.decimal128(20, 4)),
+        "s": pa.array(["", "a", "A", "a ", None, "é\U0001f600", "a%b", "\uffff"], pa.string()),
+        "x": pa.array([b"", b"a", b"\x00", b"\xff", None, b"ab", b"\x7f", b"\x80"], pa.binary()),
+        "t": pa.array([date(1, 1, 1), date(9999, 12, 31), None, date(2020, 2, 29), date(1969, 12, 31)] * 2,
+                      pa.date32()).slice(0, 8),
+        "z": pa.array([DAY, NIGHT, None, datetime(1970, 1, 1)] * 2, pa.timestamp("us")).cast(TIMESTAMP),
+        "n": pa.array([DAY, NIGHT, None, datetime(1970, 1, 1)] * 2, TIMESTAMP_NTZ),
+    }
+)  # fmt: skip
+LEFT = [LeftColumn(name, type_name(ROWS.schema.field(name).type)) for name in ROWS.column_names]
+SCOPE = Scope(LEFT, "c", ROWS.schema)
+
+NUMBERS = [
+    "0", "1", "-1", "10", "127", "128", "-128", "2147483648", "-9223372036854775808", "1.5", "10.50", "-0.05", "1e3",
+    "1.5e0", "-0.0e0", "1L", "2S", "3Y", "1.5BD", "2.5D", "1.5F", "99999999999999999999", "0.1", "1.10", "NULL",
+    "999.99",
+    "0.1D", "9007199254740993", "16777217", "CAST(3 AS BIGINT)", "(7)",
+]  # fmt: skip
+STRINGS = ["''", "'a'", "'A'", "'a '", r"'it\'s'", "'é'", r"'a\\b'", "'a%b'", "NULL", '"a"', "'\uffff'"]
+PATTERNS = ["'a%'", "'%a'", "'%a%'", "'a'", "'%'", "''", "'%%'", "'%é%'", "'_'", r"'a\%%'", "'a%b'"]
+WRITTEN = {
+    "b": ["TRUE", "FALSE", "NULL"],
+    "s": STRINGS,
+    "x": ["X'61'", "X''", "X'FF'", "NULL"],
+    "t": ["DATE'2020-02-29'", "'2020-02-29'", "DATE '0001-01-01'", "NULL", "CAST('1969-12-31' AS DATE)"],
+    "z": ["TIMESTAMP'2020-02-29 00:00:00'", "'1970-01-01 00:00:00'", "TIMESTAMP_LTZ '2020-02-29 00:00:00Z'", "NULL"],
+    "n": ["TIMESTAMP_NTZ'2020-02-29 00:00:00'", "'1970-01-01'", "NULL"],
+}
+GROUPS = [*(name for name in "yhigfdpq"), *"yhigfdpq", *"bsxtzn"]
+
+
+def condition(dice: random.Random, depth: int = 2) -> str:
+    """Draw a condition that Spark accepts."""
+    kind = dice.choice(["atom"] * 3 + ["and", "or", "not"]) if depth else "atom"
+    if kind == "not":
+        return f"NOT ({condition(dice, depth - 1)})"
+    if kind != "atom":
+        return f"({condition(dice, depth - 1)}) {kind.upper()} ({condition(dice, depth - 1)})"
+    column = dice.choice(GROUPS)
+    return dice.choice([_compare, _compare, _compare, _null, _between, _in, _like, _bare])(dice, column)
+
+
+def _side(dice: random.Random) -> str:
+    return dice.choice(["c.", "o."])
+
+
+def _operand(dice: random.Random, group: str) -> str:
+    if group in "yhigfdpq":
+        kind = dice.randrange(4)
+        if kind == 0:
+            return dice.choice(NUMBERS)
+        if kind == 1:
+            return f"({_side(dice)}h {dice.choice('+-*')} {dice.choice(['o.h', '3', '2L', '1.5e0', 'c.f', 'c.d'])})"
+        return _side(dice) + dice.choice("yhigfdpq")
+    return dice.choice([*WRITTEN[group], _side(dice) + group, _side(dice) + group])
+
+
+def _compare(dice: random.Random, group: str) -> str:
+    operator = dice.choice(["=", "<>", "<", "<=", ">", ">=", "<=>", "!=", "=="])
+    return f"{_side(dice)}{group} {operator} {_operand(dice, group)}"
+
+
+def _null(dice: random.Random, group: str) -> str:
+    return f"{_side(dice)}{group} IS {dice.choice(['', 'NOT '])}NULL"
+
+
+def _between(dice: random.Random, group: str) -> str:
+    return (
+        f"{_side(dice)}{group} {dice.choice(['', 'NOT '])}BETWEEN {_operand(dice, group)} AND {_operand(dice, group)}"
+    )
+
+
+def _in(dice: random.Random, group: str) -> str:
+    values = [dice.choice(WRITTEN.get(group, NUMBERS)) for _ in range(dice.randrange(1, 4))]
+    return f"{_side(dice)}{group} {dice.choice(['', 'NOT '])}IN ({', '.join(values)})"
+
+
+def _like(dice: random.Random, _group: str) -> str:
+    if dice.random() < 0.3:
+        return f"{dice.choice(['startswith', 'endswith', 'contains'])}(c.s, {dice.choice(STRINGS)})"
+    return f"c.s {dice.choice(['', 'NOT '])}LIKE {dice.choice(PATTERNS)}"
+
+
+def _bare(dice: random.Random, _group: str) -> str:
+    return dice.choice(["c.b", "o.b", "NOT c.b", "c.b IS TRUE", "c.b IS NOT FALSE", "TRUE", "NULL"])
+
+
+class Session:
+    """Spark as the planner asks it."""
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = spark
+
+    def types(self, expressions: list[str]) -> list[str]:
+        return [self.spark.sql(f"SELECT {sql} AS v").schema[0].dataType.simpleString() for sql in expressions]
+
+    def fold(self, expressions: list[str]) -> list[Any]:
+        return [self.spark.sql(f"SELECT {sql} AS v").first()[0] for sql in expressions]
+
+
+@contextmanager
+def mode(spark: Any, *, ansi: bool) -> Iterator[None]:
+    """Run with or without ANSI, then as before."""
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", str(ansi).lower())
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+def column(side: expr.Side, name: str) -> expr.Column:
+    return expr.Column(side, name, ROWS.schema.field(name).type)
+
+
+def worker(node: expr.Expr) -> list[Any]:
+    found = expr.evaluate(node, lambda column: ROWS.column(column.name))
+    return [found.as_py()] * ROWS.num_rows if isinstance(found, pa.Scalar) else found.to_pylist()
+
+
+def answers(spark: Any, fragments: list[Fragment]) -> list[list[Any]]:
+    rows = spark.createDataFrame(ROWS)
+    columns = [substitute(fragment.sql, lambda _side, name: quote(name)) for fragment in fragments]
+    table = rows.selectExpr(*(f"{sql} AS v{number}" for number, sql in enumerate(columns))).toArrow()
+    return [column.to_pylist() for column in table.columns]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ansi", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_answers_as_spark_does(spark: Any, seed: int, ansi: bool) -> None:
+    dice = random.Random(seed)
+    with mode(spark, ansi=ansi):
+        session = Session(spark)
+        known: dict[tuple[str, str], expr.Literal | None] = {}
+
+        def at(text: str, type_: pa.DataType) -> expr.Literal | None:
+            key = text, str(type_)
+            if key not in known:
+                known[key] = moment(session, text, type_)
+            return known[key]
+
+        fragments = [SCOPE.read(condition(dice)) for _ in range(300)]
+        translated = [translate(fragment, column, ansi=ansi, moment=at) for fragment in fragments]
+        pairs = [(f, node) for f, node in zip(fragments, translated, strict=True) if node is not None]
+        expected = answers(spark, [fragment for fragment, _ in pairs])
+    wrong = [
+        (fragment.text, expr.to_text(node), theirs, worker(node))
+        for (fragment, node), theirs in zip(pairs, expected, strict=True)
+        if theirs != worker(node)
+    ]
+    assert not wrong, wrong[0]
+    assert len(pairs) > 150
+
+
+@pytest.mark.parametrize("text", [
+    "sqrt(c.d) > 2", "c.s > 1", "c.i = '1'", "c.p + 1 > 2", "c.d > c.q", "c.z > c.t", "c.z = c.n", "c.s LIKE 'a_'",
+    r"c.s LIKE 'a\%'", "c.s ILIKE 'a%'", "c.s || 'a' = 'ab'", "CASE WHEN c.b THEN c.b END", "c.i % 2 = 0",
+    "c.i / 2 = 1", "c.s RLIKE 'a'", r"c.s = 'a\nb'", "c.t > '2020-1-1'", "c.t = DATE'today'", "c.b AND c.i + 1 > 2",
+    "c.i IN (1, '2')",
+    "c.i IN (1, o.i)", "c.t = '2020-02-30'", "now() > c.z", "c.b = 1", "c.s COLLATE UTF8_LCASE = 'a'", "-c.f = 1",
+    "coalesce(c.b, TRUE)", "current_date = c.t", "c.i", "c.d + c.p > 1", "c.f > 1e400", "c.i LIKE '1%'",
+])  # fmt: skip
+def test_what_might_differ_is_left_to_spark(text: str) -> None:
+    assert translate(SCOPE.read(text), column) is None
+
+
+def test_arithmetic_is_left_to_spark_without_ansi() -> None:
+    fragment = SCOPE.read("c.i + 1 > 2")
+    assert translate(fragment, column, ansi=True) is not None
+    assert translate(fragment, column, ansi=False) is None
+
+
+def test_an_overflow_is_an_error_as_under_ansi() -> None:
+    node = translate(SCOPE.read("c.i + 1 > 2"), column)
+    assert node is not None
+    with pytest.raises(pa.ArrowInvalid, match="overflow"):
+        worker(node)
+
+
+@pytest.mark.parametrize(("text", "type_", "value"), [
+    ("10", pa.int32(), 10), ("-2147483648", pa.int32(), -(2**31)), ("3000000000", pa.int64(), 3000000000),
+    ("10.50", pa.decimal128(4, 2), "10.50"), ("0.05", pa.decimal128(2, 2), "0.05"), ("1e3", pa.float64(), 1000.0),
+    ("99999999999999999999", pa.decimal128(20, 0), "99999999999999999999"), ("1.0D", pa.float64(), 1.0),
+    ("5L", pa.int64(), 5), ("1.5BD", pa.decimal128(2, 1), "1.5"), ("X'4'", pa.binary(), "BA=="),
+    ("'a'", pa.string(), "a"),
+    ("DATE'2020-02-29'", pa.date32(), "2020-02-29"), ("TRUE", pa.bool_(), True), ("NULL", pa.null(), None),
+])  # fmt: skip
+def test_literals_have_sparks_types(text: str, type_: pa.DataType, value: object) -> None:
+    from lookupcache.literals import read_literal
+
+    assert read_literal(SCOPE.read(text).tree, text) == expr.Literal(value, type_)  # type: ignore[arg-type]
+
+
+def test_a_timestamp_needs_the_session() -> None:
+    fragment = SCOPE.read("c.z > TIMESTAMP'2020-02-29 00:00:00'")
+    assert translate(fragment, column) is None
+    assert translate(fragment, column, moment=lambda _text, type_: expr.Literal(0, type_)) is not None
