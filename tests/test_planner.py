@@ -1,0 +1,350 @@
+"""Conditions in, plans out: golden files, the places of conjuncts, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lookupcache import expr
+from lookupcache.config import LookupConfig
+from lookupcache.connector import Connector
+from lookupcache.errors import PlanError, SchemaError
+from lookupcache.explain import explain
+from lookupcache.plan import LookupPlan
+from lookupcache.planner import LeftColumn, join_type, plan_join, substitute
+from lookupcache.table import LookupTable
+
+GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
+TYPES = {
+    "l.`age` + 1": "int",
+    "l.`age` + 10": "int",
+    "upper(l.`name`)": "string",
+    "l.`addr`.zip": "int",
+    "l.`addr`.city": "string",
+}
+VALUES = {"current_timezone()": "UTC", "unix_micros(CAST('2020-01-01' AS TIMESTAMP))": 1577836800000000}
+LEFT = [
+    LeftColumn("id", "bigint"), LeftColumn("age", "int"), LeftColumn("name", "string"), LeftColumn("rate", "float"),
+    LeftColumn("addr", "struct<city:string,zip:int>"), LeftColumn("at", "timestamp"), LeftColumn("void", "void"),
+]  # fmt: skip
+RIGHT = (
+    "id BIGINT, age INT, label STRING, salary DOUBLE, day DATE, ts TIMESTAMP, price DECIMAL(10,2), tags ARRAY<STRING>"
+)
+
+
+class Known:
+    """An analyst that knows a few answers, and fails for all others."""
+
+    def types(self, expressions: Sequence[str]) -> list[str]:
+        return [TYPES[sql] for sql in expressions]
+
+    def fold(self, expressions: Sequence[str]) -> list[Any]:
+        return [VALUES[sql] for sql in expressions]
+
+
+class Accepting(Connector):
+    """A source that filters by comparisons of age."""
+
+    def lookup(self, request: Any, keys: Any) -> pa.Table:
+        raise AssertionError
+
+    def accept(self, filters: Sequence[expr.Expr]) -> Sequence[expr.Expr]:
+        return [f for f in filters if {column.name for column in expr.columns_of(f)} == {"age"}]
+
+
+def table(schema: str = RIGHT, name: str = "c", **options: str) -> LookupTable:
+    return LookupTable(name, schema, {"connector": f"{__name__}:Accepting", **options})
+
+
+def plan(on: Any, how: str = "inner", **rest: Any) -> LookupPlan:
+    default = ["o.id"] if how in ("semi", "anti") else ["o.id", "c.label"]
+    rest = {"select": default, "analyst": Known()} | rest
+    return plan_join(rest.pop("left", LEFT), rest.pop("table", table()), on=on, how=how, **rest)
+
+
+def places(found: LookupPlan) -> dict[str, str]:
+    return {conjunct.text: f"{conjunct.place}/{conjunct.evaluator}" for conjunct in found.conjuncts}
+
+
+# ── golden files ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_golden(path: Path) -> dict[str, str]:
+    """Return the parts of a golden file: each begins with a line ``-- name``."""
+    parts: dict[str, str] = {}
+    for part in path.read_text().split("\n-- ")[0:]:
+        name, _, text = part.removeprefix("-- ").partition("\n")
+        parts[name.strip()] = text.strip()
+    return parts
+
+
+def planned(parts: dict[str, str]) -> LookupPlan:
+    left = [LeftColumn(*line.strip().split(" ", 1)) for line in parts["left"].splitlines()]
+    options = dict(line.split(" = ", 1) for line in parts.get("options", "").splitlines())
+    on = parts["on"].split(", ") if parts.get("using") == "yes" else parts["on"]
+    return plan_join(
+        left,
+        table(parts["table"].replace("\n", " "), **options),
+        on=on,
+        how=parts.get("how", "inner"),
+        where=parts.get("where"),
+        select=parts["select"].splitlines() if "select" in parts else None,
+        analyst=Known(),
+    )
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_golden(path: Path) -> None:
+    parts = read_golden(path)
+    found = planned(parts)
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in found.to_json().items()]
+    results = {"explain": _anonymous(explain(found)), "plan": _anonymous("\n".join(lines))}
+    if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN"):
+        path.write_text("\n\n".join(f"-- {name}\n{text}" for name, text in (parts | results).items()) + "\n")
+    assert read_golden(path) == parts | results
+    assert LookupPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def _anonymous(text: str) -> str:
+    """Leave out hashes, which depend on where the connector's class lies."""
+    return re.sub(r"[0-9a-f]{32}", "…", text)
+
+
+def test_there_are_golden_files() -> None:
+    assert len(GOLDEN) >= 10
+
+
+# ── places ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("on", "expected"), [
+    ("o.id = c.id", "field key/source"),
+    ("c.id = o.id", "field key/source"),
+    ("(o.id) == (c.id)", "field key/source"),
+    ("o.age + 1 = c.age", "field key/source"),
+    ("current_date() = c.day", "field key/source"),
+    ("c.age = 10", "constant key/source"),
+    ("10 = c.age", "constant key/source"),
+    ("c.age IS NULL", "calc/source"),
+    ("c.age > 18", "calc/source"),
+    ("c.label LIKE 'a%'", "calc/worker"),
+    ("c.age = c.id", "calc/worker"),
+    ("c.age <=> 10", "calc/source"),
+    ("sqrt(c.salary) > 2", "residual/spark"),
+    ("c.ts < current_timestamp()", "residual/spark"),
+    ("mystery(c.age)", "residual/spark"),
+    ("o.age = c.age + 10", "residual/worker"),
+    ("o.age < c.age OR c.age = 3", "residual/worker"),
+    ("o.age <=> c.age", "residual/worker"),
+    ("o.name = c.tags[0]", "residual/spark"),
+    ("o.age > 3", "pre-filter/spark"),
+    ("1 = 0", "pre-filter/spark"),
+    ("NULL", "pre-filter/spark"),
+    ("exists(array(1, 2), x -> x > o.age)", "pre-filter/spark"),
+])  # fmt: skip
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_each_conjunct_has_its_place(on: str, expected: str, how: str) -> None:
+    TYPES["current_date()"] = "date"
+    found = plan(f"o.at = c.ts AND ({on})", how)
+    assert list(places(found).values()) == ["field key/source", expected]
+    assert found.fingerprint == LookupPlan.from_json(found.to_json()).fingerprint
+
+
+def test_the_first_expression_for_a_column_is_its_key() -> None:
+    found = plan("o.id = c.id AND o.age = c.id AND c.id = o.id AND c.id = 7")
+    assert list(places(found).values()) == ["field key/source", "residual/worker", "field key/source", "calc/worker"]
+    assert [key.sql for key in found.keys] == ["l.`id`"]
+
+
+def test_a_second_constant_filters() -> None:
+    found = plan("o.id = c.id AND c.age = 10 AND c.age = 11 AND c.age = 10")
+    assert [c.place for c in found.conjuncts] == ["field key", "constant key", "calc", "constant key"]
+
+
+def test_constants_alone_give_a_key() -> None:
+    found = plan("c.age = 10 AND c.label = 'it is' AND c.salary = 3")
+    assert [key.sql for key in found.keys] == ["CAST(10 AS INT)"]
+    assert [constant.column for constant in found.constants] == ["label", "salary"]
+
+
+@pytest.mark.parametrize(("on", "value"), [
+    ("c.age = 10", 10), ("c.age = 10.0", 10), ("c.id = 3000000000", 3000000000), ("c.salary = 10", 10.0),
+    ("c.salary = 0.1", 0.1), ("c.price = 5", "5.00"), ("c.price = 1.5", "1.50"), ("c.label = 'x'", "x"),
+    ("c.day = '2020-02-29'", "2020-02-29"), ("c.day = DATE'2020-02-29'", "2020-02-29"),
+    ("c.ts = '2020-01-01'", 1577836800000000),
+])  # fmt: skip
+def test_a_constant_has_the_columns_type(on: str, value: object) -> None:
+    [constant] = plan(f"o.at = c.ts AND {on}" if "c.ts" not in on else f"o.id = c.id AND {on}").constants
+    assert constant.value.value == value
+
+
+@pytest.mark.parametrize("on", ["c.age = NULL", "c.age = 10.5", "c.age = 3000000000", "c.price = 1.555"])
+def test_a_constant_without_counterpart_matches_nothing(on: str) -> None:
+    assert plan(f"o.id = c.id AND {on}", "left").never
+
+
+def test_a_key_without_type_matches_nothing() -> None:
+    assert plan("o.void = c.id").keys[0].sql == "CAST(l.`void` AS BIGINT)"
+
+
+def test_only_what_is_needed_is_cached() -> None:
+    found = plan("o.id = c.id AND c.salary > 10 AND c.age < o.age", select=["o.name", "c.price * 2 AS twice"])
+    assert found.columns == ("age", "price")
+    assert found.left_columns == ("age", "name")
+    assert plan("o.id = c.id", "semi").columns == ()
+
+
+def test_where_filters_the_left_side_first_and_the_rest_after() -> None:
+    found = plan("o.id = c.id", "left", where="o.age > 1 AND c.salary > 2 AND rand() < 0.5")
+    assert found.left_filter == ("l.`age` > 1",)
+    assert found.filter_after == ("r.`salary` > 2", "rand() < 0.5")
+    assert found.columns == ("label", "salary")
+
+
+def test_where_joins_the_condition_of_an_inner_join() -> None:
+    assert places(plan("o.id = c.id WHERE c.age > 2 AND o.age > 1", where="c.label = 'x'")) == {
+        "o.id = c.id": "field key/source",
+        "c.age > 2": "calc/source",
+        "o.age > 1": "pre-filter/spark",
+        "c.label = 'x'": "constant key/source",
+    }
+
+
+def test_names_join_by_name_and_stand_once_in_the_result() -> None:
+    found = plan(["ID"], "left", select=None, left=LEFT[:1], table=table("id BIGINT, x INT"))
+    assert [(o.name, o.sql) for o in found.output] == [("id", "l.`id`"), ("x", "r.`x`")]
+    assert places(found) == {"id = c.id": "field key/source"}
+
+
+@pytest.mark.parametrize("left", ["timestamp_ntz", "date", "timestamp"])
+def test_moments_are_keys(left: str) -> None:
+    found = plan("o.m = c.ts", left=[LeftColumn("id", "bigint"), LeftColumn("m", left)])
+    assert found.keys[0].sql == ("l.`m`" if left == "timestamp" else "CAST(l.`m` AS TIMESTAMP)")
+
+
+def test_joins_that_differ_in_constants_or_filters_share_no_cache() -> None:
+    conditions = ["o.id = c.id", "o.id = c.id AND c.age = 1", "o.id = c.id AND c.age = 2", "o.id = c.id AND c.age > 1",
+                  "o.id = c.id AND c.salary > 1", "o.id = c.id AND c.salary > 2"]  # fmt: skip
+    assert len({plan(on).fingerprint for on in conditions}) == len(conditions)
+    assert plan("o.id = c.id").fingerprint == plan("o.age = c.id AND o.age > 3", "left").fingerprint
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("text", "sql"), [
+    ("o.id", "l.`id`"), ("C.LABEL", "r.`label`"), ("label", "r.`label`"), ("name", "l.`name`"),
+    ("addr.zip", "l.`addr`.zip"),
+    ("o.addr.zip", "l.`addr`.zip"), ("db.o.addr.zip", "l.`addr`.zip"), ("`o`.`name`", "l.`name`"), ("AT", "l.`at`"),
+    ("exists(c.tags, x -> x = o.name AND name = x)", "exists(r.`tags`, x -> x = l.`name` AND l.`name` = x)"),
+    ("c.label = 'c.label'", "r.`label` = 'c.label'"), ("current_date", "current_date"), ("c.tags[0]", "r.`tags`[0]"),
+    ("transform(c.tags, (id, age) -> id)", "transform(r.`tags`, (id, age) -> id)"),
+    ("x.y.z.addr.city", "l.`addr`.city"),
+])  # fmt: skip
+def test_names_find_their_column(text: str, sql: str) -> None:
+    found = plan("o.id = c.id", select=[f"{text} AS v"])
+    assert found.output[0].sql == sql
+
+
+def test_a_struct_named_as_the_table_yields_to_it() -> None:
+    left = [LeftColumn("c", "struct<id:int,only:int>"), LeftColumn("id", "bigint")]
+    found = plan("o.id = c.id AND c.only = 3", left=left)
+    assert found.pre_filter == ("l.`c`.only = 3",)
+    assert found.keys[0].column == "id"
+
+
+def test_case_tells_names_apart_where_the_session_says_so() -> None:
+    left = [LeftColumn("ID", "bigint"), LeftColumn("id", "int")]
+    assert plan("o.ID = c.id", left=left, case_sensitive=True).keys[0].sql == "l.`ID`"
+    with pytest.raises(SchemaError, match="2 columns named 'ID'"):
+        plan("o.ID = c.id", left=left)
+
+
+def test_a_column_that_stands_twice_hurts_only_where_it_is_used() -> None:
+    left = [LeftColumn("id", "bigint"), LeftColumn("x", "int"), LeftColumn("x", "int")]
+    assert plan("o.id = c.id", left=left).left_columns == ("id",)
+    with pytest.raises(SchemaError, match="2 columns named 'x'"):
+        plan("o.id = c.id", left=left, select=None)
+
+
+def test_substitute_leaves_strings_and_fields_alone() -> None:
+    sql = "l.`a``b`.`l` = r.`x` AND 'l.`a`' <> s.l.`x`"
+    assert substitute(sql, lambda side, name: f"<{side}:{name}>") == "<l:a`b>.`l` = <r:x> AND 'l.`a`' <> s.l.`x`"
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("on", "rest", "message"), [
+    ("age = c.age", {}, "Column 'age' is ambiguous: the left side has 'age', and table 'c' has 'age'"),
+    ("o.idd = c.id", {}, "Did you mean 'id'"),
+    ("o.id = c.idd", {}, "Table 'c' has no column 'idd'"),
+    ("o.id = salry", {}, "There is no column 'salry'"),
+    ("o.name = c.id", {}, "o.name is STRING and c.id is BIGINT.*\\n\\nHint: .*CAST\\(o.name AS BIGINT\\) = c.id"),
+    ("o.id = c.salary", {}, "o.id is BIGINT and c.salary is DOUBLE"),
+    ("o.id = c.id AND c.age = '10'", {}, "'10' is STRING and c.age is INT"),
+    ("o.id = c.id AND c.id = 1.5D", {}, "1.5D is DOUBLE and c.id is BIGINT"),
+    ("o.age < c.age", {}, "gives no key for table 'c'"),
+    ("o.tags = c.tags", {"left": [*LEFT, LeftColumn("tags", "array<string>")]}, "gives no key"),
+    ("", {}, "'on' is empty"),
+    ([], {}, "empty list"),
+    (["idd"], {}, "no column 'idd'"),
+    (["salary"], {}, "left side has no column 'salary'"),
+    (["name"], {}, "Table 'c' has no column 'name'"),
+    ("o.id = c.id AND rand() > 0.5", {}, "rand\\(\\), whose value changes"),
+    ("o.id = c.id AND c.label = uuid()", {}, "uuid\\(\\)"),
+    ("o.id = (SELECT max(id) FROM x)", {}, "sub-query"),
+    ("o.id IN (SELECT id FROM x)", {}, "sub-query"),
+    ("max(o.id) = c.id", {}, "aggregate or window"),
+    ("row_number() OVER (ORDER BY o.id) = c.id", {}, "aggregate or window"),
+    ("o.id = = c.id", {}, "can be read"),
+    ("o.id = c.id", {"how": "right"}, "cannot be a 'right' join"),
+    ("o.id = c.id", {"how": "full_outer"}, "cannot be a 'full_outer' join"),
+    ("o.id = c.id", {"how": "cross"}, "DataFrame.crossJoin"),
+    ("o.id = c.id", {"how": "innr"}, "Did you mean 'inner'"),
+    ("o.id = c.id", {"select": ["o.id", "c.id"]}, "two columns named 'id'.*\\n\\nHint: .*c.id AS c_id"),
+    ("o.id = c.id", {"select": ["o.id + 1"]}, "has no name"),
+    ("o.id = c.id", {"select": []}, "selects nothing"),
+    ("o.id = c.id", {"select": "id"}, "Give a list"),
+    ("o.id = c.id", {"select": None}, "two columns named 'id'"),
+    ("o.id = c.id", {"how": "semi", "select": ["c.label"]}, "of which a semi join keeps nothing"),
+    ("o.id = c.id", {"how": "anti", "select": ["c.*"]}, "of which a anti join keeps nothing"),
+    ("o.id = c.id", {"how": "semi", "where": "c.age > 1"}, "Move it to the join's ON"),
+    ("o.id = c.id", {"select": ["addr.*"]}, "Name the fields"),
+    ("o.id = c.id AND exists(c.tags, l -> l = 'x')", {}, "lambda variable"),
+    ("o.id = c.id AND count(*) > 1", {}, "aggregate or window"),
+])  # fmt: skip
+def test_what_cannot_be_planned_says_why(on: Any, rest: dict[str, Any], message: str) -> None:
+    with pytest.raises((PlanError, SchemaError), match=f"(?s){message}"):
+        plan(on, **rest)
+
+
+@pytest.mark.parametrize(("word", "how"), [
+    ("INNER", "inner"), ("left", "left"), ("left_outer", "left"), ("leftouter", "left"), ("left semi", "semi"),
+    ("leftsemi", "semi"), ("semi", "semi"), ("left_anti", "anti"), ("leftanti", "anti"), ("anti", "anti"),
+])  # fmt: skip
+def test_sparks_words_for_joins(word: str, how: str) -> None:
+    assert join_type(word) == how
+
+
+def test_explain_shows_no_secret() -> None:
+    found = plan("o.id = c.id", table=table(password="hush", url="x://ann:hush@db"))
+    assert "hush" not in explain(found) + str(found) + json.dumps(found.to_json())
+
+
+def test_explain_shows_the_caches_limits() -> None:
+    config = LookupConfig(cache="TTL", max_bytes="64 mb", expire_after_write="10 min", missing_key=False, max_retries=0)
+    text = explain(
+        LookupPlan(table="c", connector="sql", source="", schema=table().schema, how="inner", keys=(), config=config)
+    )
+    for shown in ("TTL", "67,108,864", "10 min", "forgotten", "none"):
+        assert shown in text
