@@ -121,20 +121,21 @@ def evaluate(expr: Expr, resolve: Callable[[Column], Values]) -> Values:
     arguments = [evaluate(argument, resolve) for argument in expr.args]
     if expr.op == "cast":
         return pc.cast(arguments[0], expr.type, safe=False)
-    floating = pa.types.is_floating(expr.args[0].type)
+    floating = any(pa.types.is_floating(argument.type) for argument in expr.args)
     function = _FLOAT_ORDER.get(expr.op) if floating else None
     return (function or OPERATORS[expr.op])(*arguments)
 
 
 def keep(table: pa.Table, conjuncts: Sequence[Expr]) -> pa.Table:
     """Return the rows of a lookup table's answer for which every conjunct is true (not false, not null)."""
-    for conjunct in conjuncts:
-        mask = evaluate(conjunct, lambda column: table.column(column.name))
-        if isinstance(mask, pa.Scalar):
-            table = table if mask.as_py() else table.slice(0, 0)
-        else:
-            table = table.filter(mask)
-    return table
+    return functools.reduce(_keep, conjuncts, table)
+
+
+def _keep(table: pa.Table, conjunct: Expr) -> pa.Table:
+    mask = evaluate(conjunct, lambda column: table.column(column.name))
+    if isinstance(mask, pa.Scalar):
+        return table if mask.as_py() else table.slice(0, 0)
+    return table.filter(mask)
 
 
 def columns_of(expr: Expr) -> Iterator[Column]:
@@ -180,7 +181,7 @@ def to_text(expr: Expr) -> str:
         return name if expr.side == "right" else f"left.{name}"
     if isinstance(expr, Literal):
         return literal_text(expr)
-    words = [_nested(argument) for argument in expr.args]
+    words = [_nested(argument, bare=expr.op in ("and", "or", "not")) for argument in expr.args]
     if expr.op == "cast":
         return f"CAST({to_text(expr.args[0])} AS {type_name(expr.type).upper()})"
     if expr.op == "is null":
@@ -212,9 +213,12 @@ def literal_text(node: Literal) -> str:
     return str(value)
 
 
-def _nested(expr: Expr) -> str:
+def _nested(expr: Expr, *, bare: bool) -> str:
+    """Return an argument's text, in parentheses where it needs them; ``bare`` says that a comparison does not."""
     text = to_text(expr)
-    return f"({text})" if isinstance(expr, Call) and expr.op in ("and", "or", "+", "-", "*") else text
+    if not isinstance(expr, Call) or expr.op == "cast":
+        return text
+    return text if bare and expr.op not in ("and", "or", "+", "-", "*") else f"({text})"
 
 
 def _null_safe_equal(equal: Callable[[Values, Values], Values], a: Values, b: Values) -> Values:
@@ -235,7 +239,7 @@ def _float_less(a: Values, b: Values) -> Values:
 
 
 def _float_less_equal(a: Values, b: Values) -> Values:
-    return pc.or_kleene(pc.less_equal(a, b), _nan(b))
+    return pc.invert(_float_less(b, a))
 
 
 def _swapped(function: Callable[[Values, Values], Values]) -> Callable[[Values, Values], Values]:
