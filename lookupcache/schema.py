@@ -95,6 +95,8 @@ def parse_type(text: str) -> pa.DataType:
     """
     try:
         return _arrow(exp.DataType.build(text, dialect="spark"))
+    except SchemaError:
+        raise
     except (SqlglotError, ValueError) as error:
         raise SchemaError(f"{text!r} is not a type.") from error
 
@@ -149,9 +151,7 @@ def as_schema(schema: str | pa.Schema | Any) -> pa.Schema:
     if isinstance(schema, pa.Schema):
         return check_names(pa.schema([f.with_type(parse_type(type_name(f.type))) for f in schema]))
     if hasattr(schema, "fields"):
-        return check_names(
-            pa.schema([pa.field(f.name, parse_type(f.dataType.simpleString()), f.nullable) for f in schema.fields])
-        )
+        return check_names(pa.schema([pa.field(f.name, _from_spark(f.dataType), f.nullable) for f in schema.fields]))
     raise SchemaError(
         f"A schema is DDL text, a pyarrow.Schema or a StructType, not {type(schema).__name__}.",
         hint="Write it as text: 'id BIGINT, name STRING'.",
@@ -171,21 +171,40 @@ def _field(definition: exp.Expression) -> pa.Field:
     return pa.field(definition.name, _arrow(definition.args["kind"]), exp.NotNullColumnConstraint not in kinds)
 
 
+def _from_spark(type_: Any) -> pa.DataType:
+    """Read a pyspark DataType; its own text does not quote the names in a struct."""
+    if hasattr(type_, "fields"):
+        return pa.struct([(member.name, _from_spark(member.dataType)) for member in type_.fields])
+    if hasattr(type_, "keyType"):
+        return pa.map_(_from_spark(type_.keyType), _from_spark(type_.valueType))
+    if hasattr(type_, "elementType"):
+        return pa.list_(_from_spark(type_.elementType))
+    return parse_type(type_.simpleString())
+
+
 def _arrow(kind: exp.DataType) -> pa.DataType:
     this, inner = kind.this, kind.expressions
     if this in _TYPES:
         return _TYPES[this]
     if this == exp.DataType.Type.DECIMAL:
-        numbers = [int(parameter.name) for parameter in inner]
-        return pa.decimal128(*(numbers or [10, 0])) if len(numbers) != 1 else pa.decimal128(numbers[0], 0)
+        return _decimal(*(int(parameter.name) for parameter in inner))
     if this == exp.DataType.Type.ARRAY and inner:
         return pa.list_(_arrow(inner[0]))
     if this == exp.DataType.Type.MAP and len(inner) == 2:
         return pa.map_(_arrow(inner[0]), _arrow(inner[1]))
     if this == exp.DataType.Type.STRUCT and inner:
-        return pa.struct([_field(member) for member in inner])
+        return pa.struct([_field(member).with_nullable(True) for member in inner])
     raise SchemaError(
         f"Type {kind.sql(dialect='spark')} is not supported.",
         hint="Known types: BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, "
         "BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, ARRAY<…>, MAP<…>, STRUCT<…>.",
     )
+
+
+def _decimal(precision: int = 10, scale: int = 0) -> pa.DataType:
+    if not 0 <= scale <= precision <= 38 or not precision:
+        raise SchemaError(
+            f"Type DECIMAL({precision},{scale}) is not supported.",
+            hint="The precision is from 1 to 38, and the scale from 0 to the precision.",
+        )
+    return pa.decimal128(precision, scale)

@@ -1,0 +1,117 @@
+"""Schemas as DDL text, as Arrow and as Spark's types."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types as spark_types
+
+from lookupcache.errors import SchemaError
+from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, as_schema, parse_ddl, parse_type, to_ddl, type_name
+
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+PLAIN = st.sampled_from(
+    [
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+        *(pa.string(), pa.binary(), pa.date32(), TIMESTAMP, TIMESTAMP_NTZ),
+    ]
+)
+DECIMALS = st.integers(1, 38).flatmap(lambda p: st.builds(pa.decimal128, st.just(p), st.integers(0, p)))
+TYPES = st.recursive(
+    PLAIN | DECIMALS,
+    lambda inner: (
+        st.builds(pa.list_, inner)
+        | st.builds(pa.map_, inner, inner)
+        | st.lists(st.tuples(NAMES, inner), min_size=1, max_size=3).map(pa.struct)
+    ),
+    max_leaves=5,
+)
+SCHEMAS = st.lists(
+    st.builds(pa.field, NAMES, TYPES, st.booleans()), min_size=1, max_size=5, unique_by=lambda field: field.name.lower()
+).map(pa.schema)
+
+
+@given(SCHEMAS)
+def test_a_schema_goes_through_text_unchanged(schema):
+    assert parse_ddl(to_ddl(schema)) == schema
+    assert as_schema(schema) == schema
+
+
+@given(TYPES)
+def test_a_type_goes_through_its_name_unchanged(type_):
+    assert parse_type(type_name(type_)) == type_
+
+
+@pytest.mark.parametrize(
+    ("text", "type_"),
+    [
+        ("LONG", pa.int64()),
+        ("INTEGER", pa.int32()),
+        ("SMALLINT", pa.int16()),
+        ("BYTE", pa.int8()),
+        ("REAL", pa.float32()),
+        ("VARCHAR(20)", pa.string()),
+        ("DECIMAL", pa.decimal128(10, 0)),
+        ("NUMERIC(3)", pa.decimal128(3, 0)),
+        ("TIMESTAMP", TIMESTAMP),
+        ("TIMESTAMP_LTZ", TIMESTAMP),
+        ("TIMESTAMP_NTZ", TIMESTAMP_NTZ),
+        ("STRUCT<`a b`: INT NOT NULL>", pa.struct([("a b", pa.int32())])),
+    ],
+)
+def test_the_types_as_people_write_them(text, type_):
+    assert parse_ddl(f"c {text}") == pa.schema([("c", type_)])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "no columns"),
+        ("id", "'id' is not a column with a type"),
+        ("id BIGINT, PRIMARY KEY (id)", "PRIMARY KEY"),
+        ("id BIGINT PRIMARY KEY", "'id': only NOT NULL"),
+        ("id BIGINT); DROP TABLE t", "not a list of columns"),
+        ("id INTERVAL DAY", "INTERVAL DAY is not supported"),
+        ("id CHAR(3)", r"CHAR\(3\) is not supported"),
+        ("id DECIMAL(39,1)", r"DECIMAL\(39,1\)"),
+        ("id DECIMAL(2,3)", r"DECIMAL\(2,3\)"),
+        ("id DECIMAL(0)", r"DECIMAL\(0,0\)"),
+        ("id INT, Id INT", "'id' and 'Id'"),
+    ],
+)
+def test_text_that_is_no_schema(text, named):
+    with pytest.raises(SchemaError, match=named):
+        parse_ddl(text)
+
+
+def test_types_that_spark_does_not_have():
+    for type_ in (pa.uint8(), pa.null(), pa.time32("s"), pa.decimal256(50, 2)):
+        with pytest.raises(SchemaError):
+            as_schema(pa.schema([("c", type_)]))
+    with pytest.raises(SchemaError, match=r"INTERVAL.* is not supported"):
+        parse_type("interval day to second")
+    with pytest.raises(SchemaError, match="'nonsense' is not a type"):
+        parse_type("nonsense")
+
+
+def test_arrow_types_become_those_of_this_package():
+    given_ = pa.schema(
+        [("at", pa.timestamp("ns", "Europe/Paris")), ("s", pa.large_string()), ("l", pa.large_list(pa.int8()))]
+    )
+    assert as_schema(given_).types == [TIMESTAMP, pa.string(), pa.list_(pa.int8())]
+
+
+def test_a_struct_type_of_spark():
+    inner = spark_types.StructType([spark_types.StructField("odd `name", spark_types.DecimalType(4, 2))])
+    members = {"s": inner, "l": spark_types.ArrayType(inner), "m": spark_types.MapType(spark_types.StringType(), inner)}
+    schema = spark_types.StructType([spark_types.StructField(name, type_, False) for name, type_ in members.items()])
+    struct = pa.struct([("odd `name", pa.decimal128(4, 2))])
+    assert as_schema(schema).types == [struct, pa.list_(struct), pa.map_(pa.string(), struct)]
+    assert not any(field.nullable for field in as_schema(schema))
+
+
+def test_what_is_no_schema_at_all():
+    with pytest.raises(SchemaError, match="not dict"):
+        as_schema({"id": "BIGINT"})
