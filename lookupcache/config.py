@@ -40,7 +40,7 @@ def parse_duration(value: Any) -> float:
     (600.0, 0.25, 3600.0)
     """
     if isinstance(value, timedelta):
-        return value.total_seconds()
+        value = value.total_seconds()
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
         return float(value)
     number, unit = _quantity(value, "a duration such as '10 min', '5 s' or '100 ms'")
@@ -281,11 +281,12 @@ _FLINK_KEYS = {
 def _from_flink(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options under our keys; two spellings of one option that differ are refused."""
     ours: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
     for key, value in options.items():
         key_ours = _FLINK_KEYS.get(key, key)
         if key_ours in ours and ours[key_ours] != value:
-            raise OptionError(f"Options {key!r} and {key_ours!r} are the same option with two values.")
-        ours[key_ours] = value
+            raise OptionError(f"Options {spelled[key_ours]!r} and {key!r} are the same option with two values.")
+        ours[key_ours], spelled[key_ours] = value, key
     strategy = str(ours.get("lookup.cache", "")).upper()
     if strategy == "PARTIAL":
         expires = any(key.startswith("lookup.cache.expire-after-") for key in ours)
@@ -293,7 +294,7 @@ def _from_flink(options: Mapping[str, Any]) -> dict[str, Any]:
         ours["lookup.cache"] = "TTL" if expires and not bounded else "LRU"
     elif strategy == "FULL":
         ours["lookup.cache"] = "ALL"
-    if ours.get("lookup.full-cache.reload-strategy", "").upper() == "PERIODIC":
+    if str(ours.get("lookup.full-cache.reload-strategy", "")).upper() == "PERIODIC":
         del ours["lookup.full-cache.reload-strategy"]
     return ours
 
