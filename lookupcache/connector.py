@@ -21,10 +21,15 @@ from lookupcache.expr import Expr
 ENTRY_POINTS = "lookupcache.connectors"
 
 _NOT_WORTH_A_RETRY = (
-    LookupCacheError, TypeError, ValueError, AttributeError, NameError, ImportError, AssertionError, NotImplementedError,
-    KeyError, IndexError, pa.ArrowException,
+    LookupCacheError, TypeError, ValueError, AttributeError, NameError, ImportError, AssertionError,
+    NotImplementedError, KeyError, IndexError, pa.ArrowException,
 )  # fmt: skip
-_SECRET_WORDS = ("password", "passwd", "secret", "token", "credential", "api-key", "apikey", "private-key")
+_SECRET_WORDS = (
+    "password", "passwd", "pwd", "passphrase", "secret", "token", "credential", "authorization", "api-key", "apikey",
+    "private-key",
+)  # fmt: skip
+_URL_PASSWORD = re.compile(r"(://[^/@:\s]*):(?!\d*[/?#])\S*@")
+_URL_SECRET = re.compile(rf"([?&;][^=&;\s]*(?:{'|'.join(_SECRET_WORDS).replace('-', '[-_]')})[^=&;\s]*=)[^&;\s]+", re.I)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +145,12 @@ def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
 
 
 def hide_userinfo(text: str) -> str:
-    """Star the password of a URL.
+    """Star the password of a URL, and what its query says of passwords and tokens.
 
-    >>> hide_userinfo("postgresql://ann:s3cret@db:5432/shop")
-    'postgresql://ann:***@db:5432/shop'
+    >>> hide_userinfo("postgresql://ann:s3cret@db:5432/shop?token=abc&ssl=on")
+    'postgresql://ann:***@db:5432/shop?token=***&ssl=on'
     """
-    return re.sub(r"(://[^/@:\s]*):[^/@\s]*@", r"\1:***@", text)
+    return _URL_SECRET.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", text))
 
 
 def offers(connector: Connector | type[Connector], method: str) -> bool:
@@ -202,7 +207,7 @@ def _from_registry(name: str) -> Any:
         )
     try:
         return points[0].load()
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:
         raise ConnectorError(
             f"Connector {name!r} cannot be imported: {error}.", hint=f"pip install 'lookupcache[{name}]'"
         ) from error
@@ -212,7 +217,7 @@ def _from_path(path: str) -> Any:
     module, _, attribute = path.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConnectorError(
             f"Connector {path!r} cannot be imported: {error}.",
             hint="A dotted path is 'module:Class', and the module must be importable on driver and workers.",

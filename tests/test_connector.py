@@ -1,0 +1,192 @@
+"""The contract, the registry, and what a connector may show of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sys
+import types
+from importlib.metadata import EntryPoint
+
+import pyarrow as pa
+import pytest
+from lookupcache_sql import SqlConnector
+
+from lookupcache import connector as room
+from lookupcache.connector import (
+    Connector,
+    LookupRequest,
+    build_connector,
+    connector_class,
+    connector_names,
+    hide_userinfo,
+    is_secret,
+    offers,
+    worth_a_retry,
+)
+from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SourceError
+from lookupcache.schema import parse_ddl
+
+SCHEMA = parse_ddl("id BIGINT")
+
+
+class Shop(Connector):
+    options = {"url": "Where the shop is.", "password": "Its password.", "badge": "Who asks.", "size": "How many."}  # noqa: RUF012
+    required = ("url",)
+    secrets = ("badge",)
+
+    def lookup(self, request, keys):
+        return pa.table(keys.to_pydict())
+
+
+class Silent(Connector):
+    pass
+
+
+class Inner:
+    not_a_connector = int
+
+
+# ── finding a connector ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_registered_name_and_a_dotted_path():
+    assert "sql" in connector_names()
+    assert connector_class("sql") is SqlConnector
+    assert connector_class(f"{__name__}:Shop") is Shop
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("sqll", r"no connector 'sqll'(?s:.*)'sql'(?s:.*)'module:Class'"),
+        (":", r"':' cannot be imported"),
+        (".here:Class", r"'\.here:Class' cannot be imported"),
+        ("no_such_module:Class", "No module named 'no_such_module'"),
+        (f"{__name__}:Nothing", "has no attribute 'Nothing'"),
+        (f"{__name__}:Inner", "not a subclass of lookupcache.Connector"),
+        (f"{__name__}:SCHEMA", "not a subclass of lookupcache.Connector"),
+        (f"{__name__}:Silent", "neither lookup nor lookup_async(?s:.*)def lookup"),
+    ],
+)
+def test_a_name_that_is_no_connector(name, named):
+    with pytest.raises(ConnectorError, match=named):
+        connector_class(name)
+
+
+@pytest.mark.parametrize("value", ["no_such_driver_module:Driver", "sys:NoSuchClass"])
+def test_a_missing_driver_says_what_to_install(monkeypatch, value):
+    broken = EntryPoint("broken", value, room.ENTRY_POINTS)
+    monkeypatch.setattr(room, "entry_points", lambda group: [broken])
+    with pytest.raises(ConnectorError, match=r"pip install 'lookupcache\[broken\]'") as raised:
+        connector_class("broken")
+    assert raised.value.__cause__ is not None
+
+
+def test_a_module_that_comes_later_is_found(monkeypatch):
+    module = types.ModuleType("a_strangers_module")
+    module.Theirs = Shop
+    monkeypatch.setitem(sys.modules, "a_strangers_module", module)
+    assert connector_class("a_strangers_module:Theirs") is Shop
+
+
+# ── its options ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_connector_gets_its_schema_and_its_options():
+    shop = build_connector(f"{__name__}:Shop", SCHEMA, {"url": "x", "size": "5"})
+    assert (shop.schema, shop.settings) == (SCHEMA, {"url": "x", "size": "5"})
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"url": "x", "sizes": "5"}, "no option 'sizes'(?s:.*)'size'"),
+        ({"url": "x", "host": "h"}, "no option 'host'(?s:.*)'password', 'size', 'url'"),
+        ({"url": "x", "lookup.cash": "LRU"}, r"'lookup\.cash'(?s:.*)'lookup\.cache'"),
+        ({}, "needs option 'url'(?s:.*)Where the shop is"),
+        ({"url": ""}, "needs option 'url'"),
+    ],
+)
+def test_options_of_another_connector_and_missing_ones_are_refused(options, named):
+    with pytest.raises(OptionError, match=named):
+        build_connector(f"{__name__}:Shop", SCHEMA, options)
+
+
+# ── what it shows ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_secrets_are_not_shown():
+    shop = Shop(
+        SCHEMA, {"url": "db://ann:hunter2@h/d?token=hunter2", "password": "hunter2", "badge": "hunter2", "size": "5"}
+    )
+    assert "hunter2" not in repr(shop)
+    assert "'size': '5'" in repr(shop)
+    assert shop.secret_values() == ["hunter2", "hunter2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://ann:pw@db:5432/shop", "postgresql://ann:***@db:5432/shop"),
+        ("redis://:pw@db", "redis://:***@db"),
+        ("mysql://ann:p@w@db/shop", "mysql://ann:***@db/shop"),
+        ("mysql://ann:p/w@db/shop", "mysql://ann:***@db/shop"),
+        ("pg://h/d?user=ann&password=pw&ssl=on", "pg://h/d?user=ann&password=***&ssl=on"),
+        ("http://h/?api_key=pw;Access-Token=pw", "http://h/?api_key=***;Access-Token=***"),
+        ("cannot reach a://b:pw@c, nor d://e:pw@f", "cannot reach a://b:***@c, nor d://e:***@f"),
+        ("http://h:8080/users/ann@home", "http://h:8080/users/ann@home"),
+        ("sqlite:////data/shop.db", "sqlite:////data/shop.db"),
+    ],
+)
+def test_the_password_of_a_url_is_starred(text, shown):
+    assert hide_userinfo(text) == shown
+
+
+def test_what_is_a_secret_by_its_name():
+    for name in ("password", "db.PASSWORD", "api_key", "auth-token", "client-secret", "header.Authorization", "pwd"):
+        assert is_secret(name)
+    for name in ("url", "table", "user", "key", "author"):
+        assert not is_secret(name)
+    assert is_secret("badge", ["badge"])
+
+
+# ── the contract's defaults ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_fields_of_an_answer_come_once():
+    request = LookupRequest(table="t", key_columns=("a", "b"), columns=("b", "c", "c"))
+    assert request.fields == ("a", "b", "c")
+
+
+def test_what_a_connector_does_not_write():
+    bare, request = Silent(SCHEMA, {}), LookupRequest(table="t", key_columns=("id",))
+    keys = pa.record_batch({"id": [1]})
+    assert [offers(bare, method) for method in ("lookup", "lookup_async", "scan")] == [False] * 3
+    assert offers(Shop, "lookup")
+    assert bare.accept([]) == []
+    bare.open()
+    bare.close()
+    for ask in (lambda: bare.lookup(request, keys), lambda: list(bare.scan(request))):
+        with pytest.raises(NotImplementedError):
+            ask()
+    with pytest.raises(NotImplementedError):
+        asyncio.run(bare.lookup_async(request, keys))
+
+
+def test_a_connector_is_pickled_with_its_options_and_its_schema():
+    shop = pickle.loads(pickle.dumps(Shop(SCHEMA, {"url": "x"})))
+    assert (shop.schema, shop.settings, shop.identity()) == (SCHEMA, {"url": "x"}, {"url": "x"})
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), RuntimeError("later"), EOFError()])
+def test_an_error_of_the_source_is_worth_a_retry(error):
+    assert worth_a_retry(error)
+    assert Shop(SCHEMA, {}).retryable(error)
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError(), KeyError("x"), LookupCacheError("x"), SourceError("x"), pa.ArrowInvalid()]
+)
+def test_an_error_of_the_program_is_not(error):
+    assert not worth_a_retry(error)
