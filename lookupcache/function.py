@@ -34,9 +34,7 @@ class FunctionConnector(Connector):
         self.key = key
         self.function = function
         self.batch = batch
-        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)
-        )
+        self.is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
         self.prefers_async = self.is_async  # type: ignore[misc]
 
     def identity(self) -> Mapping[str, Any]:
@@ -73,7 +71,7 @@ class FunctionConnector(Connector):
         given |= {name: [value] * keys.num_rows for name, value in request.constants.items()}
         if missing := [name for name in self.key if name not in given]:
             raise PlanError(
-                f"Table {request.table!r} is a function of {', '.join(self.key)}, and the join gives no {missing[0]!r}.",
+                f"Table {request.table!r} is a function of {', '.join(self.key)}; the join gives no {missing[0]!r}.",
                 hint=f"Join by {', '.join(self.key)}.",
             )
         columns = [given[name] for name in self.key]
@@ -110,11 +108,21 @@ class FunctionConnector(Connector):
 
 def _column(request: LookupRequest, field: pa.Field, values: list[Any]) -> pa.Array:
     try:
-        return pa.array(values, field.type)
+        array = pa.array(values, field.type)
+        _refuse_loss(array, values)
+        return array
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SourceError(
             f"Table {request.table!r}, column {field.name!r}: the function's values are no {field.type}: {error}."
         ) from error
+
+
+def _refuse_loss(array: pa.Array, values: list[Any]) -> None:
+    """Raise ValueError where Arrow, unasked, dropped a fraction or a time of day."""
+    if pa.types.is_integer(array.type) or pa.types.is_date(array.type):
+        for kept, value in zip(array.to_pylist(), values, strict=True):
+            if kept is not None and kept != value:
+                raise ValueError(f"{value!r} would become {kept!r}")
 
 
 def _unpickle(schema: pa.Schema, key: tuple[str, ...], function: bytes, batch: bool) -> FunctionConnector:
