@@ -33,11 +33,6 @@ class LookupTable:
         self.schema = as_schema(schema)
         self.options = dict(options)
         self._function: FunctionConnector | None = None
-        self.connector_name = str(self.options.get("connector", ""))
-        if not self.connector_name:
-            raise OptionError(
-                f"Table {name!r} has no option 'connector'.", hint="Name one, as in {'connector': 'sql', 'url': …}."
-            )
         _ = self.config, self.connector
 
     @classmethod
@@ -66,11 +61,8 @@ class LookupTable:
         table.name = name
         table.schema = as_schema(schema)
         table.options = dict(options or {})
-        table.connector_name = "function"
         table._function = FunctionConnector(table.schema, key=tuple(key), function=function, batch=batch)
-        if rest := split_options(table.options)[1]:
-            raise OptionError(f"A function takes no option {next(iter(rest))!r}.", hint="Use the 'lookup.*' options.")
-        _ = table.config
+        _ = table.config, table.connector
         return table
 
     def with_options(self, options: Mapping[str, Any]) -> LookupTable:
@@ -81,6 +73,11 @@ class LookupTable:
         _ = changed.config, changed.connector
         return changed
 
+    @property
+    def connector_name(self) -> str:
+        """The option 'connector', or 'function'."""
+        return "function" if self._function is not None else str(self.options.get("connector", ""))
+
     @cached_property
     def config(self) -> LookupConfig:
         """The ``lookup.*`` options."""
@@ -89,16 +86,29 @@ class LookupTable:
     @cached_property
     def connector(self) -> Connector:
         """The connector, built but not opened."""
-        if self._function is not None:
-            return self._function
-        own = {key: value for key, value in split_options(self.options)[1].items() if key != "connector"}
-        built = build_connector(self.connector_name, self.schema, own)
+        built = self._built()
         if self.config.cache == "ALL" and not offers(built, "scan"):
             raise ConnectorError(
                 f"'lookup.cache' = 'ALL' reads the whole table, which connector {self.connector_name!r} cannot do.",
                 hint="Use LRU or TTL, or write Connector.scan.",
             )
         return built
+
+    def _built(self) -> Connector:
+        own = split_options(self.options)[1]
+        if self._function is not None:
+            if own:
+                raise OptionError(
+                    f"A function takes no option {next(iter(own))!r}.", hint="Use the 'lookup.*' options."
+                )
+            return self._function
+        name = own.pop("connector", "")
+        if not name:
+            raise OptionError(
+                f"Table {self.name!r} has no option 'connector'.",
+                hint="Name one, as in {'connector': 'sql', 'url': …}.",
+            )
+        return build_connector(name, self.schema, own)
 
     @property
     def source(self) -> str:

@@ -1,0 +1,102 @@
+"""Lookup tables: checked when they are made, silent about secrets."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from lookupcache.connector import Connector
+from lookupcache.errors import ConnectorError, OptionError, SchemaError
+from lookupcache.schema import parse_ddl
+from lookupcache.table import LookupTable
+
+SHOP = {"connector": f"{__name__}:Shop", "url": "db://ann:hunter2@h/d", "password": "hunter2", "size": 5}
+SCHEMA = "id BIGINT, name STRING"
+
+
+class Shop(Connector):
+    def lookup(self, request, keys):
+        raise NotImplementedError
+
+
+class Stall(Shop):
+    pass
+
+
+def nobody(key):
+    return []
+
+
+def function_table(**options):
+    return LookupTable.from_function("f", SCHEMA, key=["id"], function=nobody, options=options)
+
+
+def test_a_table_has_a_config_and_a_connector():
+    table = LookupTable("t", SCHEMA, SHOP | {"lookup.cache": "LRU"})
+    assert table.config.cache == "LRU"
+    assert isinstance(table.connector, Shop)
+    assert table.connector.settings == {"url": "db://ann:hunter2@h/d", "password": "hunter2", "size": "5"}
+    assert table.schema == table.connector.schema == parse_ddl(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "error", "named"),
+    [
+        (SCHEMA, {}, OptionError, "Table 't' has no option 'connector'"),
+        (SCHEMA, {"connector": "nosuch"}, ConnectorError, "'nosuch'"),
+        (SCHEMA, SHOP | {"lookup.cash": "LRU"}, OptionError, r"'lookup\.cash'"),
+        (SCHEMA, SHOP | {"lookup.cache": "ALL"}, ConnectorError, "ALL(?s:.*)Connector.scan"),
+        ("id BIGINT, ID INT", SHOP, SchemaError, "'id' and 'ID'"),
+        ("id", SHOP, SchemaError, "'id'"),
+        (SCHEMA, {"connector": "sql", "url": "sqlite:///t.db"}, OptionError, "needs option 'table'"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(schema, options, error, named):
+    with pytest.raises(error, match=named):
+        LookupTable("t", schema, options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        ({"url": "x"}, OptionError, "no option 'url'"),
+        ({"connector": "sql"}, OptionError, "no option 'connector'"),
+        ({"lookup.cache": "ALL"}, ConnectorError, "ALL"),
+        ({"lookup.cash": "LRU"}, OptionError, r"'lookup\.cash'"),
+    ],
+)
+def test_what_a_function_does_not_take(options, error, named):
+    with pytest.raises(error, match=named):
+        function_table(**options)
+    with pytest.raises(error, match=named):
+        function_table().with_options(options)
+
+
+def test_options_are_replaced_in_a_copy():
+    table = LookupTable("t", SCHEMA, SHOP)
+    changed = table.with_options({"lookup.cache": "LRU", "size": "6", "connector": f"{__name__}:Stall"})
+    assert (changed.config.cache, changed.connector.settings["size"]) == ("LRU", "6")
+    assert isinstance(changed.connector, Stall)
+    assert changed.connector_name == f"{__name__}:Stall"
+    assert (table.config.cache, table.connector.settings["size"], table.options) == ("NONE", "5", SHOP)
+
+
+def test_secrets_are_not_shown():
+    table = LookupTable("t", SCHEMA, SHOP)
+    assert "hunter2" not in repr(table) + repr(table.connector) + table.source
+    assert "'size': '5'" in repr(table)
+
+
+def test_the_source_is_the_class_and_its_options_without_the_caches():
+    table = LookupTable("t", SCHEMA, SHOP)
+    assert table.source == LookupTable("u", "id BIGINT", SHOP | {"lookup.cache": "LRU"}).source
+    assert table.source != table.with_options({"size": 6}).source
+    assert function_table().source != table.source
+
+
+@pytest.mark.parametrize("table", [LookupTable("t", SCHEMA, SHOP), function_table()])
+def test_a_table_is_pickled(table):
+    copy = pickle.loads(pickle.dumps(table))
+    for part in ("name", "schema", "options", "config", "source"):
+        assert getattr(copy, part) == getattr(table, part)
