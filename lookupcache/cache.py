@@ -182,7 +182,8 @@ class ColumnCache:
     only then are entries evicted and dead rows cleared away, so a batch always finds what it has loaded.
     Recency is by row of the batch: of two keys in one batch, the later is the more recent.
 
-    ``schema`` is that of the rows, ``key_types`` are those of the key columns.
+    ``schema`` is that of the rows, ``key_types`` are those of the key columns. ``found`` is how many
+    different entries the last find gave.
 
     >>> cache = ColumnCache(pa.schema([("name", pa.string())]), [pa.int64()], Limits(rows=2))
     >>> keys = KeyBatch.of([pa.array([7, 8])], [pa.int64()])
@@ -198,6 +199,7 @@ class ColumnCache:
         self.key_types = tuple(key_types)
         self.evictions = 0
         self.expirations = 0
+        self.found = 0
         self._rows = RowStore(schema)
         self._keys = None if is_exact(key_types) else RowStore(_key_schema(key_types))
         self._index = HashIndex()
@@ -244,7 +246,7 @@ class ColumnCache:
             entries = self._verified(entries, keys)
         if self.limits.expire:
             entries = self._fresh(entries, now)
-        self._touch(entries)
+        self.found = self._touch(entries)
         return entries
 
     def put(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, now: float) -> Entries:
@@ -327,10 +329,16 @@ class ColumnCache:
             entries[old] = -1
         return entries
 
-    def _touch(self, entries: Entries) -> None:
-        """Make entries recent in the order of their rows; numpy lets the last of equal positions win."""
-        self._used[entries] = np.arange(self._clock, self._clock + len(entries))
+    def _touch(self, entries: Entries) -> int:
+        """Make entries recent in the order of their rows; return how many different ones there are.
+
+        Of a row's writes to one place numpy lets the last win, so each entry bears the number of one row.
+        """
+        numbers = np.arange(self._clock, self._clock + len(entries))
         self._clock += len(entries)
+        self._used[entries] = numbers
+        last = np.count_nonzero(self._used.take(entries, mode="wrap") == numbers)
+        return int(last) - bool(len(entries) and entries.min() < 0)
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -32,7 +32,6 @@ class CachedLookup:
         self.clock = clock
         self.tally = source.tally
         self.cache = self._new_cache()
-        self._seen = np.empty(0, dtype=np.int64)
 
     def find(self, keys: KeyBatch) -> Entries:
         """Return the entry of each key, -1 for a null key; call `settle` when the batch is done."""
@@ -41,7 +40,7 @@ class CachedLookup:
         missing = entries < 0 if keys.valid is None else (entries < 0) & keys.valid
         asked = self._ask(keys.take(np.flatnonzero(missing)), entries, missing, now) if missing.any() else 0
         self.tally["rows"] += len(keys)
-        self.tally["keys"] += self._distinct(entries)
+        self.tally["keys"] += self.cache.found + asked
         self.tally["misses"] += asked
         self.tally["hits"] += self._wanted(keys) - asked
         return entries
@@ -59,17 +58,6 @@ class CachedLookup:
         fetched = self.source.fetch(keys)
         entries[missing] = self.cache.put(keys, fetched.rows, fetched.counts, now)[distinct.code]
         return len(keys)
-
-    def _distinct(self, entries: Entries) -> int:
-        """Count the entries that occur: each row leaves its number with its entry, and the last one stays."""
-        if not entries.size:
-            return 0
-        most = int(entries.max()) + 2
-        if most > len(self._seen):
-            self._seen = np.zeros(most * 5 // 4, dtype=np.int64)
-        numbers = np.arange(len(entries))
-        self._seen[entries] = numbers
-        return int(np.count_nonzero((self._seen.take(entries, mode="wrap") == numbers) & (entries >= 0)))
 
     def _wanted(self, keys: KeyBatch) -> int:
         return len(keys) if keys.valid is None else int(np.count_nonzero(keys.valid))
@@ -97,7 +85,7 @@ class LoadedLookup(CachedLookup):
         self._ensure_loaded(now)
         entries = self.cache.find(keys, now)
         self.tally["rows"] += len(keys)
-        self.tally["keys"] += self._distinct(entries)
+        self.tally["keys"] += self.cache.found
         self.tally["hits"] += self._wanted(keys)
         return entries
 

@@ -339,3 +339,8 @@ def test_an_answer_counts_for_the_keys_of_its_own_call_alone():
     config = LookupConfig(cache="LRU", batch_max_size=1)
     rows, runner = run(simple(left=[(1, 0), (2, 1)], config=config))
     assert (rows, runner.lookup.tally["calls"]) == ([(1, 0, 1, 10), (2, 1, 2, 20)], 2)
+
+
+def test_distinct_keys_are_counted_batch_by_batch():
+    _, runner = run(simple(left=[(1, 0), (1, 0), (None, 0), (9, 0), (9, 0), (2, 0), (1, 0)], batch=5))
+    assert runner.lookup.tally["keys"] == 2 + 2
