@@ -348,7 +348,7 @@ def _as_is(column: pa.Array) -> list[Values]:
 
 
 def _read_integers(values: Values, type_: pa.DataType) -> pa.Array:
-    if any(isinstance(value, float) and not value.is_integer() for value in values):
+    if float in map(type, values) and any(isinstance(value, float) and not value.is_integer() for value in values):
         raise ValueError
     return pa.array(values, type_)
 
