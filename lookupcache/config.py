@@ -166,7 +166,13 @@ class LookupConfig:
         "lookup.async", None, _bool, "use the connector's `lookup_async`", "connector's choice"
     )
     async_capacity: int = _option("lookup.async.capacity", 100, _count, "asynchronous calls in flight per worker")
-    timeout: float = _option("lookup.timeout", 180.0, parse_duration, "time for one lookup, retries included", "3 min")
+    timeout: float = _option(
+        "lookup.timeout",
+        180.0,
+        parse_duration,
+        "time for one lookup, retries included; an async call is then cancelled, a sync one not tried again",
+        "3 min",
+    )
     batch_max_size: int | None = _option(
         "lookup.batch.max-size", None, _count, "most keys in one call to the source", "connector's choice"
     )

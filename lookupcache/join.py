@@ -228,7 +228,7 @@ class _Analyst:
 
 
 def _condition(on: Condition) -> str | Sequence[str]:
-    return column_sql(on) if not isinstance(on, str) and hasattr(on, "isNull") else on  # type: ignore[arg-type]
+    return column_sql(on) if isinstance(on, Column) else on
 
 
 def spark_type(type_: pa.DataType) -> T.DataType:
