@@ -6,6 +6,7 @@ import subprocess
 import sys
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,7 +114,7 @@ import os
 os.environ["SPARK_TESTING"] = "1"
 from pyspark.sql import SparkSession, functions as F
 from lookupcache.column import column_sql
-from tests.test_column import written
+from test_column import written
 spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 for column, text in written(F, spark.range(1)):
     assert column_sql(column) == text, (column_sql(column), text)
@@ -122,5 +123,8 @@ try:
 except Exception as error:
     print("refused:", type(error).__name__)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=here, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.stdout.endswith("refused: PlanError\n"), done.stderr[-2000:]

@@ -1,0 +1,74 @@
+"""A constant key stands for the rows that Spark's own comparison with the constant would find."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_coercion import VALUES, ZONES, rows, settings
+from test_translate import NUMBERS, Session
+
+from lookupcache.constants import constant_value, is_settled, literal_sql
+from lookupcache.errors import PlanError
+from lookupcache.naming import Scope
+from lookupcache.schema import parse_ddl, parse_type
+
+SCOPE = Scope([], "c", parse_ddl("x INT"))
+CONSTANTS = [
+    *NUMBERS, "10 * 1000", "1 + 0.5", "-(1)", "pow(2, 3)", "CAST(16777217 AS FLOAT)", "'2011-12-31'", "'1970-01-01'",
+    "DATE'2020-03-08'", "TIMESTAMP'2020-03-08 03:30:00'", "TIMESTAMP_NTZ'2020-03-08 02:30:00'",
+    "date_add('2020-03-07', 1)", "X'61'",
+    "unhex('41')", "'a'", "'A'", "upper('a')", "'it''s'", r"'\\'", "TRUE", "(NOT TRUE)", "CAST(NULL AS STRING)",
+    "CAST('NaN' AS DOUBLE)", "CAST('Infinity' AS FLOAT)", "to_date('2011-12-30')", "timestamp_micros(1)",
+]  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("zone", ZONES[:2])
+def test_a_constant_finds_what_spark_finds(spark: Any, zone: str) -> None:
+    with settings(spark, spark__sql__session__timeZone=zone):
+        session, found = Session(spark), []
+        for number, type_ in enumerate(VALUES):
+            for text in CONSTANTS:
+                try:
+                    value = constant_value(session, SCOPE.read(text), "c.x", parse_type(type_), ansi=True)
+                except PlanError:
+                    continue
+                found.append((number, type_, text, value))
+        theirs = [f"coalesce(r{n} = {text}, false)" for n, _, text, _ in found]
+        ours = [f"coalesce(r{n} = {literal_sql(value)}, false)" for n, _, _, value in found]
+        differ = [f"count_if({x} <> {y}) AS v{n}" for n, (x, y) in enumerate(zip(theirs, ours, strict=True))]
+        counts = rows(spark, "r").selectExpr(*differ).first()
+        types = rows(spark, "r").selectExpr(*(literal_sql(value) for *_, value in found)).schema
+    assert not [(type_, text) for (_, type_, text, _), count in zip(found, counts, strict=True) if count]
+    assert [field.dataType.simpleString() for field in types] == [type_ for _, type_, *_ in found]
+    assert len(found) > 150
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("type_", "text", "message"), [
+    ("date", "'no date'", "cannot compute the constant 'no date'"),
+    ("timestamp", "'+20000-01-01 00:00:00'", "out of the years 1 to 9999"),
+    ("int", "'1'", "'1' is STRING and c.x is INT"),
+    ("bigint", "1e3", "1e3 is DOUBLE and c.x is BIGINT"),
+    ("boolean", "'true'", "'true' is STRING and c.x is BOOLEAN"),
+    ("string", "1", "1 is INT and c.x is STRING"),
+])  # fmt: skip
+def test_a_constant_that_would_surprise_is_refused(spark: Any, type_: str, text: str, message: str) -> None:
+    with pytest.raises(PlanError) as refused:
+        constant_value(Session(spark), SCOPE.read(text), "c.x", parse_type(type_), ansi=True)
+    assert message.replace("'no date'", "\"'no date'\"") in str(refused.value) or message in str(refused.value)
+
+
+@pytest.mark.parametrize("text", [
+    "now()", "current_date", "DATE'today'", "TIMESTAMP 'now'", "mystery(1)", "unix_timestamp()", "current_user()",
+])  # fmt: skip
+def test_what_may_change_is_no_constant(text: str) -> None:
+    assert not is_settled(SCOPE.read(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["1 + 2", "DATE'2020-01-01'", "upper('a')", "CAST('1' AS INT)", "date_add('2020-01-01', 1)"]
+)
+def test_what_stays_is_a_constant(text: str) -> None:
+    assert is_settled(SCOPE.read(text))
