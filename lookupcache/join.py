@@ -24,6 +24,7 @@ from lookupcache.metrics import LookupMetrics
 from lookupcache.planner import LeftColumn, plan_join, substitute
 from lookupcache.report import Channel, channel_of
 from lookupcache.runner import MATCHES, Layout
+from lookupcache.schema import quote
 from lookupcache.table import LookupTable
 from lookupcache.task import Task
 
@@ -105,7 +106,8 @@ class LookupJoin:
     @cached_property
     def df(self) -> DataFrame:
         """The result, lazy as any DataFrame."""
-        return self._output(self._judged(self._channel.observed(self._looked_up())))
+        looked_up = self._looked_up()
+        return looked_up if self._ready is not None else self._output(self._judged(self._channel.observed(looked_up)))
 
     def explain(self) -> str:
         """Return where each part of the condition went, what is pushed and cached, and the cache's identity."""
@@ -126,14 +128,33 @@ class LookupJoin:
         left = self._numbered
         for condition in (*self.plan.left_filter, *filters):
             left = left.where(self._sql(condition))
-        carried = [self._column("l", name) for name in self.plan.left_columns]
+        carried = self._carried()
         added = [sql for sql in keys if sql not in carried]
         given = left.select(*carried, *(F.expr(sql).alias(f"k{n}") for n, sql in enumerate(added)))
         if self.plan.config.shuffle:
             places = [f"k{added.index(sql)}" if sql in added else sql for sql in keys]
             given = given.repartition(*(F.expr(place) for place in places))
-        layout = Layout(self.plan.left_columns, tuple([*carried, *added].index(sql) for sql in keys))
+        worker_columns = [*carried, *self._right_names()]
+        layout = Layout(
+            left=self.plan.left_columns,
+            keys=tuple([*carried, *added].index(sql) for sql in keys),
+            output=None if self._ready is None else tuple(worker_columns.index(name) for name in self._ready),
+        )
         return given.mapInArrow(Task(self.plan, self._pickled(), layout, self._channel), self._schema())
+
+    @cached_property
+    def _ready(self) -> list[str] | None:
+        """The columns of the result, where it is nothing but columns that the worker has.
+
+        It then gives them in their order under their names, which spares Spark a copy of every row.
+        """
+        if self.plan.spark_residual or self.plan.filter_after or self._channel.fields():
+            return None
+        sides = {"l": self.plan.left_columns, "r": self.plan.columns}
+        names = {f"{s}.{quote(name)}": self._column(s, name) for s, columns in sides.items() for name in columns}
+        if any(output.sql not in names for output in self.plan.output):
+            return None
+        return [names[output.sql] for output in self.plan.output]
 
     def _keys(self) -> tuple[Sequence[str], list[str]]:
         """Return the filters to apply before the lookup, and the key expressions.
@@ -152,12 +173,12 @@ class LookupJoin:
             return df
         if self.plan.how == "inner":
             return self._where(df, self.plan.spark_residual)
-        true = " AND ".join(f"({self._sql(sql, 'x.')})" for sql in self.plan.spark_residual)
+        true = " AND ".join(f"({self._sql(sql, 'lookup_row.')})" for sql in self.plan.spark_residual)
         if self.plan.how == "left":
-            kept = F.expr(f"explode_outer(filter({MATCHES}, x -> {true}))").alias("m")
+            kept = F.expr(f"explode_outer(filter({MATCHES}, lookup_row -> {true}))").alias("m")
             rows = df.select(*(c for c in df.columns if c != MATCHES), kept)
             return rows.select("*", *(F.col(f"m.{name}").alias(name) for name in self._right_names())).drop("m")
-        exists = f"exists({MATCHES}, x -> coalesce({true}, false))"
+        exists = f"exists({MATCHES}, lookup_row -> coalesce({true}, false))"
         return df.where(exists if self.plan.how == "semi" else f"NOT {exists}")
 
     def _output(self, df: DataFrame) -> DataFrame:
@@ -179,19 +200,30 @@ class LookupJoin:
         names = self.left.columns if side == "l" else self.plan.schema.names
         return f"{side}{names.index(name)}"
 
+    def _carried(self) -> list[str]:
+        return [self._column("l", name) for name in self.plan.left_columns]
+
     def _right_names(self) -> list[str]:
         return [self._column("r", name) for name in self.plan.columns]
 
     def _schema(self) -> T.StructType:
-        types = {name: field.dataType for name, field in zip(self._numbered.columns, self.left.schema, strict=True)}
-        left = [T.StructField(name, types[name]) for name in (self._column("l", n) for n in self.plan.left_columns)]
-        if self.plan.how in ("semi", "anti") and not self.plan.spark_residual:
-            return T.StructType([*left, *self._channel.fields()])
-        spark_types = [spark_type(self.plan.schema.field(name).type) for name in self.plan.columns]
-        right = [T.StructField(name, type_) for name, type_ in zip(self._right_names(), spark_types, strict=True)]
+        """Return the types of what the worker gives."""
+        left = [T.StructField(name, self._types[name]) for name in self._carried()]
+        right = [T.StructField(name, self._types[name]) for name in self._right_names()]
+        if self._ready is not None:
+            outputs = zip(self.plan.output, self._ready, strict=True)
+            return T.StructType([T.StructField(output.name, self._types[name]) for output, name in outputs])
         if self.plan.spark_residual and self.plan.how != "inner":
             right = [T.StructField(MATCHES, T.ArrayType(T.StructType(right)))]
+        elif self.plan.how in ("semi", "anti"):
+            right = []
         return T.StructType([*left, *right, *self._channel.fields()])
+
+    @cached_property
+    def _types(self) -> dict[str, T.DataType]:
+        """The Spark types of the columns of both sides, by their names inside the job."""
+        left = {f"l{number}": field.dataType for number, field in enumerate(self.left.schema)}
+        return left | {f"r{number}": spark_type(field.type) for number, field in enumerate(self.plan.schema)}
 
     def _setting(self, name: str) -> str:
         return str(self.spark.conf.get(name)).lower()

@@ -40,10 +40,13 @@ class Layout:
     """Where things lie in the batches: input is the left columns, then the key columns that are none of them.
 
     ``left`` names the left columns in order of their coming; ``keys`` gives the position of each key column.
+    ``output`` gives the columns of the joined batches by their positions among the left columns and, behind
+    them, those of the lookup table; by default they are all given, in that order.
     """
 
     left: tuple[str, ...]
     keys: tuple[int, ...]
+    output: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,13 +124,15 @@ class Runner:
             return self._with_matches(left, entries)
         if self.plan.how in ("semi", "anti"):
             wanted = self.plan.how == "semi"
-            return left.filter(pa.array(self._matched(left, entries) == wanted))
+            return self._batch(left.filter(pa.array(self._matched(left, entries) == wanted)).columns)
         pairs = self._pairs(left, entries)
         rows = left if pairs.left is None else left.take(pa.array(pairs.left))
         return self._batch([*rows.columns, *self.lookup.cache.gather(pairs.right)])
 
     def _batch(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Number the columns: both sides may have a name, and Spark's reader takes two of one name for one."""
+        """Put the columns in order, and number them: Spark's reader takes two of one name for one."""
+        if self.layout.output is not None:
+            columns = [columns[position] for position in self.layout.output]
         return pa.RecordBatch.from_arrays(list(columns), names=[str(number) for number in range(len(columns))])
 
     # ── pairs ────────────────────────────────────────────────────────────────────────────────────────────

@@ -45,6 +45,7 @@ CONDITIONS = {
     "two keys": "person = p.id AND land = p.country",
     "residual": "person = p.id AND visit < p.salary",
     "residual for Spark": "person = p.id AND substring(p.name, 1, 1) < substring(land, 2, 1)",
+    "residual with a lambda": "person = p.id AND exists(array(land, p.country), x -> x < p.name)",
     "pre-filter": "person = p.id AND visit <> 11",
     "expression as key": "person + 1 = p.id",
     "null constant": "person = p.id AND p.country = NULL",
