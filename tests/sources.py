@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import threading
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from lookupcache.connector import Connector
+from lookupcache.expr import keep
 
 PEOPLE = [(1, "ann", "NL", 900.0), (2, "bob", "DE", 1500.0), (2, "rob", "NL", 2500.0), (3, "cy", None, None)]
 SCHEMA = "id BIGINT, name STRING, country STRING, salary DOUBLE"
@@ -42,3 +45,63 @@ class Guarded(Connector):
 
     def lookup(self, request, keys):
         raise OSError(f"cannot log in with {self.settings['phrase']} at {self.settings['url']}")
+
+
+class Memory(Connector):
+    """A table that travels in its options; returns the rows of the keys that were asked for."""
+
+    def open(self):
+        with pa.ipc.open_stream(base64.b64decode(self.settings["rows"])) as stream:
+            self.table = stream.read_all()
+
+    def lookup(self, request, keys):
+        wanted = {equal_alike(key.values()) for key in keys.to_pylist()}
+        asked = self.table.select(list(request.key_columns)).to_pylist()
+        found = [equal_alike(row.values()) in wanted for row in asked]
+        return self.answer(request, self.table.filter(pa.array(found, pa.bool_())))
+
+    def scan(self, request):
+        yield from self.answer(request, self.table).to_batches()
+
+    def answer(self, request, table):
+        return keep(table, request.filters).select(list(request.fields))
+
+
+class Superset(Memory):
+    """Returns its whole table whatever is asked."""
+
+    def lookup(self, request, keys):
+        return self.answer(request, self.table)
+
+
+class Filtering(Memory):
+    """Applies every filter that it is offered."""
+
+    def accept(self, filters):
+        return filters
+
+
+class Awaited(Memory):
+    """Answers on the event loop only, the first question last."""
+
+    prefers_async = True
+    lookup = Connector.lookup
+    asked = 0
+
+    async def lookup_async(self, request, keys):
+        self.asked += 1
+        await asyncio.sleep(0.001 / self.asked)
+        return Memory.lookup(self, request, keys)
+
+
+def options_of(table):
+    """Return the options of a `Memory` that holds a table."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return {"rows": base64.b64encode(sink.getvalue().to_pybytes()).decode()}
+
+
+def equal_alike(values):
+    """Return values of which Python's equality is Spark's: NaN equals itself."""
+    return tuple("NaN" if value != value else value for value in values)

@@ -1,0 +1,398 @@
+"""Joins drawn by hypothesis: schemas, rows, conditions, options. Pure data; nothing here knows Spark.
+
+The left side is `o`, the lookup table `t`. Keys are `k0`, `k1`, … on the left and `b0`, `b1`, … on the right
+(or `k0`, `k1`, … on both); `v` and `w` are small numbers, `s` and `u` texts, `x` and `y` of any type that compares.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from lookupcache.schema import parse_type
+
+HOWS = ("inner", "left", "semi", "anti")
+ZONES = ("UTC", "Europe/Berlin", "America/New_York")
+SOURCES = ("memory", "superset", "filtering", "async", "function", "sql")
+
+
+@dataclass(frozen=True)
+class Session:
+    """Settings of a Spark session; cases that share them share a job."""
+
+    ansi: bool = True
+    zone: str = "UTC"
+    arrow_rows: int = 10_000
+
+
+@dataclass(frozen=True)
+class Side:
+    """Rows with their schema."""
+
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple, ...]
+
+    @property
+    def ddl(self) -> str:
+        return ", ".join(f"{name} {type_.upper()}" for name, type_ in self.columns)
+
+    def table(self) -> pa.Table:
+        """Return the rows as Arrow; floats are rounded on the way, as Arrow refuses to."""
+        types = [parse_type(type_) for _, type_ in self.columns]
+        values = zip(*self.rows, strict=True) if self.rows else [()] * len(types)
+        arrays = [_array(list(column), type_) for column, type_ in zip(values, types, strict=True)]
+        return pa.table(arrays, names=[name for name, _ in self.columns])
+
+
+def _array(values: list, type_: pa.DataType) -> pa.Array:
+    if type_ == pa.float32():
+        return pa.array(values, pa.float64()).cast(type_, safe=False)
+    return pa.array(values, type_)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One join, whole; its `repr` is enough to run it again."""
+
+    left: Side
+    right: Side
+    on: str | tuple[str, ...]
+    how: str
+    select: tuple[str, ...] | None
+    where: str | None
+    source: str
+    options: tuple[tuple[str, str], ...]
+    spread: str
+    session: Session
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────
+
+NAN, INF = float("nan"), math.inf
+
+
+def _moments(*texts: str) -> list[dt.datetime]:
+    return [dt.datetime.fromisoformat(text) for text in texts]
+
+
+_NTZ = _moments(
+    "1970-01-01", "2020-03-29", "2020-03-29 02:30:00", "2020-10-25 02:30:00", "2020-10-25 01:30:00.000001",
+    "0001-01-03", "9999-12-30 23:59:59.999999", "1582-10-15", "2020-03-28 23:00:00", "2020-03-29 04:00:00",
+)  # fmt: skip
+VALUES: dict[str, list] = {
+    "tinyint": [0, 1, 2, -1, 127, -128],
+    "smallint": [0, 1, 2, -1, 127, 128, -128, 256, 257, 2**15 - 1, -(2**15)],
+    "int": [0, 1, 2, -1, 127, 128, 256, 257, 65536, 65537, 2**24 + 1, 2**31 - 1, -(2**31)],
+    "bigint": [0, 1, 2, -1, 127, 128, 256, 65536, 2**32, 2**32 + 1, 2**31, 2**53 + 1, 2**63 - 1, -(2**63)],
+    "float": [0.0, -0.0, 1.0, 2.0, -1.0, 1.5, 0.1, 127.0, 16777216.0, NAN, INF, -INF, 1e-45, 3.4028234e38],
+    "double": [0.0, -0.0, 1.0, 2.0, -1.0, 1.5, 0.1, 0.10000000149011612, 127.0, 16777217.0, 2147483647.0,
+               NAN, INF, -INF, 5e-324, 1.7976931348623157e308],
+    "decimal(4,1)": [Decimal(n) for n in ("0.0", "1.0", "2.0", "1.5", "-1.0", "127.0", "999.9", "-999.9")],
+    "decimal(10,2)": [Decimal(n) for n in ("0.00", "1.00", "2.00", "1.50", "1.55", "-1.00", "127.00", "99999999.99")],
+    "decimal(20,0)": [Decimal(n) for n in ("0", "1", "2", "-1", "127", "128", "9223372036854775807", "9" * 20)],
+    "decimal(38,0)": [Decimal(n) for n in ("0", "1", "2", "-1", "9223372036854775808", "9" * 38, "-" + "9" * 38)],
+    "decimal(38,18)": [Decimal(n) for n in ("0", "1", "2", "1.5", "-1", "1.000000000000000001", "9" * 20)],
+    "string": ["", "a", "a ", "A", "ab", "b", "é", "e\u0301", "ß", "a\0", "1", "NaN", "null", "it's", "its", "a_b",
+               "a%", "\\", "\U0001f600", "\ufffd", " a", "2020-03-29", "x" * 300],
+    "binary": [b"", b"a", b"a\0", b"\xff", b"\xff" * 9, b"\x00"],
+    "boolean": [True, False],
+    "date": [dt.date(1970, 1, 1), dt.date(2020, 3, 29), dt.date(2020, 10, 25), dt.date(1582, 10, 15), dt.date(1, 1, 3),
+             dt.date(9999, 12, 30)],
+    "timestamp": [moment.replace(tzinfo=dt.UTC) for moment in _NTZ],
+    "timestamp_ntz": _NTZ,
+}  # fmt: skip
+INTEGERS = ("tinyint", "smallint", "int", "bigint")
+DECIMALS = ("decimal(4,1)", "decimal(10,2)", "decimal(20,0)", "decimal(38,0)", "decimal(38,18)")
+MOMENTS = ("date", "timestamp", "timestamp_ntz")
+PAIRS: list[tuple[str, str]] = [
+    *((type_, type_) for type_ in VALUES),
+    *((a, b) for a in INTEGERS for b in INTEGERS if a != b),
+    *((a, b) for a in MOMENTS for b in MOMENTS if a != b),
+    ("int", "decimal(10,2)"), ("tinyint", "decimal(4,1)"), ("bigint", "decimal(20,0)"), ("bigint", "decimal(38,0)"),
+    ("smallint", "decimal(4,1)"), ("decimal(4,1)", "int"), ("decimal(10,2)", "bigint"), ("decimal(20,0)", "bigint"),
+    ("decimal(20,0)", "tinyint"), ("decimal(4,1)", "decimal(10,2)"), ("decimal(10,2)", "decimal(4,1)"),
+    ("decimal(20,0)", "decimal(10,2)"), ("decimal(38,18)", "decimal(10,2)"), ("decimal(20,0)", "decimal(38,0)"),
+    ("int", "double"), ("tinyint", "double"), ("smallint", "float"), ("double", "int"), ("double", "smallint"),
+    ("float", "tinyint"), ("float", "double"), ("double", "float"), ("tinyint", "float"),
+]  # fmt: skip
+LOSSY = [("bigint", "double"), ("int", "float"), ("decimal(10,2)", "double"), ("string", "int"), ("date", "string")]
+"""Pairs that a lookup refuses as keys though Spark would compare them."""
+
+
+def alike(a, b) -> bool:
+    """Return whether two values may be equal once in one type; moments by their day."""
+    if isinstance(a, dt.date) and isinstance(b, dt.date):
+        return (a.year, a.month, a.day) == (b.year, b.month, b.day)
+    return a == b or (a != a and b != b)
+
+
+def _shared(pair: tuple[str, str]) -> tuple[list, list]:
+    """Return the values of each type that have a counterpart in the other."""
+    left, right = (VALUES[type_] for type_ in pair)
+    return [a for a in left if any(alike(a, b) for b in right)], [b for b in right if any(alike(a, b) for a in left)]
+
+
+@st.composite
+def _pools(draw, pair: tuple[str, str]):
+    """Draw few values for a column of either side, so that rows meet."""
+    left, right = _shared(pair)
+    few = draw(st.lists(st.sampled_from(left), min_size=1, max_size=2)) if left else []
+    met = [b for b in right if any(alike(a, b) for a in few)]
+    return (_column(pair[0], few), _column(pair[1], met))
+
+
+def _column(type_: str, few: list) -> st.SearchStrategy:
+    often = st.sampled_from(few or VALUES[type_])
+    return st.one_of(often, often, often, often, often, often, st.sampled_from([*VALUES[type_], None]))
+
+
+# ── conditions ───────────────────────────────────────────────────────────────────────────────────────────
+
+_NUMBERS = ["0", "1", "2", "-1", "1L", "1.0", "1.5", "1.50", "127", "128", "0.1", "1e0", "0.1D", "NULL",
+            "CAST(1 AS TINYINT)", "2147483648", "1 + 1", "abs(-1)"]  # fmt: skip
+_DECIMAL_LITERALS = ["0", "1", "1.5", "1.50", "1.555", "-1", "2.00", "CAST(1.5 AS DECIMAL(4,1))", "NULL", "1.0 + 0.5"]
+_FLOATS = ["0", "1", "1.5", "0.1D", "CAST(0.1 AS FLOAT)", "CAST('NaN' AS DOUBLE)", "-0.0D", "0.0D", "1e0", "NULL",
+           "1.5F", "CAST('Infinity' AS DOUBLE)", "float('NaN')", "1.0D / 2"]  # fmt: skip
+LITERALS: dict[str, Sequence[str]] = {
+    **dict.fromkeys(INTEGERS, _NUMBERS),
+    **dict.fromkeys(DECIMALS, _DECIMAL_LITERALS),
+    "float": _FLOATS,
+    "double": _FLOATS,
+    "string": ["''", "'a'", "'a '", "'A'", "'é'", '"a"', "'it\\'s'", "'it''s'", "'\\\\'", "'1'", "'NaN'", "NULL",
+               "'a_b'", "'b'", "upper('a')", "r'\\'", "'a' || 'b'", "'\\u0061'", "'\\0'"],
+    "binary": ["X'61'", "X''", "X'FF'", "NULL", "CAST('a' AS BINARY)", "X'6100'"],
+    "boolean": ["true", "false", "NULL", "NOT true", "1 = 1"],
+    "date": ["DATE'2020-03-29'", "'2020-03-29'", "'2020-3-29'", "DATE '1970-01-01'", "NULL",
+             "date_add(DATE'2020-03-28', 1)", "TIMESTAMP'2020-03-29 00:00:00'", "TIMESTAMP_NTZ'2020-03-29 00:00:00'",
+             "'1970-01-01 00:00:00'"],
+    "timestamp": ["TIMESTAMP'2020-03-29 00:00:00'", "TIMESTAMP'2020-03-29 02:30:00'", "'2020-03-29'", "NULL",
+                  "'2020-03-29 00:00:00Z'", "DATE'2020-03-29'", "TIMESTAMP_NTZ'2020-10-25 02:30:00'",
+                  "'2020-10-25 02:30:00'", "timestamp_micros(0)", "TIMESTAMP_LTZ'1970-01-01 00:00:00Z'"],
+    "timestamp_ntz": ["TIMESTAMP_NTZ'2020-03-29 02:30:00'", "TIMESTAMP'2020-03-29 00:00:00'", "'2020-03-29'", "NULL",
+                      "DATE'2020-03-29'", "'2020-10-25 02:30:00'", "CAST('1970-01-01' AS TIMESTAMP_NTZ)"],
+}  # fmt: skip
+_OPERATORS = ["=", "<>", "!=", "<", "<=", ">", ">=", "<=>", "=="]
+_OF_ANY = ["{c} IS NOT NULL", "{c} IS NULL", "NOT ({c} IS NULL)", "{c} <=> NULL", "{c} = {c}", "NOT ({c} <=> NULL)"]
+_OF_TEXT = ["{c} LIKE 'a%'", "{c} LIKE '%a'", "{c} LIKE '%a%'", "{c} LIKE 'a'", "{c} NOT LIKE 'a%'", "{c} LIKE ''",
+            "{c} LIKE '%'", "startswith({c}, 'a')", "contains({c}, 'a')", "endswith({c}, ' ')",
+            "{c} LIKE 'a\\\\_%'", "{c} LIKE '_'"]  # fmt: skip
+_OF_NUMBERS = ["{c} + 1 > 1", "{c} * 2 <= 2", "1 - {c} < 1", "{c} BETWEEN 0 AND 1.5", "-{c} < 0"]
+_FOR_SPARK: dict[str, Sequence[str]] = {
+    **dict.fromkeys(INTEGERS, ("{c} % 2 = 0", "CAST({c} AS STRING) LIKE '1%'", "{c} DIV 2 = 0", "{c} <> 7")),
+    **dict.fromkeys(DECIMALS, ("round({c}) = 1", "CAST({c} AS STRING) LIKE '1%'", "coalesce({c}, 1) >= 1")),
+    **dict.fromkeys(("float", "double"), ("isnan({c})", "nanvl({c}, 1) = 1", "CAST({c} AS STRING) = '-0.0'",
+                                          "abs({c}) < 2")),
+    "string": ["length({c}) > 1", "upper({c}) = 'A'", "{c} RLIKE '^a'", "trim({c}) = 'a'", "{c} || 'b' = 'ab'",
+               "{c} ILIKE 'A%'"],
+    "binary": ["hex({c}) = '61'", "length({c}) = 1"],
+    "boolean": ["if({c}, 1, 2) = 1", "coalesce({c}, true)"],
+    **dict.fromkeys(MOMENTS, ("year({c}) = 2020", "CAST({c} AS STRING) LIKE '2020%'", "date_trunc('YEAR', {c}) < {c}")),
+}  # fmt: skip
+_BOTH_FOR_SPARK = ["substring(o.s, 1, 1) < substring(t.u, 1, 1)", "o.v % 2 = t.w % 2", "concat(o.s, t.u) LIKE '%a%'",
+                   "coalesce(o.v, t.w) = 1", "length(o.s) >= length(t.u)", "o.v IN (t.w, 1)", "greatest(o.v, t.w) > 1",
+                   "CASE WHEN o.v > 1 THEN t.w > 1 ELSE t.u IS NULL END"]  # fmt: skip
+_BOTH = ["o.v < t.w", "o.v <> t.w", "o.v <=> t.w", "o.s <= t.u", "o.v + 1 < t.w + 2", "o.x <=> t.y", "o.x < t.y",
+         "NOT (o.x = t.y)", "o.v = 1 OR t.w = 1", "o.s = 'a' OR t.u LIKE 'a%'", "o.v BETWEEN t.w AND 2",
+         "o.v IS NULL OR t.w IS NOT NULL", "t.w = o.v OR false", "o.x >= t.y", "o.s <=> t.u"]  # fmt: skip
+_KEYS_OF_TEXT = ["upper({c})", "trim({c})", "concat({c}, '')", "nullif({c}, 'a')", "substring({c}, 1, 1)"]
+_KEYS_OF_NUMBERS = ["{c} + 0", "-{c}", "abs({c})", "{c} * 1", "CAST({c} AS DECIMAL(20,0))", "{c} % 100", "{c} + 1"]
+_KEYS_OF_ANY = [
+    "coalesce({c}, {l})",
+    "CASE WHEN o.v > 1 THEN {c} END",
+    "nullif({c}, {l})",
+    "if(o.v IS NULL, NULL, {c})",
+]
+
+
+rarely = st.sampled_from([False] * 20 + [True] + [False] * 19)
+seldom = st.sampled_from([False, False, True, False, False])
+
+
+def _is_number(type_: str) -> bool:
+    return type_ in INTEGERS or type_ in DECIMALS or type_ in ("float", "double")
+
+
+@st.composite
+def _tests(draw, column: str, type_: str) -> str:
+    """Draw a condition on one column; mostly one that a worker can judge."""
+    literals = st.sampled_from(LITERALS[type_])
+    kind = draw(st.sampled_from(["compare", "compare", "any", "in", "between", "own", "own", "spark", "flipped"]))
+    if kind == "compare":
+        return f"{column} {draw(st.sampled_from(_OPERATORS))} {draw(literals)}"
+    if kind == "flipped":
+        return f"{draw(literals)} {draw(st.sampled_from(_OPERATORS))} {column}"
+    if kind == "in":
+        items = ", ".join(draw(st.lists(literals, min_size=1, max_size=3)))
+        return f"{column} {draw(st.sampled_from(['IN', 'NOT IN']))} ({items})"
+    if kind == "between":
+        return f"{column} {draw(st.sampled_from(['', 'NOT ']))}BETWEEN {draw(literals)} AND {draw(literals)}"
+    return draw(st.sampled_from(_templates(kind, type_))).format(c=column)
+
+
+def _templates(kind: str, type_: str) -> Sequence[str]:
+    if kind == "spark":
+        return _FOR_SPARK[type_]
+    if kind == "own" and type_ == "string":
+        return _OF_TEXT
+    if kind == "own" and type_ == "boolean":
+        return ["{c}", "NOT {c}", "{c} IS TRUE", "{c} IS NOT FALSE"]
+    return _OF_NUMBERS if kind == "own" and type_ in ("smallint", "double") else _OF_ANY
+
+
+@st.composite
+def _filters(draw, columns) -> str:
+    """Draw a condition over the columns of one side, of one or two tests."""
+    tests = [draw(_tests(*draw(st.sampled_from(columns)))) for _ in range(draw(st.sampled_from([1, 1, 1, 2])))]
+    if len(tests) == 1:
+        return draw(st.sampled_from(["{}", "{}", "NOT ({})", "({})"])).format(*tests)
+    return draw(st.sampled_from(["({} OR {})", "{} AND {}", "NOT ({} AND {})", "NOT ({} OR {})"])).format(*tests)
+
+
+@st.composite
+def _key(draw, pair: tuple[str, str], left: str, right: str) -> str:
+    """Draw an equality that makes a key, mostly of plain columns."""
+    expression = left
+    if draw(seldom):
+        own = _KEYS_OF_TEXT if pair[0] == "string" else _KEYS_OF_NUMBERS if _is_number(pair[0]) else []
+        form = draw(st.sampled_from([*own, *_KEYS_OF_ANY]))
+        expression = form.format(c=left, l=draw(st.sampled_from(LITERALS[pair[0]])))
+    return draw(st.sampled_from(["{0} = {1}", "{1} = {0}", "({0} == {1})"])).format(expression, right)
+
+
+@st.composite
+def _conditions(draw, pairs, left, right, right_keys) -> str:
+    """Draw ON: keys, then whatever else may stand beside them, in any order."""
+    parts = [draw(_key(pair, f"o.k{n}", f"t.{right_keys[n]}")) for n, pair in enumerate(pairs)]
+    for _ in range(draw(st.sampled_from([0, 0, 1, 1, 1, 2, 2, 3]))):
+        kind = draw(
+            st.sampled_from(["left", "right", "right", "both", "both", "constant", "constant", "again", "nested"])
+        )
+        part = draw(_part(kind, left, right, right_keys))
+        parts.append(f"({part})" if " OR " in part else part)
+    if draw(rarely):
+        parts = parts[len(pairs) :] or parts
+    return draw(st.sampled_from([" AND ", " and ", "\n  AND "])).join(draw(st.permutations(parts)))
+
+
+@st.composite
+def _part(draw, kind: str, left, right, right_keys) -> str:
+    if kind == "left":
+        return draw(_filters(left))
+    if kind == "right":
+        return draw(_filters(right))
+    if kind == "both":
+        return draw(st.sampled_from([*_BOTH, *_BOTH_FOR_SPARK]))
+    if kind == "nested":
+        return draw(st.sampled_from(["o.n.a = t.w", "o.n.b[0] = t.u", "size(o.n.b) > 0", "t.w = o.n.a + 1"]))
+    column, type_ = draw(st.sampled_from(right))
+    if kind == "constant":
+        return f"{column} = {draw(st.sampled_from(LITERALS[type_]))}"
+    number = draw(st.integers(0, len(right_keys) - 1))
+    return f"o.k{draw(st.integers(0, len(right_keys) - 1))} = t.{right_keys[number]}"
+
+
+# ── results and options ──────────────────────────────────────────────────────────────────────────────────
+
+_SELECTED = ["o.k0", "o.v", "s", "o.v + t.w AS sum", "upper(t.u) AS upper", "coalesce(t.w, -1) AS w_or", "t.y", "t.w",
+             "t.u AS text", "o.x", "n.a AS a", "n", "concat(o.s, t.u) AS both", "t.w IS NULL AS missing"]  # fmt: skip
+_OPTIONS: list[dict[str, str]] = [
+    {},
+    {"lookup.cache": "LRU"},
+    {"lookup.cache": "LRU", "lookup.cache.max-rows": "1"},
+    {"lookup.cache": "LRU", "lookup.cache.max-rows": "3", "lookup.cache.missing-key": "false"},
+    {"lookup.cache": "LRU", "lookup.cache.max-bytes": "4kb"},
+    {"lookup.cache": "TTL", "lookup.cache.expire-after-write": "1 ms"},
+    {"lookup.cache": "TTL", "lookup.cache.expire-after-access": "1 h",
+    "lookup.cache.missing-key.expire-after-write": "1 ms"},
+    {"lookup.cache": "ALL"},
+    {"lookup.cache": "ALL", "lookup.cache.reload-interval": "1 ms"},
+]  # fmt: skip
+
+
+@st.composite
+def _all_options(draw, source: str) -> tuple[tuple[str, str], ...]:
+    options = dict(draw(st.sampled_from(_OPTIONS)))
+    if source == "function" and options.get("lookup.cache") == "ALL":
+        options = {}
+    if draw(st.booleans()):
+        options["lookup.batch.max-size"] = draw(st.sampled_from(["1", "2", "3"]))
+    if draw(seldom):
+        options["lookup.shuffle"] = "true"
+    options["lookup.metrics"] = draw(st.sampled_from(["auto", "auto", "observe", "off"]))
+    return tuple(options.items())
+
+
+@st.composite
+def _selects(draw, how: str, shared_names: bool):
+    if not shared_names and draw(st.booleans()):
+        return None
+    items = draw(st.lists(st.sampled_from(_SELECTED), min_size=1, max_size=6, unique=True))
+    if how in ("semi", "anti"):
+        items = [item for item in items if "t." not in item]
+    return tuple(items) or ("o.k0",)
+
+
+# ── a whole case ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _in_sqlite(column: st.SearchStrategy) -> st.SearchStrategy:
+    """SQLite has no NaN, and writes -0.0 as 0."""
+    return column.map(lambda v: 0.5 if isinstance(v, float) and (v != v or (v == 0 and math.copysign(1, v) < 0)) else v)
+
+
+@st.composite
+def _rows(draw, columns: list[st.SearchStrategy], most: int) -> tuple[tuple, ...]:
+    return tuple(
+        draw(st.lists(st.tuples(*columns), min_size=draw(st.sampled_from([most // 2, most // 2, 0])), max_size=most))
+    )
+
+
+SESSIONS = [
+    *(Session(True, zone, rows) for zone, rows in zip(ZONES, (10_000, 1, 3), strict=True)),
+    Session(True, "UTC", 3),
+    Session(False, "Europe/Berlin", 10_000),
+    Session(False, "UTC", 2),
+]
+
+
+@st.composite
+def cases(draw) -> Case:
+    """Draw one join."""
+    rare = draw(rarely)
+    count = draw(st.sampled_from([1, 1, 1, 2, 2, 3]))
+    pairs = [draw(st.sampled_from(LOSSY if rare and n == 0 else PAIRS)) for n in range(count)]
+    other = draw(st.sampled_from(PAIRS))
+    same_names = draw(seldom)
+    right_keys = [f"{'k' if same_names else 'b'}{n}" for n in range(count)]
+    source, how = draw(st.sampled_from(SOURCES)), draw(st.sampled_from(HOWS))
+    kinds = [*pairs, ("int", "smallint"), ("string", "string"), other]
+    pools = [draw(_pools(pair)) for pair in kinds]
+    names = [f"k{n}" for n in range(count)] + ["v", "s", "x"], [*right_keys, "w", "u", "y"]
+    left, right = ([(name, kind[side]) for name, kind in zip(names[side], kinds, strict=True)] for side in (0, 1))
+    rights = [_in_sqlite(pool[1]) if source == "sql" else pool[1] for pool in pools]
+    of_left, of_right = ([(f"{q}.{name}", type_) for name, type_ in side] for q, side in (("o", left), ("t", right)))
+    using = same_names and draw(st.booleans())
+    return Case(
+        left=Side(tuple(left), draw(_rows([pool[0] for pool in pools], 12))),
+        right=Side(tuple(right), draw(_rows(rights, 8))),
+        on=tuple(right_keys) if using else draw(_conditions(pairs, of_left, of_right, right_keys)),
+        how=how,
+        select=None if using else draw(_selects(how, same_names)),
+        where=draw(_wheres(how, of_left, of_right)) if not using and draw(seldom) else None,
+        source=source,
+        options=draw(_all_options(source)),
+        spread=draw(st.sampled_from(["", "", "", "coalesce", "repartition"])),
+        session=draw(st.sampled_from(SESSIONS)),
+    )
+
+
+def _wheres(how: str, left, right) -> st.SearchStrategy[str]:
+    if how in ("semi", "anti"):
+        return _filters(left)
+    return st.one_of(_filters(left), _filters(right), st.sampled_from([*_BOTH, *_BOTH_FOR_SPARK]))

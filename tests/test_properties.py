@@ -1,0 +1,336 @@
+"""The whole way, from condition to rows, against Spark's own join on the same rows; hundreds of cases share a job.
+
+The cases are drawn first, with nothing run, then judged in bulk. Where one differs, the same draw is repeated and
+hypothesis shrinks it, running single cases. ``LOOKUPCACHE_CASES`` says how many,
+``LOOKUPCACHE_FIRST_CASE`` the number of the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sqlite3
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from cases import Case, Session, Side, cases
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812
+from sources import equal_alike, options_of
+
+from lookupcache import LookupJoin, LookupTable, PlanError
+
+pytestmark = pytest.mark.spark
+
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "1200"))
+FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", "0"))
+CASES_PER_JOB = 20
+THREADS = 2
+
+ALLOWED = re.compile(
+    "without a lossy or surprising cast|gives no key for table|is a function of|Spark cannot compute the constant"
+    "|out of the years"
+)
+"""Why a join may be refused that Spark would make."""
+
+PLACES = {
+    "field key, source", "constant key, source", "pre-filter, spark", "calc, source", "calc, worker",
+    "residual, worker", "residual, spark", "filter after, spark",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def judge(spark, tmp_path_factory) -> Judge:
+    return Judge(spark, tmp_path_factory.mktemp("sqlite"))
+
+
+@pytest.fixture(scope="module")
+def verdicts(judge) -> dict[int, Verdict]:
+    """Return what became of each case, by its number."""
+    drawn = {number: case_of(number) for number in range(FIRST, FIRST + CASES)}
+    judge.judge(list(drawn.values()))
+    return {number: judge(case) for number, case in drawn.items()}
+
+
+def test_every_join_is_sparks_own(judge, verdicts):
+    wrong = [number for number, verdict in verdicts.items() if verdict.word == "wrong"]
+    if wrong:
+        simplify(judge, wrong[0])
+        pytest.fail(f"Cases {wrong} differ; {verdicts[wrong[0]].reason}")
+
+
+def test_few_cases_are_refused_or_invalid(verdicts):
+    words = Counter(verdict.word for verdict in verdicts.values())
+    assert words["refused"] < 0.08 * len(verdicts)
+    assert words["invalid"] < 0.05 * len(verdicts)
+
+
+def test_many_cases_match_and_all_places_occur(verdicts):
+    joined = [verdict for verdict in verdicts.values() if verdict.word == "joined"]
+    dropping = [verdict.matched for verdict in joined if verdict.how in ("inner", "semi")]
+    assert sum(dropping) > 0.35 * len(dropping)
+    places = Counter(place for verdict in joined for place in verdict.places)
+    assert {place for place, count in places.items() if count >= len(joined) / 200} == PLACES
+
+
+def drawing(number: int, phases: Sequence[Phase]):
+    """Return a decorator that runs a test with the case of this number, the second drawn; the first is a blank one."""
+    settled = settings(
+        max_examples=2, phases=phases, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    return lambda test: seed(number)(settled(given(cases())(test)))
+
+
+def case_of(number: int) -> Case:
+    drawn = []
+
+    @drawing(number, [Phase.generate])
+    def keep(case):
+        drawn.append(case)
+
+    keep()
+    return drawn[-1]
+
+
+def simplify(judge: Judge, number: int) -> None:
+    """Draw a case again and let hypothesis find a simpler one that also differs; raises AssertionError with that."""
+
+    @drawing(number, [Phase.generate, Phase.shrink])
+    def equals_sparks_own(case):
+        verdict = judge(case)
+        assert verdict.word != "wrong", verdict.reason
+
+    equals_sparks_own()
+
+
+# ── judging ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Verdict:
+    """What became of a case: ``joined``, ``refused`` by the planner, ``invalid`` in Spark's own eyes, or ``wrong``."""
+
+    word: str
+    reason: str = ""
+    places: frozenset[str] = frozenset()
+    how: str = ""
+    matched: bool = False
+
+
+@dataclass
+class Pair:
+    """The same join by us and by Spark."""
+
+    ours: LookupJoin
+    theirs: object
+
+
+@dataclass
+class Judge:
+    """Runs cases in a session; ``folder`` holds the SQLite files."""
+
+    spark: object
+    folder: Path
+    known: dict[str, Verdict] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def __call__(self, case: Case) -> Verdict:
+        if repr(case) not in self.known:
+            self.judge([case])
+        return self.known[repr(case)]
+
+    def judge(self, drawn: Sequence[Case]) -> None:
+        """Judge many cases, those of a session in the same jobs."""
+        by_session = sorted(drawn, key=lambda case: repr(case.session))
+        for session, group in itertools.groupby(by_session, lambda case: case.session):
+            cases_of_session = list(group)
+            parts = [cases_of_session[n : n + CASES_PER_JOB] for n in range(0, len(cases_of_session), CASES_PER_JOB)]
+            with self.settings(session), ThreadPoolExecutor(THREADS) as threads:
+                for verdicts in threads.map(self._judged, parts):
+                    self.known.update(verdicts)
+
+    def _judged(self, part: Sequence[Case]) -> dict[str, Verdict]:
+        plans = {repr(case): self.planned(case) for case in part}
+        verdicts = {name: plan for name, plan in plans.items() if isinstance(plan, Verdict)}
+        pairs = {name: plan for name, plan in plans.items() if isinstance(plan, Pair)}
+        together = _together(list(pairs.values()))
+        judged = together or [alone(pair) for pair in pairs.values()]
+        return verdicts | dict(zip(pairs, judged, strict=True))
+
+    # ── the two joins ────────────────────────────────────────────────────────────────────────────────────
+
+    def planned(self, case: Case) -> Pair | Verdict:
+        """Return our join and Spark's, or why there is none."""
+        left, right = self.left(case), self.spark.createDataFrame(case.right.table(), case.right.ddl)
+        try:
+            theirs = spark_join(case, left, right)
+        except AnalysisException as error:
+            return Verdict("invalid", str(error).splitlines()[0])
+        try:
+            ours = self.lookup_join(case, left)
+            if ours.df.dtypes == theirs.dtypes:
+                return Pair(ours, theirs)
+            return Verdict("wrong", f"{ours.df.dtypes} is not {theirs.dtypes}")
+        except PlanError as error:
+            return Verdict("refused" if ALLOWED.search(str(error)) else "wrong", str(error))
+        except Exception:
+            return Verdict("wrong", traceback.format_exc())
+
+    def left(self, case: Case):
+        df = self.spark.createDataFrame(case.left.table(), case.left.ddl)
+        df = df.selectExpr("*", "named_struct('a', v, 'b', array(s)) AS n")
+        return {"": df, "coalesce": df.coalesce(1), "repartition": df.repartition(3)}[case.spread]
+
+    def lookup_join(self, case: Case, left) -> LookupJoin:
+        on = case.on if isinstance(case.on, str) else list(case.on)
+        return LookupJoin(left, self.lookup_table(case), on, case.how, case.select, where=case.where)
+
+    def lookup_table(self, case: Case) -> LookupTable:
+        options = dict(case.options)
+        if case.source == "function":
+            key = case.right.columns[0][0]
+            return LookupTable.from_function("t", case.right.ddl, key=[key], function=Rows(case.right), options=options)
+        if case.source == "sql":
+            own = {"connector": "sql", "url": f"sqlite:///{self.database(case.right)}", "table": "t"}
+        else:
+            kinds = {"memory": "Memory", "superset": "Superset", "filtering": "Filtering", "async": "Awaited"}
+            own = {"connector": f"sources:{kinds[case.source]}", **options_of(case.right.table())}
+        return LookupTable("t", case.right.ddl, {**own, **options})
+
+    def database(self, side: Side) -> Path:
+        path = self.folder / f"{next(self.numbers)}.db"
+        columns = ", ".join(name for name, _ in side.columns)
+        marks = ", ".join("?" for _ in side.columns)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"CREATE TABLE t ({columns})")
+            connection.executemany(f"INSERT INTO t VALUES ({marks})", [stored(row) for row in side.table().to_pylist()])
+        return path
+
+    @contextmanager
+    def settings(self, session: Session) -> Iterator[None]:
+        wanted = {
+            "spark.sql.ansi.enabled": str(session.ansi).lower(),
+            "spark.sql.session.timeZone": session.zone,
+            "spark.sql.execution.arrow.maxRecordsPerBatch": str(session.arrow_rows),
+            # Small plans, run once: compiling them would take longer than running them.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
+            # Else Spark computes over literal rows while it plans, and fails there.
+            "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
+        }
+        before = {name: self.spark.conf.get(name, None) for name in wanted}
+        try:
+            for name, value in wanted.items():
+                self.spark.conf.set(name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                self.spark.conf.unset(name) if value is None else self.spark.conf.set(name, value)
+
+
+class Rows:
+    """A lookup function over a table's rows, by its first column."""
+
+    def __init__(self, side: Side) -> None:
+        self.rows = side.table().to_pylist()
+        self.key = side.columns[0][0]
+
+    def __call__(self, key):
+        return [row for row in self.rows if equal_alike([row[self.key]]) == equal_alike([key])]
+
+
+def stored(row: dict) -> list:
+    """Return a row as SQLite holds it."""
+    return [_stored(value) for value in row.values()]
+
+
+def _stored(value):
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if hasattr(value, "hour"):
+        return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def spark_join(case: Case, left, right):
+    on = F.expr(case.on) if isinstance(case.on, str) else list(case.on)
+    joined = left.alias("o").join(right.alias("t"), on, case.how)
+    joined = joined if case.where is None else joined.where(case.where)
+    return joined if case.select is None else joined.selectExpr(*case.select)
+
+
+# ── comparing ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def marked(df, number: int, side: str):
+    """Return the rows as exact text, with the case and the side they are of."""
+    names = [f"c{n}" for n in range(len(df.columns))]
+    texts = [exact(name, type_) for name, (_, type_) in zip(names, df.dtypes, strict=True)]
+    return df.toDF(*names).selectExpr(
+        f"{number} AS case", f"'{side}' AS side", f"concat_ws('|', {', '.join(texts)}) AS row"
+    )
+
+
+def exact(name: str, type_: str) -> str:
+    """Return SQL for a text that differs where the values differ: a sign of zero, a byte, a moment."""
+    text = {"timestamp": f"CAST(unix_micros({name}) AS STRING)"}.get(type_, f"CAST({name} AS STRING)")
+    if type_ in ("string", "binary"):
+        text = f"hex({name})"
+    return f"coalesce({text}, 'null')"
+
+
+def united(frames: Sequence):
+    """Return the union as a tree, not a list, of unions."""
+    if len(frames) == 1:
+        return frames[0]
+    middle = len(frames) // 2
+    return united(frames[:middle]).unionAll(united(frames[middle:]))
+
+
+def _together(pairs: Sequence[Pair]) -> list[Verdict] | None:
+    """Return the verdicts of one job over all, or None where one of them fails it."""
+    frames = [
+        marked(df, n, side)
+        for n, pair in enumerate(pairs)
+        for side, df in (("ours", pair.ours.df), ("theirs", pair.theirs))
+    ]
+    try:
+        rows = united(frames).collect() if frames else []
+    except Exception:
+        return None
+    found: dict[tuple[int, str], Counter] = defaultdict(Counter)
+    for row in rows:
+        found[row.case, row.side][row.row] += 1
+    return [compared(pair, found[n, "ours"], found[n, "theirs"]) for n, pair in enumerate(pairs)]
+
+
+def alone(pair: Pair) -> Verdict:
+    """Judge a case by itself; where Spark raises, ours may do as it likes."""
+    try:
+        theirs = Counter(row.row for row in marked(pair.theirs, 0, "theirs").collect())
+    except Exception as error:
+        return Verdict("invalid", str(error).splitlines()[0])
+    try:
+        ours = Counter(row.row for row in marked(pair.ours.df, 0, "ours").collect())
+    except Exception as error:
+        return Verdict("wrong", f"ours raises: {str(error)[-3000:]}\n{pair.ours.explain()}")
+    return compared(pair, ours, theirs)
+
+
+def compared(pair: Pair, ours: Counter, theirs: Counter) -> Verdict:
+    plan = pair.ours.plan
+    if ours != theirs:
+        differences = f"only ours: {dict(ours - theirs)}\nonly Spark's: {dict(theirs - ours)}"
+        return Verdict("wrong", f"{differences}\n{pair.ours.explain()}")
+    places = frozenset(f"{part.place}, {part.evaluator}" for part in plan.conjuncts)
+    return Verdict("joined", "", places, plan.how, bool(theirs))
