@@ -4,11 +4,12 @@ The rooms, in the order in which they import each other:
 
     errors · schema · config · expr · plan          what a join is, as data
     connector · function · table                    where rows come from
-    planner and what it is made of · column         from a condition to a plan
-    keys · index · rows · cache · decorator         what is kept
-    metrics · retry · source · lookup · runner      what happens in a worker
-    report · task · join                            what happens on the driver
-    java · flights · demo · cli                     the command line
+    planner                                         from a condition to a plan
+    cache                                           what is kept, and how it is found again
+    metrics · retry · decorator                     before any function, without Spark
+    source · lookup · runner                        what happens in a worker
+    report · task · join                            between driver and worker, and on the driver
+    java · demo · cli                               the command line
 """
 
 from __future__ import annotations

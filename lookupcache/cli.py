@@ -77,7 +77,7 @@ def demo(rows: int | None, stream: bool, cache: str, max_rows: str | None) -> No
 
 def _import_demo() -> ModuleType:
     try:
-        return import_module("lookupcache.demo")
+        return import_module("lookupcache.demo.run")
     except ImportError as error:
         if (error.name or "").startswith("lookupcache"):
             raise

@@ -17,11 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lookupcache.column import column_sql
 from lookupcache.errors import ConnectorError
-from lookupcache.explain import explain
 from lookupcache.metrics import LookupMetrics
-from lookupcache.planner import LeftColumn, plan_join, substitute
+from lookupcache.planner import LeftColumn, explain, plan_join, substitute
+from lookupcache.planner.column import column_sql
 from lookupcache.report import Channel, channel_of
 from lookupcache.runner import MATCHES, Layout
 from lookupcache.schema import quote

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from lookupcache.cache import ColumnCache, Limits
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.errors import LookupCacheError
-from lookupcache.index import Entries
-from lookupcache.keys import KeyBatch, Mask
 from lookupcache.source import Source
 
 Clock = Callable[[], float]

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache import expr
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector
-from lookupcache.index import Entries
-from lookupcache.keys import KeyBatch
 from lookupcache.lookup import CachedLookup, Clock, lookup_of
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from lookupcache import expr
+from lookupcache.cache.keys import KeyBatch, match
 from lookupcache.connector import Connector, LookupRequest, hide_userinfo, offers
 from lookupcache.errors import LookupCacheError, LookupFailed, SourceError, nearest
-from lookupcache.keys import KeyBatch, match
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
 from lookupcache.retry import Retry

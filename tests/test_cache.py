@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookupcache.cache import ColumnCache, Limits, RowCache
+from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
-from lookupcache.keys import KeyBatch
 
 DATA = Path(__file__).parent / "data"
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -211,7 +211,7 @@ def test_a_batch_finds_all_that_it_put_until_it_settles():
 
 
 def test_keys_with_equal_hashes_are_told_apart(monkeypatch):
-    monkeypatch.setattr("lookupcache.keys._hashed", lambda column: np.zeros(len(column), np.uint64))
+    monkeypatch.setattr("lookupcache.cache.keys._hashed", lambda column: np.zeros(len(column), np.uint64))
     cache = ColumnCache(SCHEMA, [pa.string()], Limits())
     keys = KeyBatch.of([pa.array(["a", "b"])], [pa.string()])
     entries = cache.put(keys, pa.table({"v": [1, 2]}), np.ones(2, np.int64), 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lookupcache.coercion import common_type, is_exact, is_key_type, key_sql, key_type, mismatch
+from lookupcache.planner.coercion import common_type, is_exact, is_key_type, key_sql, key_type, mismatch
 
 VALUES = {
     "boolean": "true false NULL",

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from lookupcache.column import column_sql
 from lookupcache.errors import PlanError
-from lookupcache.naming import LeftColumn, Scope
+from lookupcache.planner.column import column_sql
+from lookupcache.planner.naming import LeftColumn, Scope
 from lookupcache.schema import parse_ddl
 
 
@@ -113,7 +113,7 @@ local_spark_environment()
 import os
 os.environ["SPARK_TESTING"] = "1"
 from pyspark.sql import SparkSession, functions as F
-from lookupcache.column import column_sql
+from lookupcache.planner.column import column_sql
 from test_column import written
 spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 for column, text in written(F, spark.range(1)):

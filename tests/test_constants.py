@@ -8,9 +8,9 @@ import pytest
 from test_coercion import VALUES, ZONES, rows, settings
 from test_translate import NUMBERS, Session
 
-from lookupcache.constants import constant_value, is_settled, literal_sql
 from lookupcache.errors import PlanError
-from lookupcache.naming import Scope
+from lookupcache.planner.constants import constant_value, is_settled, literal_sql
+from lookupcache.planner.naming import Scope
 from lookupcache.schema import parse_ddl, parse_type
 
 SCOPE = Scope([], "c", parse_ddl("x INT"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lookupcache import flights
+from lookupcache.demo import flights
 
 pytestmark = pytest.mark.spark
 
@@ -34,7 +34,7 @@ def test_the_parts_hold_each_row_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("stream", "cache"), [(False, "LRU"), (True, "LRU"), (False, "ALL")])
 def test_the_result_is_that_of_sparks_own_join(spark: Any, stream: bool, cache: str) -> None:
-    from lookupcache.demo import Demo, run
+    from lookupcache.demo.run import Demo, run
 
     printed = io.StringIO()
     demo = Demo(rows=4000, stream=stream, options={"lookup.cache": cache})
@@ -50,7 +50,7 @@ def test_the_result_is_that_of_sparks_own_join(spark: Any, stream: bool, cache: 
 
 
 def test_a_difference_is_found(spark: Any) -> None:
-    from lookupcache.demo import difference
+    from lookupcache.demo.run import difference
 
     ours = spark.createDataFrame([(1, "a"), (1, "a"), (2, None)], "n INT, s STRING")
     theirs = spark.createDataFrame([(1, "a"), (2, None), (3, "c")], "n INT, s STRING")

@@ -17,8 +17,10 @@ from lookupcache.config import option_table
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 MODULES = sorted(
-    [f"lookupcache.{path.stem}" for path in ROOT.glob("lookupcache/*.py") if not path.stem.startswith("__")]
-    + [path.stem for path in ROOT.glob("connectors/*.py")]
+    ".".join(path.relative_to(folder).with_suffix("").parts)
+    for folder, pattern in ((ROOT, "lookupcache/**/*.py"), (ROOT / "connectors", "*.py"))
+    for path in folder.glob(pattern)
+    if not path.stem.startswith("__")
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookupcache.keys import KeyBatch, encode, match
+from lookupcache.cache.keys import KeyBatch, encode, match
 
 NAN = float("nan")
 EQUAL = {

@@ -29,17 +29,23 @@ STOREYS = """
     function
     table
     metrics retry
-    clauses literals
-    naming coercion
-    constants output translate
-    planner explain column
-    keys index rows cache source lookup decorator
+    planner.analyst planner.clauses planner.literals planner.explain
+    planner.naming planner.coercion planner.column
+    planner.constants planner.translate planner.output
+    planner.passes
+    planner
+    cache.limits cache.keys cache.row_store
+    cache.hash_index cache.row_cache
+    cache.column_cache
+    cache
+    source lookup decorator
     runner
     report
     task
     join
     testing
-    flights demo_report
+    demo.flights demo.report
+    demo.run
     demo
     cli
     __main__
@@ -111,13 +117,14 @@ def test_the_public_names_are_these() -> None:
     assert [name for name in lookupcache.__all__ if not hasattr(lookupcache, name)] == []
 
 
-@pytest.mark.parametrize("room", sorted(ROOT.glob("lookupcache/*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("room", sorted(ROOT.glob("lookupcache/**/*.py")), ids=lambda path: room_name(path))
 def test_a_room_imports_only_from_rooms_below(room: Path) -> None:
     storey = {name: level for level, line in enumerate(STOREYS.strip().splitlines()) for name in line.split()}
-    if room.stem == "__init__":
+    name = room_name(room)
+    if not name:
         return
-    assert room.stem in storey, "give the new room its place in STOREYS"
-    above = {name for name in rooms_imported(room) if storey.get(name, 0) > storey[room.stem]}
+    assert name in storey, "give the new room its place in STOREYS"
+    above = {other for other in rooms_imported(room) if storey.get(other, 0) > storey[name]}
     assert above == set()
 
 
@@ -125,6 +132,12 @@ def test_a_room_imports_only_from_rooms_below(room: Path) -> None:
 def test_a_connector_imports_only_what_the_contract_offers(connector: Path) -> None:
     offered = {"connector", "errors", "expr", "schema"}
     assert rooms_imported(connector) - offered == set()
+
+
+def room_name(path: Path) -> str:
+    """Return a room's name as it is imported, without the package's: a folder's is that of its __init__."""
+    parts = path.relative_to(ROOT / "lookupcache").with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
 
 
 def rooms_imported(path: Path) -> set[str]:
@@ -138,11 +151,15 @@ def rooms_imported(path: Path) -> set[str]:
 def _rooms(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (name.name.split(".")[1] for name in node.names if name.name.startswith("lookupcache."))
-        elif isinstance(node, ast.ImportFrom) and node.module == "lookupcache":
-            yield from (name.name for name in node.names if (ROOT / "lookupcache" / f"{name.name}.py").exists())
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lookupcache."):
-            yield (node.module or "").split(".")[1]
+            yield from (name.name.partition(".")[2] for name in node.names if name.name.startswith("lookupcache."))
+        elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("lookupcache."):
+            package = (node.module or "").partition(".")[2]
+            for name in node.names:
+                inner = f"{package}.{name.name}".lstrip(".")
+                if (ROOT / "lookupcache" / f"{inner.replace('.', '/')}.py").exists():
+                    yield inner
+                elif package:
+                    yield package
 
 
 SHIPPED = """

@@ -17,9 +17,9 @@ from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.errors import PlanError, SchemaError
-from lookupcache.explain import explain
 from lookupcache.plan import LookupPlan
 from lookupcache.planner import LeftColumn, join_type, plan_join, substitute
+from lookupcache.planner.explain import explain
 from lookupcache.table import LookupTable
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from lookupcache import expr
-from lookupcache.clauses import substitute
-from lookupcache.constants import moment
-from lookupcache.naming import Fragment, LeftColumn, Scope
+from lookupcache.planner.clauses import substitute
+from lookupcache.planner.constants import moment
+from lookupcache.planner.naming import Fragment, LeftColumn, Scope
+from lookupcache.planner.translate import translate
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, quote, type_name
-from lookupcache.translate import translate
 
 NAN, INF = float("nan"), float("inf")
 DAY, NIGHT = datetime(2020, 2, 29), datetime(1969, 12, 31, 23, 59, 59, 999999)
@@ -222,7 +222,7 @@ def test_an_overflow_is_an_error_as_under_ansi() -> None:
     ("DATE'2020-02-29'", pa.date32(), "2020-02-29"), ("TRUE", pa.bool_(), True), ("NULL", pa.null(), None),
 ])  # fmt: skip
 def test_literals_have_sparks_types(text: str, type_: pa.DataType, value: object) -> None:
-    from lookupcache.literals import read_literal
+    from lookupcache.planner.literals import read_literal
 
     assert read_literal(SCOPE.read(text).tree, text) == expr.Literal(value, type_)  # type: ignore[arg-type]
 

@@ -11,9 +11,9 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from lookupcache.clauses import WORD_CALLS, functions
 from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.expr import Side
+from lookupcache.planner.clauses import WORD_CALLS, functions
 from lookupcache.schema import quote
 
 

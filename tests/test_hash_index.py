@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookupcache.index import HashIndex
+from lookupcache.cache.hash_index import HashIndex
 
 WORDS = st.one_of(st.integers(0, 40), st.sampled_from([2**64 - 1, 2**63, 1 << 40, 3 << 40]), st.integers(0, 2**64 - 1))
 STEPS = st.lists(st.tuples(st.sampled_from(["insert", "remove"]), st.sets(WORDS, max_size=30)), max_size=30)

@@ -21,13 +21,13 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from lookupcache import flights
+from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
-from lookupcache.demo_report import Held, JoinReport, Outcome, print_outcome
+from lookupcache.demo import flights
+from lookupcache.demo.report import Held, JoinReport, Outcome, print_outcome
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import local_spark_environment
 from lookupcache.join import LookupJoin
-from lookupcache.keys import KeyBatch
 from lookupcache.lookup import lookup_of
 from lookupcache.plan import LookupPlan
 from lookupcache.source import Source

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookupcache.rows import RowStore
+from lookupcache.cache.row_store import RowStore
 
 SCHEMA = pa.schema([("s", pa.string()), ("l", pa.list_(pa.int64()))])
 

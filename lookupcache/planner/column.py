@@ -13,8 +13,8 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from lookupcache.clauses import unwrapped
 from lookupcache.errors import PlanError
+from lookupcache.planner.clauses import unwrapped
 from lookupcache.schema import quote
 
 _INFIX = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.keys import Positions
+from lookupcache.cache.keys import Positions
 
 _MOST_BYTES_IN_A_RUN = 1 << 30
 """Arrow's strings are addressed by 32 bits: a run must stay well below that."""

@@ -14,10 +14,10 @@ import pyarrow as pa
 from sqlglot import exp
 
 from lookupcache import expr
-from lookupcache.coercion import common_type
 from lookupcache.expr import Call, Expr, Literal
-from lookupcache.literals import convert, read_literal
-from lookupcache.naming import Fragment
+from lookupcache.planner.coercion import common_type
+from lookupcache.planner.literals import convert, read_literal
+from lookupcache.planner.naming import Fragment
 from lookupcache.schema import parse_type, type_name
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
@@ -55,7 +55,7 @@ def translate(
     ``column`` gives the column of a side and name, None where its type is unknown to Arrow; ``moment``
     gives the value of a string as a timestamp.
 
-    >>> from lookupcache.naming import LeftColumn, Scope
+    >>> from lookupcache.planner.naming import LeftColumn, Scope
     >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))
     >>> age = expr.Column("right", "age", pa.int32())
     >>> expr.to_text(translate(scope.read("NOT (c.age BETWEEN 18 AND 67.5)"), lambda side, name: age))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lookupcache.keys import Hashes, Positions
+from lookupcache.cache.keys import Hashes, Positions
 
 Entries = npt.NDArray[np.int32]
 

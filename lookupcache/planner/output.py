@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from lookupcache.clauses import tokens, without_comments
 from lookupcache.errors import PlanError
-from lookupcache.naming import Fragment, Scope, column_name, struct_fields
 from lookupcache.plan import How, Output
+from lookupcache.planner.clauses import tokens, without_comments
+from lookupcache.planner.naming import Fragment, Scope, column_name, struct_fields
 
 
 @dataclass(frozen=True)

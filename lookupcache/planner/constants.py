@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lookupcache import expr
-from lookupcache.coercion import common_type, decimal_of, is_exact, key_sql, mismatch
 from lookupcache.errors import PlanError
 from lookupcache.expr import Literal
-from lookupcache.literals import convert, read_literal
-from lookupcache.naming import Fragment
+from lookupcache.planner.coercion import common_type, decimal_of, is_exact, key_sql, mismatch
+from lookupcache.planner.literals import convert, read_literal
+from lookupcache.planner.naming import Fragment
 from lookupcache.schema import type_name
 
 if TYPE_CHECKING:
-    from lookupcache.planner import Analyst
+    from lookupcache.planner.analyst import Analyst
 
 NONDETERMINISTIC = frozenset({
     "rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle", "monotonically_increasing_id",

@@ -9,35 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, get_args
+from typing import get_args
 
 import pyarrow as pa
 
 from lookupcache import expr
-from lookupcache.clauses import conjuncts, equality, split_where, substitute, without_comments
-from lookupcache.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch
-from lookupcache.constants import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
 from lookupcache.errors import PlanError, SchemaError, nearest
-from lookupcache.naming import Fragment, LeftColumn, Scope
-from lookupcache.output import Result, result_of
 from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Place
+from lookupcache.planner.analyst import Analyst
+from lookupcache.planner.clauses import conjuncts, equality, split_where, without_comments
+from lookupcache.planner.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch
+from lookupcache.planner.constants import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
+from lookupcache.planner.naming import Fragment, LeftColumn, Scope
+from lookupcache.planner.output import Result, result_of
+from lookupcache.planner.translate import translate
 from lookupcache.schema import parse_type, type_name
 from lookupcache.table import LookupTable
-from lookupcache.translate import translate
-
-__all__ = ["Analyst", "LeftColumn", "plan_join", "substitute"]
-
-
-class Analyst(Protocol):
-    """Answers that only Spark can give."""
-
-    def types(self, expressions: Sequence[str]) -> list[str]:
-        """Return Spark's names of the types of expressions over the left side, spelled as in a plan."""
-        ...
-
-    def fold(self, expressions: Sequence[str]) -> list[Any]:
-        """Return the values of expressions without columns."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

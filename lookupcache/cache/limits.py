@@ -1,0 +1,57 @@
+"""`Limits`: what bounds a cache, read out of the options."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lookupcache.config import LookupConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What bounds a cache: rows, bytes, and seconds; infinity is no bound.
+
+    ``remembers`` is False where nothing may outlive its batch; ``misses`` says whether keys without rows
+    are remembered.
+    """
+
+    rows: float = math.inf
+    bytes: float = math.inf
+    write_seconds: float = math.inf
+    miss_seconds: float = math.inf
+    access_seconds: float = math.inf
+    remembers: bool = True
+    misses: bool = True
+
+    @classmethod
+    def of(cls, config: LookupConfig) -> Limits:
+        """Read the limits out of a config.
+
+        >>> Limits.of(LookupConfig(cache="TTL", expire_after_write="1 min")).write_seconds
+        60.0
+        """
+        write = _or_infinity(config.expire_after_write)
+        miss = config.missing_key_expire_after_write
+        return cls(
+            rows=_or_infinity(config.max_rows),
+            bytes=_or_infinity(config.max_bytes),
+            write_seconds=write,
+            miss_seconds=write if miss is None else miss,
+            access_seconds=_or_infinity(config.expire_after_access),
+            remembers=config.cache != "NONE",
+            misses=config.missing_key,
+        )
+
+    @property
+    def expire(self) -> bool:
+        """Whether entries grow too old at all."""
+        return min(self.write_seconds, self.miss_seconds, self.access_seconds) < math.inf
+
+    def deadline(self, now: float, rows: int) -> float:
+        """Return when an entry written now is too old, by its number of rows."""
+        return now + (self.write_seconds if rows else self.miss_seconds)
+
+
+def _or_infinity(value: float | None) -> float:
+    return math.inf if value is None else value
