@@ -20,7 +20,7 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch, match
 from lookupcache.connector import Connector, LookupRequest, hide_userinfo, offers
-from lookupcache.errors import LookupCacheError, LookupFailed, SourceError, nearest
+from lookupcache.errors import LookupCacheError, LookupFailed, LookupTimeout, SourceError, nearest
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
 from lookupcache.retry import Retry
@@ -151,6 +151,8 @@ class Source:
         try:
             self._ensure_open()
             tables = ask()
+        except LookupTimeout as error:
+            raise LookupTimeout(f"Table {self.plan.table!r}: {error.fact}", hint=error.hint) from error
         except LookupCacheError:
             raise
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime as dt
 import math
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
-from lookupcache.errors import LookupFailed, SourceError
+from lookupcache.errors import LookupFailed, LookupTimeout, SourceError
 from lookupcache.expr import Call, Column, Literal
 from lookupcache.lookup import lookup_of
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
@@ -344,3 +345,67 @@ def test_an_answer_counts_for_the_keys_of_its_own_call_alone():
 def test_distinct_keys_are_counted_batch_by_batch():
     _, runner = run(simple(left=[(1, 0), (1, 0), (None, 0), (9, 0), (9, 0), (2, 0), (1, 0)], batch=5))
     assert runner.lookup.tally["keys"] == 2 + 2
+
+
+class Async(Memory):
+    """Answers once as many calls are in flight as it waits for; counts those in flight."""
+
+    together = 1
+
+    def __init__(self, table: pa.Table) -> None:
+        super().__init__(table)
+        self.flying = self.most = 0
+
+    async def lookup_async(self, request, keys):
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+        try:
+            while self.most < self.together:
+                await asyncio.sleep(0)
+            return super().lookup(request, keys)
+        finally:
+            self.flying -= 1
+
+
+def async_runner(connector, **options) -> Runner:
+    plan = plan_of(simple(config=LookupConfig(cache="LRU", async_=True, batch_max_size=1, **options)), 1)
+    return Runner(plan, Layout(("l0", "w"), (0,)), lookup_of(Source(plan, connector)))
+
+
+def left_batch(keys) -> pa.RecordBatch:
+    return pa.record_batch({"l0": pa.array(keys), "w": pa.array([0] * len(keys))})
+
+
+def test_async_calls_fly_together_as_far_as_capacity_lets_them():
+    connector = Async(pa.table({"k0": range(20), "v": range(20)}))
+    connector.together = 4
+    runner = async_runner(connector, async_capacity=4)
+    assert next(iter(runner.run([left_batch(range(20))]))).column(3).to_pylist() == list(range(20))
+    assert (connector.most, runner.lookup.tally["calls"]) == (4, 20)
+
+
+class Hangs(Async):
+    """Fails for key 0, and never answers for any other."""
+
+    async def lookup_async(self, request, keys):
+        if keys.column(0)[0].as_py() == 0:
+            raise ValueError("no such key")
+        self.flying += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.flying -= 1
+
+
+def test_an_async_lookup_that_hangs_names_its_table():
+    connector = Hangs(pa.table({"k0": [1], "v": [1]}))
+    with pytest.raises(LookupTimeout, match=r"Table 't': The source did not answer within 0\.02 s"):
+        list(async_runner(connector, timeout=0.02).run([left_batch([1, 2])]))
+    assert connector.flying == 0
+
+
+def test_an_async_call_that_fails_cancels_those_beside_it():
+    connector = Hangs(pa.table({"k0": [1], "v": [1]}))
+    with pytest.raises(LookupFailed, match="ValueError: no such key"):
+        list(async_runner(connector).run([left_batch([1, 2, 0])]))
+    assert connector.flying == 0
