@@ -117,6 +117,21 @@ class Connector:
         """Return whether the same call may succeed later; programming errors, by default, may not."""
         return worth_a_retry(error)
 
+    def runs_async(self, wanted: bool | None) -> bool:
+        """Return whether lookups go through `lookup_async`: as ``lookup.async`` says, else as the class does.
+
+        Raises OptionError where the option asks for a method that is not written.
+        """
+        sync, can_async = offers(self, "lookup"), offers(self, "lookup_async")
+        chosen = can_async and (self.prefers_async or not sync) if wanted is None else wanted
+        if not (can_async if chosen else sync):
+            missing, other = ("lookup_async", "lookup") if chosen else ("lookup", "lookup_async")
+            raise OptionError(
+                f"'lookup.async' = '{str(chosen).lower()}' needs {missing}; {type(self).__name__} has only {other}.",
+                hint="Leave the option out.",
+            )
+        return chosen
+
     def identity(self) -> Mapping[str, Any]:
         """Return what tells this source from another of the same class, as JSON data; hashed, never shown."""
         return self.settings

@@ -12,7 +12,7 @@ import cloudpickle
 import pyarrow as pa
 
 from lookupcache.connector import Connector, LookupRequest
-from lookupcache.errors import PlanError, SchemaError, SourceError
+from lookupcache.errors import OptionError, PlanError, SchemaError, SourceError
 
 Rows = list[list[Any]]
 
@@ -35,7 +35,16 @@ class FunctionConnector(Connector):
         self.function = function
         self.batch = batch
         self.is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
-        self.prefers_async = self.is_async  # type: ignore[misc]
+
+    def runs_async(self, wanted: bool | None) -> bool:
+        """Return whether the function is async; raises OptionError where ``lookup.async`` wants it otherwise."""
+        if wanted not in (None, self.is_async):
+            raise OptionError(
+                f"'lookup.async' = '{str(wanted).lower()}' does not fit {'an async' if self.is_async else 'a sync'} "
+                "function.",
+                hint="Leave the option out, or write the function the other way.",
+            )
+        return self.is_async
 
     def identity(self) -> Mapping[str, Any]:
         """Return the function's name and a hash of its code and what it closes over."""

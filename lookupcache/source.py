@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch, match
-from lookupcache.connector import Connector, LookupRequest, hide_userinfo, offers
+from lookupcache.connector import Connector, LookupRequest, hide_userinfo
 from lookupcache.errors import LookupCacheError, LookupFailed, LookupTimeout, SourceError, nearest
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
@@ -67,6 +67,7 @@ class Source:
         self.tally = Tally() if tally is None else tally
         self.retry = Retry(plan.config, connector.retryable, self.tally)
         self.key_types = [plan.schema.field(name).type for name in plan.key_columns]
+        self._async = connector.runs_async(plan.config.async_)
         self._open = False
 
     def fetch(self, keys: KeyBatch) -> Fetched:
@@ -92,16 +93,9 @@ class Source:
 
     # ── calling ──────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def is_async(self) -> bool:
-        """Whether lookups go through `lookup_async`: the option's word, else the connector's."""
-        can, must = offers(self.connector, "lookup_async"), not offers(self.connector, "lookup")
-        chosen = self.plan.config.async_
-        return can and (must or (self.connector.prefers_async if chosen is None else chosen))
-
     def _answers(self, calls: list[pa.RecordBatch]) -> list[pa.Table]:
         """Return the checked answer of each call."""
-        if self.is_async:
+        if self._async:
             tables = run_async(self._answers_async(calls))
         else:
             tables = [self.retry.call(partial(self._lookup, part)) for part in calls]
@@ -175,7 +169,7 @@ class Source:
         async def on_loop() -> None:
             function()
 
-        run_async(on_loop()) if self.is_async else function()
+        run_async(on_loop()) if self._async else function()
 
     # ── errors ───────────────────────────────────────────────────────────────────────────────────────────
 

@@ -92,6 +92,7 @@ class LookupTable:
                 f"'lookup.cache' = 'ALL' reads the whole table, which connector {self.connector_name!r} cannot do.",
                 hint="Use LRU or TTL, or write Connector.scan.",
             )
+        built.runs_async(self.config.async_)
         return built
 
     def _built(self) -> Connector:

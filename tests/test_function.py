@@ -82,7 +82,7 @@ def test_many_keys_at_a_time(function):
 )
 def test_an_async_function_is_known_as_one(function, is_async):
     made = connector(function)
-    assert (made.is_async, made.prefers_async) == (is_async, is_async)
+    assert (made.is_async, made.runs_async(None)) == (is_async, is_async)
 
 
 def test_the_keys_come_in_the_functions_order_whatever_the_joins():

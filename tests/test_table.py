@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 
 import pytest
 
@@ -100,3 +101,37 @@ def test_a_table_is_pickled(table):
     copy = pickle.loads(pickle.dumps(table))
     for part in ("name", "schema", "options", "config", "source"):
         assert getattr(copy, part) == getattr(table, part)
+
+
+class SyncOnly(Connector):
+    def lookup(self, request, keys):
+        raise NotImplementedError
+
+
+class AsyncOnly(Connector):
+    async def lookup_async(self, request, keys):
+        raise NotImplementedError
+
+
+async def nobody_async(key):
+    return []
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted", "message"),
+    [
+        ("SyncOnly", "true", "needs lookup_async; SyncOnly has only lookup"),
+        ("AsyncOnly", "false", "needs lookup; AsyncOnly has only lookup_async"),
+        (nobody, "true", "does not fit a sync function"),
+        (nobody_async, "false", "does not fit an async function"),
+    ],
+)
+def test_an_async_option_that_the_source_cannot_follow_is_refused(source, wanted, message):
+    options = {"lookup.async": wanted}
+    if callable(source):
+        arguments = {"key": ["id"], "function": source, "options": options}
+        make = partial(LookupTable.from_function, "t", "id BIGINT", **arguments)
+    else:
+        make = partial(LookupTable, "t", "id BIGINT", {"connector": f"{__name__}:{source}", **options})
+    with pytest.raises(OptionError, match=message):
+        make()
