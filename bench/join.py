@@ -247,15 +247,18 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 
 @click.command()
-@click.option("--rows", default=4_000_000, show_default=True, help="Left rows per run.")
+@click.option("--rows", default=2_000_000, show_default=True, help="Left rows per run.")
 @click.option("--rounds", default=5, show_default=True, help="Runs of each way.")
 @click.option("--quick", is_flag=True, help="100 k keys, one row each, only.")
+@click.option("--pipelined", is_flag=True, help="Set spark.python.udf.pipelined.enabled, new in Spark 4.3.")
 @click.option("--cores", default=1, show_default=True, help="Cores of the local Spark.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
-def main(rows: int, rounds: int, quick: bool, cores: int, out: Path) -> None:
+def main(rows: int, rounds: int, quick: bool, pipelined: bool, cores: int, out: Path) -> None:
     """Measure, print a table, write join.json and join.png."""
     console = Console()
+    console.width = max(console.width, 110)
     spark = session(cores)
+    spark.conf.set("spark.python.udf.pipelined.enabled", pipelined)
     results = [measure(spark, work, rounds, console) for work in workloads(rows, quick=quick)]
     costs = cost_of_counting(spark, rows, 2 * rounds, console)
     out.mkdir(parents=True, exist_ok=True)
