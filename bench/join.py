@@ -257,8 +257,7 @@ def main(rows: int, rounds: int, quick: bool, pipelined: bool, cores: int, out: 
     """Measure, print a table, write join.json and join.png."""
     console = Console()
     console.width = max(console.width, 110)
-    spark = session(cores)
-    spark.conf.set("spark.python.udf.pipelined.enabled", pipelined)
+    spark = session(cores, {"spark.python.udf.pipelined.enabled": str(pipelined).lower()})
     results = [measure(spark, work, rounds, console) for work in workloads(rows, quick=quick)]
     costs = cost_of_counting(spark, rows, 2 * rounds, console)
     out.mkdir(parents=True, exist_ok=True)

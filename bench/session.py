@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lookupcache.java import local_spark_environment
 
 
-def session(cores: int) -> Any:
+def session(cores: int, settings: Mapping[str, str]) -> Any:
     """Start Spark with this Python, from a checkout, so that workers can import `bench`."""
     root = str(Path(__file__).parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -17,7 +18,7 @@ def session(cores: int) -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{cores}]").appName("lookupcache bench")
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **settings}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
