@@ -238,7 +238,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
         f"{w['key']}\n{w['keys']:,} keys\n{w['rows per key']} row(s)"
         for w in (result["workload"] for result in results)
     ]
-    axes.set_xticks(np.arange(len(results)) + 0.35, labels)
+    axes.set_xticks(np.arange(len(results)) + 0.35, labels, fontsize=8)
     axes.set_ylabel("ns per left row (log)")
     axes.set_yscale("log")
     axes.set_title("Lookup join against a warm cache, and what it is measured by")
