@@ -196,7 +196,7 @@ class ObserveChannel(Channel):
     def metrics_in(self, progress: Any) -> LookupMetrics:
         """Return the counts of the micro-batch that the progress is of."""
         observed = progress["observedMetrics"] if isinstance(progress, dict) else progress.observedMetrics
-        return _from_row(observed[self.name][OBSERVED])
+        return _from_row(_by_name(observed[self.name])[OBSERVED])
 
 
 def channel_of(plan: LookupPlan, spark: SparkSession, *, streaming: bool) -> Channel:
@@ -219,7 +219,16 @@ def _with(batch: pa.RecordBatch, column: pa.Array) -> pa.RecordBatch:
 
 
 def _from_row(row: Any) -> LookupMetrics:
-    return LookupMetrics.of(row.asDict() if hasattr(row, "asDict") else row)
+    return LookupMetrics.of(_by_name(row))
+
+
+def _by_name(row: Any) -> dict[str, Any]:
+    """Return a row's values by name; in the progress of a Spark Connect query they lie beside their schema."""
+    values: dict[str, Any] = row.asDict() if hasattr(row, "asDict") else row
+    if set(values) != {"values", "schema"}:
+        return values
+    names = [field["name"] for field in values["schema"]["fields"]]
+    return dict(zip(names, values["values"], strict=True))
 
 
 def _observed_sql() -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pyspark.sql import Row
+
 from lookupcache.metrics import LookupMetrics
-from lookupcache.report import LedgerParam, entry, reports_of, total
+from lookupcache.report import LedgerParam, ObserveChannel, entry, reports_of, total
 
 
 def one(stage=0, partition=0, attempt=0, run="r", worker="w", **counts):
@@ -54,3 +56,12 @@ def test_a_long_ledger_is_folded_and_loses_nothing():
     assert len(ledger) < 5_000
     assert total(reports_of(ledger)).hits == 6_000
     assert total(reports_of(ledger)).cached_rows == 1_499
+
+
+def test_counts_are_read_from_the_progress_of_classic_queries_and_of_connect():
+    of_classic = Row(lookup=Row(rows=3, hits=2))
+    counts = {"values": [3, 2], "schema": {"fields": [{"name": "rows"}, {"name": "hits"}]}}
+    of_connect = Row(values=[counts], schema={"fields": [{"name": "lookup"}]})
+    for observed in (of_classic, of_connect, of_classic.asDict(recursive=True)):
+        found = ObserveChannel("j", streaming=True).metrics_in({"observedMetrics": {"j": observed}})
+        assert (found.rows, found.hits) == (3, 2)
