@@ -90,9 +90,9 @@ VALUES: dict[str, list] = {
     "smallint": [0, 1, 2, -1, 127, 128, -128, 256, 257, 2**15 - 1, -(2**15)],
     "int": [0, 1, 2, -1, 127, 128, 256, 257, 65536, 65537, 2**24 + 1, 2**31 - 1, -(2**31)],
     "bigint": [0, 1, 2, -1, 127, 128, 256, 65536, 2**32, 2**32 + 1, 2**31, 2**53 + 1, 2**63 - 1, -(2**63)],
-    "float": [0.0, -0.0, 1.0, 2.0, -1.0, 1.5, 0.1, 127.0, 16777216.0, NAN, INF, -INF, 1e-45, 3.4028234e38],
+    "float": [0.0, -0.0, 1.0, 2.0, -1.0, 1.5, 0.1, 127.0, 16777216.0, NAN, INF, -INF, NAN, -0.0, 1e-45, 3.4028234e38],
     "double": [0.0, -0.0, 1.0, 2.0, -1.0, 1.5, 0.1, 0.10000000149011612, 127.0, 16777217.0, 2147483647.0,
-               NAN, INF, -INF, 5e-324, 1.7976931348623157e308],
+               NAN, INF, -INF, NAN, -0.0, 5e-324, 1.7976931348623157e308],
     "decimal(4,1)": [Decimal(n) for n in ("0.0", "1.0", "2.0", "1.5", "-1.0", "127.0", "999.9", "-999.9")],
     "decimal(10,2)": [Decimal(n) for n in ("0.00", "1.00", "2.00", "1.50", "1.55", "-1.00", "127.00", "99999999.99")],
     "decimal(20,0)": [Decimal(n) for n in ("0", "1", "2", "-1", "127", "128", "9223372036854775807", "9" * 20)],
@@ -201,7 +201,7 @@ _BOTH = ["o.v < t.w", "o.v <> t.w", "o.v <=> t.w", "o.s <= t.u", "o.v + 1 < t.w 
          "NOT (o.x = t.y)", "o.v = 1 OR t.w = 1", "o.s = 'a' OR t.u LIKE 'a%'", "o.v BETWEEN t.w AND 2",
          "o.v IS NULL OR t.w IS NOT NULL", "t.w = o.v OR false", "o.x >= t.y", "o.s <=> t.u"]  # fmt: skip
 _KEYS_OF_TEXT = ["upper({c})", "trim({c})", "concat({c}, '')", "nullif({c}, 'a')", "substring({c}, 1, 1)"]
-_KEYS_OF_NUMBERS = ["{c} + 0", "-{c}", "abs({c})", "{c} * 1", "CAST({c} AS DECIMAL(20,0))", "{c} % 100", "{c} + 1"]
+_KEYS_OF_NUMBERS = ["{c} + 0", "-{c}", "abs({c})", "{c} * 1", "CAST({c} AS DECIMAL(20,0))", "{c} % 100"]
 _KEYS_OF_ANY = [
     "coalesce({c}, {l})",
     "CASE WHEN o.v > 1 THEN {c} END",
@@ -209,6 +209,9 @@ _KEYS_OF_ANY = [
     "if(o.v IS NULL, NULL, {c})",
 ]
 
+
+_KINDS = ["left", "right", "right", "right", "pair", "pair", "both", "both", "constant", "constant", "again", "nested"]
+"""What may stand beside the keys."""
 
 rarely = st.sampled_from([False] * 20 + [True] + [False] * 19)
 seldom = st.sampled_from([False, False, True, False, False])
@@ -273,10 +276,8 @@ def _key(draw, pair: tuple[str, str], left: str, right: str) -> str:
 def _conditions(draw, pairs, left, right, right_keys) -> str:
     """Draw ON: keys, then whatever else may stand beside them, in any order."""
     parts = [draw(_key(pair, f"o.k{n}", f"t.{right_keys[n]}")) for n, pair in enumerate(pairs)]
-    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 1, 2, 3]))):
-        kind = draw(
-            st.sampled_from(["left", "right", "right", "both", "both", "constant", "constant", "again", "nested"])
-        )
+    for _ in range(draw(st.sampled_from([0, 0, 1, 1, 1, 1, 2, 3]))):
+        kind = draw(st.sampled_from(_KINDS))
         part = draw(_part(kind, left, right, right_keys))
         parts.append(f"({part})" if " OR " in part else part)
     if draw(rarely):
@@ -293,20 +294,23 @@ def _part(draw, kind: str, left, right, right_keys) -> str:
     if kind == "both":
         return draw(st.sampled_from([*_BOTH, *_BOTH_FOR_SPARK]))
     if kind == "nested":
-        return draw(st.sampled_from(["o.n.a = t.w", "o.n.b[0] = t.u", "size(o.n.b) > 0", "t.w = o.n.a + 1"]))
+        return draw(st.sampled_from(["o.n.a = t.w", "o.n.b[0] = t.u", "size(o.n.b) > 0", "t.w = o.n.a + 0"]))
     column, type_ = draw(st.sampled_from(right))
     if kind == "constant":
         return f"{column} = {draw(st.sampled_from(LITERALS[type_]))}"
-    keys = range(len(right_keys))
+    keys = range(len(right_keys) if kind == "again" else len(right))
     comparing = [(a, b) for a in keys for b in keys if _comparable(left[a][1], right[b][1])]
     a, b = draw(st.sampled_from(comparing or [(0, 0)]))
+    if kind == "pair":
+        return f"{left[a][0]} {draw(st.sampled_from(_OPERATORS))} {right[b][0]}"
     return f"o.k{a} = t.{right_keys[b]}"
 
 
 # ── results and options ──────────────────────────────────────────────────────────────────────────────────
 
-_SELECTED = ["o.k0", "o.v", "s", "o.v + t.w AS sum", "upper(t.u) AS upper", "coalesce(t.w, -1) AS w_or", "t.y", "t.w",
-             "t.u AS text", "o.x", "n.a AS a", "n", "concat(o.s, t.u) AS both", "t.w IS NULL AS missing"]  # fmt: skip
+_SELECTED = ["o.k0", "o.v", "s", "o.v % 9 + t.w AS sum", "upper(t.u) AS upper", "coalesce(t.w, -1) AS w_or", "t.y",
+             "t.w", "t.u AS text", "o.x", "n.a AS a", "n", "concat(o.s, t.u) AS both",
+             "t.w IS NULL AS missing"]  # fmt: skip
 _OPTIONS: list[dict[str, str]] = [
     {},
     {"lookup.cache": "LRU"},
