@@ -6,11 +6,13 @@ parsing all read the fields of `LookupConfig`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import time, timedelta
 from typing import Any, Literal, get_args
 
 from lookupcache.errors import OptionError, nearest
@@ -18,6 +20,9 @@ from lookupcache.errors import OptionError, nearest
 Strategy = Literal["NONE", "LRU", "TTL", "ALL"]
 Backoff = Literal["exponential", "fixed-delay"]
 MetricsChannel = Literal["auto", "accumulator", "observe", "off"]
+ReloadMode = Literal["fixed-delay", "fixed-rate"]
+OutputMode = Literal["ordered", "allow-unordered"]
+OnError = Literal["fail", "null", "dead-letter"]
 
 LRU_MAX_ROWS = 10_000
 """What ``lookup.cache.max-rows`` is for an LRU cache that sets no limit at all."""
@@ -30,6 +35,7 @@ _SECONDS = {
     "d": 86400.0, "day": 86400.0, "days": 86400.0,
 }  # fmt: skip
 _BYTES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
+_TIME_OF_DAY = re.compile(r"\s*\d{2}:\d{2}(:\d{2})?\s*(Z|[+-]\d{2}:\d{2})?\s*")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -108,6 +114,45 @@ def _fraction(value: Any) -> float:
     return number
 
 
+def _rate(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 < number < math.inf or isinstance(value, bool):
+        raise ValueError("a number above 0, such as '50' or '0.5'")
+    return number
+
+
+def parse_time_of_day(value: Any) -> str:
+    """Return a time of day as ISO 8601 has it; accepts ``"03:00"``, ``"03:00:30Z"`` or ``"03:00+02:00"``.
+
+    >>> parse_time_of_day(" 03:00Z")
+    '03:00:00+00:00'
+    """
+    if isinstance(value, str) and _TIME_OF_DAY.fullmatch(value):
+        with contextlib.suppress(ValueError):
+            return time.fromisoformat(value.replace(" ", "")).isoformat()
+    raise ValueError("a time of day such as '03:00', '03:00Z' or '03:00+02:00'")
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a name")
+    return value.strip()
+
+
+def _names(value: Any) -> str:
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else []
+    if not names or not all(name == "*" or name.replace(".", "").isidentifier() for name in names):
+        raise ValueError("names of exception classes with commas between, such as 'TimeoutError, aiohttp.ClientError'")
+    return ", ".join(names)
+
+
+def _dashed(text: str) -> str:
+    return text.lower().replace("_", "-")
+
+
 def _one_of(choices: Any, case: Callable[[str], str]) -> Callable[[Any], Any]:
     names = get_args(choices)
 
@@ -159,24 +204,65 @@ class LookupConfig:
         "lookup.cache.missing-key.expire-after-write", None, parse_duration, "age limit of a known miss",
         "as for rows",
     )  # fmt: skip
+    jitter: float = _option(
+        "lookup.cache.jitter", 0.0, _fraction, "random part taken off each age limit, so that entries of one moment do "
+        "not all expire at one moment", "0",
+    )  # fmt: skip
+    refresh_after_write: float | None = _option(
+        "lookup.cache.refresh-after-write", None, parse_duration,
+        "an entry of this age is still served, while one call fetches it anew", "never",
+    )  # fmt: skip
+    stale_if_error: float | None = _option(
+        "lookup.cache.stale-if-error", None, parse_duration,
+        "longest age that is served where the source fails; `ALL` without it serves its rows however old",
+        "expired entries are never served",
+    )  # fmt: skip
     reload_interval: float | None = _option(
-        "lookup.cache.reload-interval", None, parse_duration, "`ALL`: load the table again after this long", "never"
-    )
+        "lookup.cache.reload-interval", None, parse_duration,
+        "`ALL`: load the table again after this long, beside the lookups", "never",
+    )  # fmt: skip
+    reload_mode: ReloadMode = _option(
+        "lookup.cache.reload-mode", "fixed-delay", _one_of(ReloadMode, _dashed),
+        "`fixed-delay`: the interval runs from the end of a load; `fixed-rate`: from its start", "`fixed-delay`",
+    )  # fmt: skip
+    reload_at: str | None = _option(
+        "lookup.cache.reload-at", None, parse_time_of_day,
+        "`ALL`: load again at this time of day, as in `03:00Z`; without a zone, the worker's", "never",
+    )  # fmt: skip
+    reload_allow_empty: bool = _option(
+        "lookup.cache.reload-allow-empty", False, _bool,
+        "`ALL`: let a reload that finds no row replace a table that had some", "`false`",
+    )  # fmt: skip
     async_: bool | None = _option(
-        "lookup.async", None, _bool, "use the connector's `lookup_async`", "connector's choice"
-    )
-    async_capacity: int = _option("lookup.async.capacity", 100, _count, "asynchronous calls in flight per worker")
+        "lookup.async", None, _bool,
+        "`true`: up to `capacity` calls at the same time, through the connector's `lookup_async`, or where it has none "
+        "in threads; `false`: one after the other", "connector's choice",
+    )  # fmt: skip
+    async_capacity: int = _option("lookup.async.capacity", 100, _count, "calls in flight per worker")
+    output_mode: OutputMode = _option(
+        "lookup.async.output-mode", "ordered", _one_of(OutputMode, _dashed),
+        "`ordered`: batches of rows leave in the order of their coming; `allow-unordered`: as they are ready",
+        "`ordered`",
+    )  # fmt: skip
     timeout: float = _option(
-        "lookup.timeout",
-        180.0,
-        parse_duration,
-        "time for one lookup, retries included; an async call is then cancelled, a sync one not tried again",
-        "3 min",
+        "lookup.timeout", 180.0, parse_duration, "time for one call to the source, retries included", "3 min"
     )
     batch_max_size: int | None = _option(
         "lookup.batch.max-size", None, _count, "most keys in one call to the source", "connector's choice"
     )
+    batch_max_delay: float | None = _option(
+        "lookup.batch.max-delay", None, parse_duration,
+        "how long a call that is not full waits for the keys of the rows that follow", "it does not wait",
+    )  # fmt: skip
+    rate_limit: float | None = _option(
+        "lookup.rate-limit", None, _rate, "most calls to the source per second, all workers of an executor together",
+        "none",
+    )  # fmt: skip
     max_retries: int = _option("lookup.max-retries", 3, _retries, "retries after an error")
+    retry_on: str | None = _option(
+        "lookup.retry.on", None, _names,
+        "errors worth a retry, by the names of their classes, with commas between; `*` for all", "connector's choice",
+    )  # fmt: skip
     retry_strategy: Backoff = _option(
         "lookup.retry.strategy", "exponential", _one_of(Backoff, str.lower), "`exponential` or `fixed-delay`",
         "`exponential`",
@@ -186,6 +272,38 @@ class LookupConfig:
     retry_jitter: float = _option(
         "lookup.retry.jitter", 0.1, _fraction, "random part added to each wait, as a fraction of it"
     )
+    on_miss_max_attempts: int = _option(
+        "lookup.retry.on-miss.max-attempts", 0, _retries,
+        "how often to look again for a key of which the source has no row yet; filters are then not pushed to it",
+    )  # fmt: skip
+    on_miss_delay: float = _option(
+        "lookup.retry.on-miss.delay", 1.0, parse_duration, "how long to wait before each such look", "1 s"
+    )
+    on_error: OnError = _option(
+        "lookup.on-error", "fail", _one_of(OnError, _dashed),
+        "what becomes of rows whose lookup failed: `fail` stops the job; `null` keeps them, with nulls and the error "
+        "in `lookup.error-column`; `dead-letter` writes them to `lookup.dead-letter.path`", "`fail`",
+    )  # fmt: skip
+    error_column: str | None = _option(
+        "lookup.error-column", None, _name,
+        "name of a column for the result, a struct of `code` and `message`: null where the lookup succeeded", "none",
+    )  # fmt: skip
+    dead_letter_path: str | None = _option(
+        "lookup.dead-letter.path", None, _name, "directory for Parquet files of the left rows whose lookup failed",
+        "none",
+    )  # fmt: skip
+    breaker_failures: int | None = _option(
+        "lookup.breaker.failures", None, _count,
+        "after so many failed calls in a row the source is left alone, and lookups fail at once", "never",
+    )  # fmt: skip
+    breaker_delay: float = _option(
+        "lookup.breaker.delay", 30.0, parse_duration, "how long, until one call may try whether the source is back",
+        "30 s",
+    )  # fmt: skip
+    age_column: str | None = _option(
+        "lookup.age-column", None, _name,
+        "name of a column for the result: the age in seconds of the answer that a row was given", "none",
+    )  # fmt: skip
     shuffle: bool = _option(
         "lookup.shuffle", False, _bool, "partition the left side by key first, so that each worker sees fewer keys",
         "`false`",
@@ -249,6 +367,8 @@ def _refuse_contradictions(config: LookupConfig) -> None:
         "lookup.cache.expire-after-write": config.expire_after_write,
         "lookup.cache.expire-after-access": config.expire_after_access,
         "lookup.cache.missing-key.expire-after-write": config.missing_key_expire_after_write,
+        "lookup.cache.jitter": config.jitter or None,
+        "lookup.cache.refresh-after-write": config.refresh_after_write,
     }
     given = [key for key, value in limits.items() if value is not None]
     if config.cache in ("NONE", "ALL") and given:
@@ -261,17 +381,95 @@ def _refuse_contradictions(config: LookupConfig) -> None:
             "'lookup.cache' = 'TTL' needs to know when an entry expires.",
             hint="Set 'lookup.cache.expire-after-write' or 'lookup.cache.expire-after-access', as in '10 min'.",
         )
-    if config.reload_interval is not None and config.cache != "ALL":
-        raise OptionError(
-            f"Option 'lookup.cache.reload-interval' means nothing with 'lookup.cache' = {config.cache!r}.",
-            hint="Set 'lookup.cache' to ALL, or leave that option out.",
-        )
+    _refuse_idle_reloads(config)
+    _refuse_odd_ages(config)
+    _refuse_odd_errors(config)
     if config.missing_key_expire_after_write is not None and not config.missing_key:
         raise OptionError(
             "Option 'lookup.cache.missing-key.expire-after-write' contradicts 'lookup.cache.missing-key' = 'false'."
         )
     if config.retry_max_delay < config.retry_delay and config.retry_strategy == "exponential":
         raise OptionError("Option 'lookup.retry.max-delay' is shorter than 'lookup.retry.delay'.")
+
+
+def _refuse_idle_reloads(config: LookupConfig) -> None:
+    """Refuse what says how ALL reloads where nothing is reloaded."""
+    reloads = {
+        "lookup.cache.reload-interval": config.reload_interval,
+        "lookup.cache.reload-at": config.reload_at,
+        "lookup.cache.reload-allow-empty": config.reload_allow_empty or None,
+        "lookup.cache.reload-mode": None if config.reload_mode == "fixed-delay" else config.reload_mode,
+    }
+    given = [key for key, value in reloads.items() if value is not None]
+    if given and config.cache != "ALL":
+        raise OptionError(
+            f"Option {given[0]!r} means nothing with 'lookup.cache' = {config.cache!r}.",
+            hint="Set 'lookup.cache' to ALL, or leave that option out.",
+        )
+    if config.reload_interval is not None and config.reload_at is not None:
+        raise OptionError(f"Options {given[0]!r} and {given[1]!r} contradict each other.", hint="Set one of them.")
+    if (
+        given
+        and config.reload_interval is None
+        and (config.reload_at is None or len(given) > 1 + config.reload_allow_empty)
+    ):
+        raise OptionError(
+            f"Option {given[-1]!r} needs to know when the table is loaded again.",
+            hint="Set 'lookup.cache.reload-interval', as in '1 h'.",
+        )
+    if config.on_miss_max_attempts and config.cache == "ALL":
+        raise OptionError(
+            "Option 'lookup.retry.on-miss.max-attempts' means nothing with 'lookup.cache' = 'ALL'.",
+            hint="Set 'lookup.cache' to LRU, TTL or NONE, or leave that option out.",
+        )
+
+
+def _refuse_odd_ages(config: LookupConfig) -> None:
+    """Refuse ages that come in an order in which one of them never counts."""
+    expires, refreshed, stale = config.expire_after_write, config.refresh_after_write, config.stale_if_error
+    if expires is not None and refreshed is not None and refreshed >= expires:
+        raise OptionError(
+            "Option 'lookup.cache.refresh-after-write' is not shorter than 'lookup.cache.expire-after-write'.",
+            hint="An entry that has expired is not refreshed but fetched anew.",
+        )
+    if stale is None or config.cache == "ALL":
+        return
+    if expires is None:
+        raise OptionError(
+            "Option 'lookup.cache.stale-if-error' needs entries that expire.",
+            hint="Set 'lookup.cache.expire-after-write' too.",
+        )
+    if stale <= expires:
+        raise OptionError(
+            "Option 'lookup.cache.stale-if-error' is not longer than 'lookup.cache.expire-after-write'.",
+            hint="It counts from when the entry was written, as the other does.",
+        )
+
+
+def _refuse_odd_errors(config: LookupConfig) -> None:
+    """Refuse rows that fail without a trace, and traces of what cannot fail."""
+    if config.on_error == "null" and config.error_column is None:
+        raise OptionError(
+            "'lookup.on-error' = 'null' needs a column to tell a failed lookup from one that found nothing.",
+            hint="Name one with 'lookup.error-column'.",
+        )
+    if config.on_error == "dead-letter" and config.dead_letter_path is None:
+        raise OptionError(
+            "'lookup.on-error' = 'dead-letter' needs a place for the rows.",
+            hint="Name a directory with 'lookup.dead-letter.path'.",
+        )
+    if config.error_column is not None and config.on_error != "null":
+        raise OptionError(
+            f"Option 'lookup.error-column' means nothing with 'lookup.on-error' = {config.on_error!r}.",
+            hint="Set 'lookup.on-error' to null.",
+        )
+    if config.dead_letter_path is not None and config.on_error != "dead-letter":
+        raise OptionError(
+            f"Option 'lookup.dead-letter.path' means nothing with 'lookup.on-error' = {config.on_error!r}.",
+            hint="Set 'lookup.on-error' to dead-letter.",
+        )
+    if config.age_column is not None and config.age_column == config.error_column:
+        raise OptionError("Options 'lookup.age-column' and 'lookup.error-column' name the same column.")
 
 
 _FLINK_KEYS = {
@@ -281,6 +479,8 @@ _FLINK_KEYS = {
     "lookup.partial-cache.cache-missing-key": "lookup.cache.missing-key",
     "lookup.partial-cache.caching-missing-key": "lookup.cache.missing-key",
     "lookup.full-cache.periodic-reload.interval": "lookup.cache.reload-interval",
+    "lookup.full-cache.periodic-reload.schedule-mode": "lookup.cache.reload-mode",
+    "lookup.full-cache.timed-reload.iso-time": "lookup.cache.reload-at",
 }
 
 
@@ -300,8 +500,10 @@ def _from_flink(options: Mapping[str, Any]) -> dict[str, Any]:
         ours["lookup.cache"] = "TTL" if expires and not bounded else "LRU"
     elif strategy == "FULL":
         ours["lookup.cache"] = "ALL"
-    if str(ours.get("lookup.full-cache.reload-strategy", "")).upper() == "PERIODIC":
+    if str(ours.get("lookup.full-cache.reload-strategy", "")).upper() in ("PERIODIC", "TIMED"):
         del ours["lookup.full-cache.reload-strategy"]
+    if str(ours.get("lookup.full-cache.timed-reload.interval-in-days", "")) == "1":
+        del ours["lookup.full-cache.timed-reload.interval-in-days"]
     return ours
 
 

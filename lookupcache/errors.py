@@ -9,6 +9,7 @@ LookupCacheError
 └── SourceTrouble        the source failed while the job ran
     ├── LookupFailed     … after the last attempt
     ├── LookupTimeout    … because it did not answer in time
+    ├── LookupRefused    … so often that it was not asked again
     └── SourceError      … because it answered with the wrong columns, types or values
 """
 
@@ -63,19 +64,36 @@ class JavaMissing(LookupCacheError):
 
 
 class SourceTrouble(LookupCacheError):
-    """Something went wrong between the worker and the source."""
+    """Something went wrong between the worker and the source.
+
+    ``code`` stands for the kind of trouble in a result's error column and in dead letters.
+    """
+
+    code = "SOURCE_TROUBLE"
 
 
 class LookupFailed(SourceTrouble):
     """The source still failed after the last attempt."""
 
+    code = "LOOKUP_FAILED"
+
 
 class LookupTimeout(SourceTrouble):
     """The source did not answer within ``lookup.timeout``."""
 
+    code = "LOOKUP_TIMEOUT"
+
+
+class LookupRefused(SourceTrouble):
+    """The source was not asked: it failed too often, and ``lookup.breaker.delay`` is not over."""
+
+    code = "LOOKUP_REFUSED"
+
 
 class SourceError(SourceTrouble):
     """The source answered with columns, types or values that the table's schema does not allow."""
+
+    code = "SOURCE_ERROR"
 
 
 def nearest(name: str, known: Iterable[str], *, what: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -14,16 +15,22 @@ class LookupMetrics:
     """Counts of one join, as one immutable value; add two for the counts of both.
 
     - ``rows``: left rows that reached the lookup; ``keys``: distinct keys of each batch, added up.
-    - ``hits``: rows whose key was in the cache, or was being asked for by an earlier row of the same batch.
-    - ``misses``: distinct keys of a batch that the cache did not hold. Rows with a null key are neither.
+    - ``hits``: rows whose key was in the cache, or was being asked for by an earlier row.
+    - ``misses``: distinct keys of a batch that the cache did not hold, or held too long, and that nobody was asking
+      for. Rows with a null key are neither.
     - ``calls``: calls to the source, retries included; ``asked_keys``: keys in them.
-    - ``errors``: calls that failed; ``retries``: calls made again after an error.
+    - ``errors``: calls that failed; ``retries``: calls made again after an error; ``miss_retries``: calls made again
+      because the source had no row; ``timeouts``: lookups that ``lookup.timeout`` ended; ``refused``: lookups that the
+      circuit breaker ended before a call.
+    - ``refreshes``: keys fetched anew while their old rows were served; ``stale``: keys whose old rows were served
+      because fetching them anew failed, a table that is held whole (ALL) counted as one.
+    - ``failed_rows``: left rows marked with an error; ``dead_letters``: left rows written as dead letters.
     - ``fetched_rows``, ``fetched_bytes``: what the source returned, as Arrow, before calc.
     - ``cached_rows``, ``cached_bytes``, ``cached_keys``: what the workers' caches held when last heard of.
     - ``evictions``, ``expirations``: keys that went for want of room, or for their age.
     - ``reloads``, ``reload_failures``: loads of a whole table (ALL) after the first.
     - ``source_seconds``: time spent waiting for the source; ``lookup_seconds``: time spent in the join's
-      worker code, that wait included.
+      worker code, that wait included; ``throttled_seconds``: time that calls were held back by ``lookup.rate-limit``.
 
     >>> (LookupMetrics(rows=10, hits=6, misses=2) + LookupMetrics(rows=5, hits=5)).hit_rate
     0.8461538461538461
@@ -37,6 +44,9 @@ class LookupMetrics:
     asked_keys: int = 0
     errors: int = 0
     retries: int = 0
+    miss_retries: int = 0
+    timeouts: int = 0
+    refused: int = 0
     fetched_rows: int = 0
     fetched_bytes: int = 0
     cached_rows: int = 0
@@ -44,10 +54,15 @@ class LookupMetrics:
     cached_keys: int = 0
     evictions: int = 0
     expirations: int = 0
+    refreshes: int = 0
+    stale: int = 0
+    failed_rows: int = 0
+    dead_letters: int = 0
     reloads: int = 0
     reload_failures: int = 0
     source_seconds: float = 0.0
     lookup_seconds: float = 0.0
+    throttled_seconds: float = 0.0
 
     @property
     def hit_rate(self) -> float:
@@ -65,12 +80,27 @@ class LookupMetrics:
         return cls(**{name: value for name, value in counts.items() if name in names})  # type: ignore[arg-type]
 
 
+_counting = threading.Lock()
+
 HELD = ("cached_rows", "cached_bytes", "cached_keys")
 """Counts that say what is held at a moment; they are not added up over time."""
 
 
 class Tally(Counter[str]):
-    """Running counts of a worker, by the names of `LookupMetrics`; seconds are floats."""
+    """Running counts of a worker, by the names of `LookupMetrics`; seconds are floats.
+
+    A count belongs to one thread, but for those that only `add` moves.
+    """
+
+    def add(self, name: str, amount: float = 1) -> None:
+        """Raise a count that several threads move.
+
+        >>> tally = Tally()
+        >>> tally.add("calls"), tally.add("throttled_seconds", 0.5), dict(tally)
+        (None, None, {'calls': 1, 'throttled_seconds': 0.5})
+        """
+        with _counting:
+            self[name] = self[name] + amount  # type: ignore[assignment]
 
     def spend(self, name: str, started: float) -> None:
         """Add the seconds that have passed since ``started``, a reading of `time.perf_counter`."""
