@@ -21,14 +21,16 @@ ROOT = Path(__file__).parent.parent
 # One line per storey, the lowest first: a room imports from the lines above its own and from its own line.
 STOREYS = """
     errors
-    java schema
+    java schema values
     config
     expr
     plan
     connector
     function
     table
-    metrics retry
+    metrics
+    breaker rate retry
+    guard
     planner.analyst planner.clauses planner.literals planner.explain
     planner.naming planner.coercion planner.column
     planner.constants planner.translate planner.output
@@ -38,7 +40,10 @@ STOREYS = """
     cache.hash_index cache.row_cache
     cache.column_cache
     cache
-    source lookup decorator
+    flight
+    source decorator
+    lookup
+    dead_letters
     runner
     report
     task
