@@ -1,4 +1,4 @@
-"""One Spark session for all tests that want one; and no skipped test where CI runs them."""
+"""One Spark session and one HTTP service for all tests that want one; and no skipped test where CI runs them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from service import Service
 
 from lookupcache.java import local_spark_environment
 
@@ -42,6 +43,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def running_service() -> Iterator[Service]:
+    """Return the HTTP service's process, for all tests; they want `service`."""
+    service = Service()
+    try:
+        service.start()
+        yield service
+    finally:
+        service.kill()
+
+
+@pytest.fixture
+def service(running_service: Service) -> Service:
+    """Return a real HTTP service, running and healthy, without rows; a test may break and kill it."""
+    running_service.reset()
+    return running_service
 
 
 @pytest.hookimpl(wrapper=True)
