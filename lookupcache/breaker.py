@@ -1,0 +1,101 @@
+"""A circuit breaker: a source that fails again and again is left alone for a while.
+
+closed ── failures in a row ──► open ── delay over ──► half-open ── the probe succeeds ──► closed
+                                 ▲                         │
+                                 └──── the probe fails ────┘
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from lookupcache.errors import LookupRefused
+
+
+class Breaker:
+    """Lets calls through as long as they do not fail ``failures`` times in a row, then one after ``delay`` seconds.
+
+    Every call asks `admit` for its place, and says with that place how it ended: `succeeded`, `failed`, or
+    `gave_back` where it says nothing about the source. Several threads may. ``failures`` None lets all through.
+
+    >>> breaker = Breaker(failures=1, delay=30.0, clock=lambda: 0.0)
+    >>> breaker.failed(breaker.admit())
+    >>> breaker.refuses_for()
+    30.0
+    """
+
+    def __init__(self, failures: int | None, delay: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._failures = failures
+        self._delay = delay
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._row = 0
+        self._until: float | None = None
+        self._probing = False
+        # A place is the number of the epoch it was given in: what a call of an earlier one says comes too late.
+        self._epoch = 0
+
+    def admit(self) -> int:
+        """Return a place for one call; raises LookupRefused while the source is left alone, or being probed."""
+        if self._until is None:
+            return self._epoch
+        with self._lock:
+            if self._until is None:
+                return self._epoch
+            left = self._until - self._clock()
+            if left > 0 or self._probing:
+                raise self._refusal(left)
+            self._probing = True
+            self._epoch += 1
+            return self._epoch
+
+    def succeeded(self, place: int) -> None:
+        """Say that the source answered."""
+        if self._row == 0 and self._until is None:
+            return
+        with self._lock:
+            if place == self._epoch:
+                self._row = 0
+                self._until = None
+                self._probing = False
+
+    def failed(self, place: int | None = None) -> None:
+        """Say that the source failed; without a place, for a call of which only the caller's patience has ended."""
+        if self._failures is None:
+            return
+        with self._lock:
+            if place is not None and place != self._epoch:
+                return
+            if self._until is None:
+                self._row += 1
+                if self._row >= self._failures:
+                    self._open()
+            elif self._until <= self._clock():
+                self._open()
+
+    def gave_back(self, place: int) -> None:
+        """Say that a call ended without a word about the source; where it was the probe, the next call is."""
+        if self._until is not None:
+            with self._lock:
+                if place == self._epoch:
+                    self._probing = False
+
+    def refuses_for(self) -> float:
+        """Return for how many seconds no call will be let through; 0 where one may be."""
+        until = self._until
+        return 0.0 if until is None else max(until - self._clock(), 0.0)
+
+    def _open(self) -> None:
+        self._until = self._clock() + self._delay
+        self._probing = False
+        self._row = 0
+        self._epoch += 1
+
+    def _refusal(self, left: float) -> LookupRefused:
+        after = f"for another {left:.3g} s" if left > 0 else "until a call that tries it has ended"
+        return LookupRefused(
+            f"The source was not asked: it failed {self._failures} times in a row and is left alone {after}.",
+            hint="Mend the source, or change 'lookup.breaker.failures' and 'lookup.breaker.delay'.",
+        )

@@ -1,0 +1,130 @@
+"""A rate limit that all processes of an executor share: calls go out evenly spaced, none before its slot."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import stat
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lookupcache.errors import LookupCacheError
+
+try:
+    import fcntl
+except ImportError:  # a system that has none: each process then keeps the rate for itself
+    fcntl = None  # type: ignore[assignment]
+
+_SLOT = struct.Struct("<d")
+_UNUSED = 86_400.0
+# The clock starts anew with the machine: a slot farther ahead than this was written before.
+_FARTHEST = 3_600.0
+
+
+class RateLimit:
+    """Gives each call the next free slot, ``1 / rate`` seconds after the one before (virtual scheduling, GCRA).
+
+    ``place`` is the file that holds the next free slot, shared by all processes that use it; without one the
+    slots are those of this object. ``clock`` gives seconds, and must be the same clock for all who share.
+
+    >>> limit = RateLimit(10.0, clock=lambda: 0.0)
+    >>> limit.reserve(), limit.reserve(), limit.reserve()
+    (0.0, 0.1, 0.2)
+    """
+
+    def __init__(self, rate: float, place: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate = rate
+        self.place = None if fcntl is None else place
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._next = -math.inf
+
+    @classmethod
+    def of_executor(cls, rate: float, name: str) -> RateLimit:
+        """Return the limit that the workers of this executor have in common for the source of that name.
+
+        Outside of a Spark worker a process has its own. Raises LookupCacheError where no file can be had.
+        """
+        folder = _private_folder()
+        _remove_unused(folder)
+        return cls(rate, folder / hashlib.sha256(f"{_executor()}\n{name}".encode()).hexdigest()[:32])
+
+    def reserve(self, within: float = math.inf) -> float:
+        """Take the next slot and return the seconds until it comes.
+
+        A slot that comes later than ``within`` is not taken: the answer is then more than ``within``.
+        """
+        if self.place is None:
+            with self._lock:
+                wait, self._next = self._take(self._next, within)
+            return wait
+        with _locked(self.place) as file:
+            wait, after = self._take(_read(file), within)
+            os.pwrite(file, _SLOT.pack(after), 0)
+        return wait
+
+    def _take(self, free: float, within: float) -> tuple[float, float]:
+        """Return the wait for a slot, and the slot that is free after it."""
+        now = self._clock()
+        slot = free if now < free <= now + _FARTHEST else now
+        return slot - now, slot + 1 / self.rate if slot - now <= within else free
+
+
+def _read(file: int) -> float:
+    held = os.pread(file, _SLOT.size, 0)
+    return float(_SLOT.unpack(held)[0]) if len(held) == _SLOT.size else -math.inf
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[int]:
+    """Open a file, made where there is none, and hold it alone."""
+    while True:
+        file = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Another process may have removed the file between the two lines above.
+            if os.fstat(file).st_nlink:
+                yield file
+                return
+        finally:
+            os.close(file)
+
+
+def _executor() -> str:
+    """Return what all Python workers of this executor, and no others, have in common.
+
+    Spark gives every worker its executor's own block directories. The parent process would not do: it is a
+    daemon, and an executor has one per set of environment variables, so one per Spark Connect session.
+    """
+    if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+        return os.environ.get("SPARK_LOCAL_DIRS") or f"parent {os.getppid()}"
+    return f"process {os.getpid()}"
+
+
+def _private_folder() -> Path:
+    """Return a directory that nobody else can write to; raises LookupCacheError where there is none to be had."""
+    owner = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir()) / f"lookupcache-{owner}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if fcntl is not None and (not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077):
+        raise LookupCacheError(
+            f"'lookup.rate-limit' needs a directory of its own, and {str(folder)!r} is open to others.",
+            hint="Remove it, or set TMPDIR on the executors.",
+        )
+    return folder
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the files of executors that are gone: a slot a day old says nothing any more."""
+    for file in folder.iterdir():
+        with suppress(OSError):
+            if file.lstat().st_mtime < time.time() - _UNUSED:
+                file.unlink()
