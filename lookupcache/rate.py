@@ -85,6 +85,8 @@ def _read(file: int) -> float:
 def _locked(place: Path) -> Iterator[int]:
     """Open a file, made where there is none, and hold it alone."""
     while True:
+        # What cleans up temporary directories may take ours, when nothing was asked for days.
+        place.parent.mkdir(mode=0o700, exist_ok=True)
         file = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -109,17 +111,27 @@ def _executor() -> str:
 
 def _private_folder() -> Path:
     """Return a directory that nobody else can write to; raises LookupCacheError where there is none to be had."""
-    owner = os.getuid() if hasattr(os, "getuid") else 0
-    folder = Path(tempfile.gettempdir()) / f"lookupcache-{owner}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if fcntl is not None and (not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077):
-        raise LookupCacheError(
-            f"'lookup.rate-limit' needs a directory of its own, and {str(folder)!r} is open to others.",
-            hint="Remove it, or set TMPDIR on the executors.",
-        )
+    folder = Path(tempfile.gettempdir()) / f"lookupcache-{_owner()}"
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+    except OSError as error:
+        raise _no_folder(f"{str(folder)!r} cannot be made: {error.strerror}") from error
+    if fcntl is not None and (not stat.S_ISDIR(found.st_mode) or found.st_uid != _owner() or found.st_mode & 0o077):
+        raise _no_folder(f"{str(folder)!r} is open to others")
     return folder
+
+
+def _owner() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def _no_folder(fact: str) -> LookupCacheError:
+    return LookupCacheError(
+        f"'lookup.rate-limit' needs a directory of its own, and {fact}.",
+        hint="Remove what is there, or set TMPDIR on the executors.",
+    )
 
 
 def _remove_unused(folder: Path) -> None:

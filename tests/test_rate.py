@@ -1,0 +1,185 @@
+"""The rate limit: even slots, one row of them for all processes of an executor, and files that do no harm."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lookupcache.errors import LookupCacheError
+from lookupcache.rate import RateLimit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(params=["in memory", "in a file"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    """Return where the slots are kept."""
+    return tmp_path / "slots" if request.param == "in a file" else None
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let the system's directory for temporary files be one of the test's own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_slots_follow_each_other_evenly(place: Path | None) -> None:
+    limit = RateLimit(4.0, place, Clock())
+    assert [limit.reserve() for _ in range(4)] == [0, 0.25, 0.5, 0.75]
+
+
+def test_idle_time_saves_up_no_burst(place: Path | None) -> None:
+    clock = Clock()
+    limit = RateLimit(4.0, place, clock)
+    limit.reserve()
+    clock.now = 100
+    assert [limit.reserve() for _ in range(3)] == [0, 0.25, 0.5]
+    clock.now = 100.625
+    assert limit.reserve() == 0.125
+
+
+def test_a_slot_that_comes_too_late_is_left_to_others(place: Path | None) -> None:
+    limit = RateLimit(1.0, place, Clock())
+    assert limit.reserve(within=0) == 0
+    assert limit.reserve(within=0.5) > 0.5
+    assert limit.reserve(within=1) == 1
+
+
+def test_threads_get_a_slot_each(place: Path | None) -> None:
+    limit = RateLimit(4.0, place, Clock())
+    with ThreadPoolExecutor(8) as threads:
+        waits = list(threads.map(lambda _: limit.reserve(), range(200)))
+    assert sorted(waits) == [n / 4 for n in range(200)]
+
+
+RESERVE = """
+import sys
+from pathlib import Path
+from lookupcache.rate import RateLimit
+limit = RateLimit(100.0, Path(sys.argv[1]), clock=lambda: 0.0)
+print("ready", flush=True)
+input()
+print(*[limit.reserve() for _ in range(10)])
+"""
+
+
+def test_processes_get_a_slot_each(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RESERVE, str(tmp_path / "slots")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(4)]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 4
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    told = [process.communicate()[0] for process in processes]
+    slots = sorted(float(slot) for line in told for slot in line.split())
+    assert slots == pytest.approx([n / 100 for n in range(40)])
+
+
+HELD = {
+    "from before the clock started anew": struct.pack("<d", 1e9),
+    "no number": struct.pack("<d", math.nan),
+    "infinite": struct.pack("<d", math.inf),
+    "cut short": b"abc",
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_a_file_without_sense_blocks_nobody(held: bytes, tmp_path: Path) -> None:
+    place = tmp_path / "slots"
+    place.write_bytes(held)
+    limit = RateLimit(4.0, place, Clock(50.0))
+    assert [limit.reserve(), limit.reserve()] == [0, 0.25]
+
+
+def test_a_file_that_is_removed_with_its_directory_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "of_ours"
+    folder.mkdir()
+    limit = RateLimit(4.0, folder / "slots", Clock())
+    limit.reserve()
+    shutil.rmtree(folder)
+    assert [limit.reserve(), limit.reserve()] == [0, 0.25]
+
+
+@pytest.mark.usefixtures("temporary")
+def test_outside_of_spark_a_process_has_its_own() -> None:
+    assert RateLimit.of_executor(1.0, "a").place == RateLimit.of_executor(1.0, "a").place
+    assert RateLimit.of_executor(1.0, "a").place != RateLimit.of_executor(1.0, "b").place
+    tell = "from lookupcache.rate import RateLimit; print(RateLimit.of_executor(1.0, 'a').place)"
+    told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() != str(RateLimit.of_executor(1.0, "a").place)
+
+
+@pytest.mark.spark
+def test_workers_of_an_executor_share_one(spark: SparkSession) -> None:
+    def tell(_: Iterator[int]) -> Iterator[tuple[int, str]]:
+        yield os.getpid(), str(RateLimit.of_executor(1.0, "a").place)
+
+    told = spark.sparkContext.parallelize([1, 2], 2).barrier().mapPartitions(tell).collect()
+    assert len({worker for worker, _ in told}) == 2
+    assert len({place for _, place in told}) == 1
+    assert told[0][1] != str(RateLimit.of_executor(1.0, "a").place)
+
+
+def test_the_file_is_its_owners_alone(temporary: Path) -> None:
+    limit = RateLimit.of_executor(1.0, "a")
+    limit.reserve()
+    assert limit.place is not None
+    assert limit.place.is_relative_to(temporary)
+    assert limit.place.stat().st_mode & 0o777 == 0o600
+    assert limit.place.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_others_may_write_to_is_refused(temporary: Path) -> None:
+    folder = temporary / f"lookupcache-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(LookupCacheError, match=r"open to others[\s\S]*TMPDIR"):
+        RateLimit.of_executor(1.0, "a")
+
+
+def test_a_link_is_not_followed(temporary: Path) -> None:
+    (temporary / "elsewhere").mkdir(mode=0o700)
+    (temporary / f"lookupcache-{os.getuid()}").symlink_to(temporary / "elsewhere")
+    with pytest.raises(LookupCacheError):
+        RateLimit.of_executor(1.0, "a")
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_of_ours(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (temporary / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "file"))
+    with pytest.raises(LookupCacheError, match="TMPDIR"):
+        RateLimit.of_executor(1.0, "a")
+
+
+def test_files_of_executors_that_are_gone_are_removed(temporary: Path) -> None:
+    limits = {name: RateLimit.of_executor(1.0, name) for name in ("old", "new")}
+    for limit in limits.values():
+        limit.reserve()
+    os.utime(limits["old"].place, (0, 0))
+    RateLimit.of_executor(1.0, "other")
+    assert [name for name, limit in limits.items() if limit.place.exists()] == ["new"]
