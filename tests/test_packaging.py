@@ -40,8 +40,10 @@ STOREYS = """
     cache.hash_index cache.row_cache
     cache.column_cache
     cache
-    flight
-    source decorator
+    answers flight
+    source latch pool batching callee decorator
+    partial
+    full
     lookup
     dead_letters
     runner

@@ -13,17 +13,25 @@ import cachetools
 from lookupcache.cache.limits import Limits
 
 
-@dataclass
-class _Entry:
+@dataclass(slots=True)
+class Entry:
+    """The rows of a key, and the moments that matter to them, by the clock of who put them."""
+
     rows: Sequence[Any]
     weight: int
     nbytes: int
     deadline: float
     idle_deadline: float
+    refresh_at: float
+    stale_until: float
+    expired: bool = False
 
 
 class RowCache:
     """Python rows by hashable key; the least recently used goes first.
+
+    It never loads: what is too old is None to `get`, and who loads may find it with `stale` for as long as
+    the limits allow. ``now`` is in seconds.
 
     >>> cache = RowCache(Limits(rows=2))
     >>> for key in "abc":
@@ -38,7 +46,7 @@ class RowCache:
         self.expirations = 0
         self.rows = 0
         self.nbytes = 0
-        self._entries: cachetools.LRUCache[Hashable, _Entry] = cachetools.LRUCache(math.inf)
+        self._entries: cachetools.LRUCache[Hashable, Entry] = cachetools.LRUCache(math.inf)
         self._next_sweep = -math.inf
 
     def __len__(self) -> int:
@@ -46,24 +54,38 @@ class RowCache:
 
     def get(self, key: Hashable, now: float) -> Sequence[Any] | None:
         """Return the rows of a key, or None where it is not here or too old; a hit makes it recent."""
-        entry = self._entries.get(key)
-        if entry is None:
+        entry = self.find(key, now)
+        return None if entry is None else entry.rows
+
+    def find(self, key: Hashable, now: float) -> Entry | None:
+        """Return what `get` does, with its dates; from ``refresh_at`` on it wants to be fetched anew."""
+        try:
+            entry: Entry = self._entries[key]
+        except KeyError:
             return None
-        if now > min(entry.deadline, entry.idle_deadline):
-            self.remove(key)
-            self.expirations += 1
+        if now > entry.deadline or now > entry.idle_deadline:
+            self._expire(key, entry, now)
             return None
         entry.idle_deadline = now + self.limits.access_seconds
-        return entry.rows
+        return entry
+
+    def stale(self, key: Hashable, now: float) -> Sequence[Any] | None:
+        """Return the rows of a key, expired or not, that may be served where fetching them anew failed.
+
+        >>> cache = RowCache(Limits(write_seconds=10, stale_seconds=60))
+        >>> cache.put("a", [1], now=0)
+        >>> cache.get("a", now=20), cache.stale("a", now=20), cache.stale("a", now=61)
+        (None, [1], None)
+        """
+        entry: Entry | None = self._entries.get(key)
+        return None if entry is None or now > entry.stale_until else entry.rows
 
     def put(self, key: Hashable, rows: Sequence[Any], now: float) -> None:
         """Keep the rows of a key, as far as the limits let it."""
         self.remove(key)
         if not self.limits.remembers or not (rows or self.limits.misses):
             return
-        nbytes = _size((key, rows)) if self.limits.bytes < math.inf else 0
-        idle = now + self.limits.access_seconds
-        entry = _Entry(rows, max(len(rows), 1), nbytes, self.limits.deadline(now, len(rows)), idle)
+        entry = self._entry(key, rows, now)
         self._entries[key] = entry
         self._count(entry, 1)
         self._sweep(now)
@@ -82,9 +104,28 @@ class RowCache:
         self._entries.clear()
         self.rows = self.nbytes = 0
 
-    def _count(self, entry: _Entry, sign: int) -> None:
+    def _entry(self, key: Hashable, rows: Sequence[Any], now: float) -> Entry:
+        limits = self.limits
+        return Entry(
+            rows,
+            weight=max(len(rows), 1),
+            nbytes=_size((key, rows)) if limits.bytes < math.inf else 0,
+            deadline=limits.deadline(now, len(rows)),
+            idle_deadline=now + limits.access_seconds,
+            refresh_at=now + limits.refresh_seconds,
+            stale_until=now + limits.stale_seconds if limits.stale_seconds else -math.inf,
+        )
+
+    def _count(self, entry: Entry, sign: int) -> None:
         self.rows += sign * entry.weight
         self.nbytes += sign * entry.nbytes
+
+    def _expire(self, key: Hashable, entry: Entry, now: float) -> None:
+        """Count an entry as too old, once; forget it, unless it may still stand in for an error."""
+        self.expirations += not entry.expired
+        entry.expired = True
+        if now > entry.stale_until:
+            self.remove(key)
 
     def _sweep(self, now: float) -> None:
         """Forget what nobody asks for any more and is too old, once per shortest lifetime."""
@@ -94,10 +135,9 @@ class RowCache:
         self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
         # LRUCache's own access would make every entry recent.
         entries = [(key, cachetools.Cache.__getitem__(self._entries, key)) for key in self._entries]
-        old = [key for key, entry in entries if now > min(entry.deadline, entry.idle_deadline)]
-        for key in old:
-            self.remove(key)
-        self.expirations += len(old)
+        for key, entry in entries:
+            if now > min(entry.deadline, entry.idle_deadline):
+                self._expire(key, entry, now)
 
 
 def _size(value: Any) -> int:

@@ -1,0 +1,92 @@
+"""`DaemonPool`: threads for sync calls that may hang, whose place can be had back."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+IDLE_SECONDS = 10.0
+"""How long a thread waits for the next job before it ends."""
+
+
+@dataclass(eq=False)
+class Job:
+    """Work for a thread; given up, nobody waits for it any more."""
+
+    work: Callable[[], None]
+    given_up: bool = False
+    ended: bool = False
+
+
+class DaemonPool:
+    """Runs jobs in the order of their coming, at most ``capacity`` at a time; no job may raise.
+
+    A job that hangs can be given up: its thread is left to itself and ends with it, and another takes its
+    place. The threads keep no process from ending.
+
+    >>> done = threading.Event()
+    >>> job = DaemonPool(capacity=2).start(done.set)
+    >>> done.wait(10)
+    True
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._jobs: deque[Job] = deque()
+        self._threads = 0
+        self._idle = 0
+        self._lock = threading.Lock()
+        self._job_comes = threading.Condition(self._lock)
+        self._job_goes = threading.Condition(self._lock)
+
+    def start(self, work: Callable[[], None]) -> Job:
+        """Run this when a thread is free."""
+        job = Job(work)
+        with self._lock:
+            self._jobs.append(job)
+            self._staff()
+        return job
+
+    def give_up(self, job: Job) -> None:
+        """Free the place of a job, begun or not."""
+        with self._lock:
+            if job in self._jobs:
+                self._jobs.remove(job)
+            elif not (job.ended or job.given_up):
+                self._threads -= 1
+                self._staff()
+            job.given_up = True
+            self._job_goes.notify_all()
+
+    def join(self, timeout: float) -> None:
+        """Wait until no job is left, at most so many seconds."""
+        with self._lock:
+            self._job_goes.wait_for(lambda: not self._jobs and self._threads == self._idle, timeout)
+
+    def _staff(self) -> None:
+        if len(self._jobs) <= self._idle:
+            self._job_comes.notify()
+        elif self._threads < self.capacity:
+            self._threads += 1
+            threading.Thread(target=self._run, name="lookupcache-call", daemon=True).start()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            job.work()
+            with self._lock:
+                job.ended = True
+                if job.given_up:
+                    return
+
+    def _next(self) -> Job | None:
+        with self._lock:
+            self._idle += 1
+            self._job_goes.notify_all()
+            self._job_comes.wait_for(lambda: self._jobs, IDLE_SECONDS)
+            self._idle -= 1
+            if self._jobs:
+                return self._jobs.popleft()
+            self._threads -= 1
+            return None
