@@ -38,8 +38,8 @@ class GaveUp(Exception):
         self.attempts = attempts
 
 
-class _Barred(Exception):
-    """A further attempt was not let out, which is what ``why`` says."""
+class _Barred(BaseException):
+    """A further attempt was not let out, which is what ``why`` says; no Exception, for those may be worth a retry."""
 
     def __init__(self, why: SourceTrouble) -> None:
         super().__init__(why)
@@ -95,6 +95,14 @@ class Guard:
         """Do the same for a plain function, in this thread."""
         return _run(self.call(_awaitable(ask), _awaitable(sleep)))
 
+    async def connect(self, connect: Callable[[], Awaitable[None]], sleep: Sleep = asyncio.sleep) -> None:
+        """Connect to the source: a call as any, except that it is neither counted nor held back by the rate limit."""
+        await self._call(connect, sleep, self._clock() + self.config.timeout, connects=True)
+
+    def connect_now(self, connect: Callable[[], None], sleep: Callable[[float], None] = time.sleep) -> None:
+        """Do the same for a plain function, in this thread."""
+        _run(self.connect(_awaitable(connect), _awaitable(sleep)))
+
     async def until_found(
         self,
         ask: Callable[[K], Awaitable[A]],
@@ -148,22 +156,22 @@ class Guard:
             hint="Raise 'lookup.timeout', or ask for fewer keys at a time with 'lookup.batch.max-size'.",
         )
 
-    async def _call(self, ask: Callable[[], Awaitable[T]], sleep: Sleep, ends: float) -> T:
-        place = await self._enter(sleep, ends)
+    async def _call(self, ask: Callable[[], Awaitable[T]], sleep: Sleep, ends: float, connects: bool = False) -> T:
+        place = await self._enter(sleep, ends, connects)
         try:
-            return await self._ask(ask, place)
+            return await self._ask(ask, place, connects)
         except Exception as error:
             first = error
-        return await self._again(first, ask, sleep, ends)
+        return await self._again(first, ask, sleep, ends, connects)
 
-    async def _enter(self, sleep: Sleep, ends: float) -> int:
+    async def _enter(self, sleep: Sleep, ends: float, connects: bool) -> int:
         """Wait until a call may go out; return its place with the breaker."""
         try:
             place = self._breaker.admit()
         except LookupRefused:
             self.tally.add("refused")
             raise
-        if self._limiter is not None:
+        if self._limiter is not None and not connects:
             try:
                 await self._throttle(self._limiter, sleep, ends)
             except BaseException:
@@ -185,8 +193,9 @@ class Guard:
             self.tally.add("throttled_seconds", wait)
             await sleep(wait)
 
-    async def _ask(self, ask: Callable[[], Awaitable[T]], place: int) -> T:
-        self.tally.add("calls")
+    async def _ask(self, ask: Callable[[], Awaitable[T]], place: int, connects: bool) -> T:
+        if not connects:
+            self.tally.add("calls")
         try:
             answer = await ask()
         except BaseException as error:
@@ -199,7 +208,9 @@ class Guard:
         self._breaker.succeeded(place)
         return answer
 
-    async def _again(self, first: Exception, ask: Callable[[], Awaitable[T]], sleep: Sleep, ends: float) -> T:
+    async def _again(
+        self, first: Exception, ask: Callable[[], Awaitable[T]], sleep: Sleep, ends: float, connects: bool
+    ) -> T:
         """Go on after a failed first attempt, which tenacity is shown anew."""
         last, attempts = first, 0
 
@@ -209,13 +220,13 @@ class Guard:
             if attempts == 1:
                 raise first
             try:
-                place = await self._enter(sleep, ends)
+                place = await self._enter(sleep, ends, connects)
             except SourceTrouble as bar:
                 attempts -= 1
                 raise _Barred(bar) from last
             self.tally.add("retries")
             try:
-                return await self._ask(ask, place)
+                return await self._ask(ask, place, connects)
             except Exception as error:
                 last = error
                 raise
