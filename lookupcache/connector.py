@@ -62,7 +62,8 @@ class Connector:
     Class attributes: ``options`` maps each option's name to a line of documentation, and any other name
     is refused (None accepts all); ``required`` names those that must be given; ``secrets`` those that
     are never shown, besides names such as password or token, which never are; ``batch_max_size`` is the most
-    keys a call may carry (None: no limit); ``prefers_async`` picks `lookup_async` where both are written.
+    keys a call may carry (None: no limit); ``prefers_async`` picks `lookup_async` where both are written;
+    ``thread_safe`` says that threads may share one connector, which otherwise is copied, before `open`, for each.
 
     >>> class Squares(Connector):
     ...     def lookup(self, request, keys):
@@ -79,16 +80,20 @@ class Connector:
     secrets: ClassVar[Sequence[str]] = ()
     batch_max_size: ClassVar[int | None] = None
     prefers_async: ClassVar[bool] = False
+    thread_safe: ClassVar[bool] = False
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         self.schema = schema
         self.settings = dict(options)
 
-    def open(self) -> None:
-        """Connect; called once per worker process before the first lookup."""
+    def open(self) -> Any:
+        """Connect; called before the first lookup, in the thread or on the event loop where lookups will run.
 
-    def close(self) -> None:
-        """Disconnect; called when the worker no longer needs this connector."""
+        It may be ``async def`` where lookups are.
+        """
+
+    def close(self) -> Any:
+        """Disconnect; called there too, when the worker no longer needs this connector."""
 
     def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
         """Return those of ``filters`` that `lookup` and `scan` will apply themselves, with Spark's meaning.
@@ -106,7 +111,7 @@ class Connector:
         raise NotImplementedError
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        """Do as `lookup` does, on the event loop of the worker."""
+        """Do as `lookup` does, on the event loop of the worker, where many calls run at a time."""
         raise NotImplementedError
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
@@ -118,19 +123,18 @@ class Connector:
         return worth_a_retry(error)
 
     def runs_async(self, wanted: bool | None) -> bool:
-        """Return whether lookups go through `lookup_async`: as ``lookup.async`` says, else as the class does.
+        """Return whether lookups go through `lookup_async`; ``wanted`` is what ``lookup.async`` says.
 
-        Raises OptionError where the option asks for a method that is not written.
+        Without `lookup_async`, ``lookup.async`` runs `lookup` in threads. Raises OptionError where the option
+        forbids the only method that is written.
         """
         sync, can_async = offers(self, "lookup"), offers(self, "lookup_async")
-        chosen = can_async and (self.prefers_async or not sync) if wanted is None else wanted
-        if not (can_async if chosen else sync):
-            missing, other = ("lookup_async", "lookup") if chosen else ("lookup", "lookup_async")
+        if wanted is False and not sync:
             raise OptionError(
-                f"'lookup.async' = '{str(chosen).lower()}' needs {missing}; {type(self).__name__} has only {other}.",
+                f"'lookup.async' = 'false' needs lookup; {type(self).__name__} has only lookup_async.",
                 hint="Leave the option out.",
             )
-        return chosen
+        return can_async and (self.prefers_async or not sync if wanted is None else wanted)
 
     def identity(self) -> Mapping[str, Any]:
         """Return what tells this source from another of the same class, as JSON data; hashed, never shown."""

@@ -9,19 +9,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache.connector import Connector, LookupRequest
 from lookupcache.errors import OptionError, PlanError, SchemaError, SourceError
 
-Rows = list[list[Any]]
-
 
 class FunctionConnector(Connector):
     """Calls a function for the rows of its keys.
 
-    The function travels to the workers by value where its module is not importable there.
+    The function travels to the workers by value where its module is not importable there. It may be an
+    object with ``__call__``, or a class, of which each worker then makes one without arguments; methods
+    ``open`` and ``close``, sync or async, are called before the first lookup and when the worker is done with it.
     """
+
+    thread_safe = True
 
     def __init__(self, schema: pa.Schema, *, key: tuple[str, ...], function: Callable[..., Any], batch: bool) -> None:
         super().__init__(schema, {})
@@ -34,16 +38,23 @@ class FunctionConnector(Connector):
         self.key = key
         self.function = function
         self.batch = batch
-        self.is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+        kind = function if isinstance(function, type) else type(function)
+        self.is_async = any(map(inspect.iscoroutinefunction, (function, kind.__call__)))
+
+    def open(self) -> Any:
+        """Make the object, where the function is a class, and open it."""
+        if isinstance(self.function, type):
+            self.function = self.function()
+        return getattr(self.function, "open", _nothing)()
+
+    def close(self) -> Any:
+        """Close the function's object."""
+        return getattr(self.function, "close", _nothing)()
 
     def runs_async(self, wanted: bool | None) -> bool:
-        """Return whether the function is async; raises OptionError where ``lookup.async`` wants it otherwise."""
-        if wanted not in (None, self.is_async):
-            raise OptionError(
-                f"'lookup.async' = '{str(wanted).lower()}' does not fit {'an async' if self.is_async else 'a sync'} "
-                "function.",
-                hint="Leave the option out, or write the function the other way.",
-            )
+        """Return whether the function is async; raises OptionError where ``lookup.async`` forbids that."""
+        if self.is_async and wanted is False:
+            raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
         return self.is_async
 
     def identity(self) -> Mapping[str, Any]:
@@ -56,25 +67,33 @@ class FunctionConnector(Connector):
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Call the function once per key, or once with all keys."""
-        arguments = self._arguments(request, keys)
-        answers = self.function(arguments) if self.batch else [self.function(*self._tuple(key)) for key in arguments]
-        return self._table(request, arguments, answers)
+        arguments, _ = self.arguments(request, keys)
+        answers = self.function(arguments) if self.batch else map(self.rows, arguments)
+        return self.table(request, arguments, answers)
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Await the function once per key, all at the same time, or once with all keys."""
-        arguments = self._arguments(request, keys)
+        arguments, _ = self.arguments(request, keys)
         if self.batch:
-            return self._table(request, arguments, await self.function(arguments))
-        answers = await asyncio.gather(*(self.function(*self._tuple(key)) for key in arguments))
-        return self._table(request, arguments, answers)
+            return self.table(request, arguments, await self.function(arguments))
+        return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)))
+
+    def rows(self, key: Any) -> list[Any]:
+        """Call the function for one key."""
+        return _listed(self.function(*self._tuple(key)))
+
+    async def rows_async(self, key: Any) -> list[Any]:
+        """Await the function for one key."""
+        return _listed(await self.function(*self._tuple(key)))
 
     def _tuple(self, key: Any) -> tuple[Any, ...]:
         return key if len(self.key) > 1 else (key,)
 
-    def _arguments(self, request: LookupRequest, keys: pa.RecordBatch) -> list[Any]:
-        """Return the function's keys, each once: the join may tell apart by more columns than the function does.
+    def arguments(self, request: LookupRequest, keys: pa.RecordBatch) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """Return the function's keys, each once, and for each key given which of them it has.
 
-        A join that does not give all of them is refused.
+        The join may tell apart by more columns than the function does. Raises PlanError for a join that does
+        not give all of the function's.
         """
         given = {name: keys.column(name).to_pylist() for name in request.key_columns}
         given |= {name: [value] * keys.num_rows for name, value in request.constants.items()}
@@ -84,9 +103,13 @@ class FunctionConnector(Connector):
                 hint=f"Join by {', '.join(self.key)}.",
             )
         columns = [given[name] for name in self.key]
-        return list(dict.fromkeys(columns[0] if len(columns) == 1 else zip(*columns, strict=True)))
+        values = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        number: dict[Any, int] = {}
+        call_of = [number.setdefault(value, len(number)) for value in values]
+        return list(number), np.array(call_of, dtype=np.int64)
 
-    def _table(self, request: LookupRequest, arguments: Sequence[Any], answers: Iterable[Any]) -> pa.Table:
+    def table(self, request: LookupRequest, arguments: Sequence[Any], answers: Iterable[Any]) -> pa.Table:
+        """Return the rows of some of the function's keys as Arrow."""
         answers = list(answers)
         if len(answers) != len(arguments):
             raise SourceError(
@@ -113,6 +136,14 @@ class FunctionConnector(Connector):
             f"The function of table {request.table!r} returned {type(row).__name__} as a row.",
             hint=f"A row is a dict, or a tuple of {', '.join(self.schema.names)}; a key's answer is a list of rows.",
         )
+
+
+def _listed(answer: Iterable[Any] | None) -> list[Any]:
+    return [] if answer is None else list(answer)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _column(request: LookupRequest, field: pa.Field, values: list[Any]) -> pa.Array:

@@ -1,6 +1,7 @@
 """The worker's side of a lookup join: Arrow batches in, Arrow batches out, no row touched on its own.
 
-    batch ─► keys ─► entries (cache or source) ─► pairs of left and right rows ─► residual ─► pad ─► batch
+    batch ─► keys ─► open (cache, or calls to the source) ─► read ahead: the next batch, while calls are under way
+    ready ─► entries ─► pairs of left and right rows ─► residual ─► pad ─► batch
 
 What outlives a task, the connector and its cache, lives in this module by the plan's fingerprint.
 """
@@ -8,10 +9,11 @@ What outlives a task, the connector and its cache, lives in this module by the p
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +21,27 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.connector import Connector
-from lookupcache.lookup import CachedLookup, Clock, lookup_of
+from lookupcache.lookup import CachedLookup, Clock, Wanted, lookup_of
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
 from lookupcache.source import Source
 
+if TYPE_CHECKING:
+    from lookupcache.dead_letters import DeadLetters
+
+T = TypeVar("T")
 Numbers = npt.NDArray[np.int64]
 
 MATCHES = "matches"
 """The column that holds all right rows of a left row, where Spark must judge them."""
 
+ERROR = pa.struct([("code", pa.string()), ("message", pa.string())])
+"""What the error column holds."""
+
 _MOST_ROWS_OUT = 65_536
+_MOST_OPEN_BYTES = 64 << 20
 _MOST_LOOKUPS = 64
 
 
@@ -41,7 +51,8 @@ class Layout:
 
     ``left`` names the left columns in order of their coming; ``keys`` gives the position of each key column.
     ``output`` gives the columns of the joined batches by their positions among the left columns and, behind
-    them, those of the lookup table; by default they are all given, in that order.
+    them, those of the lookup table, then the age and the error, where the options want them; by default they are
+    all given, in that order.
     """
 
     left: tuple[str, ...]
@@ -76,58 +87,144 @@ class Runner:
     [['bob', None, None]]
     """
 
-    def __init__(self, plan: LookupPlan, layout: Layout, lookup: CachedLookup) -> None:
+    def __init__(
+        self, plan: LookupPlan, layout: Layout, lookup: CachedLookup, letters: DeadLetters | None = None
+    ) -> None:
         self.plan = plan
         self.layout = layout
         self.lookup = lookup
+        self.letters = letters
         self.nested = bool(plan.spark_residual) and plan.how != "inner"
         self.schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the joined batches; a left row's matches follow each other, left rows keep their order."""
-        for batch in batches:
-            started = time.perf_counter()
-            if batch.num_rows:
-                joined = list(self._join(batch))
-                self.lookup.tally.spend("lookup_seconds", started)
-                yield from joined
+        """Yield the joined batches; a left row's matches follow each other, and a batch's left rows keep their order.
 
-    def _join(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        Batches do too, unless ``lookup.async.output-mode`` lets them go as they are ready. While calls to the
+        source are under way, batches are read ahead, as long as more calls may be made. Raises SourceTrouble
+        where a lookup failed and ``lookup.on-error`` is ``fail``. When the caller stops early, calls are cancelled.
+        """
+        window: deque[_Open] = deque()
+        complete = False
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    window.append(self._timed(self._opened, batch))
+                    yield from self._leaving(window)
+            self.lookup.hurry()
+            while window:
+                yield from self._leaving(window, wait=True)
+            complete = True
+        finally:
+            self.lookup.abandon(one.wanted for one in window if one.wanted is not None)
+            if self.letters is not None:
+                self.letters.close(complete)
+
+    def _leaving(self, window: deque[_Open], wait: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield what is ready; wait for something to be where no more can be opened."""
+        while window:
+            self.lookup.poll()
+            self._refuse_errors(window)
+            for one in self._ready(window):
+                window.remove(one)
+                yield from self._timed(self._joined, one)
+            if not window or not (wait or self._is_full(window)):
+                return
+            self._timed(self.lookup.wait)
+
+    def _ready(self, window: deque[_Open]) -> list[_Open]:
+        """Return the batches that may leave: any that are ready, or the first ones."""
+        if self.plan.config.output_mode == "allow-unordered":
+            return [one for one in window if one.ready]
+        return list(takewhile(lambda one: one.ready, window))
+
+    def _is_full(self, window: deque[_Open]) -> bool:
+        """Return whether to wait rather than to read on."""
+        busy = self.lookup.in_flight >= self.lookup.capacity
+        return busy or sum(one.left.nbytes for one in window) > _MOST_OPEN_BYTES
+
+    def _refuse_errors(self, window: Iterable[_Open]) -> None:
+        if self.plan.config.on_error != "fail":
+            return
+        for one in window:
+            if one.wanted is not None and one.wanted.errors:
+                raise one.wanted.errors[0]
+
+    def _timed(self, work: Callable[..., T], *arguments: Any) -> T:
+        started = time.perf_counter()
+        try:
+            return work(*arguments)
+        finally:
+            self.lookup.tally.spend("lookup_seconds", started)
+
+    def _opened(self, batch: pa.RecordBatch) -> _Open:
         left = batch.select(list(range(len(self.layout.left))))
         if self.plan.never:
             self.lookup.tally["rows"] += batch.num_rows
-            entries = np.full(batch.num_rows, -1, dtype=np.int32)
-        else:
-            columns = [batch.column(position) for position in self.layout.keys]
-            entries = self.lookup.find(KeyBatch.of(columns, self.lookup.source.key_types))
-        try:
-            for part, some in self._parts(left, entries):
-                yield self._emit(part, some)
-        finally:
-            self.lookup.settle()
+            return _Open(left, None)
+        columns = [batch.column(position) for position in self.layout.keys]
+        return _Open(left, self.lookup.open(KeyBatch.of(columns, self.lookup.source.reader.key_types)))
 
-    def _parts(self, left: pa.RecordBatch, entries: Entries) -> Iterator[tuple[pa.RecordBatch, Entries]]:
+    def _joined(self, one: _Open) -> list[pa.RecordBatch]:
+        if one.wanted is None:
+            return self._emitted(_Rows(one.left, np.full(one.left.num_rows, -1, dtype=np.int32)))
+        try:
+            rows = _Rows(one.left, one.wanted.entries)
+            if one.wanted.errors:
+                rows = self._troubled(rows, one.wanted)
+            return self._emitted(rows)
+        finally:
+            self.lookup.close(one.wanted)
+
+    def _troubled(self, rows: _Rows, wanted: Wanted) -> _Rows:
+        """Mark the rows whose lookup failed, or put them away as dead letters."""
+        assert wanted.error_of is not None
+        failed = wanted.error_of > 0
+        kinds = [{"code": error.code, "message": error.fact} for error in wanted.errors]
+        number = pa.array(wanted.error_of - 1, mask=~failed)
+        errors = pa.array(kinds, ERROR).take(number)
+        if self.letters is None:
+            self.lookup.tally["failed_rows"] += int(np.count_nonzero(failed))
+            return _Rows(rows.left, rows.entries, errors)
+        self.lookup.tally["dead_letters"] += int(np.count_nonzero(failed))
+        self.letters.write(rows.left.filter(pa.array(failed)), errors.filter(pa.array(failed)))
+        return _Rows(rows.left.filter(pa.array(~failed)), rows.entries[~failed])
+
+    def _emitted(self, rows: _Rows) -> list[pa.RecordBatch]:
+        return [self._emit(part) for part in self._parts(rows)]
+
+    def _parts(self, rows: _Rows) -> Iterator[_Rows]:
         """Cut a batch where its rows have so many matches that the result would not fit one batch."""
         if self.lookup.cache.unique:
-            yield left, entries
+            yield rows
             return
-        total = np.cumsum(np.maximum(self.lookup.cache.counts(entries), 1))
+        total = np.cumsum(np.maximum(self.lookup.cache.counts(rows.entries), 1))
         start = 0
-        while start < len(entries):
+        while start < len(rows.entries):
             before = total[start - 1] if start else 0
             end = max(int(np.searchsorted(total, before + _MOST_ROWS_OUT, side="right")), start + 1)
-            yield left.slice(start, end - start), entries[start:end]
+            yield rows.slice(start, end)
             start = end
 
-    def _emit(self, left: pa.RecordBatch, entries: Entries) -> pa.RecordBatch:
+    def _emit(self, rows: _Rows) -> pa.RecordBatch:
         if self.nested:
-            return self._with_matches(left, entries)
+            return self._batch([*rows.left.columns, self._matches(rows), *self._marks(rows)])
         if self.plan.how in ("semi", "anti"):
-            wanted = self.plan.how == "semi"
-            return self._batch(left.filter(pa.array(self._matched(left, entries) == wanted)).columns)
-        pairs = self._pairs(left, entries)
-        rows = left if pairs.left is None else left.take(pa.array(pairs.left))
-        return self._batch([*rows.columns, *self.lookup.cache.gather(pairs.right)])
+            kept = np.flatnonzero((self._matched(rows) == (self.plan.how == "semi")) | rows.failed)
+            return self._batch([*rows.left.take(pa.array(kept)).columns, *self._marks(rows, kept)])
+        pairs = self._pairs(rows)
+        left = rows.left if pairs.left is None else rows.left.take(pa.array(pairs.left))
+        return self._batch([*left.columns, *self.lookup.cache.gather(pairs.right), *self._marks(rows, pairs.left)])
+
+    def _marks(self, rows: _Rows, taken: Numbers | None = None) -> list[pa.Array]:
+        """Return the columns for age and error, where they are wanted."""
+        marks: list[pa.Array] = []
+        if self.plan.config.age_column is not None:
+            ages = self.lookup.cache.age(rows.entries, self.lookup.clock())
+            marks.append(pa.array(ages, mask=rows.entries < 0))
+        if self.plan.config.error_column is not None:
+            marks.append(pa.nulls(len(rows.entries), ERROR) if rows.errors is None else rows.errors)
+        return marks if taken is None else [mark.take(pa.array(taken)) for mark in marks]
 
     def _batch(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         """Put the columns in order, and number them: Spark's reader takes two of one name for one."""
@@ -137,13 +234,13 @@ class Runner:
 
     # ── pairs ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _pairs(self, left: pa.RecordBatch, entries: Entries) -> Pairs:
-        if self.lookup.cache.unique and not self.plan.residual:
-            return self._single(self.lookup.cache.starts(entries))
-        owner, right = self._surviving(left, entries)
+    def _pairs(self, rows: _Rows) -> Pairs:
+        if self.lookup.cache.unique and not self.plan.residual and rows.errors is None:
+            return self._single(self.lookup.cache.starts(rows.entries))
+        owner, right = self._surviving(rows)
         if self.plan.how == "inner":
-            return Pairs(owner, right)
-        return _padded(owner, right, len(entries))
+            return Pairs(owner, right) if rows.errors is None else _padded(owner, right, rows.failed)
+        return _padded(owner, right, np.ones(len(rows.entries), dtype=np.bool_))
 
     def _single(self, starts: Numbers) -> Pairs:
         """Pair rows where no key has more than one: the usual case, and nothing is repeated."""
@@ -152,11 +249,11 @@ class Runner:
         found = starts >= 0
         return Pairs(None, starts) if found.all() else Pairs(np.flatnonzero(found), starts[found])
 
-    def _matched(self, left: pa.RecordBatch, entries: Entries) -> npt.NDArray[np.bool_]:
+    def _matched(self, rows: _Rows) -> Mask:
         if not self.plan.residual:
-            return self.lookup.cache.counts(entries) > 0
-        owner, _ = self._surviving(left, entries)
-        return np.bincount(owner, minlength=len(entries)) > 0
+            return self.lookup.cache.counts(rows.entries) > 0
+        owner, _ = self._surviving(rows)
+        return np.bincount(owner, minlength=len(rows.entries)) > 0
 
     def _candidates(self, entries: Entries) -> tuple[Numbers, Numbers]:
         """Return every pair that the keys make: left positions and right row numbers, in left order."""
@@ -166,15 +263,15 @@ class Runner:
         right = np.arange(len(owner)) + np.repeat(self.lookup.cache.starts(entries) - before, counts)
         return owner, right
 
-    def _surviving(self, left: pa.RecordBatch, entries: Entries) -> tuple[Numbers, Numbers]:
+    def _surviving(self, rows: _Rows) -> tuple[Numbers, Numbers]:
         """Return the candidates for which the residual is true."""
-        owner, right = self._candidates(entries)
+        owner, right = self._candidates(rows.entries)
         for conjunct in self.plan.residual:
-            mask = self._true(conjunct, left, owner, right)
+            mask = self._true(conjunct, rows.left, owner, right)
             owner, right = owner[mask], right[mask]
         return owner, right
 
-    def _true(self, conjunct: expr.Expr, left: pa.RecordBatch, owner: Numbers, right: Numbers) -> npt.NDArray[np.bool_]:
+    def _true(self, conjunct: expr.Expr, left: pa.RecordBatch, owner: Numbers, right: Numbers) -> Mask:
         columns = dict(zip(self.plan.columns, self.lookup.cache.gather(right), strict=True))
         index = pa.array(owner)
 
@@ -189,25 +286,55 @@ class Runner:
             return np.full(len(owner), bool(answer.as_py()))
         return answer.fill_null(False).to_numpy(zero_copy_only=False)
 
-    def _with_matches(self, left: pa.RecordBatch, entries: Entries) -> pa.RecordBatch:
-        """Return the left rows with a list of their right rows, for Spark to judge."""
-        owner, right = self._surviving(left, entries)
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(entries)))])
+    def _matches(self, rows: _Rows) -> pa.Array:
+        """Return for each left row the list of its right rows, for Spark to judge."""
+        owner, right = self._surviving(rows)
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(rows.entries)))])
         fields = [pa.field(name, self.schema.field(name).type) for name in self.plan.columns]
         structs = pa.StructArray.from_arrays(self.lookup.cache.gather(right), fields=fields)
-        matches = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
-        return self._batch([*left.columns, matches])
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
 
 
-def _padded(owner: Numbers, right: Numbers, rows: int) -> Pairs:
-    """Give every left row without a pair one with nothing, in its place."""
-    counts = np.bincount(owner, minlength=rows)
+def _padded(owner: Numbers, right: Numbers, kept: Mask) -> Pairs:
+    """Give every left row that is to be kept and has no pair one with nothing, in its place."""
+    counts = np.bincount(owner, minlength=len(kept))
     if (counts == 1).all():
         return Pairs(None, right)
-    shown = np.maximum(counts, 1)
+    shown = np.where(kept, np.maximum(counts, 1), counts)
     padded = np.full(int(shown.sum()), -1, dtype=np.int64)
     padded[np.repeat(counts > 0, shown)] = right
-    return Pairs(np.repeat(np.arange(rows), shown), padded)
+    return Pairs(np.repeat(np.arange(len(kept)), shown), padded)
+
+
+@dataclass(frozen=True, eq=False)
+class _Open:
+    """A batch of left rows on its way; ``wanted`` is None where nothing is looked up."""
+
+    left: pa.RecordBatch
+    wanted: Wanted | None
+
+    @property
+    def ready(self) -> bool:
+        return self.wanted is None or self.wanted.ready
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Left rows with their entries; ``errors``, a struct of code and message, for those whose lookup failed."""
+
+    left: pa.RecordBatch
+    entries: Entries
+    errors: pa.Array | None = None
+
+    @property
+    def failed(self) -> Mask:
+        if self.errors is None:
+            return np.zeros(len(self.entries), dtype=np.bool_)
+        return self.errors.is_valid().to_numpy(zero_copy_only=False)
+
+    def slice(self, start: int, end: int) -> _Rows:
+        errors = None if self.errors is None else self.errors[start:end]
+        return _Rows(self.left.slice(start, end - start), self.entries[start:end], errors)
 
 
 # ── what outlives a task ─────────────────────────────────────────────────────────────────────────────────

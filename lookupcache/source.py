@@ -1,258 +1,278 @@
-"""Asking a connector: `fetch` = calc( checked( retry( connector ) ) ), in calls of bounded size.
+"""Asking a connector: `fetched` = calc( check( retry( connector ) ) ), in calls of bounded size.
 
 Everything that is true of any source lives here, so that a connector needs to know none of it: how keys are
-split into calls, how calls are made again or side by side, how an answer is checked, and what is kept of it.
+split into calls, how a call is made again, what its failure is called, and what is kept of its answer.
+
+    keys ─► split ─► calls ─► Dispatcher (ask, in coroutines or threads) ─► fetched
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
+import copy
+import inspect
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lookupcache import expr
-from lookupcache.cache.keys import KeyBatch, match
-from lookupcache.connector import Connector, LookupRequest, hide_userinfo
-from lookupcache.errors import LookupCacheError, LookupFailed, LookupTimeout, SourceError, nearest
+from lookupcache.answers import Fetched, Numbers, Reader
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.connector import Connector, hide_userinfo
+from lookupcache.errors import LookupCacheError, LookupFailed, LookupTimeout, SourceTrouble
+from lookupcache.flight import Coroutines, Dispatcher, Threads, run_async
+from lookupcache.function import FunctionConnector
+from lookupcache.guard import GaveUp, Guard
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
-from lookupcache.retry import Retry
-
-T = TypeVar("T")
+from lookupcache.rate import RateLimit
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """Rows of some keys: ``rows`` in the order of the keys, ``counts`` of them per key."""
+class Calls:
+    """How some distinct keys are asked for: what each call is about, and the number of each key's call."""
 
-    rows: pa.Table
-    counts: np.ndarray[Any, np.dtype[np.int64]]
-
-
-def request_of(plan: LookupPlan) -> LookupRequest:
-    """Return what the plan asks of its source: what is cached, and what calc needs to see before.
-
-    Constant columns are fetched too, so that a source with a looser equality adds no rows.
-    """
-    wanted = {*plan.columns, *(c.column for c in plan.constants)}
-    wanted |= {column.name for conjunct in plan.calc for column in expr.columns_of(conjunct)}
-    return LookupRequest(
-        table=plan.table,
-        key_columns=plan.key_columns,
-        columns=tuple(name for name in plan.schema.names if name in wanted and name not in plan.key_columns),
-        constants={c.column: expr.python_value(c.value) for c in plan.constants},
-        filters=plan.pushed,
-    )
+    keys: KeyBatch
+    arguments: list[Any]
+    call_of: Numbers
 
 
 class Source:
-    """A connector under a plan, opened on first use.
+    """A connector under a plan, connected on first use.
 
-    `fetch` asks for the rows of keys, `load` for all; both return rows after calc, with the plan's columns.
-    Raises LookupFailed when the connector's last attempt failed, SourceError when an answer is not what
-    the schema promises.
+    `calls` splits keys into calls, which the `dispatcher` makes; `fetched` reads their answers. `scan` is a
+    call for all rows, made by the same dispatcher where the plan caches ALL, and read by `loaded`. Calls that
+    failed are named by LookupFailed, LookupTimeout, LookupRefused or SourceError.
     """
 
     def __init__(self, plan: LookupPlan, connector: Connector, tally: Tally | None = None) -> None:
         self.plan = plan
         self.connector = connector
-        self.request = request_of(plan)
         self.tally = Tally() if tally is None else tally
-        self.retry = Retry(plan.config, connector.retryable, self.tally)
-        self.key_types = [plan.schema.field(name).type for name in plan.key_columns]
+        self.reader = Reader(plan, self._hidden)
+        self.guard = Guard(plan.config, retryable=connector.retryable, tally=self.tally, limiter=_limiter(plan))
         self._async = connector.runs_async(plan.config.async_)
-        self._open = False
+        self._unopened = copy.copy(connector)
+        self._lent = False
+        self._calls: _ByBatch | _ByKey = _ByBatch(self)
+        if isinstance(connector, FunctionConnector) and not connector.batch:
+            self._calls = _ByKey(self, connector)
 
-    def fetch(self, keys: KeyBatch) -> Fetched:
-        """Return the rows of distinct non-null keys, in their order."""
-        parts = list(self._split(keys))
-        answers = self._timed(lambda: self._answers([self._batch(part) for part in parts]), keys=len(keys))
-        fetched = [self._by_key(part, answer) for part, answer in zip(parts, answers, strict=True)]
-        return Fetched(pa.concat_tables([f.rows for f in fetched]), np.concatenate([f.counts for f in fetched]))
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        """What makes the calls: coroutines, threads, or one thread."""
+        config = self.plan.config
+        if config.cache == "ALL":
+            return Threads(1, lambda connector, _: self._scan(connector), self._opened, math.inf, self.guard.timed_out)
+        if self._async:
+            return Coroutines(config.async_capacity, self._calls.ask_async, self._open_async, self._close_async)
+        most = config.async_capacity if config.async_ else 1
+        return Threads(most, self._calls.ask, self._opened, config.timeout, self.guard.timed_out)
 
-    def load(self) -> tuple[KeyBatch, Fetched]:
-        """Return every key of the table with its rows."""
-        [table] = self._timed(lambda: [self.retry.call(self._scan)], keys=0)
-        rows, all_keys = self._calc(table)
-        distinct = all_keys.distinct()
-        keys = all_keys.take(distinct.first)
-        return keys, self._grouped(rows, distinct.code, len(keys))
+    @property
+    def most_keys(self) -> float:
+        """The most keys that a call may carry."""
+        return self._calls.most_keys
+
+    def calls(self, keys: KeyBatch) -> Calls:
+        """Split distinct non-null keys into calls."""
+        return self._calls.split(keys)
+
+    def fetched(self, calls: Calls, answers: Sequence[Any]) -> Fetched:
+        """Return the rows of the keys from the answers, or exceptions, that their calls ended with."""
+        errors = {
+            number: self._trouble(answer, int(np.count_nonzero(calls.call_of == number)))
+            for number, answer in enumerate(answers)
+            if isinstance(answer, BaseException)
+        }
+        tables, fetched = self._calls.read(calls, answers, errors)
+        self.tally["asked_keys"] += len(calls.keys)
+        self.tally["fetched_rows"] += sum(table.num_rows for table in tables)
+        self.tally["fetched_bytes"] += sum(table.nbytes for table in tables)
+        return fetched
+
+    def loaded(self, answer: Any) -> tuple[KeyBatch, Fetched]:
+        """Return every key of the table with its rows from the answer to a scan; raises what it failed with."""
+        if isinstance(answer, BaseException):
+            raise self._trouble(answer, 0)
+        self.tally["fetched_rows"] += answer.num_rows
+        self.tally["fetched_bytes"] += answer.nbytes
+        return self.reader.whole(answer)
 
     def close(self) -> None:
         """Disconnect."""
-        if self._open:
-            self._open = False
-            self._on_its_thread(self.connector.close)
+        if "dispatcher" in self.__dict__:
+            self.dispatcher.close()
 
-    # ── calling ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _answers(self, calls: list[pa.RecordBatch]) -> list[pa.Table]:
-        """Return the checked answer of each call."""
+    def _opened(self) -> Connector:
+        """Return a connected connector for a thread: the one that was given, or a copy where that is lent."""
+        connector = self.connector
+        if self._lent and not connector.thread_safe:
+            connector = copy.copy(self._unopened)
+        if not (self._lent and connector.thread_safe):
+            self._lent = True
+            self.guard.connect_now(lambda: self._open(connector))
+        return connector
+
+    def _open(self, connector: Connector) -> None:
+        """Connect; what an async connector opens may want the running loop."""
         if self._async:
-            tables = run_async(self._answers_async(calls))
+            run_async(_awaited(connector.open))
         else:
-            tables = [self.retry.call(partial(self._lookup, part)) for part in calls]
-        return [self._checked(table) for table in tables]
+            connector.open()
 
-    async def _answers_async(self, calls: list[pa.RecordBatch]) -> list[pa.Table]:
-        places = asyncio.Semaphore(self.plan.config.async_capacity)
+    async def _open_async(self) -> None:
+        await self.guard.connect(lambda: _awaited(self.connector.open))
 
-        async def one(part: pa.RecordBatch) -> pa.Table:
-            async with places:
-                return await self.retry.call_async(partial(self._lookup_async, part))
+    async def _close_async(self) -> None:
+        await _awaited(self.connector.close)
 
-        tasks = [asyncio.ensure_future(one(part)) for part in calls]
-        try:
-            return await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+    def _scan(self, connector: Connector) -> pa.Table:
+        def scan() -> pa.Table:
+            batches = [self.reader.check(pa.table(batch)) for batch in connector.scan(self.reader.request)]
+            return pa.concat_tables(batches) if batches else self.reader.schema.empty_table()
 
-    def _lookup(self, keys: pa.RecordBatch) -> pa.Table:
-        self.tally["calls"] += 1
-        return self.connector.lookup(self.request, keys)
-
-    async def _lookup_async(self, keys: pa.RecordBatch) -> pa.Table:
-        self.tally["calls"] += 1
-        return await self.connector.lookup_async(self.request, keys)
-
-    def _split(self, keys: KeyBatch) -> Iterator[KeyBatch]:
-        """Yield as many keys as a call may carry; an answer is matched with the keys of its own call alone."""
-        limits = [self.plan.config.batch_max_size, self.connector.batch_max_size, len(keys)]
-        size = min(limit for limit in limits if limit is not None)
-        for start in range(0, len(keys), size):
-            yield keys.take(np.arange(start, min(start + size, len(keys))))
-
-    def _batch(self, keys: KeyBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(list(keys.columns), names=list(self.plan.key_columns))
-
-    def _scan(self) -> pa.Table:
-        self.tally["calls"] += 1
-        batches = [self._checked(pa.table(batch)) for batch in self.connector.scan(self.request)]
-        return pa.concat_tables(batches) if batches else self._checked_schema().empty_table()
-
-    def _timed(self, ask: Callable[[], list[pa.Table]], keys: int) -> list[pa.Table]:
-        before, started = self.tally["retries"], time.perf_counter()
-        try:
-            self._ensure_open()
-            tables = ask()
-        except LookupTimeout as error:
-            raise LookupTimeout(f"Table {self.plan.table!r}: {error.fact}", hint=error.hint) from error
-        except LookupCacheError:
-            raise
-        except Exception as error:
-            raise self._failed(error, keys, self.tally["retries"] - before) from self._safe_cause(error)
-        finally:
-            self.tally.spend("source_seconds", started)
-        self.tally["asked_keys"] += keys
-        self.tally["fetched_rows"] += sum(table.num_rows for table in tables)
-        self.tally["fetched_bytes"] += sum(table.nbytes for table in tables)
-        return tables
-
-    def _ensure_open(self) -> None:
-        if not self._open:
-            self._on_its_thread(lambda: self.retry.call(self.connector.open))
-            self._open = True
-
-    def _on_its_thread(self, function: Callable[[], Any]) -> None:
-        """Run where the lookups will run: clients of async connectors want the running loop."""
-
-        async def on_loop() -> None:
-            function()
-
-        run_async(on_loop()) if self._async else function()
+        return self.guard.call_now(scan)
 
     # ── errors ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _failed(self, error: Exception, keys: int, retries: int) -> LookupFailed:
-        what = f"the lookup of {keys} keys" if keys else "reading the whole table"
-        return LookupFailed(
-            f"Table {self.plan.table!r} (connector {self.plan.connector!r}): {what} failed after {retries + 1} "
-            f"attempt{'s' if retries else ''}: {type(error).__name__}: {self._hidden(str(error))}",
+    def _trouble(self, error: BaseException, keys: int) -> SourceTrouble:
+        """Name what a call failed with, without its secrets."""
+        cause, attempts = (error.error, error.attempts) if isinstance(error, GaveUp) else (error, 1)
+        if isinstance(cause, LookupTimeout):
+            return _caused(LookupTimeout(f"Table {self.plan.table!r}: {cause.fact}", hint=cause.hint), cause)
+        if isinstance(cause, SourceTrouble):
+            return cause
+        if isinstance(cause, LookupCacheError):
+            raise cause
+        what = f"the lookup of {keys} key{'s' if keys > 1 else ''}" if keys else "reading the whole table"
+        text = self._hidden(str(cause))
+        failed = LookupFailed(
+            f"Table {self.plan.table!r} (connector {self.plan.connector!r}): {what} failed after {attempts} "
+            f"attempt{'s' if attempts > 1 else ''}: {type(cause).__name__}: {text}",
             hint="Mend the source, or allow more with 'lookup.max-retries' and 'lookup.timeout'.",
         )
+        return _caused(failed, cause if text == str(cause) else None)
 
     def _hidden(self, text: str) -> str:
         for secret in self.connector.secret_values():
             text = text.replace(secret, "***")
         return hide_userinfo(text)
 
-    def _safe_cause(self, error: Exception) -> Exception | None:
-        """Return the cause to chain, or None where its text would show a secret."""
-        return error if self._hidden(str(error)) == str(error) else None
 
-    # ── answers ──────────────────────────────────────────────────────────────────────────────────────────
+class _ByBatch:
+    """Calls of a connector, each with a batch of keys; an answer counts for the keys of its own call alone."""
 
-    def _checked_schema(self) -> pa.Schema:
-        return pa.schema([pa.field(name, self.plan.schema.field(name).type) for name in self.request.fields])
+    def __init__(self, source: Source) -> None:
+        self._guard = source.guard
+        self._reader = source.reader
+        self._connector = source.connector
+        self._again = source.plan.config.on_miss_max_attempts > 0
+        limits = [source.plan.config.batch_max_size, source.connector.batch_max_size]
+        self.most_keys = min((limit for limit in limits if limit is not None), default=math.inf)
 
-    def _checked(self, answer: Any) -> pa.Table:
-        """Return an answer with exactly the wanted columns in the schema's types."""
-        if not isinstance(answer, pa.Table):
-            raise SourceError(
-                f"Table {self.plan.table!r}: the connector returned {type(answer).__name__}, not a pyarrow.Table."
-            )
-        columns = [self._checked_column(answer, field) for field in self._checked_schema()]
-        return pa.Table.from_arrays(columns, schema=self._checked_schema())
+    def split(self, keys: KeyBatch) -> Calls:
+        size = int(min(self.most_keys, len(keys)))
+        call_of = np.arange(len(keys)) // size
+        parts = [keys.take(np.arange(start, min(start + size, len(keys)))) for start in range(0, len(keys), size)]
+        return Calls(keys, parts, call_of)
 
-    def _checked_column(self, answer: pa.Table, field: pa.Field) -> pa.ChunkedArray:
-        found = answer.column_names.count(field.name)
-        if found != 1:
-            raise SourceError(
-                f"Table {self.plan.table!r}: the connector returned "
-                f"{'no column' if not found else 'more than one column'} {field.name!r}.",
-                hint=nearest(field.name, answer.column_names, what="returned columns"),
-            )
-        column = answer.column(field.name)
-        if column.type == field.type:
-            return column
-        try:
-            return column.cast(field.type)
-        except pa.ArrowException as error:
-            raise SourceError(
-                f"Table {self.plan.table!r}, column {field.name!r}: the connector returned {column.type}, "
-                f"which does not fit {field.type}: {self._hidden(str(error))}.",
-                hint="Correct the table's schema, or the connector.",
-            ) from None
+    def ask(self, connector: Connector, keys: KeyBatch) -> list[pa.Table]:
+        def once(part: KeyBatch) -> pa.Table:
+            return self._reader.check(connector.lookup(self._reader.request, self._batch(part)))
 
-    def _calc(self, table: pa.Table) -> tuple[pa.Table, KeyBatch]:
-        """Return the rows that pass constants and calc, with the columns to cache, and their keys."""
-        constants = [
-            expr.Call("=", (expr.Column("right", c.column, c.value.type), c.value)) for c in self.plan.constants
-        ]
-        kept = expr.keep(table, [*constants, *self.plan.calc]).combine_chunks()
-        keys = KeyBatch.of([kept.column(name) for name in self.plan.key_columns], self.key_types)
-        return kept.select(list(self.plan.columns)), keys
+        if self._again:
+            return [table for _, table in self._guard.until_found_now(once, keys, self._reader.without_rows)]
+        return [self._guard.call_now(lambda: once(keys))]
 
-    def _by_key(self, keys: KeyBatch, table: pa.Table) -> Fetched:
-        rows, answered = self._calc(table)
-        return self._grouped(rows, match(keys.columns, answered.columns), len(keys))
+    async def ask_async(self, keys: KeyBatch) -> list[pa.Table]:
+        async def once(part: KeyBatch) -> pa.Table:
+            return self._reader.check(await self._connector.lookup_async(self._reader.request, self._batch(part)))
 
-    def _grouped(self, rows: pa.Table, code: np.ndarray[Any, np.dtype[np.int64]], keys: int) -> Fetched:
-        """Sort rows by the number of their key; rows of no key that was asked for go."""
-        asked = np.flatnonzero(code >= 0)
-        order = asked[np.argsort(code[asked], kind="stable")]
-        counts = np.bincount(code[asked], minlength=keys).astype(np.int64)
-        return Fetched(rows.take(pa.array(order)), counts)
+        if self._again:
+            found = self._guard.until_found(once, keys, self._reader.without_rows)
+            return [table for _, table in await self._guard.within(found)]
+        return [await self._guard.within(self._guard.call(lambda: once(keys)))]
+
+    def read(
+        self, calls: Calls, answers: Sequence[Any], errors: dict[int, SourceTrouble]
+    ) -> tuple[list[pa.Table], Fetched]:
+        tables, parts = [], []
+        for number, (keys, answer) in enumerate(zip(calls.arguments, answers, strict=True)):
+            table = self._reader.schema.empty_table() if number in errors else pa.concat_tables(answer)
+            tables.append(table)
+            parts.append(self._reader.by_key(keys, table))
+        rows = pa.concat_tables([part.rows for part in parts])
+        return tables, Fetched(rows, np.concatenate([part.counts for part in parts]), errors, calls.call_of)
+
+    def _batch(self, keys: KeyBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(list(keys.columns), names=list(self._reader.plan.key_columns))
 
 
-@cache
-def _event_loop() -> asyncio.AbstractEventLoop:
-    """Return the worker's event loop, which runs in a thread of its own as long as the process lives."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="lookupcache-loop", daemon=True).start()
-    return loop
+class _ByKey:
+    """Calls of a function that answers one key at a time; their answers become Arrow all together."""
+
+    most_keys = 1
+
+    def __init__(self, source: Source, connector: FunctionConnector) -> None:
+        self._guard = source.guard
+        self._reader = source.reader
+        self._connector = connector
+        self._again = source.plan.config.on_miss_max_attempts > 0
+
+    def split(self, keys: KeyBatch) -> Calls:
+        names = list(self._reader.plan.key_columns)
+        batch = pa.RecordBatch.from_arrays(list(keys.columns), names=names)
+        return Calls(keys, *self._connector.arguments(self._reader.request, batch))
+
+    def ask(self, connector: Connector, key: tuple[Any, ...]) -> list[Any]:
+        if self._again:
+            return self._guard.until_found_now(lambda key: self._connector.rows(key), key, _missing)[-1][1]
+        return self._guard.call_now(lambda: self._connector.rows(key))
+
+    async def ask_async(self, key: tuple[Any, ...]) -> list[Any]:
+        if self._again:
+            found = self._guard.until_found(self._connector.rows_async, key, _missing)
+            return (await self._guard.within(found))[-1][1]
+        return await self._guard.within(self._guard.call(lambda: self._connector.rows_async(key)))
+
+    def read(
+        self, calls: Calls, answers: Sequence[Any], errors: dict[int, SourceTrouble]
+    ) -> tuple[list[pa.Table], Fetched]:
+        answered = [number for number in range(len(answers)) if number not in errors] if errors else range(len(answers))
+        keys, rows = [calls.arguments[number] for number in answered], [answers[number] for number in answered]
+        table = self._reader.check(self._connector.table(self._reader.request, keys, rows))
+        found = self._reader.by_key(calls.keys, table)
+        if not errors:
+            return [table], Fetched(found.rows, found.counts, errors, calls.call_of)
+        # A row may bear another key than the one that its call was about; of a key whose call failed, none counts.
+        failed = Fetched(found.rows, found.counts, errors, calls.call_of).failed
+        kept = np.repeat(~failed, found.counts)
+        counts = np.where(failed, 0, found.counts)
+        return [table], Fetched(found.rows.filter(pa.array(kept)), counts, errors, calls.call_of)
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the worker's event loop and wait for it."""
-    return asyncio.run_coroutine_threadsafe(work, _event_loop()).result()
+def _missing(key: tuple[Any, ...], rows: list[Any]) -> tuple[Any, ...] | None:
+    return None if rows else key
+
+
+async def _awaited(function: Any) -> None:
+    """Call a function that may be async."""
+    result = function()
+    if inspect.isawaitable(result):
+        await result
+
+
+def _caused(error: SourceTrouble, cause: BaseException | None) -> SourceTrouble:
+    error.__cause__ = cause
+    return error
+
+
+def _limiter(plan: LookupPlan) -> RateLimit | None:
+    rate = plan.config.rate_limit
+    return None if rate is None else RateLimit.of_executor(rate, plan.source)

@@ -21,6 +21,21 @@ SCHEMA = pa.schema([("v", pa.int64())])
 KEY_TYPES = {"int": pa.int64(), "string": pa.string()}
 
 
+def find(cache: ColumnCache, keys: KeyBatch, now=0.0):
+    """Use a batch of keys, as a join does, and return their entries."""
+    lease = cache.find(keys, now)
+    cache.touch(lease)
+    cache.release(lease)
+    return lease.entries
+
+
+def put(cache: ColumnCache, keys: KeyBatch, rows: pa.Table, counts, now) -> None:
+    """Keep the rows of keys that were just asked for."""
+    cache.put(keys, rows, counts, now)
+    find(cache, keys, now)
+    cache.settle(now)
+
+
 class OneByOne:
     """A ColumnCache used as a RowCache is: one key at a time, rows as a list of numbers."""
 
@@ -38,7 +53,7 @@ class OneByOne:
         return KeyBatch.of([pa.array([key if self.key_type == pa.int64() else str(key)])], [self.key_type])
 
     def get(self, key, now):
-        entries = self.cache.find(self._keys(key), now)
+        entries = find(self.cache, self._keys(key), now)
         if entries[0] < 0:
             return None
         start, count = self.cache.starts(entries)[0], self.cache.counts(entries)[0]
@@ -46,8 +61,7 @@ class OneByOne:
 
     def put(self, key, rows, now) -> None:
         self.get(key, now)
-        self.cache.put(self._keys(key), pa.table({"v": pa.array(rows, pa.int64())}), np.array([len(rows)]), now)
-        self.cache.settle(now)
+        put(self.cache, self._keys(key), pa.table({"v": pa.array(rows, pa.int64())}), np.array([len(rows)]), now)
 
 
 MAKES = {
@@ -187,18 +201,16 @@ def int_keys(values) -> KeyBatch:
     return KeyBatch.of([pa.array(values, pa.int64())], [pa.int64()])
 
 
-def put(cache: ColumnCache, values, now=0.0) -> None:
-    keys = int_keys(values)
-    cache.put(keys, pa.table({"v": pa.array(values, pa.int64())}), np.ones(len(values), np.int64), now)
-    cache.settle(now)
+def put_one_each(cache: ColumnCache, values, now=0.0) -> None:
+    put(cache, int_keys(values), pa.table({"v": pa.array(values, pa.int64())}), np.ones(len(values), np.int64), now)
 
 
 def test_of_a_batch_the_later_rows_are_the_more_recent():
     cache = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=3))
-    put(cache, [1, 2, 3])
-    cache.find(int_keys([3, 1, 3, 2]), 0)
-    put(cache, [4, 5])
-    assert (cache.find(int_keys([1, 2, 3]), 0) >= 0).tolist() == [False, True, False]
+    put_one_each(cache, [1, 2, 3])
+    find(cache, int_keys([3, 1, 3, 2]))
+    put_one_each(cache, [4, 5])
+    assert (find(cache, int_keys([1, 2, 3])) >= 0).tolist() == [False, True, False]
 
 
 def test_a_batch_finds_all_that_it_put_until_it_settles():
@@ -217,8 +229,8 @@ def test_keys_with_equal_hashes_are_told_apart(monkeypatch):
     entries = cache.put(keys, pa.table({"v": [1, 2]}), np.ones(2, np.int64), 0)
     assert cache.gather(cache.starts(entries))[0].to_pylist() == [1, 2]
     cache.settle(0)
-    assert (cache.find(keys, 0) >= 0).tolist() == [True, False]
-    assert (cache.find(KeyBatch.of([pa.array(["c"])], [pa.string()]), 0) >= 0).tolist() == [False]
+    assert (find(cache, keys) >= 0).tolist() == [True, False]
+    assert (find(cache, KeyBatch.of([pa.array(["c"])], [pa.string()])) >= 0).tolist() == [False]
 
 
 def test_a_cached_row_costs_little_more_than_its_payload():
@@ -227,8 +239,7 @@ def test_a_cached_row_costs_little_more_than_its_payload():
     cache = ColumnCache(rows.schema, [pa.int64()], Limits(rows=count))
     for start in range(0, 3 * count, 7_000):
         keys = np.arange(start, start + 7_000)
-        cache.put(int_keys(keys), rows.take(pa.array(keys % count)), np.ones(7_000, np.int64), 0)
-        cache.settle(0)
+        put(cache, int_keys(keys), rows.take(pa.array(keys % count)), np.ones(7_000, np.int64), 0)
         if cache.rows == count:
             assert cache.nbytes <= 1.5 * rows.nbytes + 100 * count
     assert len(cache) == count
@@ -261,14 +272,17 @@ def replay_columns(keys, limits: Limits, batch: int) -> int:
     cache, hits = ColumnCache(pa.schema([]), [keys.type], limits), 0
     for start in range(0, len(keys), batch):
         wanted = KeyBatch.of([keys.slice(start, batch)], [keys.type])
-        entries = cache.find(wanted, start)
-        missing = np.flatnonzero(entries < 0)
+        lease = cache.find(wanted, start)
+        missing = np.flatnonzero(lease.entries < 0)
         if missing.size:
             new = wanted.take(missing)
-            new = new.take(new.distinct().first)
+            distinct = new.distinct()
+            new = new.take(distinct.first)
             nothing = pa.table({"": pa.nulls(len(new))}).select([])
-            cache.put(new, nothing, np.ones(len(new), np.int64), start)
+            lease.entries[missing] = cache.put(new, nothing, np.ones(len(new), np.int64), start)[distinct.code]
         hits += len(wanted) - (len(new) if missing.size else 0)
+        cache.touch(lease)
+        cache.release(lease)
         cache.settle(start)
     return hits
 

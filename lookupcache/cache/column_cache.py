@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,30 +13,51 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.cache.hash_index import Entries, HashIndex
-from lookupcache.cache.keys import Hashes, KeyBatch, Mask, is_exact
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, is_exact
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.row_store import RowStore
 
 Numbers = npt.NDArray[np.int64]
+
+_NO_ROWS = np.empty(0, dtype=np.int64)
+_NO_ENTRIES = np.empty(0, dtype=np.int32)
+_chance = np.random.default_rng()
+
+
+@dataclass(eq=False)
+class Lease:
+    """Entries that a batch of rows or a call to the source holds, -1 for none.
+
+    They keep their rows until the lease is given back, whatever is evicted meanwhile. Entries may be numbered
+    anew; `entries` is then too. ``expired`` and ``aging`` are rows, one for each entry that must be fetched
+    anew before it is used, and for each that may be used while it is fetched anew.
+    """
+
+    entries: Entries
+    expired: Positions = field(default_factory=lambda: _NO_ROWS)
+    aging: Positions = field(default_factory=lambda: _NO_ROWS)
 
 
 class ColumnCache:
     """Arrow rows by key, a batch of keys at a time.
 
     An entry is a key with its rows, which lie one after the other in a `RowStore`; entries are numbered.
-    `find` and `put` give entry numbers, valid until `settle`, which the caller calls when a batch is done:
-    only then are entries evicted and dead rows cleared away, so a batch always finds what it has loaded.
-    Recency is by row of the batch: of two keys in one batch, the later is the more recent.
+    `find` leases the entries of a batch of keys until they are given back with `release`; then `settle` evicts
+    entries that are too many and clears dead rows away. Several batches may be open at a time. Recency is by
+    row of the batch: of two keys in one batch, the later is the more recent.
 
-    ``schema`` is that of the rows, ``key_types`` are those of the key columns. ``found`` is how many
-    different entries the last find gave.
+    A key that is being asked for has an entry too: `reserve` makes it, for a flight, which is a number that
+    the caller chooses; `fill` gives it its rows, `fail` takes it back. So whoever looks for the key meanwhile
+    finds whom to wait for.
+
+    ``schema`` is that of the rows, ``key_types`` are those of the key columns.
 
     >>> cache = ColumnCache(pa.schema([("name", pa.string())]), [pa.int64()], Limits(rows=2))
     >>> keys = KeyBatch.of([pa.array([7, 8])], [pa.int64()])
     >>> cache.put(keys, pa.table({"name": ["ann", "bob"]}), np.array([2, 0]), now=0)
     array([0, 1], dtype=int32)
-    >>> entries = cache.find(KeyBatch.of([pa.array([8, 9, 7])], [pa.int64()]), now=0)
-    >>> entries, cache.counts(entries)
+    >>> lease = cache.find(KeyBatch.of([pa.array([8, 9, 7])], [pa.int64()]), now=0)
+    >>> lease.entries, cache.counts(lease.entries)
     (array([ 1, -1,  0], dtype=int32), array([0, 0, 2]))
     """
 
@@ -44,7 +66,7 @@ class ColumnCache:
         self.key_types = tuple(key_types)
         self.evictions = 0
         self.expirations = 0
-        self.found = 0
+        self._timed = limits.expire or limits.dated
         self._rows = RowStore(schema)
         self._keys = None if is_exact(key_types) else RowStore(_key_schema(key_types))
         self._index = HashIndex()
@@ -52,19 +74,23 @@ class ColumnCache:
 
     def _reset(self) -> None:
         self.unique = True
+        self._leases: list[Lease] = []
+        self._pending = 0
         self._clock = 0
         self._next_sweep = -math.inf
         self._weight = 0
         self._dead_rows = 0
         self._size = 0
-        self._transient = self._free = np.empty(0, dtype=np.int32)
+        self._leaving = self._free = _NO_ENTRIES
         self._start = np.full(1, -1, dtype=np.int32)
         self._count = np.zeros(1, dtype=np.int32)
         self._key_row = np.full(1, -1, dtype=np.int32)
+        self._flight = np.zeros(1, dtype=np.int32)
         self._used = np.zeros(1, dtype=np.int64)
+        self._written = np.full(1, math.nan)
         self._deadline = np.full(1, math.inf)
         self._idle_deadline = np.full(1, math.inf)
-        self._oldest = np.empty(0, dtype=np.int32)
+        self._oldest = _NO_ENTRIES
         self._oldest_used = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -82,38 +108,123 @@ class ColumnCache:
         queues = self._free.nbytes + self._oldest.nbytes + self._oldest_used.nbytes
         return stores + queues + sum(array.nbytes for array in self._entry_arrays().values())
 
-    def find(self, keys: KeyBatch, now: float) -> Entries:
-        """Return the entry of each key, -1 where it is not here, too old or null; hits become recent."""
+    def find(self, keys: KeyBatch, now: float) -> Lease:
+        """Lease the entry of each key, -1 where it is not here, too old or null."""
         entries = self._index.find(keys.hashes)
         if keys.valid is not None:
             entries[~keys.valid] = -1
         if self._keys is not None:
             entries = self._verified(entries, keys)
-        if self.limits.expire:
-            entries = self._fresh(entries, now)
-        self.found = self._touch(entries)
+        lease = Lease(entries)
+        if self._timed:
+            self._judge_ages(lease, now)
+        self._leases.append(lease)
+        return lease
+
+    def touch(self, lease: Lease) -> int:
+        """Make a batch's entries recent in the order of its rows; return how many different ones there are.
+
+        Of a row's writes to one place numpy lets the last win, so each entry bears the number of one row.
+        """
+        entries = lease.entries
+        numbers = np.arange(self._clock, self._clock + len(entries))
+        self._clock += len(entries)
+        self._used[entries] = numbers
+        last = np.count_nonzero(self._used.take(entries, mode="wrap") == numbers)
+        return int(last) - bool(len(entries) and entries.min() < 0)
+
+    def reserve(self, keys: KeyBatch, flight: int, now: float) -> Entries:
+        """Make entries for distinct keys that are not here and are now being asked for.
+
+        A batch that finds them waits for ``flight``, a number above 0.
+        """
+        entries = self._new_entries(len(keys))
+        self._count[entries] = 0
+        self._start[entries] = -1
+        if self._keys is not None:
+            self._key_row[entries] = self._keys.append(_key_table(keys, self._keys.schema)) + np.arange(len(keys))
+        if self._timed:
+            self._deadline[entries] = self._written[entries] = -math.inf
+        if self.limits.access_seconds < math.inf:
+            self._idle_deadline[entries] = now + self.limits.access_seconds
+        listed = self._first_of_hash(keys.hashes)
+        self._index.insert(keys.hashes[listed], entries[listed])
+        self._weight += int(np.count_nonzero(listed))
+        self._leaving = np.concatenate([self._leaving, entries[~listed]])
+        self._used[entries] = self._clock
+        self._depart(entries, flight)
         return entries
+
+    def ask_again(self, entries: Entries, flight: int, *, wait: bool) -> None:
+        """Note that entries which are here are being asked for, and whether a batch that finds them must wait."""
+        self._depart(entries, flight if wait else -flight)
+
+    def waits(self, lease: Lease) -> set[int]:
+        """Return the flights that a batch has to wait for."""
+        if not self._pending:
+            return set()
+        flights = self._flight.take(lease.entries, mode="wrap")
+        return set(np.unique(flights[flights > 0]).tolist())
+
+    def fill(self, entries: Entries, rows: pa.Table, counts: Numbers, now: float) -> None:
+        """Give entries that were asked for their rows.
+
+        ``rows`` are in the order of the entries, ``counts`` says how many each has. What may not be
+        remembered is still there for those who hold it.
+        """
+        self._land(entries)
+        listed = self._is_listed(entries)
+        self._dead_rows += int(self._count[entries].sum())
+        self._weight -= self._weigh(entries[listed])
+        first = self._rows.append(rows)
+        self._count[entries] = counts
+        self._start[entries] = np.where(counts > 0, first + np.cumsum(counts) - counts, -1)
+        self._weight += self._weigh(entries[listed])
+        self._date(entries, counts, now)
+        self.unique = self.unique and bool((counts <= 1).all())
+        unwanted = listed if not self.limits.remembers else listed & (counts == 0) & (not self.limits.misses)
+        if unwanted.any():
+            self._unlist(entries[unwanted])
+            self._leaving = np.concatenate([self._leaving, entries[unwanted]])
+
+    def fail(self, entries: Entries, now: float) -> Mask:
+        """Note that asking for entries has failed; return which have nothing left to serve, and are gone."""
+        self._land(entries)
+        if self._timed:
+            lost = now > np.maximum(self._deadline[entries], self._written[entries] + self.limits.stale_seconds)
+        else:
+            lost = np.ones(len(entries), dtype=np.bool_)
+        gone = entries[lost & self._is_listed(entries)]
+        self._unlist(gone)
+        self._leaving = np.concatenate([self._leaving, gone])
+        return lost
 
     def put(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, now: float) -> Entries:
         """Keep the rows of distinct keys that are not here; return their entries.
 
         ``rows`` are in the order of the keys, ``counts`` says how many each key has.
         """
-        entries = self._new_entries(len(keys))
-        first = self._rows.append(rows)
-        self._count[entries] = counts
-        self._start[entries] = np.where(counts > 0, first + np.cumsum(counts) - counts, -1)
-        if self._keys is not None:
-            self._key_row[entries] = self._keys.append(_key_table(keys, self._keys.schema)) + np.arange(len(keys))
-        if self.limits.expire:
-            ages = np.where(counts > 0, self.limits.write_seconds, self.limits.miss_seconds)
-            self._deadline[entries] = now + ages
-        if self.limits.access_seconds < math.inf:
-            self._idle_deadline[entries] = now + self.limits.access_seconds
-        self.unique = self.unique and bool((counts <= 1).all())
-        self._remember(entries, keys.hashes, self._kept(keys.hashes, counts))
-        self._touch(entries)
+        entries = self.reserve(keys, 1, now)
+        self.fill(entries, rows, counts, now)
         return entries
+
+    def hold(self, entries: Entries) -> Lease:
+        """Lease entries for a call to the source."""
+        lease = Lease(entries)
+        self._leases.append(lease)
+        return lease
+
+    def release(self, lease: Lease) -> None:
+        """Give a lease back."""
+        self._leases.remove(lease)
+
+    def age(self, entries: Entries, now: float) -> npt.NDArray[np.float64]:
+        """Return how long ago each entry was written, in seconds; NaN for -1."""
+        return np.maximum(now - self._written.take(entries, mode="wrap"), 0.0)
+
+    def stale(self, entries: Entries, now: float) -> int:
+        """Return how many of these entries are older than they should be."""
+        return int(np.count_nonzero(now > self._deadline[entries])) if self._timed else 0
 
     def counts(self, entries: Entries) -> Numbers:
         """Return the number of rows of each entry, 0 for -1."""
@@ -128,12 +239,12 @@ class ColumnCache:
         return self._rows.gather(rows)
 
     def settle(self, now: float) -> None:
-        """End a batch: drop what may not be kept, then the least recently used until the limits hold."""
-        if not self.limits.remembers:
+        """End a batch: drop what may not be kept and nobody holds, then the least recently used."""
+        if not self.limits.remembers and not self._leases:
             return self.clear()
-        if self._transient.size:
-            self._release(self._transient)
-            self._transient = np.empty(0, dtype=np.int32)
+        if self._leaving.size:
+            leaving, self._leaving = self._leaving, _NO_ENTRIES
+            self._free_up(leaving)
         self._sweep(now)
         if self._weight > self.limits.rows:
             self._evict(self._weight - self.limits.rows)
@@ -162,36 +273,36 @@ class ColumnCache:
                 entries[~same.fill_null(True).to_numpy(zero_copy_only=False)] = -1
         return entries
 
-    def _fresh(self, entries: Entries, now: float) -> Entries:
-        """Drop and forget entries that have grown too old."""
+    def _judge_ages(self, lease: Lease, now: float) -> None:
+        """Forget entries that have grown too old; note those that are to be fetched anew."""
+        entries = lease.entries
+        flight = self._flight.take(entries, mode="wrap")
         old = now > self._deadline.take(entries, mode="wrap")
+        gone = old & (flight == 0)
+        if self.limits.stale_seconds:
+            kept = gone & (now <= self._written.take(entries, mode="wrap") + self.limits.stale_seconds)
+            gone &= ~kept
+            lease.expired = _first_rows(entries, kept)
         if self.limits.access_seconds < math.inf:
-            old |= now > self._idle_deadline.take(entries, mode="wrap")
+            gone |= (flight == 0) & (now > self._idle_deadline.take(entries, mode="wrap"))
             self._idle_deadline[entries] = now + self.limits.access_seconds
             self._idle_deadline[-1] = math.inf
-        if old.any():
-            self._forget(np.unique(entries[old]))
-            entries[old] = -1
-        return entries
-
-    def _touch(self, entries: Entries) -> int:
-        """Make entries recent in the order of their rows; return how many different ones there are.
-
-        Of a row's writes to one place numpy lets the last win, so each entry bears the number of one row.
-        """
-        numbers = np.arange(self._clock, self._clock + len(entries))
-        self._clock += len(entries)
-        self._used[entries] = numbers
-        last = np.count_nonzero(self._used.take(entries, mode="wrap") == numbers)
-        return int(last) - bool(len(entries) and entries.min() < 0)
+        if (late := old & (flight < 0)).any():
+            self._flight[entries[late]] *= -1
+        if self.limits.refresh_seconds < math.inf:
+            due = now - self._written.take(entries, mode="wrap") >= self.limits.refresh_seconds
+            lease.aging = _first_rows(entries, due & ~old & (flight == 0))
+        if gone.any():
+            self._forget(np.unique(entries[gone]))
+            entries[gone] = -1
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _entry_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what is held per entry, by attribute."""
-        names = ["_start", "_count", "_used"]
+        names = ["_start", "_count", "_used", "_flight"]
         names += ["_key_row"] if self._keys is not None else []
-        names += ["_deadline"] if self.limits.expire else []
+        names += ["_deadline", "_written"] if self._timed else []
         names += ["_idle_deadline"] if self.limits.access_seconds < math.inf else []
         return {name: getattr(self, name) for name in names}
 
@@ -212,22 +323,37 @@ class ColumnCache:
         self._size += fresh
         return entries
 
-    def _kept(self, hashes: Hashes, counts: Numbers) -> Mask:
-        """Return which new entries may outlive the batch: of keys with equal hashes, only the first."""
-        if not self.limits.remembers:
-            return np.zeros(len(hashes), dtype=np.bool_)
-        kept = np.ones(len(hashes), dtype=np.bool_) if self.limits.misses else counts > 0
-        if self._keys is not None:
-            kept &= self._index.find(hashes) < 0
-            first = np.zeros(len(hashes), dtype=np.bool_)
-            first[np.unique(hashes, return_index=True)[1]] = True
-            kept &= first
-        return kept
+    def _first_of_hash(self, hashes: Hashes) -> Mask:
+        """Return which new keys can be found again: of keys with equal hashes, only the first."""
+        if self._keys is None:
+            return np.ones(len(hashes), dtype=np.bool_)
+        first = np.zeros(len(hashes), dtype=np.bool_)
+        first[np.unique(hashes, return_index=True)[1]] = True
+        return first & (self._index.find(hashes) < 0)
 
-    def _remember(self, entries: Entries, hashes: Hashes, kept: Mask) -> None:
-        self._index.insert(hashes[kept], entries[kept])
-        self._weight += self._weigh(entries[kept])
-        self._transient = np.concatenate([self._transient, entries[~kept]])
+    def _is_listed(self, entries: Entries) -> Mask:
+        """Return which entries can be found, and count: not those that are only still held."""
+        if not self._leaving.size:
+            return np.ones(len(entries), dtype=np.bool_)
+        return ~np.isin(entries, self._leaving)
+
+    def _date(self, entries: Entries, counts: Numbers, now: float) -> None:
+        if not self._timed:
+            return
+        limits = self.limits
+        ages = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
+        if limits.jitter:
+            ages = ages * (1 - limits.jitter * _chance.random(len(entries)))
+        self._deadline[entries] = now + ages
+        self._written[entries] = now
+
+    def _depart(self, entries: Entries, flight: int) -> None:
+        self._flight[entries] = flight
+        self._pending += len(entries)
+
+    def _land(self, entries: Entries) -> None:
+        self._flight[entries] = 0
+        self._pending -= len(entries)
 
     def _weigh(self, entries: Entries) -> int:
         return int(np.maximum(self._count[entries], 1).sum())
@@ -240,18 +366,35 @@ class ColumnCache:
         self._drop(entries)
 
     def _drop(self, entries: Entries) -> None:
+        self._unlist(entries)
+        self._free_up(entries)
+
+    def _unlist(self, entries: Entries) -> None:
+        """Let entries be found no more, nor count; those who hold them still have them."""
         self._index.remove(entries)
         self._weight -= self._weigh(entries)
-        self._release(entries)
-
-    def _release(self, entries: Entries) -> None:
         self._used[entries] = -1
+
+    def _free_up(self, entries: Entries) -> None:
+        """Let the numbers of unlisted entries be used again, as soon as nobody holds them."""
+        held = self._held(entries)
+        if held.any():
+            self._leaving = np.concatenate([self._leaving, entries[held]])
+            entries = entries[~held]
         self._dead_rows += int(self._count[entries].sum())
         self._free = np.concatenate([self._free, entries])
 
+    def _held(self, entries: Entries) -> Mask:
+        mask = np.zeros(self._size + 1, dtype=np.bool_)
+        for lease in self._leases:
+            mask[lease.entries] = True
+        return mask[entries]
+
     def _live(self) -> Entries:
+        """Return the entries that can be found."""
         live = np.ones(self._size, dtype=np.bool_)
         live[self._free] = False
+        live[self._leaving] = False
         return np.flatnonzero(live).astype(np.int32)
 
     def _sweep(self, now: float) -> None:
@@ -261,8 +404,12 @@ class ColumnCache:
         limits = self.limits
         self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
         live = self._live()
-        idle = self._idle_deadline[live] if limits.access_seconds < math.inf else math.inf
-        old = live[now > np.minimum(self._deadline[live], idle)]
+        last = self._deadline[live]
+        if limits.stale_seconds:
+            last = np.maximum(last, self._written[live] + limits.stale_seconds)
+        if limits.access_seconds < math.inf:
+            last = np.minimum(last, self._idle_deadline[live])
+        old = live[(now > last) & (self._flight[live] == 0)]
         if old.size:
             self._forget(old)
 
@@ -315,31 +462,47 @@ class ColumnCache:
 
     def _tidy(self) -> None:
         """Clear dead rows and keys away when they are over a quarter of all."""
-        dead_keys = len(self._keys) - len(self._index) if self._keys is not None else 0
+        dead_keys = len(self._keys) - len(self._index) - len(self._leaving) if self._keys is not None else 0
         if 4 * self._dead_rows > len(self._rows) + 64 or 4 * dead_keys > len(self._index) + 64:
             self._compact()
 
     def _compact(self) -> None:
         """Number entries and rows anew, so that the stores and arrays hold nothing dead."""
-        live = self._live()
-        live = live[np.argsort(self._used[live])]
+        listed = self._live()
+        listed = listed[np.argsort(self._used[listed])]
+        words = self._index.words[listed]
+        live = np.concatenate([listed, self._leaving])
         counts = self._count[live].astype(np.int64)
         starts = np.cumsum(counts) - counts
         self._rows.keep(np.repeat(self._start[live] - starts, counts) + np.arange(int(counts.sum())))
         self._dead_rows = 0
         if self._keys is not None:
             self._keys.keep(self._key_row[live].astype(np.int64))
+        self._renumber(live)
+        self._start[:-1] = np.where(counts > 0, starts, -1)
+        self._key_row = np.append(np.arange(len(live), dtype=np.int32), np.int32(-1))
+        self._index.clear()
+        self._index.insert(words, np.arange(len(listed), dtype=np.int32))
+        self.unique = bool((counts <= 1).all())
+
+    def _renumber(self, live: Entries) -> None:
+        """Let the entries ``live`` be 0, 1, 2 …; leases go with them."""
+        number = np.full(self._size + 1, -1, dtype=np.int32)
+        number[live] = np.arange(len(live))
+        for lease in self._leases:
+            lease.entries = number[lease.entries]
+        self._leaving = number[self._leaving]
         places = np.append(live, -1)
         for name, array in self._entry_arrays().items():
             setattr(self, name, array[places])
-        self._start[:-1] = np.where(counts > 0, starts, -1)
-        self._key_row = np.append(np.arange(len(live), dtype=np.int32), np.int32(-1))
-        self._size, self._free = len(live), np.empty(0, dtype=np.int32)
+        self._size, self._free = len(live), _NO_ENTRIES
         self._oldest, self._oldest_used = self._oldest[:0].copy(), self._oldest_used[:0].copy()
-        words = self._index.words[live]
-        self._index.clear()
-        self._index.insert(words, np.arange(self._size, dtype=np.int32))
-        self.unique = bool((counts <= 1).all())
+
+
+def _first_rows(entries: Entries, mask: Mask) -> Positions:
+    """Return one row for each different entry among those of the mask."""
+    rows = np.flatnonzero(mask)
+    return rows[np.unique(entries[rows], return_index=True)[1]] if rows.size else _NO_ROWS
 
 
 def _comparable(column: pa.Array) -> pa.Array:

@@ -62,6 +62,15 @@ class KeyBatch:
         valid = None if self.valid is None else self.valid[rows]
         return KeyBatch(tuple(column.take(index) for column in self.columns), self.hashes[rows], valid)
 
+    def mask(self) -> Mask:
+        """Return which rows have a key, one without nulls."""
+        return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
+
+    def joined(self, other: KeyBatch) -> KeyBatch:
+        """Return these keys and then the others; neither holds a null."""
+        columns = tuple(pa.concat_arrays(pair) for pair in zip(self.columns, other.columns, strict=True))
+        return KeyBatch(columns, np.concatenate([self.hashes, other.hashes]), None)
+
     def distinct(self) -> Distinct:
         """Return which rows are the first of their key, and for each row which key it has; nulls have none."""
         codes = encode(self.columns)

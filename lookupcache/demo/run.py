@@ -295,9 +295,9 @@ def held(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> Held:
     """Load these keys into a cache without limits; return the rows and bytes that it then holds."""
     source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), table.connector)
     lookup = lookup_of(source)
-    entries = lookup.find(KeyBatch.of([_whole(column) for column in keys.columns], source.key_types))
-    rows = int(lookup.cache.counts(entries).sum())
-    lookup.settle()
+    wanted = lookup.find(KeyBatch.of([_whole(column) for column in keys.columns], source.reader.key_types))
+    rows = int(lookup.cache.counts(wanted.entries).sum())
+    lookup.close(wanted)
     source.close()
     return Held(rows, lookup.cache.nbytes)
 

@@ -1,0 +1,131 @@
+"""`LoadedLookup`: the whole table, after constants and calc, in memory, loaded again beside the lookups."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import time
+from collections.abc import Callable
+
+from lookupcache.cache import ColumnCache, Limits
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.errors import SourceError, SourceTrouble
+from lookupcache.flight import Flight
+from lookupcache.partial import CachedLookup, Clock, Wanted, given
+from lookupcache.source import Source
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now().astimezone()
+
+
+class LoadedLookup(CachedLookup):
+    """ALL: the whole table in memory; a key that is not there has no rows.
+
+    The first load blocks. When the table is to be loaded again, that happens beside the lookups, which use the
+    old one until the new one is complete; only a table twice as old as its interval makes them wait. A
+    load that fails, or finds no row where there were some, leaves the old table, and is counted; with
+    ``lookup.cache.stale-if-error`` lookups fail once that is older. ``wall`` gives the time of day.
+    """
+
+    def __init__(self, source: Source, clock: Clock = time.monotonic, wall: Callable[[], dt.datetime] = _now) -> None:
+        super().__init__(source, clock)
+        self._wall = wall
+        self._written: float | None = None
+        self._due = self._overdue = -math.inf
+        self._loading: Flight | None = None
+        self._started = 0.0
+        self._error: SourceTrouble | None = None
+
+    def open(self, keys: KeyBatch) -> Wanted:
+        """Find the entries of keys, -1 for one that has no rows."""
+        now = self.clock()
+        self._keep_loaded(now)
+        wanted = Wanted(self.cache.find(keys, now))
+        self._open.append(wanted)
+        self.tally["rows"] += len(keys)
+        self.tally["keys"] += self.cache.touch(wanted.lease)
+        self.tally["hits"] += given(keys)
+        if self._error is not None and self._too_old(now):
+            wanted.fail_rows(keys.mask(), self._error)
+            wanted.lease.entries[:] = -1
+        return wanted
+
+    def poll(self) -> None:
+        """Do nothing: a table is taken in when the next batch is opened."""
+
+    @property
+    def in_flight(self) -> int:
+        """No batch waits for a call."""
+        return 0
+
+    def _keep_loaded(self, now: float) -> None:
+        if self._loading is None and now >= self._due:
+            self._loading, self._started = Flight([None]), now
+            self.tally["reloads"] += self._written is not None
+            self.source.dispatcher.start(self._loading)
+        if self._loading is None:
+            return
+        began = time.perf_counter()
+        wait = self._written is None or now >= self._overdue
+        for flight in self.source.dispatcher.landed(wait=wait):
+            self._loading = None
+            self._take_load(flight)
+        if wait:
+            self.tally.spend("source_seconds", began)
+
+    def _take_load(self, flight: Flight) -> None:
+        """Swap the tables, or keep the old one."""
+        try:
+            self.cache, self._written, self._error = self._table(flight), self._started, None
+        except SourceTrouble as error:
+            self.tally["reload_failures"] += self._written is not None
+            self.tally["stale"] += self._written is not None
+            self._error = error
+        self._schedule(self.clock())
+
+    def _table(self, flight: Flight) -> ColumnCache:
+        config = self.source.plan.config
+        keys, fetched = self.source.loaded(flight.answers[0])
+        if not len(keys) and len(self.cache) and not config.reload_allow_empty:
+            raise SourceError(
+                f"Table {self.source.plan.table!r}: a reload found no rows, where there were {self.cache.rows:,}.",
+                hint="If the table may be empty, set 'lookup.cache.reload-allow-empty' to true.",
+            )
+        cache = self._new_cache(Limits(ages=config.age_column is not None))
+        cache.put(keys, fetched.rows, fetched.counts, self._started)
+        return cache
+
+    def _schedule(self, now: float) -> None:
+        """Say when to load again, and when lookups no longer go on without."""
+        config = self.source.plan.config
+        if self._written is None:
+            return
+        if config.reload_interval is not None:
+            self._due = (self._started if config.reload_mode == "fixed-rate" else now) + config.reload_interval
+            self._overdue = self._due + config.reload_interval
+        else:
+            self._due = self._overdue = math.inf
+        if config.reload_at is not None:
+            self._due = now + seconds_until(config.reload_at, self._wall())
+
+    def _too_old(self, now: float) -> bool:
+        """Return whether nothing may be served, since loading failed."""
+        longest = self.source.plan.config.stale_if_error
+        return self._written is None or (longest is not None and now - self._written > longest)
+
+
+def seconds_until(time_of_day: str, now: dt.datetime) -> float:
+    """Return how long it is until this time of day comes; a whole day where it is now.
+
+    >>> seconds_until("03:00:00+00:00", dt.datetime(2026, 5, 1, 2, 30, tzinfo=dt.UTC))
+    1800.0
+    >>> seconds_until("03:00:00", dt.datetime(2026, 5, 1, 3, 0, tzinfo=dt.timezone(dt.timedelta(hours=2))))
+    86400.0
+    """
+    at = dt.time.fromisoformat(time_of_day)
+    here = now if at.tzinfo is None else now.astimezone(at.tzinfo)
+    then = dt.datetime.combine(here.date(), at, tzinfo=here.tzinfo)
+    if then <= here:
+        then = dt.datetime.combine(here.date() + dt.timedelta(days=1), at, tzinfo=here.tzinfo)
+    return (then - here).total_seconds()

@@ -1,0 +1,322 @@
+"""`CachedLookup`: a cache of part of a source, for batches of keys, several of them on their way at a time.
+
+keys ─► open: find ─► what is missing, each key once ─► flight ─┐
+                                                                 │ poll, wait: fill, or fail
+entries ◄─ close: settle ◄─ (the runner joins) ◄─ ready ◄────────┘
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lookupcache.answers import Fetched
+from lookupcache.cache import ColumnCache, Limits
+from lookupcache.cache.column_cache import Lease
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.errors import SourceTrouble
+from lookupcache.flight import Flight
+from lookupcache.source import Calls, Source
+
+Clock = Callable[[], float]
+Numbers = npt.NDArray[np.int64]
+
+_NO_ENTRIES = np.empty(0, dtype=np.int32)
+
+
+@dataclass(eq=False)
+class Wanted:
+    """A batch of keys that is open: its entries, and the flights that it waits for.
+
+    ``errors`` are the troubles of its failed lookups; ``error_of`` gives for each row the number of its
+    trouble, counted from 1, or 0.
+    """
+
+    lease: Lease
+    waits: set[int] = field(default_factory=set)
+    errors: list[SourceTrouble] = field(default_factory=list)
+    error_of: npt.NDArray[np.int32] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether every row has its entry, or its error."""
+        return not self.waits
+
+    @property
+    def entries(self) -> Entries:
+        """The entry of each row, -1 for none."""
+        return self.lease.entries
+
+    def fail(self, entries: Entries, number: Numbers, errors: list[SourceTrouble]) -> None:
+        """Take entries away from the rows that have them, and give those their error.
+
+        ``number`` says which of ``errors`` each entry failed with.
+        """
+        order = np.argsort(entries)
+        place = np.searchsorted(entries[order], self.lease.entries)
+        place[place == len(entries)] = 0
+        rows = np.flatnonzero(entries[order][place] == self.lease.entries)
+        if not rows.size:
+            return
+        if self.error_of is None:
+            self.error_of = np.zeros(len(self.lease.entries), dtype=np.int32)
+        self.error_of[rows] = number[order][place[rows]] + 1 + len(self.errors)
+        self.errors += errors
+        self.lease.entries[rows] = -1
+
+    def fail_rows(self, rows: npt.NDArray[np.bool_], error: SourceTrouble) -> None:
+        """Give rows an error."""
+        self.errors = [error]
+        self.error_of = rows.astype(np.int32)
+
+
+@dataclass(eq=False)
+class _Asked:
+    """Keys that the source is being asked for together; ``background`` where nobody waits for them."""
+
+    number: int
+    keys: KeyBatch
+    lease: Lease
+    calls: Calls
+    flight: Flight
+    background: bool = False
+
+
+@dataclass(eq=False)
+class _Held:
+    """Keys of a call that is not full yet, and until when it waits for more."""
+
+    asked: _Asked
+    until: float
+
+
+class CachedLookup:
+    """Finds the entries of batches of keys, asking the source for those that are missing.
+
+    `open` a batch; when it is `ready`, after `poll` or `wait`, use its entries; then `close` it. A key that an
+    open batch is waiting for is not asked for again by the next. Strategies differ in the `Limits` of the cache alone,
+    but for ALL, which is `LoadedLookup`. ``clock`` gives seconds that never run backwards.
+    """
+
+    def __init__(self, source: Source, clock: Clock = time.monotonic) -> None:
+        self.source = source
+        self.clock = clock
+        self.tally = source.tally
+        self.cache = self._new_cache()
+        self._open: list[Wanted] = []
+        self._asked: dict[int, _Asked] = {}
+        config = source.plan.config
+        self._together = config.on_error == "fail" and config.stale_if_error is None
+        self._last = 0
+        self._held: _Held | None = None
+
+    def open(self, keys: KeyBatch) -> Wanted:
+        """Find the entries of keys, null where any of its columns is, and ask for those that are missing."""
+        now = self.clock()
+        wanted = Wanted(self.cache.find(keys, now))
+        asked = self._ask_missing(keys, wanted.lease, now)
+        wanted.waits = self.cache.waits(wanted.lease)
+        self._open.append(wanted)
+        self.tally["rows"] += len(keys)
+        self.tally["keys"] += self.cache.touch(wanted.lease)
+        self.tally["misses"] += asked
+        self.tally["hits"] += given(keys) - asked
+        return wanted
+
+    def find(self, keys: KeyBatch) -> Wanted:
+        """Open a batch and wait until it is ready; raises the trouble of a lookup that failed."""
+        wanted = self.open(keys)
+        self.hurry()
+        while not wanted.ready:
+            self.wait()
+        if wanted.errors:
+            self.abandon([wanted])
+            raise wanted.errors[0]
+        return wanted
+
+    def poll(self) -> None:
+        """Take in what has landed."""
+        if self._asked:
+            for flight in self.source.dispatcher.landed(wait=False):
+                self._take_in(flight)
+
+    def wait(self) -> None:
+        """Wait until something lands, and take it in."""
+        started = time.perf_counter()
+        try:
+            for flight in self.source.dispatcher.landed(wait=True):
+                self._take_in(flight)
+        finally:
+            self.tally.spend("source_seconds", started)
+
+    def hurry(self) -> None:
+        """Start a call that waits for more keys: no more will come."""
+        if self._held is not None:
+            self.source.dispatcher.start(self._held.asked.flight)
+            self._held = None
+
+    def close(self, wanted: Wanted) -> None:
+        """End a batch: its entry numbers are no longer valid, and the limits hold again."""
+        evictions, expirations = self.cache.evictions, self.cache.expirations
+        self._open.remove(wanted)
+        self.cache.release(wanted.lease)
+        self.cache.settle(self.clock())
+        self.tally["evictions"] += self.cache.evictions - evictions
+        self.tally["expirations"] += self.cache.expirations - expirations
+
+    def abandon(self, batches: Iterable[Wanted]) -> None:
+        """Give up open batches, and the calls that nobody else waits for."""
+        for wanted in batches:
+            self._open.remove(wanted)
+            self.cache.release(wanted.lease)
+        awaited = {number for wanted in self._open for number in wanted.waits}
+        for asked in [a for a in self._asked.values() if not a.background and a.number not in awaited]:
+            self.source.dispatcher.cancel(asked.flight)
+            self._landed(asked)
+            self.cache.fail(asked.lease.entries, self.clock())
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls to the source are unanswered."""
+        return self.source.dispatcher.in_flight if self._asked else 0
+
+    @property
+    def capacity(self) -> int:
+        """How many calls the source is given at a time."""
+        return self.source.dispatcher.most
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ask_missing(self, keys: KeyBatch, lease: Lease, now: float) -> int:
+        """Ask for what has no entry, or one too old; return how many keys that are."""
+        entries, asked = lease.entries, 0
+        missing = entries < 0 if keys.valid is None else (entries < 0) & keys.valid
+        if missing.any():
+            wanted = keys.take(np.flatnonzero(missing))
+            distinct = wanted.distinct()
+            entries[missing] = self._ask_new(wanted.take(distinct.first), now)[distinct.code]
+            asked += len(distinct.first)
+        if lease.expired.size:
+            self._ask_again(keys.take(lease.expired), entries[lease.expired], wait=True)
+            asked += len(lease.expired)
+        if lease.aging.size:
+            self._ask_again(keys.take(lease.aging), entries[lease.aging], wait=False)
+            self.tally["refreshes"] += len(lease.aging)
+        return asked
+
+    def _ask_new(self, keys: KeyBatch, now: float) -> Entries:
+        """Ask for keys that are not here; with ``lookup.batch.max-delay``, those of a call that is not full wait."""
+        delay, most = self.source.plan.config.batch_max_delay, self.source.most_keys
+        if delay is None or most == 1:
+            return self._ask_together(keys, now)
+        held = self._take_back()
+        before = 0 if held is None else len(held.asked.keys)
+        over = int((before + len(keys)) % most)
+        if over == before + len(keys):
+            return self._ask_together(keys, now, held, until=time.monotonic() + delay if held is None else held.until)
+        last = len(keys) - over
+        entries = self._ask_together(keys.take(np.arange(last)), now, held)
+        if not over:
+            return entries
+        rest = keys.take(np.arange(last, len(keys)))
+        return np.concatenate([entries, self._ask_together(rest, now, until=time.monotonic() + delay)])
+
+    def _take_back(self) -> _Held | None:
+        """Return the call that is not full, unless it has started meanwhile."""
+        held, self._held = self._held, None
+        return held if held is not None and self.source.dispatcher.withdraw(held.asked.flight) else None
+
+    def _ask_together(
+        self, keys: KeyBatch, now: float, held: _Held | None = None, until: float | None = None
+    ) -> Entries:
+        """Ask for new keys, with those of a held call; start at once, or later."""
+        number = self._next_number() if held is None else held.asked.number
+        entries = self.cache.reserve(keys, number, now)
+        together, lease = keys, self.cache.hold(entries)
+        if held is not None:
+            self.cache.release(held.asked.lease)
+            together = held.asked.keys.joined(keys)
+            lease.entries = np.concatenate([held.asked.lease.entries, entries])
+        self._send(number, together, lease, until=until)
+        return entries
+
+    def _ask_again(self, keys: KeyBatch, entries: Entries, *, wait: bool) -> None:
+        number = self._next_number()
+        self.cache.ask_again(entries, number, wait=wait)
+        self._send(number, keys, self.cache.hold(entries), background=not wait)
+
+    def _send(
+        self, number: int, keys: KeyBatch, lease: Lease, *, background: bool = False, until: float | None = None
+    ) -> None:
+        calls = self.source.calls(keys)
+        flight = Flight(calls.arguments, number, together=self._together and not background)
+        self._asked[number] = _Asked(number, keys, lease, calls, flight, background)
+        if until is None:
+            self.source.dispatcher.start(flight)
+        else:
+            self._held = _Held(self._asked[number], until)
+            self.source.dispatcher.start_later(flight, until - time.monotonic())
+
+    def _next_number(self) -> int:
+        self._last = self._last % (2**31 - 1) + 1
+        return self._last
+
+    # ── taking in ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take_in(self, flight: Flight) -> None:
+        asked = self._asked[flight.number]
+        if self._held is not None and self._held.asked is asked:
+            self._held = None
+        self._landed(asked)
+        entries, now = asked.lease.entries, self.clock()
+        fetched = self._fetched(asked)
+        if not fetched.errors:
+            return self.cache.fill(entries, fetched.rows, fetched.counts, now)
+        failed = fetched.failed
+        self.cache.fill(entries[~failed], fetched.rows, fetched.counts[~failed], now)
+        self._fail(entries[failed], fetched, now)
+        return None
+
+    def _landed(self, asked: _Asked) -> None:
+        """Note that nobody waits for this any more."""
+        del self._asked[asked.number]
+        self.cache.release(asked.lease)
+        for wanted in self._open:
+            wanted.waits.discard(asked.number)
+
+    def _fetched(self, asked: _Asked) -> Fetched:
+        """Read the answers; where they cannot be read together, all of them have failed."""
+        try:
+            return self.source.fetched(asked.calls, asked.flight.answers)
+        except SourceTrouble as error:
+            nothing = pa.schema([]).empty_table()
+            return Fetched(
+                nothing, np.zeros(len(asked.keys), np.int64), {0: error}, np.zeros(len(asked.keys), np.int64)
+            )
+
+    def _fail(self, entries: Entries, fetched: Fetched, now: float) -> None:
+        """Serve what is stale, as far as it may be; all else has failed."""
+        assert fetched.call_of is not None
+        lost = self.cache.fail(entries, now)
+        self.tally["stale"] += self.cache.stale(entries[~lost], now)
+        if lost.any():
+            numbers = {call: number for number, call in enumerate(fetched.errors)}
+            number = np.array([numbers[call] for call in fetched.call_of[fetched.failed][lost].tolist()])
+            for wanted in self._open:
+                wanted.fail(entries[lost], number, list(fetched.errors.values()))
+
+    def _new_cache(self, limits: Limits | None = None) -> ColumnCache:
+        plan = self.source.plan
+        schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
+        return ColumnCache(schema, self.source.reader.key_types, limits or Limits.of(plan.config))
+
+
+def given(keys: KeyBatch) -> int:
+    """Return how many of the keys are not null."""
+    return len(keys) if keys.valid is None else int(np.count_nonzero(keys.valid))
