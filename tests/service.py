@@ -96,8 +96,8 @@ class Service:
         self._disturb("wait", times, seconds=seconds)
 
     def hang(self, times: int | None = None) -> None:
-        """Do not answer until `release`."""
-        self._disturb("wait", times)
+        """Do not answer until `release`; after half a minute answer all the same, so that no test hangs for good."""
+        self._disturb("wait", times, seconds=30)
 
     def fail(self, status: int = 503, *, retry_after: int | str | None = None, times: int | None = None) -> None:
         """Answer with an error's status."""
@@ -204,7 +204,7 @@ class State:
                 self.troubles.pop(0)
         return first
 
-    def hold(self, client: socket.socket, seconds: float | None, releases: int) -> bool:
+    def hold(self, client: socket.socket, seconds: float, releases: int) -> bool:
         """Wait for the time to pass or for the next release; return whether the client is still there."""
         here, there = socket.socketpair()
         with here, there:
@@ -294,7 +294,7 @@ class Handler(BaseHTTPRequestHandler):
     def _none(self, rows: Any) -> None:
         self._send(rows())
 
-    def _wait(self, rows: Any, seconds: float | None = None) -> None:
+    def _wait(self, rows: Any, seconds: float) -> None:
         if self.state.hold(self.connection, seconds, self.releases):
             self._send(rows())
         else:
