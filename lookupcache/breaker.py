@@ -31,46 +31,45 @@ class Breaker:
         self._delay = delay
         self._clock = clock
         self._lock = threading.Lock()
-        self._row = 0
+        self._failed_in_row = 0
         self._until: float | None = None
         self._probing = False
-        # A place is the number of the epoch it was given in: what a call of an earlier one says comes too late.
-        self._epoch = 0
+        # A place is how often it had opened when the place was given: what a call from before says comes too late.
+        self._opened = 0
 
     def admit(self) -> int:
         """Return a place for one call; raises LookupRefused while the source is left alone, or being probed."""
+        place = self._opened
         if self._until is None:
-            return self._epoch
+            return place
         with self._lock:
             if self._until is None:
-                return self._epoch
+                return self._opened
             left = self._until - self._clock()
             if left > 0 or self._probing:
                 raise self._refusal(left)
             self._probing = True
-            self._epoch += 1
-            return self._epoch
+            return self._opened
 
     def succeeded(self, place: int) -> None:
         """Say that the source answered."""
-        if self._row == 0 and self._until is None:
+        if self._failed_in_row == 0 and self._until is None:
             return
         with self._lock:
-            if place == self._epoch:
-                self._row = 0
+            if place == self._opened:
+                self._failed_in_row = 0
                 self._until = None
-                self._probing = False
 
     def failed(self, place: int | None = None) -> None:
         """Say that the source failed; without a place, for a call of which only the caller's patience has ended."""
         if self._failures is None:
             return
         with self._lock:
-            if place is not None and place != self._epoch:
+            if place is not None and place != self._opened:
                 return
             if self._until is None:
-                self._row += 1
-                if self._row >= self._failures:
+                self._failed_in_row += 1
+                if self._failed_in_row >= self._failures:
                     self._open()
             elif self._until <= self._clock():
                 self._open()
@@ -79,7 +78,7 @@ class Breaker:
         """Say that a call ended without a word about the source; where it was the probe, the next call is."""
         if self._until is not None:
             with self._lock:
-                if place == self._epoch:
+                if place == self._opened:
                     self._probing = False
 
     def refuses_for(self) -> float:
@@ -90,8 +89,7 @@ class Breaker:
     def _open(self) -> None:
         self._until = self._clock() + self._delay
         self._probing = False
-        self._row = 0
-        self._epoch += 1
+        self._opened += 1
 
     def _refusal(self, left: float) -> LookupRefused:
         after = f"for another {left:.3g} s" if left > 0 else "until a call that tries it has ended"

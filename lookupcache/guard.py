@@ -244,13 +244,14 @@ class Guard:
         if state.attempt_number > self.config.max_retries:
             return True
         wait, left = state.upcoming_sleep, ends - self._clock()
-        if wait >= left:
-            _note(
-                error_of(state),
-                f"Not tried again: the next attempt is due in {wait:.3g} s, as the source or 'lookup.retry.delay' has "
-                f"it, and 'lookup.timeout' leaves {max(left, 0):.3g} s.",
-            )
-        return wait >= left or self._breaker.refuses_for() > wait
+        if wait < left:
+            return self._breaker.refuses_for() > wait
+        _note(
+            error_of(state),
+            f"Not tried again: the next attempt is due in {wait:.3g} s, as the source or 'lookup.retry.delay' has it, "
+            f"and 'lookup.timeout' leaves {max(left, 0):.3g} s.",
+        )
+        return True
 
 
 def _note(error: BaseException, text: str) -> None:

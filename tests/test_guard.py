@@ -204,8 +204,8 @@ def test_a_dead_source_is_left_alone_then_probed_once(call: Call) -> None:
     world.now = 30
     assert [fails(call, world, guard) for _ in range(2)] == [GaveUp, LookupRefused]
     world.now = 60
-    assert call(world, guard) == 42
-    assert counts(guard) == {"calls": 4, "errors": 3, "refused": 3}
+    assert [call(world, guard), call(world, guard)] == [42, 42]
+    assert counts(guard) == {"calls": 5, "errors": 3, "refused": 3}
 
 
 def test_a_retry_that_would_be_refused_is_not_waited_for(call: Call) -> None:
@@ -316,6 +316,17 @@ def test_a_retry_without_a_slot_gives_the_error_it_had(call: Call) -> None:
         call(world, world.guard(rate_limit=0.1, timeout=5))
     assert isinstance(end.value.error, Down)
     assert "next is due" in end.value.error.__notes__[0]
+
+
+def test_a_probe_without_a_slot_gives_its_place_back(call: Call) -> None:
+    world = World(Down, 42)
+    guard = world.guard(rate_limit=0.1, timeout=5, breaker_failures=1, breaker_delay=2, max_retries=0)
+    fails(call, world, guard)
+    world.now = 2
+    with pytest.raises(LookupTimeout):
+        call(world, guard)
+    world.now = 10
+    assert call(world, guard) == 42
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────

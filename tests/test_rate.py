@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import shutil
@@ -9,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -69,7 +71,11 @@ def test_a_slot_that_comes_too_late_is_left_to_others(place: Path | None) -> Non
 
 
 def test_threads_get_a_slot_each(place: Path | None) -> None:
-    limit = RateLimit(4.0, place, Clock())
+    def clock() -> float:
+        time.sleep(0)  # another thread's turn
+        return 0.0
+
+    limit = RateLimit(4.0, place, clock)
     with ThreadPoolExecutor(8) as threads:
         waits = list(threads.map(lambda _: limit.reserve(), range(200)))
     assert sorted(waits) == [n / 4 for n in range(200)]
@@ -122,6 +128,21 @@ def test_a_file_that_is_removed_with_its_directory_is_made_again(tmp_path: Path)
     limit = RateLimit(4.0, folder / "slots", Clock())
     limit.reserve()
     shutil.rmtree(folder)
+    assert [limit.reserve(), limit.reserve()] == [0, 0.25]
+
+
+def test_a_file_that_is_removed_while_a_call_waits_for_it_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = RateLimit(4.0, tmp_path / "slots", Clock())
+    lock = fcntl.flock
+
+    def removed_before(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        (tmp_path / "slots").unlink()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_before)
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
