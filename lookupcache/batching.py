@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from asyncio import AbstractEventLoop
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ class Call:
     def __init__(self, home: AbstractEventLoop | None = None) -> None:
         self.home = home
         self.keys: list[Any] = []
+        self.opened = time.monotonic()
         self.closed = False
         self.full: Latch | None = None
         self.ended = Latch()
@@ -76,13 +78,13 @@ class Batches:
     def wait_closed(self, call: Call) -> None:
         """Wait until the call is full or old enough."""
         if call.full is not None:
-            call.full.wait(self.delay)
+            call.full.wait(self._left(call))
             self.close(call)
 
     async def wait_closed_async(self, call: Call) -> None:
         """Do the same on the call's event loop."""
         if call.full is not None:
-            await call.full.wait_async(self.delay)
+            await call.full.wait_async(self._left(call))
             self.close(call)
 
     def close(self, call: Call) -> None:
@@ -90,6 +92,9 @@ class Batches:
         with self._lock:
             if not call.closed:
                 self._close(call)
+
+    def _left(self, call: Call) -> float:
+        return max(call.opened + self.delay - time.monotonic(), 0.0)
 
     def _enter(self, key: Key, home: AbstractEventLoop | None, opened: list[Call]) -> Call:
         call = self._filling.get(home)

@@ -13,7 +13,9 @@ import functools
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -269,7 +271,8 @@ class _Lookup:
     def _failed(self, call: Call, error: BaseException | None) -> None:
         """End a call with an error for all who wait, or with None, upon which they ask again."""
         with self._lock:
-            self._end(call, error=error.error if isinstance(error, GaveUp) else error)
+            if not call.ended.is_open:
+                self._end(call, error=error.error if isinstance(error, GaveUp) else error)
 
     def _end(self, call: Call, answers: Answers | None = None, error: BaseException | None = None) -> None:
         self._forget(call)
@@ -401,14 +404,21 @@ class _SyncLookup(_Lookup):
             call.end(error=self.guard.timed_out())
 
 
+@dataclass(slots=True)
+class _Lanes:
+    """The calls of one event loop: those that are being made, and those that wait for room."""
+
+    busy: dict[asyncio.Task[None], Call] = field(default_factory=dict)
+    queue: deque[tuple[Call, Context]] = field(default_factory=deque)
+
+
 class _AsyncLookup(_Lookup):
     """Calls are made in tasks of their own, so that a caller who is cancelled does not fail the others."""
 
     def __init__(self, callee: AsyncCallee, config: LookupConfig, guard: Guard, clock: Callable[[], float]) -> None:
         super().__init__(callee, config, guard, clock)
         self.callee = callee
-        self._tasks: dict[asyncio.Task[None], Call] = {}
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes] = WeakKeyDictionary()
 
     def decorated(self) -> Any:
         """Return the function that takes the place of the wrapped one."""
@@ -426,11 +436,13 @@ class _AsyncLookup(_Lookup):
 
     async def close(self) -> None:
         """Cancel the calls of this event loop, and those who wait for them; close the function's object."""
-        calls = {task: call for task, call in list(self._tasks.items()) if call.home is self._home()}
-        for task, call in calls.items():
+        lanes = self._lanes_here()
+        tasks = list(lanes.busy)
+        for call in [*lanes.busy.values(), *(call for call, _ in lanes.queue)]:
             self._failed(call, asyncio.CancelledError("The decorated function was closed."))
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.callee.close()
 
     async def _many(self, keys: list[Key]) -> list[Any]:
@@ -444,23 +456,39 @@ class _AsyncLookup(_Lookup):
 
     def _make(self, wanted: _Wanted) -> None:
         opened, wanted.opened, wanted.refreshing = wanted.opened + wanted.refreshing, [], []
-        for call in opened:
-            call.carrier = task = asyncio.get_running_loop().create_task(self._carry(call))
-            self._tasks[task] = call
-            task.add_done_callback(self._carried)
+        if opened:
+            lanes = self._lanes_here()
+            lanes.queue.extend((call, copy_context()) for call in opened)
+            self._staff(lanes)
 
-    def _carried(self, task: asyncio.Task[None]) -> None:
-        """Give up a call whose task was cancelled, maybe before its first step."""
-        self._failed(self._tasks.pop(task), None)
+    def _staff(self, lanes: _Lanes) -> None:
+        """Make calls as far as there is room, in the order and the contexts in which they were opened."""
+        while lanes.queue and len(lanes.busy) < self.config.async_capacity:
+            call, context = lanes.queue.popleft()
+            task = asyncio.get_running_loop().create_task(self._carry(call), context=context)
+            lanes.busy[task] = call
+            task.add_done_callback(partial(self._carried, lanes))
+
+    def _carried(self, lanes: _Lanes, task: asyncio.Task[None]) -> None:
+        """Go on with the next call; a task that was cancelled, maybe before its first step, leaves its call undone.
+
+        Whoever cancels tasks of ours is ending the event loop: no others are started, and the calls are given up.
+        """
+        undone = [lanes.busy.pop(task)]
+        if task.cancelled():
+            undone += [call for call, _ in lanes.queue]
+            lanes.queue.clear()
+        for call in undone:
+            self._failed(call, None)
+        self._staff(lanes)
 
     async def _carry(self, call: Call) -> None:
         started = time.perf_counter()
         try:
             await self.batches.wait_closed_async(call)
-            async with self._place():
-                started = self._begin(call)
-                asking = self.guard.until_found(self._ask, call.keys, _without_rows)
-                self._answered(call, await self.guard.within(asking))
+            started = self._begin(call)
+            asking = self.guard.until_found(self._ask, call.keys, _without_rows)
+            self._answered(call, await self.guard.within(asking))
         except Exception as error:
             self._failed(call, error)
         except asyncio.CancelledError as error:
@@ -477,7 +505,7 @@ class _AsyncLookup(_Lookup):
     async def _awaited(self, call: Call) -> BaseException | None:
         """Wait for a call and return its error; it may be on another event loop, and hang."""
         if call.home is self._home():
-            await asyncio.wait((call.carrier,))
+            await call.ended.wait_async()
             return call.error
         while not await call.ended.wait_async(min(max(call.deadline - time.monotonic(), 0.0), self.config.timeout)):
             if not self._lost(call):
@@ -491,12 +519,12 @@ class _AsyncLookup(_Lookup):
     def _home(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    def _place(self) -> asyncio.Semaphore:
+    def _lanes_here(self) -> _Lanes:
+        loop = asyncio.get_running_loop()
         with self._lock:
-            loop = asyncio.get_running_loop()
-            if loop not in self._places:
-                self._places[loop] = asyncio.Semaphore(self.config.async_capacity)
-            return self._places[loop]
+            if loop not in self._lanes:
+                self._lanes[loop] = _Lanes()
+            return self._lanes[loop]
 
 
 def _is_cancelled() -> bool:

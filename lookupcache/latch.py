@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+_changing = threading.Lock()
 
 
 class Latch:
@@ -16,32 +19,64 @@ class Latch:
     (False, None, True, True)
     """
 
-    def __init__(self) -> None:
-        self._future: Future[None] = Future()
-        # A running future cannot be cancelled, so no waiter takes the others down with it.
-        self._future.set_running_or_notify_cancel()
+    __slots__ = ("_wakers", "is_open")
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it has happened."""
-        return self._future.done()
+    def __init__(self) -> None:
+        self.is_open = False
+        self._wakers: list[Callable[[], object]] = []
 
     def open(self) -> None:
-        """Let go all who wait; by one thread at a time."""
-        if not self._future.done():
-            self._future.set_result(None)
+        """Let go all who wait."""
+        with _changing:
+            self.is_open = True
+            wakers, self._wakers = self._wakers, []
+        for wake in wakers:
+            wake()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait in this thread, at most so many seconds; return whether it has happened."""
-        wait_for([self._future], timeout=None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
-        return self._future.done()
+        if self.is_open:
+            return True
+        event = threading.Event()
+        if self._tell(event.set):
+            event.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+            self._forget(event.set)
+        return self.is_open
 
     async def wait_async(self, timeout: float | None = None) -> bool:
         """Do the same in a coroutine."""
-        mine = asyncio.wrap_future(self._future)
-        try:
-            await asyncio.wait([mine], timeout=timeout)
-        finally:
-            # What is not cancelled would later wake a loop that may be closed by then.
-            mine.cancel()
-        return self._future.done()
+        if self.is_open:
+            return True
+        loop = asyncio.get_running_loop()
+        woken = loop.create_future()
+        wake = partial(_wake, loop, woken)
+        if self._tell(wake):
+            try:
+                await (woken if timeout is None else asyncio.wait([woken], timeout=timeout))
+            finally:
+                self._forget(wake)
+        return self.is_open
+
+    def _tell(self, wake: Callable[[], object]) -> bool:
+        """Have somebody woken; return False where there is nothing left to wait for."""
+        with _changing:
+            if not self.is_open:
+                self._wakers.append(wake)
+            return not self.is_open
+
+    def _forget(self, wake: Callable[[], object]) -> None:
+        with _changing, suppress(ValueError):
+            self._wakers.remove(wake)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+    if asyncio._get_running_loop() is loop:
+        _set(woken)
+        return
+    with suppress(RuntimeError):  # the loop was closed, and nobody waits on it any more
+        loop.call_soon_threadsafe(_set, woken)
+
+
+def _set(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

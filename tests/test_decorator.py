@@ -6,13 +6,16 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, closing
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lookupcache.config import LookupConfig
 from lookupcache.decorator import cached
-from lookupcache.errors import LookupTimeout, OptionError, SourceError
+from lookupcache.errors import LookupRefused, LookupTimeout, OptionError, SourceError
 
 ROWS = {1: [{"id": 1, "name": "ann"}], 2: [{"id": 2, "name": "bob"}, {"id": 2, "name": "rob"}]}
 LRU = LookupConfig(cache="LRU", max_rows=100, retry_delay=0.0001)
@@ -45,6 +48,14 @@ def sync_one(source: Source, config: LookupConfig, **more: Any) -> Callable[[int
     return cached(config, **more)(lookup)
 
 
+def pooled_one(source: Source, config: LookupConfig, **more: Any) -> Callable[[int], Any]:
+    return sync_one(source, replace(config, async_=True), **more)
+
+
+def pooled_many(source: Source, config: LookupConfig, **more: Any) -> Any:
+    return sync_many(source, replace(config, async_=True), **more)
+
+
 def sync_many(source: Source, config: LookupConfig, **more: Any) -> Any:
     function = cached(config, batch=True, **more)(lambda keys: source.many(keys))
     return _equip(lambda key: function([key])[0], function)
@@ -73,7 +84,10 @@ def _equip(wrapper, function):
     return wrapper
 
 
-@pytest.fixture(params=[sync_one, sync_many, async_one, async_many], ids=lambda make: make.__name__)
+KINDS = [sync_one, sync_many, pooled_one, pooled_many, async_one, async_many]
+
+
+@pytest.fixture(params=KINDS, ids=lambda make: make.__name__)
 def decorate(request):
     return request.param
 
@@ -177,7 +191,7 @@ def test_a_key_of_several_arguments():
 
 
 def test_many_threads_that_want_a_cold_key_make_one_call():
-    started, go, calls = threading.Barrier(21), threading.Event(), []
+    started, go, calls = threading.Barrier(51), threading.Event(), []
 
     @cached(LRU)
     def lookup(key):
@@ -189,8 +203,8 @@ def test_many_threads_that_want_a_cold_key_make_one_call():
         started.wait(10)
         return lookup(7)
 
-    with ThreadPoolExecutor(20) as pool:
-        answers = [pool.submit(want, n) for n in range(20)]
+    with ThreadPoolExecutor(50) as pool:
+        answers = [pool.submit(want, n) for n in range(50)]
         started.wait(10)
         go.set()
         assert {tuple(answer.result(10)) for answer in answers} == {(7,)}
@@ -247,9 +261,27 @@ def test_an_async_lookup_that_hangs_runs_out_of_time():
         asyncio.run(lookup(1))
 
 
-def test_all_needs_a_table():
-    with pytest.raises(OptionError, match="ALL"):
-        cached(LookupConfig(cache="ALL"))(lambda key: [])
+NEEDS_MORE = {
+    "ALL": {"cache": "ALL"},
+    "dead-letter": {"on_error": "dead-letter", "dead_letter_path": "left"},
+    "age-column": {"age_column": "age"},
+    "allow-unordered": {"output_mode": "allow-unordered"},
+    "shuffle": {"shuffle": True},
+    "batch.max-size": {"batch_max_size": 10},
+}
+
+
+@pytest.mark.parametrize("named", NEEDS_MORE)
+def test_refuses_options_that_need_a_table_a_join_or_a_batch(named):
+    with pytest.raises(OptionError, match=named):
+        cached(LookupConfig(**NEEDS_MORE[named]))
+
+
+def test_an_async_function_cannot_be_called_sync():
+    async def lookup(key): ...
+
+    with pytest.raises(OptionError, match=r"lookup\.async"):
+        cached(LookupConfig(async_=False))(lookup)
 
 
 def test_max_bytes_bounds_python_rows():
@@ -257,3 +289,375 @@ def test_max_bytes_bounds_python_rows():
     for key in range(500):
         lookup(key)
     assert 0 < lookup.metrics().cached_bytes <= 20 * 1024
+
+
+# ── kinds of function ────────────────────────────────────────────────────────────────────────────────────
+
+
+class Shop:
+    """A source that is an object; it notes what happens to it."""
+
+    notes: list[str]
+
+    def __init__(self) -> None:
+        self.notes = Shop.notes
+
+    def open(self):
+        self.notes.append("open")
+
+    def close(self):
+        self.notes.append("close")
+
+    def __call__(self, key):
+        self.notes.append("call")
+        return [key]
+
+
+class AsyncShop(Shop):
+    async def open(self):
+        super().open()
+
+    async def close(self):
+        super().close()
+
+    async def __call__(self, key):
+        await asyncio.sleep(0)
+        return super().__call__(key)
+
+
+@pytest.mark.parametrize("make", [lambda shop: shop, lambda shop: shop()], ids=["class", "object"])
+def test_an_object_is_opened_once_and_closed(make):
+    Shop.notes = []
+    with closing(cached(LRU)(make(Shop))) as lookup:
+        assert (list(Shop.notes), lookup(1), lookup(2), lookup(1)) == ([], [1], [2], [1])
+        assert lookup.__doc__ == Shop.__doc__
+    assert Shop.notes == ["open", "call", "call", "close"]
+
+
+@pytest.mark.parametrize("make", [lambda shop: shop, lambda shop: shop()], ids=["class", "object"])
+def test_an_async_object_is_opened_once_and_closed(make):
+    async def main():
+        async with aclosing(cached(LRU)(make(AsyncShop))) as lookup:
+            return await asyncio.gather(lookup(1), lookup(2), lookup(1))
+
+    Shop.notes = []
+    assert asyncio.run(main()) == [[1], [2], [1]]
+    assert Shop.notes == ["open", "call", "call", "close"]
+
+
+def test_a_sync_object_cannot_be_opened_async():
+    class Mixed(Shop):
+        async def open(self): ...
+
+    with pytest.raises(OptionError, match="its open is async"):
+        cached(LRU)(Mixed)
+
+
+def test_an_open_that_fails_is_tried_again():
+    class Slow(Shop):
+        def open(self):
+            super().open()
+            if len(self.notes) == 1:
+                raise ConnectionError("not yet")
+
+    Shop.notes = []
+    assert cached(LRU)(Slow)(1) == [1]
+    assert Shop.notes == ["open", "open", "call"]
+
+
+async def one_row(key): ...
+
+
+WRONG = {
+    "a dict for a key": (False, lambda key: {"id": 1}, "returned dict for a key"),
+    "a text for a key": (False, lambda key: "row", "returned str for a key"),
+    "a number for a key": (False, lambda key: 1, "returned int for a key"),
+    "a coroutine": (False, lambda key: one_row(key), "returned coroutine for a key"),
+    "a batch without order": (True, lambda keys: {key: [] for key in keys}, "returned dict, not a list"),
+    "no batch at all": (True, lambda keys: None, "returned NoneType, not a list"),
+    "a batch of dicts": (True, lambda keys: [{"id": 1}], "returned dict for a key"),
+    "a short batch": (True, lambda keys: [], "returned 0 lists for 1 keys"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_answer_that_is_no_list_of_rows_is_an_error(case):
+    batch, function, said = WRONG[case]
+    with pytest.raises(SourceError, match=said):
+        cached(LRU, batch=batch)(function)([1] if batch else 1)
+
+
+# ── batches, and how many at a time ──────────────────────────────────────────────────────────────────────
+
+
+def gathered(lookup: Any, keys: list[Any]) -> list[Any]:
+    async def main():
+        return await asyncio.gather(*map(lookup, keys))
+
+    return asyncio.run(main())
+
+
+def test_a_callers_own_keys_are_split():
+    source = Source()
+    lookup = cached(LookupConfig(batch_max_size=2), batch=True)(source.many)
+    assert lookup([1, 2, 3, 1]) == [ROWS[1], ROWS[2], [], ROWS[1]]
+    assert source.asked == [(1, 2), (3,)]
+
+
+LONG = LookupConfig(cache="LRU", batch_max_size=3, batch_max_delay="1 h")
+
+
+def test_coroutines_fill_a_call_together():
+    source = Source()
+
+    @cached(LONG, batch=True)
+    async def lookup(keys):
+        return source.many(keys)
+
+    assert gathered(lookup, [[1], [2, 1], [3]]) == [[ROWS[1]], [ROWS[2], ROWS[1]], [[]]]
+    assert source.asked == [(1, 2, 3)]
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_threads_fill_a_call_together(pooled):
+    source = Source()
+    lookup = cached(replace(LONG, async_=pooled), batch=True)(source.many)
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lookup, [[1], [2], [3]]))
+    assert answers == [[ROWS[1]], [ROWS[2]], [[]]]
+    assert [sorted(keys) for keys in source.asked] == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("make", [sync_many, pooled_many, async_many])
+def test_a_call_that_is_old_enough_does_not_wait_to_be_full(make):
+    lookup = make(Source(), LookupConfig(batch_max_size=3, batch_max_delay="1 ms"))
+    assert lookup(1) == ROWS[1]
+
+
+def test_no_more_coroutines_call_than_there_is_room_for():
+    calling, most = set(), []
+
+    @cached(LookupConfig(async_capacity=3))
+    async def lookup(key):
+        calling.add(key)
+        most.append(len(calling))
+        await asyncio.sleep(0)
+        calling.remove(key)
+        return [key]
+
+    assert gathered(lookup, list(range(20))) == [[key] for key in range(20)]
+    assert max(most) == 3
+
+
+def test_no_more_threads_call_than_there_is_room_for():
+    together = threading.Barrier(3)
+
+    @cached(LookupConfig(async_=True, async_capacity=3, batch_max_size=1), batch=True)
+    def lookup(keys):
+        together.wait(10)
+        return [[threading.current_thread().name, *keys] for _ in keys]
+
+    answers = lookup(list(range(9)))
+    assert [key for _, key in answers] == list(range(9))
+
+
+def test_a_call_sees_the_context_of_its_caller():
+    user = ContextVar("user", default="nobody")
+
+    @cached(LookupConfig(async_capacity=1))
+    async def lookup(key):
+        await asyncio.sleep(0)
+        return [user.get()]
+
+    async def as_user(name):
+        user.set(name)
+        return await lookup(name)
+
+    assert gathered(as_user, ["ann", "bob", "cem"]) == [["ann"], ["bob"], ["cem"]]
+
+
+# ── threads and event loops ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_many_event_loops_that_want_a_cold_key_make_one_call():
+    started, wanting, calls = threading.Barrier(50), threading.Semaphore(0), []
+
+    @cached(LRU)
+    async def lookup(key):
+        calls.append(key)
+        await asyncio.to_thread(lambda: [wanting.acquire(timeout=10) for _ in range(50)])
+        return [key]
+
+    async def want():
+        asked = asyncio.ensure_future(lookup(7))
+        await asyncio.sleep(0)
+        wanting.release()
+        return await asked
+
+    def run(_):
+        started.wait(10)
+        return asyncio.run(want())
+
+    with ThreadPoolExecutor(50) as pool:
+        assert list(pool.map(run, range(50))) == [[7]] * 50
+    assert calls == [7]
+    assert (lookup.metrics().misses, lookup.metrics().hits) == (1, 49)
+
+
+def test_a_call_whose_event_loop_ends_is_made_anew_by_who_waits():
+    calls, begun, joined = [], threading.Event(), threading.Event()
+
+    @cached(LRU)
+    async def lookup(key):
+        calls.append(threading.current_thread())
+        if len(calls) == 1:
+            begun.set()
+            await asyncio.Event().wait()
+        return [key]
+
+    async def leave_when_joined():
+        asked = asyncio.ensure_future(lookup(7))
+        await asyncio.to_thread(joined.wait, 10)
+        assert not asked.done()
+
+    async def join():
+        asked = asyncio.ensure_future(lookup(7))
+        await asyncio.sleep(0)
+        joined.set()
+        return await asked
+
+    with ThreadPoolExecutor(1) as pool:
+        leaving = pool.submit(asyncio.run, leave_when_joined())
+        begun.wait(10)
+        assert asyncio.run(join()) == [7]
+        leaving.result(10)
+    assert len(set(calls)) == 2
+
+
+def test_one_function_serves_one_event_loop_after_the_other():
+    lookup = async_one(Source(), LookupConfig())
+    assert [lookup(1), lookup(1)] == [ROWS[1]] * 2
+
+
+def test_an_event_loop_that_is_left_behind_does_not_keep_its_keys():
+    begun = []
+
+    @cached(LRU)
+    async def lookup(key):
+        begun.append(key)
+        await (asyncio.Event().wait() if len(begun) == 1 else asyncio.sleep(0))
+        return [key]
+
+    loop = asyncio.new_event_loop()
+    left = loop.create_task(lookup(7))
+    loop.run_until_complete(asyncio.sleep(0.0))
+    loop.close()
+    left._log_destroy_pending = False
+    assert asyncio.run(lookup(7)) == [7]
+
+
+def test_a_function_that_cancels_itself_fails_its_callers():
+    @cached(LRU)
+    async def lookup(key):
+        raise asyncio.CancelledError("by its client")
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(lookup(1))
+
+
+def test_closing_ends_what_is_under_way():
+    async def main():
+        @cached(LRU)
+        async def lookup(key):
+            await asyncio.Event().wait()
+
+        asked = asyncio.ensure_future(lookup(7))
+        await asyncio.sleep(0)
+        await lookup.close()
+        return await asyncio.gather(asked, return_exceptions=True)
+
+    assert [type(answer) for answer in asyncio.run(main())] == [asyncio.CancelledError]
+
+
+# ── what hangs ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_thread_that_hangs_is_given_up_and_its_place_is_free_again():
+    hangs, end = threading.Event(), threading.Event()
+
+    @cached(LookupConfig(cache="LRU", async_=True, async_capacity=1, timeout="20 ms"))
+    def lookup(key):
+        if not hangs.is_set():
+            hangs.set()
+            end.wait(10)
+        return [key]
+
+    with pytest.raises(LookupTimeout, match=r"within 0\.02 s"):
+        lookup(1)
+    assert (lookup(1), lookup(2), lookup.metrics().timeouts) == ([1], [2], 1)
+    end.set()
+    assert (lookup(1), lookup.metrics().calls) == ([1], 3)
+
+
+def test_who_waits_for_anothers_call_waits_no_longer_than_the_timeout():
+    begun, end = threading.Event(), threading.Event()
+
+    @cached(LookupConfig(cache="LRU", timeout="20 ms"))
+    def lookup(key):
+        begun.set()
+        end.wait(10)
+        return [key]
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(lookup, 1)
+        begun.wait(10)
+        with pytest.raises(LookupTimeout):
+            lookup(1)
+        end.set()
+        assert first.result(10) == [1]
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────
+
+NULL = LookupConfig(cache="LRU", max_retries=0, on_error="null", error_column="error")
+
+
+def test_null_stands_for_an_error_and_an_empty_list_for_a_miss(decorate):
+    lookup = decorate(Source(fails=1), NULL)
+    assert [lookup(9), lookup(9), lookup(9)] == [None, [], []]
+    assert (lookup.metrics().errors, lookup.metrics().failed_rows) == (1, 1)
+
+
+def test_in_a_batch_only_the_keys_of_the_call_that_failed_are_null():
+    lookup = cached(replace(NULL, batch_max_size=1), batch=True)(Source(fails=1).many)
+    assert lookup([1, 2, 1]) == [None, ROWS[2], None]
+
+
+def test_a_key_without_rows_is_asked_for_again(decorate):
+    source = Source()
+    lookup = decorate(source, replace(LRU, on_miss_max_attempts=2, on_miss_delay=0.001))
+    assert (lookup(9), lookup(1)) == ([], ROWS[1])
+    assert (lookup.metrics().miss_retries, len(source.asked)) == (2, 4)
+
+
+def test_a_source_that_fails_again_and_again_is_left_alone(decorate):
+    source, now = Source(fails=2), [0.0]
+    config = LookupConfig(max_retries=0, breaker_failures=2, breaker_delay=30)
+    lookup = decorate(source, config, clock=lambda: now[0])
+    for error in (ConnectionError, ConnectionError, LookupRefused):
+        with pytest.raises(error):
+            lookup(1)
+    now[0] = 31.0
+    assert (lookup(1), len(source.asked), lookup.metrics().refused) == (ROWS[1], 3, 1)
+
+
+def test_waits_as_long_as_the_source_says(decorate):
+    said = []
+    lookup = decorate(Source(fails=1), LRU, retry_after=lambda error: said.append(str(error)) or 0.001)
+    assert (lookup(1), set(said)) == (ROWS[1], {"down"})
+
+
+def test_calls_are_held_back_by_the_rate_limit(decorate):
+    lookup = decorate(Source(), LookupConfig(rate_limit=1_000))
+    assert [lookup(key) for key in (1, 1, 1)] == [ROWS[1]] * 3
+    assert lookup.metrics().throttled_seconds > 0
