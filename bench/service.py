@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 from array import array
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -67,11 +68,14 @@ class Service:
 
 
 class SyncClient:
-    """Asks and waits; each thread has a connection of its own."""
+    """Asks and waits; each thread has a connection of its own. Its copies are one in each process."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._local = threading.local()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _copied, (SyncClient, self.path)
 
     def one(self, key: int) -> list[Row]:
         """Return the rows of a key."""
@@ -106,12 +110,18 @@ def _received(connection: socket.socket, size: int) -> bytes:
 
 
 class AsyncClient:
-    """Asks and lets others work meanwhile, over one connection, on the loop of the first request."""
+    """Asks and lets others work meanwhile, over one connection, on the loop of the first request.
+
+    Its copies are one in each process, and another than itself.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._wire: _Wire | None = None
         self._connecting: asyncio.Future[tuple[Any, _Wire]] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _copied, (AsyncClient, self.path)
 
     async def one(self, key: int) -> list[Row]:
         """Return the rows of a key."""
@@ -129,6 +139,11 @@ class AsyncClient:
             self._connecting = asyncio.ensure_future(loop.create_unix_connection(_Wire, self.path))
         self._wire = (await asyncio.shield(self._connecting))[1]
         return self._wire
+
+
+@cache
+def _copied(kind: type[Any], path: str) -> Any:
+    return kind(path)
 
 
 class _Wire(asyncio.Protocol):
