@@ -41,7 +41,10 @@ from lookupcache.table import LookupTable
 BARE = "bare client"
 ONE_BY_ONE = "sync one by one"
 ASYNC = "async one by one"
+ASYNC_SMALL = "async, 100-row batches"
 ASYNC_BATCHED = "async batched"
+FULL = (ASYNC, ASYNC_SMALL, BARE)
+"""The ways that should keep as many calls in flight as they may."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +58,22 @@ class Taken:
 
 @dataclass(frozen=True)
 class Way:
-    """A kind of function under some options; ``share`` is how many keys it is given, of those asked for."""
+    """A kind of function under some options.
+
+    ``share`` is how many keys it is given, of those asked for, ``rows`` the most rows of an Arrow batch.
+    """
 
     name: str
     function: Callable[..., Any]
     options: dict[str, str]
     batch: bool = False
     share: float = 1.0
+    rows: int = 1_000_000
 
     def passes(self, keys: int, rows: int) -> tuple[Taken, Taken]:
         """Join batches of ``rows`` distinct keys twice: all cold, then all in the cache."""
         keys = max(int(keys * self.share), 20)
+        rows = min(rows, self.rows)
         lookup = self._lookup(keys)
         wanted = pa.array(np.random.default_rng(keys).permutation(keys))
         batches = [pa.record_batch({"id": wanted.slice(at, rows)}) for at in range(0, keys, rows)]
@@ -108,6 +116,7 @@ def ways(path: str, capacity: int) -> list[Way]:
         Way(ONE_BY_ONE, sync.one, {"lookup.async": "false"}, share=0.05),
         Way("threads", sync.one, in_flight),
         Way(ASYNC, coroutines.one, in_flight),
+        Way(ASYNC_SMALL, coroutines.one, in_flight, rows=100),
         Way("batched", sync.many, {"lookup.async": "false", **full}, batch=True),
         Way(ASYNC_BATCHED, coroutines.many, {**in_flight, **full}, batch=True, share=10),
     ]
@@ -188,10 +197,10 @@ def cold(setting: Setting) -> dict[str, Any]:
         "measured latency": latency,
         "ways": {name: _figures(pairs) for name, pairs in taken.items()},
         "of keys ÷ capacity × nominal latency": {
-            name: _median(pair[0].seconds for pair in taken[name]) / (least * setting.latency) for name in (ASYNC, BARE)
+            name: _median(pair[0].seconds for pair in taken[name]) / (least * setting.latency) for name in FULL
         },
         "of keys ÷ capacity × measured latency": {
-            name: _median(pair[0].seconds for pair in taken[name]) / (least * latency) for name in (ASYNC, BARE)
+            name: _median(pair[0].seconds for pair in taken[name]) / (least * latency) for name in FULL
         },
         "async batched ÷ async one by one": _rate(taken[ASYNC_BATCHED]) / _rate(taken[ASYNC]),
     }
@@ -316,7 +325,8 @@ def show(found: dict[str, Any], setting: Setting) -> None:
     say(
         f"a single call takes {cold['measured latency'] * 1e3:.3f} ms; keys ÷ capacity × latency, nominal and measured:"
     )
-    for name, wanted in ((ASYNC, " (wanted 1.15 at most)"), (BARE, "")):
+    for name in FULL:
+        wanted = "" if name == BARE else " (wanted 1.15 at most)"
         say(f"  {name}: {nominal[name]:.3f} ×{wanted}, {measured[name]:.3f} ×")
     say(f"async batched: {cold['async batched ÷ async one by one']:.1f} × async one by one (wanted 10)")
     for name, figures in found["calls of 100 ms"].items():

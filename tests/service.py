@@ -129,6 +129,10 @@ class Service:
         """Return how many requests are neither answered nor given up by their client."""
         return self._steer("open")
 
+    def most_open(self) -> int:
+        """Return how many requests were open at a time, at most."""
+        return self._steer("most_open")
+
     def wait_open(self, number: int, seconds: float = 10) -> None:
         """Wait until exactly so many requests are open; raises TimeoutError."""
         self._steer("wait", what="open", number=number, seconds=seconds)
@@ -176,6 +180,7 @@ class State:
     troubles: list[Trouble] = field(default_factory=list)
     came: list[dict[str, Any]] = field(default_factory=list)
     open: int = 0
+    most_open: int = 0
     held: set[socket.socket] = field(default_factory=set)
     releases: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -185,6 +190,7 @@ class State:
         with self.changed:
             self.came.append({"method": method, "path": path, "keys": keys, "at": time.monotonic()})
             self.open += 1
+            self.most_open = max(self.most_open, self.open)
             self.changed.notify_all()
             return self._next_trouble(), self.releases
 
@@ -249,12 +255,16 @@ class State:
 
     def _forget(self) -> None:
         self.came.clear()
+        self.most_open = self.open
 
     def _requests(self) -> list[dict[str, Any]]:
         return self.came
 
     def _open(self) -> int:
         return self.open
+
+    def _most_open(self) -> int:
+        return self.most_open
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -285,10 +295,8 @@ class Handler(BaseHTTPRequestHandler):
         trouble, self.releases = self.state.enter(self.command, self.path, keys)
         try:
             getattr(self, f"_{trouble.kind}")(rows, **trouble.how)
-            self.wfile.flush()
-        except ConnectionError:
-            self.close_connection = True
         finally:
+            # What was written leaves after this: whoever has an answer finds it counted.
             self.state.leave()
 
     def _none(self, rows: Any) -> None:

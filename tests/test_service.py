@@ -123,7 +123,7 @@ def test_what_hangs_answers_when_released(served, client):
         assert not waiting.done()
         served.release()
         assert waiting.result(10) == ROWS[1]
-    served.wait_open(0)
+    assert (served.open(), served.most_open()) == (0, 1)
 
 
 def test_a_client_that_goes_away_leaves_nothing_open(served, client):

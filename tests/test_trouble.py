@@ -77,9 +77,13 @@ def lookup_by(function: Callable[..., Any], options: dict[str, str], *, batch: b
     return lookup_of(Source(plan, table.connector))
 
 
+def runner_of(lookup: CachedLookup) -> Runner:
+    return Runner(lookup.source.plan, Layout(("id",), (0,)), lookup)
+
+
 def joined_by(lookup: CachedLookup) -> Look:
     """Return the join, which is given its keys in one batch."""
-    runner = Runner(lookup.source.plan, Layout(("id",), (0,)), lookup)
+    runner = runner_of(lookup)
 
     def names(*keys):
         [result] = runner.run([pa.record_batch({"id": pa.array(keys, pa.int64())})])
@@ -165,6 +169,51 @@ def test_a_call_that_hangs_is_in_nobodys_way(made, served):
         look(1)
     assert look(2) == ["bob"]
     assert look(1) == ["ann"]
+
+
+IN_FLIGHT = {**QUICK, "lookup.async": "true"}
+
+
+def ids(*keys: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": pa.array(keys, pa.int64())})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("capacity", [1, 2, 5])
+def test_a_join_reads_ahead_as_long_as_calls_may_go_out(served, kind, capacity):
+    served.hang()
+    options = {**IN_FLIGHT, "lookup.async.capacity": str(capacity)}
+    runner = runner_of(lookup_by(KINDS[kind](served.url), options, batch=kind.endswith("batch")))
+    with ThreadPoolExecutor(1) as pool:
+        joined = pool.submit(lambda: list(runner.run(ids(key) for key in (1, 2, 3, 9, 8))))
+        served.wait_open(capacity)
+        assert not joined.done()
+        served.heal()
+        served.release()
+        names = [name for batch in joined.result(10) for name in batch.column(1).to_pylist()]
+    assert names == ["ann", "bob", "cy", None, None]
+    assert served.most_open() == capacity
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_join_that_is_ended_early_leaves_nothing_open(served, kind):
+    def batches():
+        yield ids(1)
+        served.wait_came(1)
+        served.wait_open(0)
+        served.hang()
+        yield ids(2)
+        yield ids(3)
+
+    lookup = lookup_by(KINDS[kind](served.url), IN_FLIGHT, batch=kind.endswith("batch"))
+    joined = runner_of(lookup).run(batches())
+    assert next(joined).column(1).to_pylist() == ["ann"]
+    served.wait_open(1)
+    joined.close()
+    if kind.startswith("async"):
+        served.wait_open(0)
+    served.heal()
+    assert joined_by(lookup)(2, 3) == ["bob", "cy"]
 
 
 # ── failing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -282,6 +331,24 @@ def test_an_error_is_not_kept_as_a_miss(made, served, trouble):
         look(1, 9)
     served.heal()
     assert look(1, 9, 2) == ["ann", None, "bob"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("trouble", ["fail", "tear", "hang"])
+def test_a_marked_error_differs_from_a_miss(served, kind, trouble):
+    getattr(served, trouble)(times=1)
+    marked = {"lookup.on-error": "null", "lookup.error-column": "why", "lookup.timeout": "200 ms"}
+    batch = kind.endswith("batch")
+    runner = runner_of(lookup_by(KINDS[kind](served.url), {**ONCE, **marked}, batch=batch))
+    [result] = runner.run([pa.record_batch({"id": [1, 9]})])
+    names, errors = result.column(1).to_pylist(), result.column(2).to_pylist()
+    code = "LOOKUP_TIMEOUT" if trouble == "hang" else "LOOKUP_FAILED"
+    assert [error["code"] for error in errors if error] == [code] * (2 if batch else 1)
+    assert [name for name, error in zip(names, errors, strict=True) if error] == [None] * (2 if batch else 1)
+    assert all(error or name == right for name, error, right in zip(names, errors, ["ann", None], strict=True))
+    [result] = runner.run([pa.record_batch({"id": [1, 9]})])
+    assert result.column(1).to_pylist() == ["ann", None]
+    assert result.column(2).to_pylist() == [None, None]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
