@@ -291,6 +291,13 @@ def test_max_bytes_bounds_python_rows():
     assert 0 < lookup.metrics().cached_bytes <= 20 * 1024
 
 
+def gathered(lookup: Any, keys: list[Any]) -> list[Any]:
+    async def main():
+        return await asyncio.gather(*map(lookup, keys))
+
+    return asyncio.run(main())
+
+
 # ── kinds of function ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -325,6 +332,19 @@ class AsyncShop(Shop):
         return super().__call__(key)
 
 
+class SlowShop(Shop):
+    def open(self):
+        Shop.open(self)
+        if len(self.notes) == 1:
+            raise ConnectionError("not yet")
+
+
+class SlowAsyncShop(AsyncShop):
+    async def open(self):
+        await asyncio.sleep(0)
+        SlowShop.open(self)
+
+
 @pytest.mark.parametrize("make", [lambda shop: shop, lambda shop: shop()], ids=["class", "object"])
 def test_an_object_is_opened_once_and_closed(make):
     Shop.notes = []
@@ -354,15 +374,15 @@ def test_a_sync_object_cannot_be_opened_async():
 
 
 def test_an_open_that_fails_is_tried_again():
-    class Slow(Shop):
-        def open(self):
-            super().open()
-            if len(self.notes) == 1:
-                raise ConnectionError("not yet")
-
     Shop.notes = []
-    assert cached(LRU)(Slow)(1) == [1]
+    assert cached(LRU)(SlowShop)(1) == [1]
     assert Shop.notes == ["open", "open", "call"]
+
+
+def test_an_async_open_that_fails_is_tried_again():
+    Shop.notes = []
+    assert gathered(cached(LRU)(SlowAsyncShop), [1, 2]) == [[1], [2]]
+    assert Shop.notes == ["open", "open", "call", "call"]
 
 
 async def one_row(key): ...
@@ -388,13 +408,6 @@ def test_an_answer_that_is_no_list_of_rows_is_an_error(case):
 
 
 # ── batches, and how many at a time ──────────────────────────────────────────────────────────────────────
-
-
-def gathered(lookup: Any, keys: list[Any]) -> list[Any]:
-    async def main():
-        return await asyncio.gather(*map(lookup, keys))
-
-    return asyncio.run(main())
 
 
 def test_a_callers_own_keys_are_split():
@@ -583,18 +596,18 @@ def test_closing_ends_what_is_under_way():
 
 
 def test_a_thread_that_hangs_is_given_up_and_its_place_is_free_again():
-    hangs, end = threading.Event(), threading.Event()
+    hangs, end, ended = threading.Event(), threading.Event(), []
 
     @cached(LookupConfig(cache="LRU", async_=True, async_capacity=1, timeout="20 ms"))
     def lookup(key):
         if not hangs.is_set():
             hangs.set()
-            end.wait(10)
+            ended.append(end.wait(10))
         return [key]
 
     with pytest.raises(LookupTimeout, match=r"within 0\.02 s"):
         lookup(1)
-    assert (lookup(1), lookup(2), lookup.metrics().timeouts) == ([1], [2], 1)
+    assert (lookup(1), lookup(2), lookup.metrics().timeouts, ended) == ([1], [2], 1, [])
     end.set()
     assert (lookup(1), lookup.metrics().calls) == ([1], 3)
 
@@ -631,6 +644,14 @@ def test_null_stands_for_an_error_and_an_empty_list_for_a_miss(decorate):
 def test_in_a_batch_only_the_keys_of_the_call_that_failed_are_null():
     lookup = cached(replace(NULL, batch_max_size=1), batch=True)(Source(fails=1).many)
     assert lookup([1, 2, 1]) == [None, ROWS[2], None]
+
+
+def test_an_error_ends_a_batch_and_leaves_no_key_behind():
+    source = Source(fails=1)
+    lookup = cached(LookupConfig(max_retries=0, batch_max_size=1, timeout="1 s"), batch=True)(source.many)
+    with pytest.raises(ConnectionError):
+        lookup([1, 2])
+    assert (lookup([2]), source.asked) == ([ROWS[2]], [(1,), (2,)])
 
 
 def test_a_key_without_rows_is_asked_for_again(decorate):
