@@ -158,7 +158,7 @@ class Coroutines(Dispatcher):
         self._open = opened
         self._close = closed
         self._opening: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._lanes: dict[asyncio.Task[None], Flight | None] = {}
 
     def close(self) -> None:
@@ -176,7 +176,9 @@ class Coroutines(Dispatcher):
             await self._end_lanes(flight)
             self._landed.put(flight)
 
-        self._ending = event_loop().create_task(end())
+        task = event_loop().create_task(end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def _end_lanes(self, flight: Flight) -> None:
         """Cancel the lanes that serve a flight; one that does not heed it is not waited for."""

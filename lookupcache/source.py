@@ -22,7 +22,7 @@ import pyarrow as pa
 from lookupcache.answers import Fetched, Numbers, Reader
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector, hide_userinfo
-from lookupcache.errors import LookupCacheError, LookupFailed, LookupTimeout, SourceTrouble
+from lookupcache.errors import LookupCacheError, LookupFailed, LookupRefused, LookupTimeout, SourceTrouble
 from lookupcache.flight import Coroutines, Dispatcher, Threads, run_async
 from lookupcache.function import FunctionConnector
 from lookupcache.guard import GaveUp, Guard
@@ -127,7 +127,7 @@ class Source:
             connector.open()
 
     async def _open_async(self) -> None:
-        await self.guard.connect(lambda: _awaited(self.connector.open))
+        await self.guard.within(self.guard.connect(lambda: _awaited(self.connector.open)))
 
     async def _close_async(self) -> None:
         await _awaited(self.connector.close)
@@ -144,8 +144,8 @@ class Source:
     def _trouble(self, error: BaseException, keys: int) -> SourceTrouble:
         """Name what a call failed with, without its secrets."""
         cause, attempts = (error.error, error.attempts) if isinstance(error, GaveUp) else (error, 1)
-        if isinstance(cause, LookupTimeout):
-            return _caused(LookupTimeout(f"Table {self.plan.table!r}: {cause.fact}", hint=cause.hint), cause)
+        if isinstance(cause, LookupTimeout | LookupRefused):
+            return _caused(type(cause)(f"Table {self.plan.table!r}: {cause.fact}", hint=cause.hint), cause)
         if isinstance(cause, SourceTrouble):
             return cause
         if isinstance(cause, LookupCacheError):
