@@ -199,12 +199,11 @@ def test_a_join_reads_ahead_as_long_as_calls_may_go_out(served, kind, capacity):
 def test_a_join_that_is_ended_early_leaves_nothing_open(served, kind):
     def batches():
         yield ids(1)
-        served.wait_came(1)
-        served.wait_open(0)
-        served.hang()
+        served.wait_open(1)
+        served.release()
         yield ids(2)
-        yield ids(3)
 
+    served.hang()
     lookup = lookup_by(KINDS[kind](served.url), IN_FLIGHT, batch=kind.endswith("batch"))
     joined = runner_of(lookup).run(batches())
     assert next(joined).column(1).to_pylist() == ["ann"]
