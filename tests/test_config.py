@@ -10,12 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lookupcache.config import LookupConfig, parse_bytes, parse_duration, split_options
+from lookupcache.config import LookupConfig, split_options
 from lookupcache.errors import OptionError
+from lookupcache.values import parse_bytes, parse_duration
 
 FIELDS = {field.metadata["key"]: field for field in dataclasses.fields(LookupConfig)}
 LRU = {"lookup.cache": "LRU"}
 ALL = {"lookup.cache": "ALL"}
+HOURLY = {**ALL, "lookup.cache.reload-interval": "1 h"}
+TEN_MINUTES = {"lookup.cache": "TTL", "lookup.cache.expire-after-write": "10 min"}
+NULL = {"lookup.on-error": "null", "lookup.error-column": "e"}
+LETTERS = {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": "letters"}
 
 # For each option: what else it needs, values with what they mean, values that are refused.
 OPTIONS = {
@@ -26,16 +31,42 @@ OPTIONS = {
     "lookup.cache.expire-after-access": (LRU, [("1h", 3600.0)], ["soon"]),
     "lookup.cache.missing-key": (LRU, [("FALSE", False), (True, True)], ["yes", "1"]),
     "lookup.cache.missing-key.expire-after-write": (LRU, [("5 s", 5.0)], ["x"]),
+    "lookup.cache.jitter": (LRU, [("0.25", 0.25), (1, 1.0)], ["1.1", "-0.1", "some"]),
+    "lookup.cache.refresh-after-write": (TEN_MINUTES, [("9 min", 540.0)], ["early", -1]),
+    "lookup.cache.stale-if-error": (TEN_MINUTES, [("1 h", 3600.0)], ["old", True]),
     "lookup.cache.reload-interval": (ALL, [("1 day", 86400.0)], ["daily"]),
+    "lookup.cache.reload-mode": (HOURLY, [("FIXED_RATE", "fixed-rate"), ("fixed-delay", "fixed-delay")], ["fixed"]),
+    "lookup.cache.reload-at": (
+        ALL,
+        [("03:00", "03:00:00"), ("03:00:30Z", "03:00:30+00:00"), ("23:59 +05:30", "23:59:00+05:30")],
+        ["3", "24:00", "03:60", "03:00 Europe/Paris", "2020-01-01T03:00", "", 3],
+    ),
+    "lookup.cache.reload-allow-empty": (HOURLY, [("true", True)], ["maybe"]),
     "lookup.async": ({}, [("true", True), ("false", False)], ["maybe"]),
     "lookup.async.capacity": ({}, [("7", 7)], ["0"]),
+    "lookup.async.output-mode": ({}, [("ALLOW_UNORDERED", "allow-unordered"), ("ordered", "ordered")], ["random"]),
     "lookup.timeout": ({}, [(timedelta(minutes=1), 60.0)], [timedelta(seconds=-1), True]),
     "lookup.batch.max-size": ({}, [("1000", 1000)], ["0"]),
+    "lookup.batch.max-delay": ({}, [("20 ms", 0.02), (0, 0.0)], ["later", float("nan"), float("inf")]),
+    "lookup.rate-limit": ({}, [("50", 50.0), (0.5, 0.5)], ["0", "-1", "inf", "nan", "50/s", True]),
     "lookup.max-retries": ({}, [("0", 0), (5, 5)], ["-1", "few"]),
-    "lookup.retry.strategy": ({}, [("Fixed-Delay", "fixed-delay")], ["linear"]),
+    "lookup.retry.on": (
+        {},
+        [("OSError", "OSError"), ("TimeoutError,aiohttp.ClientError", "TimeoutError, aiohttp.ClientError"), ("*", "*")],
+        ["", "OSError,", "not a name", "a..b", 5],
+    ),
+    "lookup.retry.strategy": ({}, [("Fixed-Delay", "fixed-delay"), ("FIXED_DELAY", "fixed-delay")], ["linear"]),
     "lookup.retry.delay": ({}, [("250ms", 0.25)], ["250 us"]),
     "lookup.retry.max-delay": ({}, [("1 min", 60.0)], ["x"]),
     "lookup.retry.jitter": ({}, [("0", 0.0), ("0.5", 0.5), (1, 1.0)], ["2", "-0.1", "nan", "half"]),
+    "lookup.retry.on-miss.max-attempts": ({}, [("3", 3), (0, 0)], ["-1", "often"]),
+    "lookup.retry.on-miss.delay": ({}, [("2 s", 2.0)], ["soon"]),
+    "lookup.on-error": ({}, [("FAIL", "fail")], ["ignore"]),
+    "lookup.error-column": ({"lookup.on-error": "null"}, [(" problem ", "problem")], [" ", 5]),
+    "lookup.dead-letter.path": ({"lookup.on-error": "dead-letter"}, [("s3://bucket/x", "s3://bucket/x")], [""]),
+    "lookup.breaker.failures": ({}, [("5", 5)], ["0", "many"]),
+    "lookup.breaker.delay": ({}, [("1 min", 60.0)], ["a while"]),
+    "lookup.age-column": ({}, [("age", "age")], [""]),
     "lookup.shuffle": ({}, [("true", True)], ["2"]),
     "lookup.metrics": ({}, [("OBSERVE", "observe")], ["loud"]),
 }
@@ -68,6 +99,41 @@ def test_an_option_takes_its_values_and_refuses_others(key):
             {**LRU, "lookup.cache.missing-key": "false", "lookup.cache.missing-key.expire-after-write": "5 s"},
             ["lookup.cache.missing-key.expire-after-write", "'lookup.cache.missing-key' = 'false'"],
         ),
+        ({**ALL, "lookup.cache.jitter": "0.1"}, ["lookup.cache.jitter", "'lookup.cache' = 'ALL'"]),
+        ({"lookup.cache.refresh-after-write": "1 s"}, ["lookup.cache.refresh-after-write", "'lookup.cache' = 'NONE'"]),
+        (
+            {**TEN_MINUTES, "lookup.cache.refresh-after-write": "10 min"},
+            ["lookup.cache.refresh-after-write", "lookup.cache.expire-after-write"],
+        ),
+        (
+            {**TEN_MINUTES, "lookup.cache.stale-if-error": "10 min"},
+            ["lookup.cache.stale-if-error", "lookup.cache.expire-after-write"],
+        ),
+        (
+            {**LRU, "lookup.cache.stale-if-error": "1 h"},
+            ["lookup.cache.stale-if-error", "lookup.cache.expire-after-write"],
+        ),
+        ({"lookup.cache.reload-at": "03:00"}, ["lookup.cache.reload-at", "'lookup.cache' = 'NONE'"]),
+        ({**LRU, "lookup.cache.reload-mode": "fixed-rate"}, ["lookup.cache.reload-mode", "'lookup.cache' = 'LRU'"]),
+        (
+            {**HOURLY, "lookup.cache.reload-at": "03:00"},
+            ["'lookup.cache.reload-interval'", "'lookup.cache.reload-at'"],
+        ),
+        ({**ALL, "lookup.cache.reload-allow-empty": "true"}, ["lookup.cache.reload-allow-empty", "reload-interval"]),
+        (
+            {**ALL, "lookup.cache.reload-at": "03:00", "lookup.cache.reload-mode": "fixed-rate"},
+            ["lookup.cache.reload-mode", "lookup.cache.reload-interval"],
+        ),
+        (
+            {**ALL, "lookup.retry.on-miss.max-attempts": "2"},
+            ["lookup.retry.on-miss.max-attempts", "'lookup.cache' = 'ALL'"],
+        ),
+        ({"lookup.on-error": "null"}, ["'lookup.on-error' = 'null'", "lookup.error-column"]),
+        ({"lookup.on-error": "dead-letter"}, ["'lookup.on-error' = 'dead-letter'", "lookup.dead-letter.path"]),
+        ({"lookup.error-column": "e"}, ["lookup.error-column", "'lookup.on-error' = 'fail'"]),
+        ({**LETTERS, "lookup.error-column": "e"}, ["lookup.error-column", "'lookup.on-error' = 'dead-letter'"]),
+        ({**NULL, "lookup.dead-letter.path": "x"}, ["lookup.dead-letter.path", "'lookup.on-error' = 'null'"]),
+        ({**NULL, "lookup.age-column": "e"}, ["lookup.age-column", "lookup.error-column"]),
         ({"lookup.retry.delay": "20 s"}, ["lookup.retry.max-delay", "lookup.retry.delay"]),
         (
             {"lookup.partial-cache.max-rows": "5", "lookup.cache.max-rows": "6"},
@@ -107,6 +173,23 @@ def test_contradictions_name_both_options(options, named):
             },
             {"cache": "ALL", "reload_interval": 3600},
         ),
+        (
+            {
+                "lookup.cache": "full",
+                "lookup.full-cache.periodic-reload.interval": "1 h",
+                "lookup.full-cache.periodic-reload.schedule-mode": "FIXED_RATE",
+            },
+            {"cache": "ALL", "reload_interval": 3600, "reload_mode": "fixed-rate"},
+        ),
+        (
+            {
+                "lookup.cache": "FULL",
+                "lookup.full-cache.reload-strategy": "timed",
+                "lookup.full-cache.timed-reload.iso-time": "10:15+07:00",
+                "lookup.full-cache.timed-reload.interval-in-days": "1",
+            },
+            {"cache": "ALL", "reload_at": "10:15+07:00"},
+        ),
     ],
 )
 def test_a_flink_table_moves_over_unchanged(flink, ours):
@@ -116,8 +199,29 @@ def test_a_flink_table_moves_over_unchanged(flink, ours):
 def test_an_unknown_option_is_refused_with_the_nearest_known_one():
     with pytest.raises(OptionError, match=r"'lookup\.cache\.max-row'(?s:.*)'lookup\.cache\.max-rows'"):
         LookupConfig.from_options({"lookup.cache.max-row": "5"})
-    with pytest.raises(OptionError, match=r"reload-strategy"):
-        LookupConfig.from_options({"lookup.cache": "FULL", "lookup.full-cache.reload-strategy": "TIMED"})
+    with pytest.raises(OptionError, match=r"There is no option 'lookup\.cache\.ttl'"):
+        LookupConfig.from_options({"lookup.cache.max-rows": "5", "lookup.cache.ttl": "1 min"})
+
+
+@pytest.mark.parametrize(
+    ("flink", "named"),
+    [
+        ({"reload-strategy": "HOURLY"}, ["lookup.full-cache.reload-strategy", "HOURLY", "PERIODIC, TIMED"]),
+        (
+            {"reload-strategy": "TIMED"},
+            ["lookup.full-cache.reload-strategy", "lookup.full-cache.timed-reload.iso-time"],
+        ),
+        ({"reload-strategy": "PERIODIC"}, ["reload-strategy", "lookup.full-cache.periodic-reload.interval"]),
+        (
+            {"timed-reload.iso-time": "10:15", "timed-reload.interval-in-days": "7"},
+            ["lookup.full-cache.timed-reload.interval-in-days", "'7'", "lookup.cache.reload-interval"],
+        ),
+    ],
+)
+def test_what_flink_has_and_we_have_not_is_refused_under_flinks_name(flink, named):
+    with pytest.raises(OptionError) as raised:
+        LookupConfig.from_options({**ALL, **{f"lookup.full-cache.{key}": value for key, value in flink.items()}})
+    assert [word for word in named if word not in str(raised.value)] == []
 
 
 def test_an_lru_without_any_limit_gets_one():
@@ -133,8 +237,13 @@ CONFIGS = st.builds(
     expire_after_write=st.none() | st.floats(0, 1e9),
     missing_key=st.booleans(),
     async_=st.none() | st.booleans(),
+    output_mode=st.sampled_from(["ordered", "allow-unordered"]),
+    rate_limit=st.none() | st.floats(0, 1e9, exclude_min=True),
+    retry_on=st.none() | st.just("OSError, aiohttp.ClientError"),
     retry_strategy=st.sampled_from(["exponential", "fixed-delay"]),
     retry_jitter=st.floats(0, 1),
+    on_miss_max_attempts=st.integers(0, 10),
+    age_column=st.none() | st.text(min_size=1).filter(str.strip),
     shuffle=st.booleans(),
     metrics=st.sampled_from(["auto", "off"]),
 )

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 # One line per storey, the lowest first: a room imports from the lines above its own and from its own line.
 STOREYS = """
     errors
-    java schema values
+    java schema values flink contradictions
     config
     expr
     plan

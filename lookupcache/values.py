@@ -1,0 +1,167 @@
+"""What the text of an option means: durations, sizes, numbers, names, times of day.
+
+Each parser takes what a person or a program may write, and raises ValueError with what it would have taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable
+from datetime import time, timedelta
+from typing import Any, get_args
+
+_SECONDS = {
+    "ms": 0.001, "milli": 0.001, "millis": 0.001, "millisecond": 0.001, "milliseconds": 0.001,
+    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0,
+    "m": 60.0, "min": 60.0, "mins": 60.0, "minute": 60.0, "minutes": 60.0,
+    "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
+    "d": 86400.0, "day": 86400.0, "days": 86400.0,
+}  # fmt: skip
+_BYTES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
+_TIME_OF_DAY = re.compile(r"\s*\d{2}:\d{2}(:\d{2})?\s*(Z|[+-]\d{2}:\d{2})?\s*")
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_duration(value: Any) -> float:
+    """Return seconds; accepts ``"10 min"``, ``"5ms"``, a timedelta, or a number of seconds.
+
+    >>> parse_duration("10 min"), parse_duration("250ms"), parse_duration(timedelta(hours=1))
+    (600.0, 0.25, 3600.0)
+    """
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return float(value)
+    number, unit = _quantity(value, "a duration such as '10 min', '5 s' or '100 ms'")
+    if unit.lower() not in _SECONDS:
+        raise ValueError("a duration such as '10 min', '5 s' or '100 ms' (units: ms, s, min, h, d)")
+    return number * _SECONDS[unit.lower()]
+
+
+def parse_bytes(value: Any) -> int:
+    """Return bytes; accepts ``"64 mb"``, ``"1gb"``, or a number of bytes (units are powers of 1,024).
+
+    >>> parse_bytes("64 mb")
+    67108864
+    """
+    number, unit = _quantity(str(value), "a size such as '64 mb'")
+    if unit.lower() not in _BYTES:
+        raise ValueError("a size such as '64 mb' (units: b, kb, mb, gb)")
+    return _at_least_one(int(number * _BYTES[unit.lower()]))
+
+
+def parse_bool(value: Any) -> bool:
+    """Return true or false, in any case."""
+    spelled = {"true": True, "false": False}.get(str(value).strip().lower())
+    if spelled is None:
+        raise ValueError("true or false")
+    return spelled
+
+
+def parse_count(value: Any) -> int:
+    """Return a whole number, 1 or more."""
+    try:
+        return _at_least_one(int(str(value)))
+    except ValueError:
+        raise ValueError("a whole number, 1 or more") from None
+
+
+def parse_times(value: Any) -> int:
+    """Return how often something is to be done, which may be never: a whole number, 0 or more."""
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise ValueError("a whole number, 0 or more")
+    return number
+
+
+def parse_fraction(value: Any) -> float:
+    """Return a number from 0 to 1."""
+    number = _number(value)
+    if not 0 <= number <= 1:
+        raise ValueError("a number from 0 to 1")
+    return number
+
+
+def parse_rate(value: Any) -> float:
+    """Return a number above 0."""
+    number = _number(value)
+    if not 0 < number < math.inf or isinstance(value, bool):
+        raise ValueError("a number above 0, such as '50' or '0.5'")
+    return number
+
+
+def parse_time_of_day(value: Any) -> str:
+    """Return a time of day as ISO 8601 has it; accepts ``"03:00"``, ``"03:00:30Z"`` or ``"03:00+02:00"``.
+
+    >>> parse_time_of_day(" 03:00Z")
+    '03:00:00+00:00'
+    """
+    if isinstance(value, str) and _TIME_OF_DAY.fullmatch(value):
+        with contextlib.suppress(ValueError):
+            return time.fromisoformat(value.replace(" ", "")).isoformat()
+    raise ValueError("a time of day such as '03:00', '03:00Z' or '03:00+02:00'")
+
+
+def parse_name(value: Any) -> str:
+    """Return a text that is not empty, without the blanks around it."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a name")
+    return value.strip()
+
+
+def parse_class_names(value: Any) -> str:
+    """Return names of classes, or ``*``, with commas and single blanks between.
+
+    >>> parse_class_names("TimeoutError,aiohttp.ClientError")
+    'TimeoutError, aiohttp.ClientError'
+    """
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else []
+    if not names or not all(name == "*" or all(part.isidentifier() for part in name.split(".")) for name in names):
+        raise ValueError("names of exception classes with commas between, such as 'TimeoutError, aiohttp.ClientError'")
+    return ", ".join(names)
+
+
+def one_of(choices: Any, case: Callable[[str], str]) -> Callable[[Any], Any]:
+    """Return a parser for the words of a ``Literal``, which ``case`` spells as they stand there."""
+    names = get_args(choices)
+
+    def parse(value: Any) -> Any:
+        if case(str(value)) not in names:
+            raise ValueError(f"one of {', '.join(names)}")
+        return case(str(value))
+
+    return parse
+
+
+def dashed(text: str) -> str:
+    """Return a word as our options spell it.
+
+    >>> dashed("FIXED_DELAY")
+    'fixed-delay'
+    """
+    return text.lower().replace("_", "-")
+
+
+def _quantity(value: Any, wanted: str) -> tuple[float, str]:
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(wanted)
+    return float(match[1]), match[2]
+
+
+def _at_least_one(value: int) -> int:
+    if value < 1:
+        raise ValueError("1 or more")
+    return value
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
