@@ -142,6 +142,8 @@ class _Lookup:
         self.cache = RowCache(Limits.of(config))
         self.batches = Batches(one or config.batch_max_size or math.inf, config.batch_max_delay or 0.0)
         self._calls: dict[Key, Call] = {}
+        # One count for three: threads that want hot keys should not wait long for the lock.
+        self._plain_hits = 0
         self._lock = threading.Lock()
 
     def metrics(self) -> LookupMetrics:
@@ -150,7 +152,8 @@ class _Lookup:
             cache = self.cache
             held = {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
             gone = {"evictions": cache.evictions, "expirations": cache.expirations}
-            return LookupMetrics.of({**self.tally, **held, **gone})
+            seen = {name: self.tally[name] + self._plain_hits for name in ("rows", "keys", "hits")}
+            return LookupMetrics.of({**self.tally, **seen, **held, **gone})
 
     def invalidate(self, *keys: Key) -> None:
         """Forget these keys, and what is being fetched for them; a key of several columns is a tuple."""
@@ -186,13 +189,10 @@ class _Lookup:
         now = self.clock()
         with self._lock:
             entry = self.cache.find(key, now)
-            if entry is None or now >= entry.refresh_at:
+            if entry is None or (now >= entry.refresh_at and self._under_way(key) is None):
                 return None
-            tally = self.tally
-            tally["rows"] += 1
-            tally["keys"] += 1
-            tally["hits"] += 1
-            return list(entry.rows)
+            self._plain_hits += 1
+        return list(entry.rows)
 
     def _want(self, keys: Sequence[Key]) -> _Wanted:
         wanted, distinct = _Wanted(), dict.fromkeys(keys)
@@ -465,22 +465,27 @@ class _AsyncLookup(_Lookup):
         """Make calls as far as there is room, in the order and the contexts in which they were opened."""
         while lanes.queue and len(lanes.busy) < self.config.async_capacity:
             call, context = lanes.queue.popleft()
-            task = asyncio.get_running_loop().create_task(self._carry(call), context=context)
+            task = asyncio.get_running_loop().create_task(self._carry_in(lanes, call), context=context)
             lanes.busy[task] = call
-            task.add_done_callback(partial(self._carried, lanes))
+            task.add_done_callback(partial(self._ended, lanes))
 
-    def _carried(self, lanes: _Lanes, task: asyncio.Task[None]) -> None:
-        """Go on with the next call; a task that was cancelled, maybe before its first step, leaves its call undone.
-
-        Whoever cancels tasks of ours is ending the event loop: no others are started, and the calls are given up.
-        """
-        undone = [lanes.busy.pop(task)]
-        if task.cancelled():
-            undone += [call for call, _ in lanes.queue]
-            lanes.queue.clear()
-        for call in undone:
-            self._failed(call, None)
+    async def _carry_in(self, lanes: _Lanes, call: Call) -> None:
+        """Make a call, and see that the next is made: by this task, which ends before the loop does, or with it."""
+        await self._carry(call)
+        this: Any = asyncio.current_task()
+        del lanes.busy[this]
         self._staff(lanes)
+
+    def _ended(self, lanes: _Lanes, task: asyncio.Task[None]) -> None:
+        """Give up the call of a task that was cancelled, maybe before its first step, and those that wait for room.
+
+        Whoever cancels tasks of ours is ending the event loop.
+        """
+        if task in lanes.busy:
+            undone = [lanes.busy.pop(task), *(call for call, _ in lanes.queue)]
+            lanes.queue.clear()
+            for call in undone:
+                self._failed(call, None)
 
     async def _carry(self, call: Call) -> None:
         started = time.perf_counter()

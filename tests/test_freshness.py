@@ -233,7 +233,7 @@ def test_a_refresh_that_hangs_is_given_up():
     while lookup(1) == ["old"]:
         begun.wait(10)
     end.set()
-    assert lookup.metrics().timeouts == 1
+    assert lookup.metrics().timeouts >= 1
 
 
 # ── any course of events ─────────────────────────────────────────────────────────────────────────────────
@@ -354,7 +354,8 @@ def test_whatever_fails_hangs_or_is_cancelled_an_error_is_never_a_miss(batch, wa
                 task.cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    errors = {COMES[come] for come in course}
+    # A machine that is busy may let the time pass though nothing hangs.
+    errors = {LookupTimeout, *(COMES[come] for come in course)}
     for answer, (key, cancelled) in zip(asyncio.run(main()), wants, strict=True):
         if answer != ([[key, "row"]] if batch else [key, "row"]):
             assert type(answer) in errors or (cancelled and type(answer) is asyncio.CancelledError)
