@@ -143,7 +143,8 @@ class Dispatcher:
 class Coroutines(Dispatcher):
     """Makes calls on the event loop of the worker, with one connector.
 
-    ``ask`` answers a call; it is cancelled when its flight is.
+    ``ask`` answers a call; it is cancelled when its flight is, and after ``timeout`` seconds, when the answer is
+    what ``timed_out`` returns.
     """
 
     def __init__(
@@ -152,14 +153,20 @@ class Coroutines(Dispatcher):
         ask: Callable[[Any], Awaitable[Any]],
         opened: Callable[[], Awaitable[None]],
         closed: Callable[[], Awaitable[None]],
+        timeout: float,
+        timed_out: Callable[[], Exception],
     ) -> None:
         super().__init__(most)
+        self._timeout = timeout
+        self._timed_out = timed_out
         self._ask = ask
         self._open = opened
         self._close = closed
         self._opening: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        self._lanes: dict[asyncio.Task[None], Flight | None] = {}
+        self._lanes: dict[asyncio.Task[None], _Job | None] = {}
+        self._overdue: deque[_Job] = deque()
+        self._watch: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
         """Cancel all that is under way, and disconnect."""
@@ -182,14 +189,14 @@ class Coroutines(Dispatcher):
 
     async def _end_lanes(self, flight: Flight) -> None:
         """Cancel the lanes that serve a flight; one that does not heed it is not waited for."""
-        lanes = [lane for lane, its in self._lanes.items() if its is flight]
+        lanes = [lane for lane, job in self._lanes.items() if job is not None and job.flight is flight]
         for lane in lanes:
             lane.cancel()
         if lanes:
             await asyncio.wait(lanes, timeout=_PATIENCE)
 
     async def _closed(self) -> None:
-        for flight in {flight for flight in self._lanes.values() if flight is not None}:
+        for flight in {job.flight for job in self._lanes.values() if job is not None}:
             await self._end_lanes(flight)
         if self._opening is not None:
             self._opening = None
@@ -215,18 +222,46 @@ class Coroutines(Dispatcher):
             flight, number = self._queue.popleft()
             if flight.over:
                 continue
-            self._lanes[lane] = flight
+            self._lanes[lane] = job = _Job(lane, flight, event_loop().time() + self._timeout)
+            self._expect(job)
             try:
                 await self._ensure_open()
                 answer = await self._ask(flight.calls[number])
             except asyncio.CancelledError as error:
-                if flight.over or lane.cancelling():
+                if not job.late and (flight.over or lane.cancelling()):
                     raise
-                answer = error
+                answer = self._given_up(lane) if job.late else error
             except Exception as error:
                 answer = error
             self._lanes[lane] = None
+            job.lane = None
             self._answered(flight, number, answer)
+
+    def _given_up(self, lane: asyncio.Task[None]) -> Exception:
+        """Return the answer of a call that took too long; a connection that hangs is not waited for any more."""
+        lane.uncancel()
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+            self._opening = None
+        return self._timed_out()
+
+    def _expect(self, job: _Job) -> None:
+        """Watch over a call. All have the same time, so the one that began first is overdue first."""
+        if len(self._overdue) > 4 * self.most:
+            self._overdue = deque(job for job in self._overdue if job.lane is not None)
+        self._overdue.append(job)
+        if self._watch is None:
+            self._watch = event_loop().call_at(job.overdue, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        """Cancel the calls that are overdue, then watch over the next."""
+        now = event_loop().time()
+        while self._overdue and (self._overdue[0].lane is None or self._overdue[0].overdue <= now):
+            job = self._overdue.popleft()
+            if job.lane is not None:
+                job.late = True
+                job.lane.cancel()
+        self._watch = event_loop().call_at(self._overdue[0].overdue, self._end_overdue) if self._overdue else None
 
     async def _ensure_open(self) -> None:
         """Open the connector once; after a failure, the next call tries again."""
@@ -234,6 +269,16 @@ class Coroutines(Dispatcher):
             self._opening = asyncio.ensure_future(self._open())
         if not self._opening.done() or self._opening.exception() is not None:
             await asyncio.shield(self._opening)
+
+
+@dataclass(eq=False)
+class _Job:
+    """A call that a coroutine is busy with, until when it may be, and whether it took longer."""
+
+    lane: asyncio.Task[None] | None
+    flight: Flight
+    overdue: float
+    late: bool = False
 
 
 @dataclass(eq=False)

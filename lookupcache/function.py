@@ -116,14 +116,21 @@ class FunctionConnector(Connector):
                 f"The function of table {request.table!r} returned {len(answers)} lists for {len(arguments)} keys.",
                 hint="Return one list of rows per key, in the order of the keys.",
             )
-        rows = [
-            self._row(request, self._tuple(key), row)
-            for key, answer in zip(arguments, answers, strict=True)
-            for row in answer or ()
-        ]
+        columns = self._columns(request, arguments, answers)
         wanted = [self.schema.field(name) for name in dict.fromkeys((*request.fields, *request.constants))]
-        columns = {field.name: _column(request, field, [row.get(field.name) for row in rows]) for field in wanted}
-        return pa.table(columns)
+        return pa.table({field.name: _column(request, field, columns[field.name]) for field in wanted})
+
+    def _columns(
+        self, request: LookupRequest, arguments: Sequence[Any], answers: Sequence[Iterable[Any] | None]
+    ) -> dict[str, Sequence[Any]]:
+        """Turn rows into columns; rows that are all plain tuples, the usual ones, without looking at each."""
+        rows = [row for answer in answers for row in answer or ()]
+        names = self.schema.names
+        if set(map(type, rows)) == {tuple} and set(map(len, rows)) == {len(names)}:
+            return dict(zip(names, zip(*rows, strict=True), strict=True))
+        keys = [self._tuple(key) for key, answer in zip(arguments, answers, strict=True) for _ in answer or ()]
+        dicts = [self._row(request, key, row) for key, row in zip(keys, rows, strict=True)]
+        return {name: [row.get(name) for row in dicts] for name in names}
 
     def _row(self, request: LookupRequest, key: tuple[Any, ...], row: Any) -> dict[str, Any]:
         if isinstance(row, Mapping):

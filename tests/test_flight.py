@@ -39,7 +39,7 @@ def threads(most=4, timeout=60.0, counts=None) -> Threads:
     return Threads(most, lambda source, call: call(), opened, timeout, lambda: LookupTimeout("too slow"))
 
 
-def coroutines(most=4, counts=None) -> Coroutines:
+def coroutines(most=4, timeout=60.0, counts=None) -> Coroutines:
     source = Source(counts)
 
     async def ask(call):
@@ -51,7 +51,7 @@ def coroutines(most=4, counts=None) -> Coroutines:
     async def closed():
         source.close()
 
-    return Coroutines(most, ask, opened, closed)
+    return Coroutines(most, ask, opened, closed, timeout, lambda: LookupTimeout("too slow"))
 
 
 MAKES = {"threads": threads, "coroutines": coroutines}
@@ -251,6 +251,44 @@ def test_an_error_cancels_the_calls_that_fall_with_it_before_the_flight_lands():
     dispatcher.close()
 
 
+def test_calls_that_hang_are_cancelled_when_they_are_overdue_and_their_places_are_free_again():
+    counts: Counter = Counter()
+    dispatcher = coroutines(most=2, timeout=0.02)
+    dispatcher.start(Flight([hanging(counts), lambda: 1, hanging(counts), lambda: 2]))
+    [flight] = dispatcher.landed(wait=True)
+    assert [type(answer) for answer in flight.answers] == [LookupTimeout, int, LookupTimeout, int]
+    assert counts == {"began": 2, "ended": 2}
+    dispatcher.close()
+
+
+def test_a_connection_that_hangs_is_overdue_too():
+    hangs = iter([True, False])
+
+    async def opened():
+        if next(hangs):
+            await asyncio.Event().wait()
+
+    async def ask(call):
+        return call
+
+    async def closed():
+        pass
+
+    dispatcher = Coroutines(1, ask, opened, closed, 0.02, lambda: LookupTimeout("too slow"))
+    dispatcher.start(Flight([1, 2]))
+    [flight] = dispatcher.landed(wait=True)
+    assert [type(answer) for answer in flight.answers] == [LookupTimeout, int]
+    dispatcher.close()
+
+
+def test_calls_that_have_ended_are_not_watched_over():
+    dispatcher = coroutines(most=2)
+    dispatcher.start(Flight([lambda: 1] * 1_000))
+    dispatcher.landed(wait=True)
+    assert len(dispatcher._overdue) < 20
+    dispatcher.close()
+
+
 def test_close_cancels_what_is_under_way():
     counts: Counter = Counter()
     dispatcher = coroutines(counts=counts)
@@ -273,7 +311,7 @@ def test_a_connection_that_fails_is_tried_again_by_the_next_call():
     async def closed():
         pass
 
-    dispatcher = Coroutines(1, ask, opened, closed)
+    dispatcher = Coroutines(1, ask, opened, closed, 60, LookupTimeout)
     dispatcher.start(Flight([1, 2]))
     [flight] = dispatcher.landed(wait=True)
     assert isinstance(flight.answers[0], ConnectionError)
