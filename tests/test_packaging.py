@@ -41,7 +41,7 @@ STOREYS = """
     cache.column_cache
     cache
     answers flight
-    source latch pool batching callee decorator
+    source latch pool batching callee single_flight decorator
     partial
     full
     lookup
