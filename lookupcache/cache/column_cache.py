@@ -280,18 +280,20 @@ class ColumnCache:
         old = now > self._deadline.take(entries, mode="wrap")
         gone = old & (flight == 0)
         if self.limits.stale_seconds:
-            kept = gone & (now <= self._written.take(entries, mode="wrap") + self.limits.stale_seconds)
-            gone &= ~kept
-            lease.expired = _first_rows(entries, kept)
+            gone &= now > self._written.take(entries, mode="wrap") + self.limits.stale_seconds
         if self.limits.access_seconds < math.inf:
             gone |= (flight == 0) & (now > self._idle_deadline.take(entries, mode="wrap"))
             self._idle_deadline[entries] = now + self.limits.access_seconds
             self._idle_deadline[-1] = math.inf
         if (late := old & (flight < 0)).any():
             self._flight[entries[late]] *= -1
+        # What is gone is asked for as a new key: to note it here as well would be to ask twice.
+        there = (flight == 0) & ~gone
+        if self.limits.stale_seconds:
+            lease.expired = _first_rows(entries, there & old)
         if self.limits.refresh_seconds < math.inf:
             due = now - self._written.take(entries, mode="wrap") >= self.limits.refresh_seconds
-            lease.aging = _first_rows(entries, due & ~old & (flight == 0))
+            lease.aging = _first_rows(entries, there & due & ~old)
         if gone.any():
             self._forget(np.unique(entries[gone]))
             entries[gone] = -1
