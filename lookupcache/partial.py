@@ -180,6 +180,7 @@ class CachedLookup:
             self.source.dispatcher.cancel(asked.flight)
             self._landed(asked)
             self.cache.fail(asked.lease.entries, self.clock())
+        self.cache.settle(self.clock())
 
     @property
     def in_flight(self) -> int:
@@ -271,8 +272,6 @@ class CachedLookup:
 
     def _take_in(self, flight: Flight) -> None:
         asked = self._asked[flight.number]
-        if self._held is not None and self._held.asked is asked:
-            self._held = None
         self._landed(asked)
         entries, now = asked.lease.entries, self.clock()
         fetched = self._fetched(asked)
@@ -285,6 +284,8 @@ class CachedLookup:
 
     def _landed(self, asked: _Asked) -> None:
         """Note that nobody waits for this any more."""
+        if self._held is not None and self._held.asked is asked:
+            self._held = None
         del self._asked[asked.number]
         self.cache.release(asked.lease)
         for wanted in self._open:
