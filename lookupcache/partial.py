@@ -19,7 +19,7 @@ from lookupcache.answers import Fetched
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.keys import KeyBatch, match
 from lookupcache.errors import SourceTrouble
 from lookupcache.flight import Flight
 from lookupcache.source import Calls, Source
@@ -216,6 +216,9 @@ class CachedLookup:
         delay, most = self.source.plan.config.batch_max_delay, self.source.most_keys
         if delay is None or most == 1:
             return self._ask_together(keys, now)
+        if self._held is not None and (match(self._held.asked.keys.columns, keys.columns) >= 0).any():
+            # Its entry can no longer be found, for want of room or of a hash of its own; a call has each key once.
+            self.hurry()
         held = self._take_back()
         before = 0 if held is None else len(held.asked.keys)
         over = int((before + len(keys)) % most)
