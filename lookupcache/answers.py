@@ -103,6 +103,10 @@ class Reader:
         keys = all_keys.take(distinct.first)
         return keys, grouped(rows, distinct.code, len(keys))
 
+    def only(self, keys: KeyBatch, table: pa.Table) -> pa.Table:
+        """Return the checked rows of these keys: a source may answer with others."""
+        return table.filter(pa.array(match(keys.columns, self.keys_of(table).columns) >= 0))
+
     def without_rows(self, keys: KeyBatch, table: pa.Table) -> KeyBatch | None:
         """Return the keys for which checked rows, before calc, hold none; None where there are no such keys."""
         found = match(keys.columns, self.keys_of(table).columns)

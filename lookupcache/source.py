@@ -187,7 +187,8 @@ class _ByBatch:
             return self._reader.check(connector.lookup(self._reader.request, self._batch(part)))
 
         if self._again:
-            return [table for _, table in self._guard.until_found_now(once, keys, self._reader.without_rows)]
+            found = self._guard.until_found_now(once, keys, self._reader.without_rows)
+            return [self._reader.only(part, table) for part, table in found]
         return [self._guard.call_now(lambda: once(keys))]
 
     async def ask_async(self, keys: KeyBatch) -> list[pa.Table]:
@@ -195,8 +196,8 @@ class _ByBatch:
             return self._reader.check(await self._connector.lookup_async(self._reader.request, self._batch(part)))
 
         if self._again:
-            found = self._guard.until_found(once, keys, self._reader.without_rows)
-            return [table for _, table in await self._guard.within(found)]
+            found = await self._guard.within(self._guard.until_found(once, keys, self._reader.without_rows))
+            return [self._reader.only(part, table) for part, table in found]
         return [await self._guard.within(self._guard.call(lambda: once(keys)))]
 
     def read(
