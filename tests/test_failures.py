@@ -1,0 +1,652 @@
+"""An error never becomes a miss: whatever fails or hangs, every row is right, or is marked, or the job has failed.
+
+A source that does as was drawn stands behind every kind of connector and function; its rows bear the second in which
+it made them. A row may be what landed after its batch was opened, or what was young enough then, or what may stand in
+for an error; it may be marked only where a call for its key failed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from lookupcache.config import LookupConfig
+from lookupcache.connector import Connector
+from lookupcache.errors import SourceTrouble
+from lookupcache.function import FunctionConnector
+from lookupcache.lookup import lookup_of
+from lookupcache.partial import CachedLookup
+from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.runner import Layout, Runner
+from lookupcache.source import Source
+
+COUNTS = [
+    lambda second: 0,
+    lambda second: 1,
+    lambda second: 2,
+    lambda second: second % 2,
+    lambda second: 1 - second % 2,
+]
+"""How many rows the source has of each key, which for two of them changes every second."""
+
+KEYS = {
+    "int": (pa.int64(), range(5)),
+    "text": (pa.string(), ["a", "b", "c", "d", "e"]),
+    # Of a long text the middle is not hashed.
+    "colliding": (pa.string(), [f"{'x' * 270}{letter}{'y' * 20}" for letter in "abcde"]),
+}
+
+OUTCOMES = ["right", "late", "down", "late and down", "fatal", "odd", "hangs"]
+"""What may become of a call, the worse the later: of several keys in one call, the worst counts."""
+
+
+def rows_of(number: int, key: Any, second: int) -> list[tuple]:
+    return [(key, second, match) for match in range(COUNTS[number](second))]
+
+
+def until(true) -> None:
+    """Wait until something that another thread brings about is true."""
+    pause = threading.Event()
+    for _ in range(2_000):
+        if true():
+            return
+        pause.wait(0.005)
+    raise AssertionError("It never came true.")
+
+
+# ── the source ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Script:
+    """A source that does as was drawn, and knows what it did."""
+
+    def __init__(self, keys: dict[Any, int], course: dict[int, list[str]]) -> None:
+        self.now = 0.0
+        self.keys = keys
+        self.coming = {key: deque(course.get(number, ())) for key, number in keys.items()}
+        self.answered: dict[Any, list[int]] = defaultdict(list)
+        self.failed: Counter[Any] = Counter()
+        self.flying = 0
+        self.batches = 0
+        self.changing = threading.Condition()
+        self.released = threading.Event()
+
+    def clock(self) -> float:
+        return self.now
+
+    def next_batch(self, seconds: float) -> None:
+        with self.changing:
+            self.now += seconds
+            self.batches += 1
+            self.changing.notify_all()
+
+    def begin(self, keys: list) -> tuple[str, int]:
+        with self.changing:
+            self.flying += 1
+            outcomes = [self.coming[key].popleft() if self.coming[key] else "right" for key in keys]
+            return max(outcomes, key=OUTCOMES.index, default="right"), self.batches
+
+    def answer(self, keys: list) -> dict[Any, list[tuple]] | None:
+        """Return the rows of every key; None to answer what is no answer."""
+        outcome, batches = self.begin(keys)
+        try:
+            if outcome == "hangs":
+                self.released.wait()
+            if outcome.startswith("late"):
+                with self.changing:
+                    self.changing.wait_for(lambda: self.batches > batches, 0.002)
+            return self.end(keys, outcome)
+        finally:
+            self.ended()
+
+    async def answer_async(self, keys: list) -> dict[Any, list[tuple]] | None:
+        outcome, batches = self.begin(keys)
+        try:
+            if outcome == "hangs":
+                await asyncio.Event().wait()
+            for _ in range(4 * outcome.startswith("late")):
+                if self.batches == batches:
+                    await asyncio.sleep(0.0005)
+            return self.end(keys, outcome)
+        finally:
+            self.ended()
+
+    def end(self, keys: list, outcome: str) -> dict[Any, list[tuple]] | None:
+        with self.changing:
+            if outcome in ("right", "late"):
+                second = int(self.now)
+                for key in keys:
+                    self.answered[key].append(second)
+                return {key: rows_of(number, key, second) for key, number in self.keys.items()}
+            self.failed.update(keys)
+        if outcome == "odd":
+            return None
+        raise ValueError("never") if outcome == "fatal" else ConnectionError("not now")
+
+    def ended(self) -> None:
+        with self.changing:
+            self.flying -= 1
+
+
+class Rows(Connector):
+    """Answers with rows of all keys, whatever it is asked for."""
+
+    def __init__(self, schema: pa.Schema, script: Script) -> None:
+        super().__init__(schema, {})
+        self.script = script
+
+    def lookup(self, request, keys):
+        return self.table(self.script.answer(keys.column(0).to_pylist()))
+
+    def table(self, rows: dict[Any, list[tuple]] | None) -> pa.Table:
+        if rows is None:
+            return pa.table({"second": [1]})
+        return table_of(itertools.chain(*rows.values()), self.schema)
+
+
+class RowsLater(Rows):
+    lookup = Connector.lookup
+
+    async def lookup_async(self, request, keys):
+        return self.table(await self.script.answer_async(keys.column(0).to_pylist()))
+
+
+def table_of(rows, schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def function_of(kind: str, script: Script) -> Any:
+    def one(key):
+        rows = script.answer([key])
+        return ["odd"] if rows is None else rows[key]
+
+    async def one_async(key):
+        rows = await script.answer_async([key])
+        return ["odd"] if rows is None else rows[key]
+
+    def many(keys):
+        rows = script.answer(keys)
+        return [] if rows is None else [rows[key] for key in keys]
+
+    async def many_async(keys):
+        rows = await script.answer_async(keys)
+        return [] if rows is None else [rows[key] for key in keys]
+
+    return {"one": one, "one async": one_async, "many": many, "many async": many_async}[kind]
+
+
+KINDS = ["connector", "connector async", "one", "one async", "many", "many async"]
+
+
+class Function(FunctionConnector):
+    """A function that stays in this process."""
+
+    def __copy__(self):
+        return self
+
+
+def connector_of(kind: str, schema: pa.Schema, script: Script) -> Connector:
+    if kind.startswith("connector"):
+        return (RowsLater if kind.endswith("async") else Rows)(schema, script)
+    return Function(schema, key=("key",), function=function_of(kind, script), batch=kind.startswith("many"))
+
+
+# ── what was seen ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A left row that the runner has read: when, by number and by the clock, and how long after its key's last."""
+
+    number: int
+    time: float
+    key: Any
+    idle: float
+
+
+@dataclass(frozen=True)
+class Landing:
+    """What a call brought for a key: rows, or an error's code and None."""
+
+    number: int
+    time: float
+    rows: list[tuple] | None
+    code: str = ""
+
+
+class Observed(Source):
+    """Notes what lands, and that it is what the source answered."""
+
+    def __init__(self, plan: LookupPlan, connector: Connector, script: Script) -> None:
+        super().__init__(plan, connector)
+        self.script = script
+        self.numbers = itertools.count()
+        self.landings: dict[Any, list[Landing]] = defaultdict(list)
+
+    def fetched(self, calls, answers):
+        keys = calls.keys.columns[0].to_pylist()
+        try:
+            fetched = super().fetched(calls, answers)
+        except SourceTrouble as error:
+            for key in keys:
+                self.note_error(key, error)
+            raise
+        rows = [tuple(row.values()) for row in fetched.rows.to_pylist()]
+        ends = np.cumsum(fetched.counts).tolist()
+        for place, key in enumerate(keys):
+            if fetched.failed[place]:
+                self.note_error(key, fetched.errors[fetched.call_of[place]])
+            else:
+                self.note_rows(key, rows[ends[place] - int(fetched.counts[place]) : ends[place]])
+        return fetched
+
+    def note_rows(self, key: Any, rows: list[tuple]) -> None:
+        with self.script.changing:
+            seconds = self.script.answered[key]
+            answered = [second for second in seconds if rows_of(self.script.keys[key], key, second) == rows]
+            assert answered, f"Of {key!r} the source did not answer {rows}, in the seconds {seconds}."
+            seconds.remove(answered[0])
+        self.landings[key].append(Landing(next(self.numbers), self.script.now, rows))
+
+    def note_error(self, key: Any, error: SourceTrouble) -> None:
+        assert "'t'" in str(error)
+        self.landings[key].append(Landing(next(self.numbers), self.script.now, None, error.code))
+
+
+class Letters:
+    """Where failed rows go."""
+
+    def __init__(self) -> None:
+        self.codes: dict[int, str] = {}
+        self.closed: list[bool] = []
+
+    def write(self, rows: pa.RecordBatch, errors: pa.Array) -> None:
+        for number, error in zip(rows.column("row").to_pylist(), errors.to_pylist(), strict=True):
+            assert number not in self.codes
+            self.codes[number] = error["code"]
+
+    def close(self, complete: bool) -> None:
+        self.closed.append(complete)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Batches of keys, each some seconds after the last, read in runs, of which some are closed early."""
+
+    kind: str
+    keys: str
+    how: str
+    options: dict[str, Any]
+    course: dict[int, list[str]]
+    runs: list[tuple[list[tuple[int, list[int | None]]], int | None]]
+
+
+@dataclass
+class Emitted:
+    """What came out for one left row."""
+
+    rows: list[tuple] = field(default_factory=list)
+    ages: set[float | None] = field(default_factory=set)
+    code: str | None = None
+    time: float = 0.0
+
+
+class Join:
+    """A lookup under a case, to be run over; knows all that was read and came out."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.config = LookupConfig(**case.options)
+        type_, values = KEYS[case.keys]
+        self.values = list(values)
+        self.type = type_
+        schema = pa.schema([("key", type_), ("second", pa.int64()), ("match", pa.int64())])
+        self.script = Script({key: number for number, key in enumerate(self.values)}, case.course)
+        self.plan = LookupPlan(
+            table="t", connector="script", source="-", schema=schema, how=case.how, config=self.config,
+            keys=(FieldKey(column="key", sql=""),), columns=tuple(schema.names), left_columns=("key", "row"),
+        )  # fmt: skip
+        self.source = Observed(self.plan, connector_of(case.kind, schema, self.script), self.script)
+        self.lookup: CachedLookup = lookup_of(self.source, self.script.clock)
+        self.opened: dict[int, Opened] = {}
+        self.touched: dict[Any, float] = {}
+
+    def batches(self, drawn) -> Iterator[pa.RecordBatch]:
+        for seconds, numbers in drawn:
+            self.script.next_batch(seconds)
+            keys = [None if number is None else self.values[number] for number in numbers]
+            first, at, now = len(self.opened), next(self.source.numbers), self.script.now
+            idle = {key: now - self.touched.get(key, now) for key in keys}
+            self.touched |= dict.fromkeys(keys, now)
+            rows = range(first, first + len(keys))
+            self.opened |= {row: Opened(at, now, key, idle[key]) for row, key in zip(rows, keys, strict=True)}
+            yield pa.record_batch({"key": pa.array(keys, self.type), "row": pa.array(rows, pa.int64())})
+
+    def run(self, drawn, stop: int | None = None) -> str:
+        """Run once, as far as ``stop`` batches of the result, judge what came out, and return how it ended."""
+        letters = Letters() if self.config.on_error == "dead-letter" else None
+        stream = Runner(self.plan, Layout(("key", "row"), (0,)), self.lookup, letters).run(self.batches(drawn))
+        first, emitted, order, end = len(self.opened), defaultdict(Emitted), [], "complete"
+        try:
+            for count, batch in enumerate(stream, 1):
+                order += self.take(batch, emitted)
+                if count == stop:
+                    stream.close()
+                    end = "closed"
+                    break
+        except SourceTrouble as error:
+            end = "failed" if self.config.on_error == "fail" and "'t'" in str(error) else "failed oddly"
+        assert end != "failed oddly"
+        assert self.config.output_mode == "allow-unordered" or order == sorted(order)
+        assert letters is None or letters.closed == [end == "complete"]
+        self.check_nothing_awaited()
+        for row in range(first, len(self.opened)):
+            code = None if letters is None else letters.codes.get(row)
+            Verdict(self, self.opened[row], emitted.get(row), code).check(end == "complete")
+        return end
+
+    def take(self, batch: pa.RecordBatch, emitted: dict[int, Emitted]) -> list[int]:
+        rows = [tuple(row.values()) for row in batch.to_pylist()]
+        marks = (self.config.age_column is not None) + (self.config.error_column is not None)
+        for row in rows:
+            out = emitted[row[1]]
+            out.rows.append(row[2 : len(row) - marks])
+            out.time = self.script.now
+            if self.config.age_column is not None:
+                out.ages.add(row[len(row) - marks])
+            if self.config.error_column is not None and row[-1] is not None:
+                out.code = row[-1]["code"]
+        order = [row[1] for row in rows]
+        assert order == sorted(order)
+        return order
+
+    def check_nothing_awaited(self) -> None:
+        """Whatever is still under way after a run is a refresh, which nobody waits for."""
+        assert self.lookup._open == []
+        assert all(asked.background for asked in self.lookup._asked.values())
+        if not self.lookup._asked and self.source.connector.runs_async(self.config.async_):
+            assert self.script.flying == 0
+
+    def end(self) -> None:
+        """Wait for what is under way, check what is held, and disconnect."""
+        self.script.released.set()
+        until(self.is_quiet)
+        cache, tally = self.lookup.cache, self.lookup.tally
+        cache.settle(self.script.now)
+        live = cache._live()
+        assert (cache._leases, cache._pending, len(live)) == ([], 0, len(cache))
+        assert cache.rows == np.maximum(cache.counts(live), 1).sum()
+        assert cache.rows <= (self.config.max_rows or cache.rows)
+        assert len(cache) == 0 or cache.nbytes <= (self.config.max_bytes or cache.nbytes)
+        keyed = sum(opened.key is not None for opened in self.opened.values())
+        assert min(tally["hits"], tally["misses"]) >= 0
+        assert (tally["rows"], tally["hits"] + tally["misses"]) == (len(self.opened), keyed)
+        self.source.close()
+        until(lambda: self.script.flying == 0)
+
+    def is_quiet(self) -> bool:
+        if self.lookup.in_flight:
+            self.lookup.wait()
+        self.lookup.poll()
+        return not self.lookup._asked
+
+
+@dataclass
+class Verdict:
+    """Whether what came out for a left row may be."""
+
+    join: Join
+    opened: Opened
+    emitted: Emitted | None
+    letter: str | None
+
+    def check(self, complete: bool) -> None:
+        if self.letter is not None:
+            assert self.emitted is None
+            assert self.letter in self.codes()
+        elif self.emitted is not None and self.emitted.code is not None:
+            assert self.emitted.code in self.codes()
+            assert self.emitted.rows == [(None,) * len(self.emitted.rows[0])]
+            assert self.emitted.ages <= {None}
+        elif self.emitted is not None or complete:
+            assert self.is_right(), f"{self.emitted} is none of {self.served()}, {self.opened}"
+
+    def codes(self) -> list[str]:
+        """Return what the calls for the key that have failed since failed with."""
+        return [landing.code for landing in self.landings() if landing.rows is None and self.is_later(landing)]
+
+    def is_right(self) -> bool:
+        if self.opened.key is None:
+            return self.shown([]) == self.rows and self.ages <= {None}
+        return any(
+            self.shown(landing.rows) == self.rows and self.ages <= {self.time - landing.time}
+            for landing in self.served()
+        )
+
+    @property
+    def rows(self) -> list[tuple]:
+        return [] if self.emitted is None else self.emitted.rows
+
+    @property
+    def ages(self) -> set[float | None]:
+        return set() if self.emitted is None else self.emitted.ages
+
+    @property
+    def time(self) -> float:
+        return 0.0 if self.emitted is None else self.emitted.time
+
+    def shown(self, rows: list[tuple] | None) -> list[tuple]:
+        """Return what comes out for a left row that has these matches."""
+        how = self.join.case.how
+        if how in ("semi", "anti"):
+            return [()] if bool(rows) == (how == "semi") else []
+        return rows or ([(None,) * 3] if how == "left" else [])
+
+    def landings(self) -> list[Landing]:
+        return self.join.source.landings[self.opened.key]
+
+    def is_later(self, landing: Landing) -> bool:
+        return landing.number > self.opened.number
+
+    def served(self) -> list[Landing]:
+        return [landing for landing in self.landings() if landing.rows is not None and self.may_serve(landing)]
+
+    def may_serve(self, landing: Landing) -> bool:
+        config, age = self.join.config, self.opened.time - landing.time
+        if self.is_later(landing):
+            return True
+        if config.cache == "NONE" or not (landing.rows or config.missing_key):
+            return False
+        idle = config.expire_after_access
+        if idle is not None and self.opened.idle > idle and config.refresh_after_write is None:
+            return False
+        return age <= limit_of(config, landing) or any(
+            failed.rows is None and self.is_later(failed) and failed.time - landing.time <= config.stale_if_error
+            for failed in (self.landings() if config.stale_if_error else ())
+        )
+
+
+def limit_of(config: LookupConfig, landing: Landing) -> float:
+    """Return until what age these rows may be served."""
+    limits = [config.expire_after_write, None if landing.rows else config.missing_key_expire_after_write]
+    given_limits = [limit for limit in limits if limit is not None]
+    return given_limits[-1] if given_limits else float("inf")
+
+
+# ── any course of events ─────────────────────────────────────────────────────────────────────────────────
+
+OFTEN = ["right", "late", "right", "late", "down", "late and down", "fatal", "odd"]
+
+
+@st.composite
+def ages(draw) -> dict[str, Any]:
+    """Draw how long rows may be served."""
+    options: dict[str, Any] = {}
+    if draw(st.booleans()):
+        options["expire_after_write"] = draw(st.integers(1, 4))
+        if draw(st.booleans()):
+            options["stale_if_error"] = options["expire_after_write"] + draw(st.integers(1, 4))
+        if draw(st.booleans()):
+            options["missing_key_expire_after_write"] = draw(st.integers(0, 3))
+        options["jitter"] = draw(st.sampled_from([0, 0, 0.5]))
+    if draw(st.booleans()):
+        options["expire_after_access"] = draw(st.integers(1, 4))
+    if draw(st.booleans()):
+        options["refresh_after_write"] = draw(st.sampled_from([0, 1, 2]))
+        if options["refresh_after_write"] >= options.get("expire_after_write", 5):
+            options["refresh_after_write"] = 0
+    return options
+
+
+@st.composite
+def caches(draw) -> dict[str, Any]:
+    cache = draw(st.sampled_from(["NONE", "LRU", "LRU", "TTL", "TTL"]))
+    options: dict[str, Any] = {"cache": cache}
+    if cache == "NONE":
+        return options
+    options |= draw(ages())
+    if cache == "TTL" and not {"expire_after_write", "expire_after_access"} & set(options):
+        options["expire_after_write"] = 3
+    options["max_rows"] = draw(st.sampled_from([None, 1, 2, 3, 4]))
+    options["max_bytes"] = draw(st.sampled_from([None, None, 6_000]))
+    if "missing_key_expire_after_write" not in options:
+        options["missing_key"] = draw(st.booleans())
+    return options
+
+
+@st.composite
+def options_of_calls(draw, kind: str) -> dict[str, Any]:
+    options = {
+        "async_": draw(st.sampled_from([None, True]))
+        if kind.endswith("async")
+        else draw(st.sampled_from([None, True, False])),
+        "async_capacity": draw(st.integers(1, 4)),
+        "output_mode": draw(st.sampled_from(["ordered", "allow-unordered"])),
+        "batch_max_size": draw(st.sampled_from([None, 1, 2, 3])),
+        "batch_max_delay": draw(st.sampled_from([None, None, 0.001])),
+        "on_miss_max_attempts": draw(st.sampled_from([0, 0, 1])),
+        "on_miss_delay": 0,
+        "max_retries": draw(st.integers(0, 2)),
+        "retry_delay": 0,
+        "breaker_failures": draw(st.sampled_from([None, None, 2])),
+        "breaker_delay": draw(st.sampled_from([0, 100])),
+        "on_error": draw(st.sampled_from(["fail", "null", "null", "dead-letter", "dead-letter"])),
+        "age_column": draw(st.sampled_from([None, "age"])),
+    }
+    options["error_column"] = "error" if options["on_error"] == "null" else None
+    options["dead_letter_path"] = "letters" if options["on_error"] == "dead-letter" else None
+    return options
+
+
+@st.composite
+def courses(draw, hangs: bool) -> dict[int, list[str]]:
+    """Draw for each key what becomes of the calls for it, one after the other; all later ones are right."""
+    course = draw(st.dictionaries(st.integers(0, 4), st.lists(st.sampled_from(OFTEN), max_size=5)))
+    if hangs:
+        hung = course.setdefault(draw(st.integers(0, 4)), [])
+        hung.insert(draw(st.integers(0, len(hung))), "hangs")
+    return course
+
+
+@st.composite
+def cases(draw, kind: str, hangs: bool) -> Case:
+    numbers = st.lists(st.sampled_from([0, 1, 2, 3, 4, 1, 2, None]), max_size=5)
+    batches = st.lists(st.tuples(st.integers(0, 2), numbers), max_size=9)
+    runs = st.lists(st.tuples(batches, st.sampled_from([None, None, 1, 2])), min_size=1, max_size=3)
+    options = draw(caches()) | draw(options_of_calls(kind))
+    return Case(
+        kind=kind,
+        keys=draw(st.sampled_from(sorted(KEYS))),
+        how=draw(st.sampled_from(["inner", "left", "semi", "anti"])),
+        options=options | {"timeout": 0.02} if hangs else options,
+        course=draw(courses(hangs)),
+        runs=draw(runs),
+    )
+
+
+def check(case: Case) -> None:
+    join = Join(case)
+    for batches, stop in case.runs:
+        event(join.run(batches, stop))
+    join.end()
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_is_right_or_marked_or_the_job_failed(kind, data):
+    check(data.draw(cases(kind, hangs=False)))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_it_is_where_calls_hang(kind, data):
+    check(data.draw(cases(kind, hangs=True)))
+
+
+# ── telling courses of events ────────────────────────────────────────────────────────────────────────────
+
+
+def joined(kind="connector", runs=(), course=None, how="left", keys="int", **options) -> Join:
+    """Run a case to its end."""
+    options = {"max_retries": 0, "on_error": "null", "error_column": "error", **options}
+    join = Join(Case(kind, keys, how, options, course or {}, list(runs)))
+    for batches, stop in join.case.runs:
+        join.run(batches, stop)
+    return join
+
+
+def test_a_row_idle_too_long_is_asked_for_once_even_where_it_is_due_for_a_refresh():
+    join = joined(cache="LRU", expire_after_access=3, refresh_after_write=2, runs=[([(0, [1]), (4, [1])], None)])
+    assert (join.lookup.tally["misses"], join.lookup.tally["refreshes"]) == (2, 0)
+    join.end()
+
+
+def test_a_row_idle_too_long_is_asked_for_once_even_where_it_might_stand_in_for_an_error():
+    ages = {"expire_after_write": 1, "stale_if_error": 9, "expire_after_access": 3}
+    join = joined(cache="LRU", **ages, runs=[([(0, [1]), (4, [1])], None)])
+    assert (join.lookup.tally["misses"], join.lookup.tally["hits"]) == (2, 0)
+    join.end()
+
+
+def test_a_call_that_waits_for_more_keys_ends_with_a_run_that_is_closed():
+    options = {"cache": "LRU", "batch_max_size": 3, "batch_max_delay": 3600, "output_mode": "allow-unordered"}
+    join = joined(**options, runs=[([(0, [1])], None), ([(0, [2]), (0, [1])], 1), ([(0, [3])], None)])
+    assert join.lookup.tally["calls"] == 2
+    join.end()
+
+
+def test_a_run_that_fails_leaves_no_more_rows_than_may_be_held():
+    options = {"on_error": "fail", "error_column": None, "timeout": 0.05, "cache": "LRU", "max_rows": 1}
+    join = joined("connector async", course={1: ["hangs"]}, **options, runs=[([(0, [1]), (0, [2, 3])], None)])
+    assert join.source.landings[2][0].rows
+    assert join.lookup.cache.rows <= 1
+    join.end()
+
+
+@pytest.mark.parametrize(("keys", "most"), [("colliding", 100), ("int", 1)])
+def test_a_key_of_a_waiting_call_that_is_not_found_again_does_not_join_that_call(keys, most):
+    options = {"cache": "LRU", "max_rows": most, "batch_max_delay": 3600, "output_mode": "allow-unordered"}
+    batches = [(0, [1, 2]), (0, [None]), (0, [1, 2])]
+    joined(keys=keys, **options, runs=[(batches, None)]).end()
+
+
+def test_a_source_that_answers_with_more_than_it_was_asked_for_is_asked_again_for_missing_keys():
+    join = joined(cache="LRU", on_miss_max_attempts=2, on_miss_delay=0, runs=[([(0, [0, 1, 2])], None)])
+    assert join.lookup.tally["miss_retries"] == 2
+    join.end()
