@@ -57,21 +57,17 @@ class Flight:
 class Dispatcher:
     """What both ways to make calls have in common.
 
-    ``most`` is how many calls are made at a time. `in_flight` counts calls that were started and have not
-    been taken in.
+    ``most`` is how many calls are made at a time, ``in_flight`` how many are started and unanswered.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._queue: deque[tuple[Flight, int]] = deque()
         self._flying: set[Flight] = set()
-        self._landed: SimpleQueue[Flight] = SimpleQueue()
+        self._landed: SimpleQueue[Flight | None] = SimpleQueue()
         self._changing = threading.Lock()
-
-    @property
-    def in_flight(self) -> int:
-        """How many calls are started and unanswered."""
-        return sum(flight.remaining for flight in self._flying)
+        self._wants_room = False
+        self.in_flight = 0
 
     def start(self, flight: Flight) -> None:
         """Let the calls of a flight be made, as soon as there is room."""
@@ -80,6 +76,7 @@ class Dispatcher:
                 return
             flight.started = True
             self._flying.add(flight)
+            self.in_flight += flight.remaining
         self._queue.extend((flight, number) for number in range(len(flight.calls)))
         self._staff()
 
@@ -94,17 +91,30 @@ class Dispatcher:
             flight.cancelled = flight.cancelled or not flight.started
             return flight.cancelled
 
-    def landed(self, *, wait: bool) -> list[Flight]:
-        """Return the flights that have landed since they were last asked for, at least one with ``wait``."""
-        flights = [self._next_landed()] if wait else []
+    def landed(self, *, wait: bool, room: bool = False) -> list[Flight]:
+        """Return the flights that have landed since they were last asked for, at least one with ``wait``.
+
+        With ``room`` it waits no longer than until another call could be made.
+        """
+        found: list[Flight | None] = []
+        if wait and self._must_wait(room):
+            found.append(self._next_landed())
         while not self._landed.empty():
-            flights.append(self._landed.get())
+            found.append(self._landed.get())
+        flights = [flight for flight in found if flight is not None]
         self._flying.difference_update(flights)
         return [flight for flight in flights if not flight.cancelled]
+
+    def _must_wait(self, room: bool) -> bool:
+        with self._changing:
+            self._wants_room = room and self.in_flight >= self.most
+            return self._wants_room or not room
 
     def cancel(self, flight: Flight) -> None:
         """End the calls of a flight, or where that is impossible, forget them."""
         with self._changing:
+            if flight.started and not flight.cancelled:
+                self.in_flight -= flight.remaining
             flight.cancelled = True
         self._flying.discard(flight)
 
@@ -113,7 +123,8 @@ class Dispatcher:
         for flight in list(self._flying):
             self.cancel(flight)
 
-    def _next_landed(self) -> Flight:
+    def _next_landed(self) -> Flight | None:
+        """Wait for a flight, or for None where there is room for another call."""
         return self._landed.get()
 
     def _staff(self) -> None:
@@ -125,15 +136,21 @@ class Dispatcher:
             if flight.over:
                 return
             flight.answers[number] = answer
-            flight.remaining -= 1
-            if flight.together and flight.remaining and isinstance(answer, BaseException):
-                flight.broken, flight.remaining = True, 0
+            answered = 1
+            if flight.together and isinstance(answer, BaseException):
+                answered = flight.remaining
+                flight.broken = answered > 1
                 flight.answers = [answer] * len(flight.calls)
+            flight.remaining -= answered
+            self.in_flight -= answered
             landed = not flight.remaining
+            room, self._wants_room = self._wants_room, self._wants_room and self.in_flight >= self.most
         if flight.broken:
             self._break_off(flight)
         elif landed:
             self._landed.put(flight)
+        elif room and not self._wants_room:
+            self._landed.put(None)
 
     def _break_off(self, flight: Flight) -> None:
         """End the calls that are being made for a flight of which one has failed; then it has landed."""
@@ -381,7 +398,7 @@ class Threads(Dispatcher):
             self._lanes.discard(lane)
             return None
 
-    def _next_landed(self) -> Flight:
+    def _next_landed(self) -> Flight | None:
         while True:
             try:
                 return self._landed.get(timeout=self._patience())

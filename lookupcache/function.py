@@ -153,7 +153,7 @@ def _nothing() -> None:
     return None
 
 
-def _column(request: LookupRequest, field: pa.Field, values: list[Any]) -> pa.Array:
+def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> pa.Array:
     try:
         array = pa.array(values, field.type)
         _refuse_loss(array, values)
@@ -164,7 +164,7 @@ def _column(request: LookupRequest, field: pa.Field, values: list[Any]) -> pa.Ar
         ) from error
 
 
-def _refuse_loss(array: pa.Array, values: list[Any]) -> None:
+def _refuse_loss(array: pa.Array, values: Sequence[Any]) -> None:
     """Raise ValueError where Arrow, unasked, dropped a fraction or a time of day."""
     if pa.types.is_integer(array.type) or pa.types.is_date(array.type):
         for kept, value in zip(array.to_pylist(), values, strict=True):

@@ -146,11 +146,11 @@ class CachedLookup:
             for flight in self.source.dispatcher.landed(wait=False):
                 self._take_in(flight)
 
-    def wait(self) -> None:
-        """Wait until something lands, and take it in."""
+    def wait(self, *, room: bool = False) -> None:
+        """Wait until something lands, or with ``room`` until another call may be made; take in what has landed."""
         started = time.perf_counter()
         try:
-            for flight in self.source.dispatcher.landed(wait=True):
+            for flight in self.source.dispatcher.landed(wait=True, room=room):
                 self._take_in(flight)
         finally:
             self.tally.spend("source_seconds", started)

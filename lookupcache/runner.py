@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -113,24 +114,24 @@ class Runner:
                     yield from self._leaving(window)
             self.lookup.hurry()
             while window:
-                yield from self._leaving(window, wait=True)
+                yield from self._leaving(window, last=True)
             complete = True
         finally:
             self.lookup.abandon(one.wanted for one in window if one.wanted is not None)
             if self.letters is not None:
                 self.letters.close(complete)
 
-    def _leaving(self, window: deque[_Open], wait: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield what is ready; wait for something to be where no more can be opened."""
+    def _leaving(self, window: deque[_Open], last: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield what is ready; wait where no more can be opened, since there is no room, or no more to come."""
         while window:
             self.lookup.poll()
             self._refuse_errors(window)
             for one in self._ready(window):
                 window.remove(one)
                 yield from self._timed(self._joined, one)
-            if not window or not (wait or self._is_full(window)):
+            if not window or not (last or self._is_full(window)):
                 return
-            self._timed(self.lookup.wait)
+            self._timed(partial(self.lookup.wait, room=not last and not self._is_large(window)))
 
     def _ready(self, window: deque[_Open]) -> list[_Open]:
         """Return the batches that may leave: any that are ready, or the first ones."""
@@ -140,8 +141,10 @@ class Runner:
 
     def _is_full(self, window: deque[_Open]) -> bool:
         """Return whether to wait rather than to read on."""
-        busy = self.lookup.in_flight >= self.lookup.capacity
-        return busy or sum(one.left.nbytes for one in window) > _MOST_OPEN_BYTES
+        return self.lookup.in_flight >= self.lookup.capacity or self._is_large(window)
+
+    def _is_large(self, window: deque[_Open]) -> bool:
+        return sum(one.left.nbytes for one in window) > _MOST_OPEN_BYTES
 
     def _refuse_errors(self, window: Iterable[_Open]) -> None:
         if self.plan.config.on_error != "fail":

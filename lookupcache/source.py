@@ -68,7 +68,10 @@ class Source:
         if config.cache == "ALL":
             return Threads(1, lambda connector, _: self._scan(connector), self._opened, math.inf, self.guard.timed_out)
         if self._async:
-            return Coroutines(config.async_capacity, self._calls.ask_async, self._open_async, self._close_async)
+            return Coroutines(
+                config.async_capacity, self._calls.ask_async, self._open_async, self._close_async, config.timeout,
+                self.guard.timed_out,
+            )  # fmt: skip
         most = config.async_capacity if config.async_ else 1
         return Threads(most, self._calls.ask, self._opened, config.timeout, self.guard.timed_out)
 
@@ -127,7 +130,7 @@ class Source:
             connector.open()
 
     async def _open_async(self) -> None:
-        await self.guard.within(self.guard.connect(lambda: _awaited(self.connector.open)))
+        await self.guard.connect(lambda: _awaited(self.connector.open))
 
     async def _close_async(self) -> None:
         await _awaited(self.connector.close)
@@ -238,9 +241,8 @@ class _ByKey:
 
     async def ask_async(self, key: tuple[Any, ...]) -> list[Any]:
         if self._again:
-            found = self._guard.until_found(self._connector.rows_async, key, _missing)
-            return (await self._guard.within(found))[-1][1]
-        return await self._guard.within(self._guard.call(lambda: self._connector.rows_async(key)))
+            return (await self._guard.until_found(self._connector.rows_async, key, _missing))[-1][1]
+        return await self._guard.call(lambda: self._connector.rows_async(key))
 
     def read(
         self, calls: Calls, answers: Sequence[Any], errors: dict[int, SourceTrouble]
