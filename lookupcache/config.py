@@ -14,6 +14,7 @@ from typing import Any, Literal
 from lookupcache.contradictions import refuse_contradictions
 from lookupcache.errors import OptionError, nearest
 from lookupcache.flink import from_flink
+from lookupcache.redaction import hide_userinfo
 from lookupcache.values import (
     dashed,
     one_of,
@@ -203,8 +204,11 @@ class LookupConfig:
         refuse_contradictions(self)
 
     def __repr__(self) -> str:
-        changed = (f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default)
-        return f"LookupConfig({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in changed)})"
+        fields = [f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
+        changed = {f.name: getattr(self, f.name) for f in fields}
+        if self.dead_letter_path is not None:
+            changed["dead_letter_path"] = hide_userinfo(self.dead_letter_path)
+        return f"LookupConfig({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, by option key."""

@@ -7,7 +7,6 @@ matching and type checks happen outside of it, the same for every connector.
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -17,6 +16,8 @@ import pyarrow as pa
 
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, nearest
 from lookupcache.expr import Expr
+from lookupcache.redaction import hide_userinfo as hide_userinfo  # connectors take both from here
+from lookupcache.redaction import is_secret as is_secret
 
 ENTRY_POINTS = "lookupcache.connectors"
 
@@ -24,12 +25,6 @@ _NOT_WORTH_A_RETRY = (
     LookupCacheError, TypeError, ValueError, AttributeError, NameError, ImportError, AssertionError,
     NotImplementedError, KeyError, IndexError, pa.ArrowException,
 )  # fmt: skip
-_SECRET_WORDS = (
-    "password", "passwd", "pwd", "passphrase", "secret", "token", "credential", "authorization", "api-key", "apikey",
-    "private-key",
-)  # fmt: skip
-_URL_PASSWORD = re.compile(r"(://[^/@:\s]*):(?!\d*[/?#])\S*@")
-_URL_SECRET = re.compile(rf"([?&;][^=&;\s]*(?:{'|'.join(_SECRET_WORDS).replace('-', '[-_]')})[^=&;\s]*=)[^&;\s]+", re.I)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,20 +151,6 @@ def worth_a_retry(error: Exception) -> bool:
     (True, False)
     """
     return not isinstance(error, _NOT_WORTH_A_RETRY)
-
-
-def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
-    """Return whether an option's value must be hidden, by its name."""
-    return key in secrets or any(word in key.lower().replace("_", "-") for word in _SECRET_WORDS)
-
-
-def hide_userinfo(text: str) -> str:
-    """Star the password of a URL, and what its query says of passwords and tokens.
-
-    >>> hide_userinfo("postgresql://ann:s3cret@db:5432/shop?token=abc&ssl=on")
-    'postgresql://ann:***@db:5432/shop?token=***&ssl=on'
-    """
-    return _URL_SECRET.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", text))
 
 
 def offers(connector: Connector | type[Connector], method: str) -> bool:

@@ -17,17 +17,21 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
+from lookupcache.dead_letters import located
 from lookupcache.errors import ConnectorError
 from lookupcache.metrics import LookupMetrics
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.column import column_sql
 from lookupcache.report import Channel, channel_of
-from lookupcache.runner import MATCHES, Layout
+from lookupcache.runner import ERROR, MATCHES, Layout
 from lookupcache.schema import quote
 from lookupcache.table import LookupTable
 from lookupcache.task import Task
 
 Condition = str | Sequence[str] | Column
+
+_AGE, _ERROR = "age", "error"
+_SURVIVES = f"{_ERROR} IS NOT NULL"
 
 
 def lookup_join(
@@ -49,6 +53,13 @@ def lookup_join(
 
     The result is what ``left.join(right)`` would give over the table's rows at the time of the lookup. Raises
     PlanError, SchemaError or OptionError for what cannot be joined as written, before any job.
+
+    A lookup that fails, after its retries, is never a missing row. ``lookup.on-error`` says what it is: ``fail``
+    ends the job with an error that names the table, how many keys were asked for, and how often. With ``null`` each
+    left row whose lookup failed stands in the result once, whatever ``how``, ``on`` and ``where`` ask of a row
+    of the table: its columns of the table are null, and ``lookup.error-column`` holds the error. With
+    ``dead-letter`` those left rows are not in the result but in Parquet files under ``lookup.dead-letter.path``,
+    written once the task is through; a task that a ``limit`` stops early leaves none.
 
     >>> names = {1: "ann", 2: "bob"}
     >>> people = LookupTable.from_function("p", "id BIGINT, name STRING", key=["id"],
@@ -133,13 +144,13 @@ class LookupJoin:
         if self.plan.config.shuffle:
             places = [f"k{added.index(sql)}" if sql in added else sql for sql in keys]
             given = given.repartition(*(F.expr(place) for place in places))
-        worker_columns = [*carried, *self._right_names()]
         layout = Layout(
             left=self.plan.left_columns,
             keys=tuple([*carried, *added].index(sql) for sql in keys),
-            output=None if self._ready is None else tuple(worker_columns.index(name) for name in self._ready),
+            output=None if self._ready is None else tuple(self._worker_columns().index(name) for name in self._ready),
         )
-        return given.mapInArrow(Task(self.plan, self._pickled(), layout, self._channel), self._schema())
+        task = Task(self.plan, self._pickled(), layout, self._channel, self._letters())
+        return given.mapInArrow(task, self._schema())
 
     @cached_property
     def _ready(self) -> list[str] | None:
@@ -153,7 +164,7 @@ class LookupJoin:
         names = {f"{s}.{quote(name)}": self._column(s, name) for s, columns in sides.items() for name in columns}
         if any(output.sql not in names for output in self.plan.output):
             return None
-        return [names[output.sql] for output in self.plan.output]
+        return [*(names[output.sql] for output in self.plan.output), *self._marks]
 
     def _keys(self) -> tuple[Sequence[str], list[str]]:
         """Return the filters to apply before the lookup, and the key expressions.
@@ -167,7 +178,10 @@ class LookupJoin:
         return (), [f"CASE WHEN {condition} THEN {keys[0]} END", *keys[1:]]
 
     def _judged(self, df: DataFrame) -> DataFrame:
-        """Apply what only Spark can evaluate: to joined rows, or to each left row's list of matches."""
+        """Apply what only Spark can evaluate: to joined rows, or to each left row's list of matches.
+
+        A row whose lookup failed is kept: what it would be matched with is not known.
+        """
         if not self.plan.spark_residual:
             return df
         if self.plan.how == "inner":
@@ -178,16 +192,21 @@ class LookupJoin:
             rows = df.select(*(c for c in df.columns if c != MATCHES), kept)
             return rows.select("*", *(F.col(f"m.{name}").alias(name) for name in self._right_names())).drop("m")
         exists = f"exists({MATCHES}, lookup_row -> coalesce({true}, false))"
-        return df.where(exists if self.plan.how == "semi" else f"NOT {exists}")
+        return df.where(self._or_failed(exists if self.plan.how == "semi" else f"NOT {exists}"))
 
     def _output(self, df: DataFrame) -> DataFrame:
         rows = self._where(df, self.plan.filter_after)
-        return rows.select(*(F.expr(self._sql(output.sql)).alias(output.name) for output in self.plan.output))
+        selected = [F.expr(self._sql(output.sql)).alias(output.name) for output in self.plan.output]
+        return rows.select(*selected, *(F.col(mark).alias(name) for mark, name in self._marks.items()))
 
     def _where(self, df: DataFrame, conditions: Iterable[str]) -> DataFrame:
         for condition in conditions:
-            df = df.where(self._sql(condition))
+            df = df.where(self._or_failed(self._sql(condition)))
         return df
+
+    def _or_failed(self, condition: str) -> str:
+        """Return the condition, or where failed rows are among the others, one that keeps them too."""
+        return f"({condition}) OR {_SURVIVES}" if _ERROR in self._marks else condition
 
     # ── names and types ──────────────────────────────────────────────────────────────────────────────────
 
@@ -205,24 +224,43 @@ class LookupJoin:
     def _right_names(self) -> list[str]:
         return [self._column("r", name) for name in self.plan.columns]
 
+    @cached_property
+    def _marks(self) -> dict[str, str]:
+        """The columns for age and error, where they are wanted: their names inside the job, and in the result."""
+        names = {_AGE: self.plan.config.age_column, _ERROR: self.plan.config.error_column}
+        return {mark: name for mark, name in names.items() if name is not None}
+
+    def _worker_columns(self) -> list[str]:
+        """Return the columns that the worker has where it gives rows as they are in the result."""
+        right = [] if self.plan.how in ("semi", "anti") else self._right_names()
+        return [*self._carried(), *right, *self._marks]
+
+    def _letters(self) -> str | None:
+        """Return where dead letters go: a path that is relative counts from the driver's directory."""
+        path = self.table.config.dead_letter_path
+        return None if path is None else located(path)
+
     def _schema(self) -> T.StructType:
         """Return the types of what the worker gives."""
         left = [T.StructField(name, self._types[name]) for name in self._carried()]
         right = [T.StructField(name, self._types[name]) for name in self._right_names()]
         if self._ready is not None:
-            outputs = zip(self.plan.output, self._ready, strict=True)
-            return T.StructType([T.StructField(output.name, self._types[name]) for output, name in outputs])
+            names = [*(output.name for output in self.plan.output), *self._marks.values()]
+            columns = zip(names, self._ready, strict=True)
+            return T.StructType([T.StructField(name, self._types[column]) for name, column in columns])
         if self.plan.spark_residual and self.plan.how != "inner":
             right = [T.StructField(MATCHES, T.ArrayType(T.StructType(right)))]
         elif self.plan.how in ("semi", "anti"):
             right = []
-        return T.StructType([*left, *right, *self._channel.fields()])
+        marks = [T.StructField(mark, self._types[mark]) for mark in self._marks]
+        return T.StructType([*left, *right, *marks, *self._channel.fields()])
 
     @cached_property
     def _types(self) -> dict[str, T.DataType]:
         """The Spark types of the columns of both sides, by their names inside the job."""
         left = {f"l{number}": field.dataType for number, field in enumerate(self.left.schema)}
-        return left | {f"r{number}": spark_type(field.type) for number, field in enumerate(self.plan.schema)}
+        right = {f"r{number}": spark_type(field.type) for number, field in enumerate(self.plan.schema)}
+        return left | right | {_AGE: T.DoubleType(), _ERROR: spark_type(ERROR)}
 
     def _setting(self, name: str) -> str:
         return str(self.spark.conf.get(name)).lower()

@@ -27,6 +27,9 @@ How = OneOf["inner", "left", "semi", "anti"]
 Place = OneOf["field key", "constant key", "pre-filter", "calc", "residual", "filter after"]
 Evaluator = OneOf["source", "worker", "spark"]
 
+LETTER_COLUMNS = ("lookup_table", "lookup_error", "lookup_failed_at")
+"""What a dead letter holds besides the columns of the left side."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FieldKey:
@@ -74,6 +77,8 @@ class LookupPlan:
     ``columns`` are those of the lookup table that are cached. ``residual`` is evaluated by the worker after
     the cache, ``spark_residual`` by Spark. ``left_filter`` and ``filter_after`` come from WHERE: rows dropped
     before the lookup, and after the join. ``source`` is a hash of the connector's class and options.
+    ``left_columns`` are those that go through the worker: what the rest needs, or all where ``config`` asks for
+    dead letters. Behind ``output`` the result has the columns for age and error that ``config`` names.
     """
 
     table: str

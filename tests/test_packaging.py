@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 
 # One line per storey, the lowest first: a room imports from the lines above its own and from its own line.
 STOREYS = """
-    errors
+    errors redaction
     java schema values flink contradictions
     config
     expr

@@ -336,15 +336,131 @@ def test_sparks_words_for_joins(word: str, how: str) -> None:
     assert join_type(word) == how
 
 
+# ── errors, age, retries on a miss ───────────────────────────────────────────────────────────────────────
+
+
+LETTERS = {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": "letters"}
+MARKED = {"lookup.on-error": "null", "lookup.error-column": "problem", "lookup.age-column": "age"}
+
+
+def test_with_retries_on_a_miss_no_filter_is_offered_to_the_source() -> None:
+    on = "o.id = c.id AND c.age > 18"
+    assert places(plan(on))["c.age > 18"] == "calc/source"
+    found = plan(on, table=table(**{"lookup.retry.on-miss.max-attempts": "2"}))
+    assert places(found)["c.age > 18"] == "calc/worker"
+    assert (len(found.pushed), len(found.calc)) == (0, 1)
+    assert "retries on a miss    2, every 1 s; no filter is offered to the source" in explain(found)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_a_dead_letter_holds_the_whole_left_row(how: str) -> None:
+    assert plan("o.id = c.id", how).left_columns == ("id",)
+    assert plan("o.id = c.id", how, table=table(**LETTERS)).left_columns == tuple(column.name for column in LEFT)
+
+
+@pytest.mark.parametrize(("name", "fact"), [
+    ("ID", "the left side has a column 'id' already"),
+    ("Lookup_Error", "dead letters have a column 'lookup_error' of their own"),
+    ("lookup_table", "'lookup_table'"),
+    ("lookup_failed_at", "'lookup_failed_at'"),
+])  # fmt: skip
+def test_a_left_row_that_no_dead_letter_can_hold_is_refused(name: str, fact: str) -> None:
+    left = [LeftColumn("age", "int"), LeftColumn("id", "bigint"), LeftColumn(name, "int")]
+    assert plan("o.age = c.id", left=left, select=["o.age"]).left_columns == ("age",)
+    with pytest.raises(PlanError, match=f"Left column '{name}'.*{fact}(?s:.*)withColumnRenamed"):
+        plan("o.age = c.id", left=left, select=["o.age"], table=table(**LETTERS))
+
+
+def test_case_tells_the_columns_of_a_dead_letter_apart_where_the_session_says_so() -> None:
+    left = [LeftColumn("ID", "bigint"), LeftColumn("id", "int"), LeftColumn("LOOKUP_TABLE", "int")]
+    found = plan("o.ID = c.id", left=left, select=["c.label"], table=table(**LETTERS), case_sensitive=True)
+    assert found.left_columns == ("ID", "id", "LOOKUP_TABLE")
+
+
+def test_age_and_error_are_no_part_of_the_select_list() -> None:
+    found = plan("o.id = c.id", "left", table=table(**MARKED))
+    assert [output.name for output in found.output] == ["id", "label"]
+    assert found.left_columns == ("id",)
+    assert re.search(r"Result\n.*\n.*\n  age +age of the answer.*\n  problem +error of the lookup", explain(found))
+
+
+@pytest.mark.parametrize(("select", "options", "named"), [
+    (["o.age"], MARKED, ["'age'", "o.age", "'lookup.age-column'"]),
+    (["c.label AS Problem"], MARKED, ["'Problem'", "c.label", "'lookup.error-column'"]),
+    (None, MARKED, ["'age'", "'lookup.age-column'"]),
+    (["o.id"], MARKED | {"lookup.age-column": "PROBLEM"}, ["'lookup.age-column'", "'lookup.error-column'"]),
+])  # fmt: skip
+def test_names_for_age_and_error_that_are_taken_are_refused(
+    select: list[str] | None, options: dict[str, str], named: list[str]
+) -> None:
+    how = "semi" if select is None else "inner"
+    with pytest.raises(PlanError, match="two columns named") as caught:
+        plan("o.id = c.id", how, select=select, table=table(**options))
+    assert [word for word in named if word not in str(caught.value)] == []
+
+
+def test_case_tells_age_from_another_column_where_the_session_says_so() -> None:
+    found = plan("o.id = c.id", select=["o.id AS AGE"], table=table(**MARKED), case_sensitive=True)
+    assert [output.name for output in found.output] == ["AGE"]
+
+
 def test_explain_shows_no_secret() -> None:
     found = plan("o.id = c.id", table=table(password="hush", url="x://ann:hush@db"))
     assert "hush" not in explain(found) + str(found) + json.dumps(found.to_json())
 
 
-def test_explain_shows_the_caches_limits() -> None:
-    config = LookupConfig(cache="TTL", max_bytes="64 mb", expire_after_write="10 min", missing_key=False, max_retries=0)
-    text = explain(
-        LookupPlan(table="c", connector="sql", source="", schema=table().schema, how="inner", keys=(), config=config)
+def test_no_secret_of_where_dead_letters_go_is_in_a_plan() -> None:
+    path = "s3://key:hush@bucket/letters?token=hush"
+    table_ = table(**LETTERS | {"lookup.dead-letter.path": path})
+    found = plan("o.id = c.id", table=table_)
+    shown = [explain(found), repr(found), repr(table_), repr(table_.config), json.dumps(found.to_json())]
+    assert [text for text in shown if "hush" in text] == []
+    assert "dead letter, to s3://key:***@bucket/letters" in explain(found)
+    assert table_.config.dead_letter_path == path
+
+
+SHOWN: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        {"cache": "TTL", "max_bytes": "64 mb", "expire_after_write": "10 min", "missing_key": False, "max_retries": 0},
+        ["strategy TTL", "bytes, at most 67,108,864", "expires after write 10 min", "known misses forgotten",
+         "retries none"],
+    ),
+    ({"cache": "LRU", "expire_after_access": "5 s", "jitter": "0.25"},
+     ["rows, at most 10,000", "expires after access 5 s", "jitter up to 25 % off each age limit", "known misses kept"]),
+    ({"cache": "TTL", "expire_after_write": "1 h", "refresh_after_write": "5 min", "stale_if_error": "1 day"},
+     ["refreshed after 5 min, old rows served meanwhile", "stale, at most 1 d, where the source fails"]),
+    ({"cache": "ALL", "reload_interval": "1 h", "reload_mode": "fixed-rate", "reload_allow_empty": True},
+     ["reloaded every 1 h, from the start of a load", "empty reload allowed"]),
+    ({"cache": "ALL", "reload_interval": "90 s"}, ["reloaded every 90 s, from the end of a load"]),
+    ({"cache": "ALL", "reload_at": "03:00Z"}, ["reloaded at 03:00:00+00:00"]),
+    ({"async_": True}, ["async up to 100 calls at a time, ordered"]),
+    ({"async_": True, "async_capacity": 7, "output_mode": "allow-unordered"},
+     ["async up to 7 calls at a time, allow-unordered"]),
+    ({"async_": False}, ["async no, one call after the other"]),
+    ({"async_capacity": 7}, ["async as the connector has it, up to 7 calls at a time, ordered"]),
+    ({"batch_max_size": 1000, "batch_max_delay": "20 ms"}, ["keys in a call at most 1,000", "waits to fill 20 ms"]),
+    ({"rate_limit": "2.5"}, ["rate limit 2.5 calls a second, per executor"]),
+    ({"retry_on": "OSError, KeyError", "retry_strategy": "fixed-delay"},
+     ["retried errors OSError, KeyError", "retries 3, every 100 ms"]),
+    ({"on_miss_max_attempts": 3, "on_miss_delay": "2 s"}, ["retries on a miss 3, every 2 s"]),
+    ({"breaker_failures": 5, "breaker_delay": "1 min"}, ["breaker after 5 failures, for 1 min"]),
+    ({"on_error": "null", "error_column": "problem"}, ["on error null, and the error in problem"]),
+    ({"on_error": "dead-letter", "dead_letter_path": "/letters"}, ["on error dead letter, to /letters"]),
+    ({"age_column": "years"}, ["years age of the answer, in seconds"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "shown"), SHOWN)
+def test_explain_shows_what_is_set(options: dict[str, Any], shown: list[str]) -> None:
+    config = LookupConfig(**options)
+    found = LookupPlan(
+        table="c", connector="sql", source="", schema=table().schema, how="inner", keys=(), config=config
     )
-    for shown in ("TTL", "67,108,864", "10 min", "forgotten", "none"):
-        assert shown in text
+    text = re.sub(" +", " ", explain(found))
+    assert [line for line in shown if f" {line}" not in text] == []
+
+
+def test_explain_says_nothing_of_what_is_not_set() -> None:
+    found = LookupPlan(table="c", connector="sql", source="", schema=table().schema, how="inner", keys=())
+    names = [re.split("  +", line)[1] for line in explain(found).splitlines() if line.startswith("  ")]
+    assert names == ["cached columns", "strategy", "identity", "timeout", "retries"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.plan import LookupPlan
+from lookupcache.redaction import hide_userinfo
 
 Line = tuple[str, str]
 
@@ -33,16 +34,19 @@ def explain(plan: LookupPlan) -> str:
     <BLANKLINE>
     Cache
       strategy          NONE
-      retries           3, exponential from 100 ms to 10 s
-      timeout           3 min
       identity          f753a2bcfd95b3cf0cfa4f92fb9beef3
+    <BLANKLINE>
+    Calls
+      timeout           3 min
+      retries           3, exponential from 100 ms to 10 s
     """
     parts = {
         "Condition": list(_condition(plan)),
         "Lookup": list(_lookup(plan)),
         "After the cache": list(_after(plan)),
-        "Result": [(output.name, output.sql) for output in plan.output],
+        "Result": list(_result(plan)),
         "Cache": list(_cache(plan)),
+        "Calls": list(_calls(plan.config)),
     }
     head = f"Lookup join: {plan.how}, table {plan.table}, connector {plan.connector}"
     width = min(max(len(name) for lines in parts.values() for name, _ in lines), 60)
@@ -78,12 +82,21 @@ def _after(plan: LookupPlan) -> Iterator[Line]:
     yield from (("filter after", sql) for sql in plan.filter_after)
 
 
+def _result(plan: LookupPlan) -> Iterator[Line]:
+    yield from ((output.name, output.sql) for output in plan.output)
+    if plan.config.age_column is not None:
+        yield plan.config.age_column, "age of the answer, in seconds"
+    if plan.config.error_column is not None:
+        yield plan.config.error_column, "error of the lookup: code, message"
+
+
 def _cache(plan: LookupPlan) -> Iterator[Line]:
-    config = plan.config
-    yield "strategy", config.cache
-    yield from _limits(config)
-    yield "retries", _retries(config)
-    yield "timeout", _duration(config.timeout)
+    yield "strategy", plan.config.cache
+    yield from _limits(plan.config)
+    yield from _freshness(plan.config)
+    yield from _reloads(plan.config)
+    if plan.config.cache != "NONE":
+        yield "known misses", _misses(plan.config)
     yield "identity", plan.fingerprint
 
 
@@ -96,10 +109,25 @@ def _limits(config: LookupConfig) -> Iterator[Line]:
         yield "expires after write", _duration(config.expire_after_write)
     if config.expire_after_access is not None:
         yield "expires after access", _duration(config.expire_after_access)
+    if config.jitter:
+        yield "jitter", f"up to {config.jitter * 100:g} % off each age limit"
+
+
+def _freshness(config: LookupConfig) -> Iterator[Line]:
+    if config.refresh_after_write is not None:
+        yield "refreshed after", f"{_duration(config.refresh_after_write)}, old rows served meanwhile"
+    if config.stale_if_error is not None:
+        yield "stale, at most", f"{_duration(config.stale_if_error)}, where the source fails"
+
+
+def _reloads(config: LookupConfig) -> Iterator[Line]:
     if config.reload_interval is not None:
-        yield "reloaded every", _duration(config.reload_interval)
-    if config.cache != "NONE":
-        yield "known misses", _misses(config)
+        start = {"fixed-delay": "the end", "fixed-rate": "the start"}[config.reload_mode]
+        yield "reloaded every", f"{_duration(config.reload_interval)}, from {start} of a load"
+    if config.reload_at is not None:
+        yield "reloaded at", config.reload_at
+    if config.reload_allow_empty:
+        yield "empty reload", "allowed"
 
 
 def _misses(config: LookupConfig) -> str:
@@ -109,12 +137,47 @@ def _misses(config: LookupConfig) -> str:
     return "kept" if age is None else f"kept for {_duration(age)}"
 
 
+def _calls(config: LookupConfig) -> Iterator[Line]:
+    yield from _flights(config)
+    if config.rate_limit is not None:
+        yield "rate limit", f"{config.rate_limit:g} calls a second, per executor"
+    yield "timeout", _duration(config.timeout)
+    yield "retries", _retries(config)
+    if config.retry_on is not None:
+        yield "retried errors", config.retry_on
+    if config.on_miss_max_attempts:
+        waits = f"{config.on_miss_max_attempts}, every {_duration(config.on_miss_delay)}"
+        yield "retries on a miss", f"{waits}; no filter is offered to the source"
+    if config.breaker_failures is not None:
+        yield "breaker", f"after {config.breaker_failures} failures, for {_duration(config.breaker_delay)}"
+    if config.on_error != "fail":
+        yield "on error", _on_error(config)
+
+
+def _flights(config: LookupConfig) -> Iterator[Line]:
+    flights = f"up to {config.async_capacity} calls at a time, {config.output_mode}"
+    if config.async_ is not None:
+        yield "async", flights if config.async_ else "no, one call after the other"
+    elif (config.async_capacity, config.output_mode) != (LookupConfig.async_capacity, LookupConfig.output_mode):
+        yield "async", f"as the connector has it, {flights}"
+    if config.batch_max_size is not None:
+        yield "keys in a call", f"at most {config.batch_max_size:,}"
+    if config.batch_max_delay is not None:
+        yield "waits to fill", _duration(config.batch_max_delay)
+
+
 def _retries(config: LookupConfig) -> str:
     if not config.max_retries:
         return "none"
     first, last = _duration(config.retry_delay), _duration(config.retry_max_delay)
     waits = f"exponential from {first} to {last}" if config.retry_strategy == "exponential" else f"every {first}"
     return f"{config.max_retries}, {waits}"
+
+
+def _on_error(config: LookupConfig) -> str:
+    if config.dead_letter_path is not None:
+        return f"dead letter, to {hide_userinfo(config.dead_letter_path)}"
+    return f"null, and the error in {config.error_column}"
 
 
 def _duration(seconds: float) -> str:

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
-from lookupcache.plan import How, Output
+from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.naming import Fragment, Scope, column_name, struct_fields
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result's columns, and the columns of either side that they read."""
+    """The result's columns, and the columns of either side that they, or dead letters, read."""
 
     output: tuple[Output, ...]
     left: frozenset[str]
@@ -30,10 +31,13 @@ class _Item:
     right: frozenset[str]
 
 
-def result_of(scope: Scope, how: How, select: Sequence[str] | None, using: Sequence[str]) -> Result:
+def result_of(
+    scope: Scope, how: How, select: Sequence[str] | None, using: Sequence[str], config: LookupConfig
+) -> Result:
     """Resolve the select list; ``using`` are columns of the table that the default leaves out.
 
-    Raises PlanError for an expression without a name and for two columns with one name.
+    Raises PlanError for an expression without a name and for two columns with one name, those for age and error
+    included, which follow the selected ones.
     """
     if isinstance(select, str):
         raise PlanError(f"'select' is the text {select!r}.", hint=f"Give a list, as in select=[{select!r}].")
@@ -44,9 +48,10 @@ def result_of(scope: Scope, how: How, select: Sequence[str] | None, using: Seque
     if not items:
         raise PlanError("The join selects nothing.", hint="Name at least one column in 'select'.")
     _refuse_clashes(scope, items)
+    _refuse_marks(scope, items, config)
     return Result(
         tuple(item.output for item in items),
-        frozenset().union(*(item.left for item in items)),
+        _in_letters(scope, config).union(*(item.left for item in items)),
         frozenset().union(*(item.right for item in items)),
     )
 
@@ -126,3 +131,35 @@ def _refuse_clashes(scope: Scope, items: Sequence[_Item]) -> None:
                     f"The result would have two columns named {item.output.name!r}: {earlier.text} and {item.text}.",
                     hint=f"Name one of them in 'select': \"{item.text} AS {scope.table}_{item.output.name}\".",
                 )
+
+
+def _refuse_marks(scope: Scope, items: Sequence[_Item], config: LookupConfig) -> None:
+    """Refuse a name for age or error that another column of the result has."""
+    taken = {item.output.name: item.text for item in items}
+    marks = {"lookup.age-column": config.age_column, "lookup.error-column": config.error_column}
+    for key, name in marks.items():
+        for other in taken if name is not None else ():
+            if scope.same(str(name), other):
+                raise PlanError(
+                    f"The result would have two columns named {other!r}: {taken[other]} and that of option {key!r}.",
+                    hint=f"Give {key!r} another name.",
+                )
+        if name is not None:
+            taken[name] = f"that of option {key!r}"
+
+
+def _in_letters(scope: Scope, config: LookupConfig) -> frozenset[str]:
+    """Return the columns of dead letters: the whole left row, in which each has to have a name of its own."""
+    if config.on_error != "dead-letter":
+        return frozenset()
+    taken = {name: f"dead letters have a column {name!r} of their own" for name in LETTER_COLUMNS}
+    for column in scope.left:
+        for other, fact in taken.items():
+            if scope.same(other, column.name):
+                raise PlanError(
+                    f"Left column {column.name!r} cannot be written to a dead letter: {fact}.",
+                    hint="Rename it before the join, with withColumnRenamed or toDF, or choose another "
+                    "'lookup.on-error'.",
+                )
+        taken[column.name] = f"the left side has a column {column.name!r} already"
+    return frozenset(column.name for column in scope.left)

@@ -8,12 +8,13 @@ Each pass takes from the `Draft` the conjuncts that are its own and leaves the r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import pyarrow as pa
 
 from lookupcache import expr
+from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Place
 from lookupcache.planner.analyst import Analyst
@@ -23,6 +24,7 @@ from lookupcache.planner.constants import NONDETERMINISTIC, constant_value, is_s
 from lookupcache.planner.naming import Fragment, LeftColumn, Scope
 from lookupcache.planner.output import Result, result_of
 from lookupcache.planner.translate import translate
+from lookupcache.redaction import hide_userinfo
 from lookupcache.schema import parse_type, type_name
 from lookupcache.table import LookupTable
 
@@ -129,8 +131,7 @@ def plan_join(
     _read(draft, on, where)
     for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
         step(draft)
-    result = result_of(scope, draft.how, select, draft.using)
-    return _finished(draft, result)
+    return _finished(draft, result_of(scope, draft.how, select, draft.using, table.config))
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -324,12 +325,22 @@ def _calc(draft: Draft) -> None:
             translated = expr.Call("=", (column, entry.value))
         if translated is not None:
             offered[number] = entry, translated
-    filters = [translated for _, translated in offered.values()]
-    accepted = list(draft.table.connector.accept(filters)) if filters else []
+    accepted = _accepted(draft, [translated for _, translated in offered.values()])
     for entry, translated in offered.values():
         taken = translated in accepted
         (draft.pushed if taken else draft.calc).append(translated)
         entry.put("calc", "source" if taken else "worker")
+
+
+def _accepted(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
+    """Return the filters that the source applies.
+
+    With retries on a miss it is offered none: it would have no row to show for a key whose rows all fail them,
+    which is no miss.
+    """
+    if not filters or draft.table.config.on_miss_max_attempts:
+        return []
+    return list(draft.table.connector.accept(filters))
 
 
 def _residual(draft: Draft) -> None:
@@ -362,7 +373,13 @@ def _finished(draft: Draft, result: Result) -> LookupPlan:
         left_columns=tuple(column.name for column in draft.scope.left if column.name in left),
         output=result.output,
         conjuncts=tuple(entry.shown for entry in draft.entries),
-        config=draft.table.config,
+        config=_without_secrets(draft.table.config),
         filter_after=tuple(draft.filter_after),
         **{name: tuple(getattr(draft, name)) for name in ready},
     )
+
+
+def _without_secrets(config: LookupConfig) -> LookupConfig:
+    """Return the config without what is no part of a plan; the worker is told the whole path beside it."""
+    path = config.dead_letter_path
+    return config if path is None else replace(config, dead_letter_path=hide_userinfo(path))

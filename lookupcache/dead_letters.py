@@ -1,0 +1,176 @@
+"""Left rows whose lookup failed, written as Parquet files beside the result."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+from pyspark import TaskContext
+
+from lookupcache.errors import LookupCacheError
+from lookupcache.plan import LETTER_COLUMNS
+from lookupcache.redaction import hide_userinfo
+
+T = TypeVar("T")
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_MOST_BYTES = 64 << 20
+_TROUBLE = (OSError, pa.ArrowException, ImportError)
+
+
+class DeadLetters:
+    """The dead letters of one task: files in a directory, which nobody reads before the task has ended well.
+
+    ``path`` is a directory, local or a URI of a file system that Arrow knows (``s3://``, ``gs://``, ``abfss://``,
+    ``hdfs://``, ``file:``); it is made where it is missing. ``names`` are those of the left columns, by default
+    as they come. A file holds them and ``lookup_table``, ``lookup_error`` (a struct of code and message) and
+    ``lookup_failed_at``; columns that Parquet has no type for, such as intervals, are written as text.
+
+    Files are named ``part-<stage>-<partition>-<attempt>-<uuid>.parquet``, and until the task ends begin with ``_``,
+    which Spark and Arrow pass over. A task that fails or is stopped leaves none, and one that runs again writes its
+    rows again: at least once. Raises LookupCacheError where the file system does.
+
+    >>> import tempfile, pyarrow.dataset
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     letters = DeadLetters(folder, "c")
+    ...     letters.write(pa.record_batch({"id": [7]}), pa.array([{"code": "LOOKUP_FAILED", "message": "down"}]))
+    ...     letters.close(complete=True)
+    ...     pyarrow.dataset.dataset(folder).to_table(columns=["id", "lookup_table", "lookup_error"]).to_pylist()
+    [{'id': 7, 'lookup_table': 'c', 'lookup_error': {'code': 'LOOKUP_FAILED', 'message': 'down'}}]
+    """
+
+    def __init__(self, path: str, table: str, names: Sequence[str] | None = None) -> None:
+        self.path = located(path)
+        self.table = table
+        self.names = names
+        self._files: list[_File] = []
+
+    def write(self, rows: pa.RecordBatch, errors: pa.StructArray) -> None:
+        """Write rows, each with its error."""
+        if rows.num_rows:
+            letters = self._letters(rows, errors)
+            self._tried(lambda: self._write(letters))
+
+    def close(self, complete: bool) -> None:
+        """Let the files be read, or where the task has not completed, remove them."""
+        files, self._files = self._files, []
+        if complete:
+            self._tried(lambda: _publish(files))
+        else:
+            _remove(files)
+
+    def _letters(self, rows: pa.RecordBatch, errors: pa.StructArray) -> pa.RecordBatch:
+        count = rows.num_rows
+        now = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
+        added = [pa.repeat(pa.scalar(self.table), count), errors, pa.repeat(now, count)]
+        names = [*(self.names or rows.schema.names), *LETTER_COLUMNS]
+        return pa.RecordBatch.from_arrays([*map(_storable, rows.columns), *added], names=names)
+
+    def _write(self, letters: pa.RecordBatch) -> None:
+        if not self._files or self._files[-1].size >= _MOST_BYTES:
+            if self._files:
+                self._files[-1].close()
+            self._files.append(_opened(self.path, letters.schema))
+        self._files[-1].writer.write_batch(letters)
+
+    def _tried(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except _TROUBLE as error:
+            text = hide_userinfo(str(error))
+            # The cause would be shown in full.
+            raise LookupCacheError(
+                f"Table {self.table!r}: dead letters cannot be written to {hide_userinfo(self.path)!r}: "
+                f"{type(error).__name__}: {text}",
+                hint="Set 'lookup.dead-letter.path' to a directory that every worker may write to, as a local path or "
+                "a URI of a file system that Arrow knows.",
+            ) from (error if text == str(error) else None)
+
+
+def located(path: str) -> str:
+    """Return a path or URI as Arrow takes it: it wants local paths from the root on, and knows no ``s3a``.
+
+    >>> located("s3a://bucket/letters"), located("letters") == os.path.abspath("letters")
+    ('s3://bucket/letters', True)
+    """
+    return re.sub(r"^s3[an]://", "s3://", path) if _SCHEME.match(path) else os.path.abspath(path)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file under way: in the directory, under its final name with ``_`` before it."""
+
+    system: fs.FileSystem
+    folder: str
+    name: str
+    stream: pa.NativeFile
+    writer: pq.ParquetWriter
+
+    @property
+    def size(self) -> int:
+        return self.stream.tell()
+
+    @property
+    def hidden(self) -> str:
+        return f"{self.folder}/_{self.name}"
+
+    def close(self) -> None:
+        self.writer.close()
+        self.stream.close()
+
+
+def _opened(path: str, schema: pa.Schema) -> _File:
+    system, folder = fs.FileSystem.from_uri(path)
+    system.create_dir(folder, recursive=True)
+    name = f"part-{_task()}-{uuid.uuid4().hex}.parquet"
+    stream = system.open_output_stream(f"{folder}/_{name}")
+    return _File(system, folder, name, stream, pq.ParquetWriter(stream, schema))
+
+
+def _task() -> str:
+    context = TaskContext.get()
+    where = (context.stageId(), context.partitionId(), context.attemptNumber()) if context else (0, 0, 0)
+    return "-".join(map(str, where))
+
+
+def _publish(files: Sequence[_File]) -> None:
+    for file in files:
+        file.close()
+    for file in files:
+        file.system.move(file.hidden, f"{file.folder}/{file.name}")
+
+
+def _remove(files: Sequence[_File]) -> None:
+    """Remove what can be removed: what is left is passed over, and the task has an error of its own to show."""
+    for file in files:
+        with contextlib.suppress(*_TROUBLE):
+            file.close()
+        with contextlib.suppress(*_TROUBLE):
+            file.system.delete_file(file.hidden)
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _storable(column: pa.Array) -> pa.Array:
+    """Return the column, or its values as text where Parquet has no type for them."""
+    if _fits(column.type):
+        return column
+    return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
+
+
+def _fits(type_: pa.DataType) -> bool:
+    """Return whether Parquet holds a type so that Spark reads it as the same: it takes a duration for a number."""
+    if pa.types.is_duration(type_) or pa.types.is_interval(type_) or pa.types.is_null(type_):
+        return False
+    fields = [type_.field(number) for number in range(type_.num_fields)]
+    return all(_fits(field.type) for field in fields) and not (pa.types.is_struct(type_) and not fields)
