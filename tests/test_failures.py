@@ -320,10 +320,13 @@ class Join:
             table="t", connector="script", source="-", schema=schema, how=case.how, config=self.config,
             keys=(FieldKey(column="key", sql=""),), columns=tuple(schema.names), left_columns=("key", "row"),
         )  # fmt: skip
-        self.source = Observed(self.plan, connector_of(case.kind, schema, self.script), self.script)
+        self.source = self.new_source()
         self.lookup: CachedLookup = lookup_of(self.source, self.script.clock)
         self.opened: dict[int, Opened] = {}
         self.touched: dict[Any, float] = {}
+
+    def new_source(self) -> Any:
+        return Observed(self.plan, connector_of(self.case.kind, self.plan.schema, self.script), self.script)
 
     def batches(self, drawn) -> Iterator[pa.RecordBatch]:
         for seconds, numbers in drawn:
@@ -356,8 +359,11 @@ class Join:
         self.check_nothing_awaited()
         for row in range(first, len(self.opened)):
             code = None if letters is None else letters.codes.get(row)
-            Verdict(self, self.opened[row], emitted.get(row), code).check(end == "complete")
+            self.judge(self.opened[row], emitted.get(row), code, end == "complete")
         return end
+
+    def judge(self, opened: Opened, emitted: Emitted | None, letter: str | None, complete: bool) -> None:
+        Verdict(self, opened, emitted, letter).check(complete)
 
     def take(self, batch: pa.RecordBatch, emitted: dict[int, Emitted]) -> list[int]:
         rows = [tuple(row.values()) for row in batch.to_pylist()]
@@ -405,6 +411,13 @@ class Join:
         return not self.lookup._asked
 
 
+def shown(how: str, rows: list[tuple] | None) -> list[tuple]:
+    """Return what comes out for a left row that has these matches."""
+    if how in ("semi", "anti"):
+        return [()] if bool(rows) == (how == "semi") else []
+    return rows or ([(None,) * 3] if how == "left" else [])
+
+
 @dataclass
 class Verdict:
     """Whether what came out for a left row may be."""
@@ -431,9 +444,9 @@ class Verdict:
 
     def is_right(self) -> bool:
         if self.opened.key is None:
-            return self.shown([]) == self.rows and self.ages <= {None}
+            return shown(self.join.case.how, []) == self.rows and self.ages <= {None}
         return any(
-            self.shown(landing.rows) == self.rows and self.ages <= {self.time - landing.time}
+            shown(self.join.case.how, landing.rows) == self.rows and self.ages <= {self.time - landing.time}
             for landing in self.served()
         )
 
@@ -448,13 +461,6 @@ class Verdict:
     @property
     def time(self) -> float:
         return 0.0 if self.emitted is None else self.emitted.time
-
-    def shown(self, rows: list[tuple] | None) -> list[tuple]:
-        """Return what comes out for a left row that has these matches."""
-        how = self.join.case.how
-        if how in ("semi", "anti"):
-            return [()] if bool(rows) == (how == "semi") else []
-        return rows or ([(None,) * 3] if how == "left" else [])
 
     def landings(self) -> list[Landing]:
         return self.join.source.landings[self.opened.key]
@@ -472,9 +478,8 @@ class Verdict:
         if config.cache == "NONE" or not (landing.rows or config.missing_key):
             return False
         idle = config.expire_after_access
-        if idle is not None and self.opened.idle > idle and config.refresh_after_write is None:
-            return False
-        return age <= limit_of(config, landing) or any(
+        unused = idle is not None and self.opened.idle > idle and config.refresh_after_write is None
+        return (age <= limit_of(config, landing) and not unused) or any(
             failed.rows is None and self.is_later(failed) and failed.time - landing.time <= config.stale_if_error
             for failed in (self.landings() if config.stale_if_error else ())
         )
@@ -597,6 +602,162 @@ def test_every_row_is_right_or_marked_or_the_job_failed(kind, data):
 @pytest.mark.parametrize("kind", KINDS)
 def test_so_it_is_where_calls_hang(kind, data):
     check(data.draw(cases(kind, hangs=True)))
+
+
+# ── a table that is held whole ───────────────────────────────────────────────────────────────────────────
+
+
+class Whole(Connector):
+    """A table that, each time it is read whole, does the next thing that was drawn."""
+
+    lookup = Rows.lookup
+
+    def __init__(self, schema: pa.Schema, script: Script, course: list[str]) -> None:
+        super().__init__(schema, {})
+        self.script = script
+        self.coming = iter(course)
+        self.began = 0.0
+
+    def scan(self, request):
+        outcome, self.began, batches = next(self.coming, "right"), self.script.now, self.script.batches
+        if outcome.startswith("late"):
+            with self.script.changing:
+                self.script.changing.wait_for(lambda: self.script.batches > batches, 0.002)
+        if outcome.endswith("down"):
+            raise ConnectionError("not now")
+        second = int(self.script.now)
+        rows = [row for number, key in enumerate(self.script.keys) for row in rows_of(number, key, second)]
+        yield (
+            pa.table({"second": [1]}) if outcome == "odd" else table_of([] if outcome == "empty" else rows, self.schema)
+        )
+
+
+@dataclass(frozen=True)
+class Load:
+    """What came of reading the table: the second that it is of, None where it is empty, or an error's code."""
+
+    began: float
+    ended: float
+    second: int | None = None
+    code: str | None = None
+
+
+class ObservedLoads(Source):
+    """Notes every load."""
+
+    def __init__(self, plan: LookupPlan, connector: Whole, script: Script) -> None:
+        super().__init__(plan, connector)
+        self.script = script
+        self.numbers = itertools.count()
+        self.loads: list[Load] = []
+
+    def loaded(self, answer):
+        began, ended = self.connector.began, self.script.now
+        try:
+            keys, fetched = super().loaded(answer)
+        except SourceTrouble as error:
+            self.loads.append(Load(began, ended, code=error.code))
+            raise
+        second = fetched.rows.column("second")[0].as_py() if fetched.rows.num_rows else None
+        emptied = second is None and self.served is not None and self.served.second is not None
+        refused = emptied and not self.plan.config.reload_allow_empty
+        self.loads.append(Load(began, ended, second, "SOURCE_ERROR" if refused else None))
+        return keys, fetched
+
+    @property
+    def served(self) -> Load | None:
+        """The last load that took the place of the one before."""
+        return next((load for load in reversed(self.loads) if load.code is None), None)
+
+
+class WholeJoin(Join):
+    """A join with a table that is held whole; knows which load each batch was given."""
+
+    def __init__(self, case: Case, course: list[str]) -> None:
+        self.course = course
+        self.given: dict[int, tuple[Load | None, Load]] = {}
+        super().__init__(case)
+
+    def new_source(self) -> Any:
+        return ObservedLoads(self.plan, Whole(self.plan.schema, self.script, self.course), self.script)
+
+    def batches(self, drawn):
+        for batch in super().batches(drawn):
+            yield batch
+            self.note(len(self.opened))
+
+    def note(self, end: int) -> None:
+        """Note what the rows before this one were given, which left before any other was read."""
+        for row in range(len(self.given), end):
+            self.given[row] = self.source.served, self.source.loads[-1]
+
+    def check_nothing_awaited(self) -> None:
+        assert self.lookup._open == []
+        self.note(len(self.opened))
+
+    def judge(self, opened: Opened, emitted: Emitted | None, letter: str | None, complete: bool) -> None:
+        row = next(row for row, one in self.opened.items() if one is opened)
+        served, last = self.given[row]
+        assert opened.time - last.ended < 2 * (self.config.reload_interval or float("inf"))
+        code = letter if emitted is None else emitted.code
+        if code is not None:
+            assert code == last.code
+            assert served is None or self.may_be_too_old(served, opened)
+            assert letter is None or emitted is None
+        elif emitted is not None or complete:
+            assert opened.key is None or (served is not None and not self.must_be_too_old(served, last, opened))
+            known = opened.key is not None and served.second is not None
+            rows = rows_of(self.script.keys[opened.key], opened.key, served.second) if known else []
+            assert ([] if emitted is None else emitted.rows) == shown(self.case.how, rows)
+
+    def may_be_too_old(self, served: Load, opened: Opened) -> bool:
+        """Return whether these rows may be too old, by the time that the load before them ended, at which they began."""
+        before = [load.ended for load in self.source.loads[: self.source.loads.index(served)]]
+        longest = self.config.stale_if_error
+        return longest is not None and opened.time - max(before, default=0.0) > longest
+
+    def must_be_too_old(self, served: Load, last: Load, opened: Opened) -> bool:
+        longest = self.config.stale_if_error
+        return longest is not None and last.code is not None and opened.time - served.began > longest
+
+    def end(self) -> None:
+        """Check what is held, and disconnect."""
+        assert self.lookup.cache._leases == []
+        assert min(self.lookup.tally["hits"], self.lookup.tally["misses"]) >= 0
+        self.source.close()
+
+
+@st.composite
+def whole_cases(draw) -> tuple[Case, list[str]]:
+    numbers = st.lists(st.sampled_from([0, 1, 2, 3, 4, None]), max_size=4)
+    batches = st.lists(st.tuples(st.integers(0, 3), numbers), max_size=9)
+    on_error = draw(st.sampled_from(["fail", "null", "null", "dead-letter"]))
+    options = {
+        "cache": "ALL",
+        "reload_interval": draw(st.sampled_from([None, 1, 2, 3])),
+        "stale_if_error": draw(st.sampled_from([None, None, 2, 4])),
+        "max_retries": draw(st.integers(0, 1)),
+        "retry_delay": 0,
+        "on_error": on_error,
+        "error_column": "error" if on_error == "null" else None,
+        "dead_letter_path": "letters" if on_error == "dead-letter" else None,
+    }
+    if options["reload_interval"] is not None:
+        options["reload_allow_empty"] = draw(st.booleans())
+        options["reload_mode"] = draw(st.sampled_from(["fixed-delay", "fixed-rate"]))
+    runs = draw(st.lists(st.tuples(batches, st.sampled_from([None, None, 1, 2])), min_size=1, max_size=3))
+    course = draw(st.lists(st.sampled_from(["right", "right", "late", "down", "late and down", "empty", "odd"])))
+    keys, how = draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(["inner", "left", "semi", "anti"]))
+    return Case("whole", keys, how, options, {}, runs), course
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(whole_cases())
+def test_so_it_is_where_the_table_is_held_whole(drawn):
+    join = WholeJoin(*drawn)
+    for batches, stop in drawn[0].runs:
+        event(join.run(batches, stop))
+    join.end()
 
 
 # ── telling courses of events ────────────────────────────────────────────────────────────────────────────

@@ -343,6 +343,15 @@ def test_stale_rows_are_served_where_the_source_is_down_up_to_their_age():
         all_names(join, batch(1))
 
 
+def test_rows_that_nobody_has_asked_for_are_stale_too():
+    source, clock = Names(), Clock()
+    join = runner(source, clock, expire_after_write=100, expire_after_access=10, stale_if_error=200)
+    all_names(join, batch(1))
+    source.down, clock.now = True, 11.0
+    assert [all_names(join, batch(1)), all_names(join, batch(1))] == [["n1"], ["n1"]]
+    assert (len(source.asked), join.lookup.tally["stale"]) == (3, 2)
+
+
 def test_a_row_says_how_old_its_answer_is():
     source, clock = Names(), Clock()
     join = runner(source, clock, age_column="age")

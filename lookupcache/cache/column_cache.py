@@ -277,14 +277,12 @@ class ColumnCache:
         """Forget entries that have grown too old; note those that are to be fetched anew."""
         entries = lease.entries
         flight = self._flight.take(entries, mode="wrap")
+        if self.limits.access_seconds < math.inf:
+            self._end_idle(entries, now)
         old = now > self._deadline.take(entries, mode="wrap")
         gone = old & (flight == 0)
         if self.limits.stale_seconds:
             gone &= now > self._written.take(entries, mode="wrap") + self.limits.stale_seconds
-        if self.limits.access_seconds < math.inf:
-            gone |= (flight == 0) & (now > self._idle_deadline.take(entries, mode="wrap"))
-            self._idle_deadline[entries] = now + self.limits.access_seconds
-            self._idle_deadline[-1] = math.inf
         if (late := old & (flight < 0)).any():
             self._flight[entries[late]] *= -1
         # What is gone is asked for as a new key: to note it here as well would be to ask twice.
@@ -297,6 +295,13 @@ class ColumnCache:
         if gone.any():
             self._forget(np.unique(entries[gone]))
             entries[gone] = -1
+
+    def _end_idle(self, entries: Entries, now: float) -> None:
+        """Let the age limit of entries that nobody has used for too long be over, and count anew for the others."""
+        idle = now > self._idle_deadline.take(entries, mode="wrap")
+        self._deadline[entries[idle]] = -math.inf
+        self._idle_deadline[entries] = now + self.limits.access_seconds
+        self._idle_deadline[-1] = math.inf
 
     # ── keeping ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -407,10 +412,10 @@ class ColumnCache:
         self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
         live = self._live()
         last = self._deadline[live]
-        if limits.stale_seconds:
-            last = np.maximum(last, self._written[live] + limits.stale_seconds)
         if limits.access_seconds < math.inf:
             last = np.minimum(last, self._idle_deadline[live])
+        if limits.stale_seconds:
+            last = np.maximum(last, self._written[live] + limits.stale_seconds)
         old = live[(now > last) & (self._flight[live] == 0)]
         if old.size:
             self._forget(old)
