@@ -21,6 +21,7 @@ Numbers = npt.NDArray[np.int64]
 
 _NO_ROWS = np.empty(0, dtype=np.int64)
 _NO_ENTRIES = np.empty(0, dtype=np.int32)
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 _chance = np.random.default_rng()
 
 
@@ -147,10 +148,8 @@ class ColumnCache:
             self._deadline[entries] = self._written[entries] = -math.inf
         if self.limits.access_seconds < math.inf:
             self._idle_deadline[entries] = now + self.limits.access_seconds
-        listed = self._first_of_hash(keys.hashes)
-        self._index.insert(keys.hashes[listed], entries[listed])
-        self._weight += int(np.count_nonzero(listed))
-        self._leaving = np.concatenate([self._leaving, entries[~listed]])
+        self._index.insert(self._free_words(keys.hashes), entries)
+        self._weight += len(entries)
         self._used[entries] = self._clock
         self._depart(entries, flight)
         return entries
@@ -264,14 +263,26 @@ class ColumnCache:
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _verified(self, entries: Entries, keys: KeyBatch) -> Entries:
-        """Drop entries whose key has the same hash as the one wanted, but is another key."""
+        """Replace entries of other keys with the same hash: go on to the words that such keys give way to."""
+        rows = self._others(entries, keys)
+        words = keys.hashes[rows]
+        while rows.size:
+            words = _next_words(words)
+            entries[rows] = self._index.find(words)
+            still = self._others(entries[rows], keys.take(rows))
+            rows, words = rows[still], words[still]
+        return entries
+
+    def _others(self, entries: Entries, keys: KeyBatch) -> Positions:
+        """Return the rows whose entry is that of another key."""
         assert self._keys is not None
         stored = self._keys.gather(self._key_row.take(entries, mode="wrap").astype(np.int64))
+        other = np.zeros(len(entries), dtype=np.bool_)
         for column, wanted in zip(stored, keys.columns, strict=True):
             same = pc.equal(_comparable(column), _comparable(wanted))
             if same.null_count < len(same) and not pc.all(same).as_py():
-                entries[~same.fill_null(True).to_numpy(zero_copy_only=False)] = -1
-        return entries
+                other |= ~same.fill_null(True).to_numpy(zero_copy_only=False)
+        return np.flatnonzero(other)
 
     def _judge_ages(self, lease: Lease, now: float) -> None:
         """Forget entries that have grown too old; note those that are to be fetched anew."""
@@ -330,13 +341,21 @@ class ColumnCache:
         self._size += fresh
         return entries
 
-    def _first_of_hash(self, hashes: Hashes) -> Mask:
-        """Return which new keys can be found again: of keys with equal hashes, only the first."""
+    def _free_words(self, hashes: Hashes) -> Hashes:
+        """Return the words under which new keys can be found again: of keys with one hash, all but one give way."""
         if self._keys is None:
-            return np.ones(len(hashes), dtype=np.bool_)
-        first = np.zeros(len(hashes), dtype=np.bool_)
-        first[np.unique(hashes, return_index=True)[1]] = True
-        return first & (self._index.find(hashes) < 0)
+            return hashes
+        words, taken = hashes, self._taken(hashes)
+        while taken.any():
+            words = np.where(taken, _next_words(words), words)
+            taken = self._taken(words)
+        return words
+
+    def _taken(self, words: Hashes) -> Mask:
+        """Return which words are in use, or are there once more."""
+        taken = np.ones(len(words), dtype=np.bool_)
+        taken[np.unique(words, return_index=True)[1]] = False
+        return taken | (self._index.find(words) >= 0)
 
     def _is_listed(self, entries: Entries) -> Mask:
         """Return which entries can be found, and count: not those that are only still held."""
@@ -504,6 +523,11 @@ class ColumnCache:
             setattr(self, name, array[places])
         self._size, self._free = len(live), _NO_ENTRIES
         self._oldest, self._oldest_used = self._oldest[:0].copy(), self._oldest_used[:0].copy()
+
+
+def _next_words(words: Hashes) -> Hashes:
+    """Return for each word another; only after all 2 ** 64 does it come again."""
+    return words * _ODD + np.uint64(1)
 
 
 def _first_rows(entries: Entries, mask: Mask) -> Positions:
