@@ -711,7 +711,7 @@ class WholeJoin(Join):
             assert ([] if emitted is None else emitted.rows) == shown(self.case.how, rows)
 
     def may_be_too_old(self, served: Load, opened: Opened) -> bool:
-        """Return whether these rows may be too old, by the time that the load before them ended, at which they began."""
+        """Return whether these rows may be too old: they are of after the load before them ended."""
         before = [load.ended for load in self.source.loads[: self.source.loads.index(served)]]
         longest = self.config.stale_if_error
         return longest is not None and opened.time - max(before, default=0.0) > longest
