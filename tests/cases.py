@@ -18,7 +18,11 @@ from hypothesis import strategies as st
 from lookupcache.schema import parse_type
 
 HOWS = ("inner", "left", "semi", "anti")
-SOURCES = ("memory", "superset", "filtering", "async", "function", "sql")
+SOURCES = (
+    "memory", "superset", "filtering", "async", "sql", "memory", "superset", "filtering", "async", "sql",
+    "function", "function async", "functions", "functions async",
+)  # fmt: skip
+"""What answers: connectors, or functions of one key or of many at a time."""
 
 
 @dataclass(frozen=True)
@@ -318,6 +322,10 @@ _OPTIONS: list[dict[str, str]] = [
     {"lookup.cache": "LRU", "lookup.cache.max-rows": "3", "lookup.cache.missing-key": "false"},
     {"lookup.cache": "LRU", "lookup.cache.max-bytes": "4kb"},
     {"lookup.cache": "TTL", "lookup.cache.expire-after-write": "1 ms"},
+    {"lookup.cache": "TTL", "lookup.cache.expire-after-write": "2 ms", "lookup.cache.jitter": "0.9"},
+    {"lookup.cache": "LRU", "lookup.cache.refresh-after-write": "0 ms"},
+    {"lookup.cache": "LRU", "lookup.cache.max-rows": "2", "lookup.cache.refresh-after-write": "0 ms"},
+    {"lookup.cache": "TTL", "lookup.cache.expire-after-write": "1 ms", "lookup.cache.stale-if-error": "1 h"},
     {"lookup.cache": "TTL", "lookup.cache.expire-after-access": "1 h",
     "lookup.cache.missing-key.expire-after-write": "1 ms"},
     {"lookup.cache": "ALL"},
@@ -325,13 +333,43 @@ _OPTIONS: list[dict[str, str]] = [
 ]  # fmt: skip
 
 
+AGE, ERROR = "lookup_age", "lookup_error"
+"""The columns that some options add to a result."""
+
+_MARKS: list[dict[str, str]] = [
+    {"lookup.age-column": AGE},
+    {"lookup.on-error": "null", "lookup.error-column": ERROR},
+    {"lookup.on-error": "null", "lookup.error-column": ERROR, "lookup.age-column": AGE},
+]
+_LOOKS_AGAIN = {"lookup.retry.on-miss.max-attempts": "1", "lookup.retry.on-miss.delay": "0 s"}
+
+
+@st.composite
+def _asking(draw) -> dict[str, str]:
+    """Draw how the source is asked: how many calls at a time, of how many keys, in which order they are taken in."""
+    options = {}
+    if draw(st.booleans()):
+        options["lookup.batch.max-size"] = draw(st.sampled_from(["1", "2", "3"]))
+    if draw(st.booleans()):
+        options["lookup.async"] = "true"
+        options["lookup.async.capacity"] = draw(st.sampled_from(["2", "3", "4"]))
+    if draw(seldom):
+        options["lookup.async.output-mode"] = "allow-unordered"
+    if draw(seldom):
+        options["lookup.batch.max-delay"] = "1 ms"
+    return options
+
+
 @st.composite
 def _all_options(draw, source: str) -> tuple[tuple[str, str], ...]:
     options = dict(draw(st.sampled_from(_OPTIONS)))
-    if source == "function" and options.get("lookup.cache") == "ALL":
+    if source.startswith("function") and options.get("lookup.cache") == "ALL":
         options = {}
-    if draw(st.booleans()):
-        options["lookup.batch.max-size"] = draw(st.sampled_from(["1", "2", "3"]))
+    options |= draw(_asking())
+    if draw(seldom):
+        options |= draw(st.sampled_from(_MARKS))
+    if draw(seldom) and options.get("lookup.cache") != "ALL":
+        options |= _LOOKS_AGAIN
     if draw(seldom):
         options["lookup.shuffle"] = "true"
     options["lookup.metrics"] = draw(st.sampled_from(["auto", "auto", "observe", "off"]))

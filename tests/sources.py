@@ -105,3 +105,31 @@ def options_of(table):
 def equal_alike(values):
     """Return values of which Python's equality is Spark's: NaN equals itself."""
     return tuple("NaN" if value != value else value for value in values)
+
+
+class Rows:
+    """A lookup function over a table's rows, by its first column."""
+
+    def __init__(self, table):
+        self.rows = table.to_pylist()
+        self.key = table.column_names[0]
+
+    def __call__(self, key):
+        return [row for row in self.rows if equal_alike([row[self.key]]) == equal_alike([key])]
+
+
+class RowsLater(Rows):
+    async def __call__(self, key):
+        await asyncio.sleep(0)
+        return Rows.__call__(self, key)
+
+
+class RowsOfMany(Rows):
+    def __call__(self, keys):
+        return [Rows.__call__(self, key) for key in keys]
+
+
+class RowsOfManyLater(Rows):
+    async def __call__(self, keys):
+        await asyncio.sleep(0)
+        return [Rows.__call__(self, key) for key in keys]

@@ -21,11 +21,11 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from cases import Case, Session, Side, cases
+from cases import AGE, ERROR, Case, Session, Side, cases
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F  # noqa: N812
-from sources import equal_alike, options_of
+from sources import Rows, RowsLater, RowsOfMany, RowsOfManyLater, options_of
 
 from lookupcache import LookupJoin, LookupTable, PlanError
 
@@ -44,6 +44,10 @@ ALLOWED = re.compile(
 
 RAISED = ("ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE", "CAST_INVALID_INPUT", "CAST_OVERFLOW")
 """Errors in values that Spark raises under ANSI rules."""
+
+FUNCTIONS = {
+    "function": Rows, "function async": RowsLater, "functions": RowsOfMany, "functions async": RowsOfManyLater,
+}  # fmt: skip
 
 PLACES = {
     "field key, source", "constant key, source", "pre-filter, spark", "calc, source", "calc, worker",
@@ -179,9 +183,9 @@ class Judge:
             return Verdict("invalid", _message(error))
         try:
             ours = self.lookup_join(case, left)
-            if ours.df.dtypes == theirs.dtypes:
+            if (dtypes := ours.df.drop(AGE, ERROR).dtypes) == theirs.dtypes:
                 return Pair(ours, theirs)
-            return Verdict("wrong", f"{ours.df.dtypes} is not {theirs.dtypes}")
+            return Verdict("wrong", f"{dtypes} is not {theirs.dtypes}")
         except PlanError as error:
             return Verdict("refused" if ALLOWED.search(str(error)) else "wrong", str(error))
         except Exception:
@@ -198,9 +202,12 @@ class Judge:
 
     def lookup_table(self, case: Case) -> LookupTable:
         options = dict(case.options)
-        if case.source == "function":
-            key = case.right.columns[0][0]
-            return LookupTable.from_function("t", case.right.ddl, key=[key], function=Rows(case.right), options=options)
+        if case.source in FUNCTIONS:
+            key, function = case.right.columns[0][0], FUNCTIONS[case.source](case.right.table())
+            batch = isinstance(function, RowsOfMany | RowsOfManyLater)
+            return LookupTable.from_function(
+                "t", case.right.ddl, key=[key], function=function, batch=batch, options=options
+            )
         if case.source == "sql":
             own = {"connector": "sql", "url": f"sqlite:///{self.database(case.right)}", "table": "t"}
         else:
@@ -241,17 +248,6 @@ class Judge:
                 self.spark.conf.unset(name) if value is None else self.spark.conf.set(name, value)
 
 
-class Rows:
-    """A lookup function over a table's rows, by its first column."""
-
-    def __init__(self, side: Side) -> None:
-        self.rows = side.table().to_pylist()
-        self.key = side.columns[0][0]
-
-    def __call__(self, key):
-        return [row for row in self.rows if equal_alike([row[self.key]]) == equal_alike([key])]
-
-
 def stored(row: dict) -> list:
     """Return a row as SQLite holds it."""
     return [_stored(value) for value in row.values()]
@@ -276,11 +272,14 @@ def spark_join(case: Case, left, right):
 
 
 def marked(df, number: int, side: str):
-    """Return the rows as exact text, with the case and the side they are of."""
-    names = [f"c{n}" for n in range(len(df.columns))]
-    texts = [exact(name, type_) for name, (_, type_) in zip(names, df.dtypes, strict=True)]
-    return df.toDF(*names).selectExpr(
-        f"{number} AS case", f"'{side}' AS side", f"concat_ws('|', {', '.join(texts)}) AS row"
+    """Return the rows as exact text, with the case and the side they are of; no lookup has failed, so no error."""
+    marks = [name for name in (AGE, ERROR) if name in df.columns]
+    plain = df.dtypes[: len(df.columns) - len(marks)]
+    names = [f"c{n}" for n in range(len(plain))]
+    texts = [exact(name, type_) for name, (_, type_) in zip(names, plain, strict=True)]
+    trouble = f"coalesce({ERROR}.message, '')" if ERROR in marks else "''"
+    return df.toDF(*names, *marks).selectExpr(
+        f"{number} AS case", f"'{side}' AS side", f"concat(concat_ws('|', {', '.join(texts)}), {trouble}) AS row"
     )
 
 
