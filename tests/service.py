@@ -138,7 +138,7 @@ class Service:
         self._steer("wait", what="open", number=number, seconds=seconds)
 
     def wait_came(self, number: int, seconds: float = 10) -> None:
-        """Wait until exactly so many requests have come; raises TimeoutError."""
+        """Wait until so many requests have come, or more; raises TimeoutError."""
         self._steer("wait", what="came", number=number, seconds=seconds)
 
     def _disturb(self, kind: str, times: int | None, **how: Any) -> None:
@@ -231,13 +231,13 @@ class State:
     def wait(self, what: str, number: int, seconds: float) -> dict[str, Any]:
         """Wait until so many requests are open, or came."""
 
-        def count() -> int:
-            return self.open if what == "open" else len(self.came)
+        def enough() -> bool:
+            return self.open == number if what == "open" else len(self.came) >= number
 
         with self.changed:
-            if self.changed.wait_for(lambda: count() == number, seconds):
+            if self.changed.wait_for(enough, seconds):
                 return {"is": None}
-            return {"late": f"after {seconds:g} s {count()} requests, not {number}: {what}"}
+            return {"late": f"after {seconds:g} s {self.open} requests open, {len(self.came)} came, not {number}"}
 
     def _rows(self, rows: dict[str, Any]) -> None:
         self.rows = rows
