@@ -217,7 +217,7 @@ class CachedLookup:
         if delay is None or most == 1:
             return self._ask_together(keys, now)
         if self._held is not None and (match(self._held.asked.keys.columns, keys.columns) >= 0).any():
-            # Its entry can no longer be found, for want of room or of a hash of its own; a call has each key once.
+            # A key's entry may have gone for want of room; but a call has each key once.
             self.hurry()
         held = self._take_back()
         before = 0 if held is None else len(held.asked.keys)
@@ -275,24 +275,26 @@ class CachedLookup:
 
     def _take_in(self, flight: Flight) -> None:
         asked = self._asked[flight.number]
-        self._landed(asked)
+        waited = self._landed(asked)
         entries, now = asked.lease.entries, self.clock()
         fetched = self._fetched(asked)
         if not fetched.errors:
             return self.cache.fill(entries, fetched.rows, fetched.counts, now)
         failed = fetched.failed
         self.cache.fill(entries[~failed], fetched.rows, fetched.counts[~failed], now)
-        self._fail(entries[failed], fetched, now)
+        self._fail(entries[failed], fetched, now, waited)
         return None
 
-    def _landed(self, asked: _Asked) -> None:
-        """Note that nobody waits for this any more."""
+    def _landed(self, asked: _Asked) -> list[Wanted]:
+        """Note that nobody waits for this any more; return who did."""
         if self._held is not None and self._held.asked is asked:
             self._held = None
         del self._asked[asked.number]
         self.cache.release(asked.lease)
-        for wanted in self._open:
-            wanted.waits.discard(asked.number)
+        waited = [wanted for wanted in self._open if asked.number in wanted.waits]
+        for wanted in waited:
+            wanted.waits.remove(asked.number)
+        return waited
 
     def _fetched(self, asked: _Asked) -> Fetched:
         """Read the answers; where they cannot be read together, all of them have failed."""
@@ -304,15 +306,18 @@ class CachedLookup:
                 nothing, np.zeros(len(asked.keys), np.int64), {0: error}, np.zeros(len(asked.keys), np.int64)
             )
 
-    def _fail(self, entries: Entries, fetched: Fetched, now: float) -> None:
-        """Serve what is stale, as far as it may be; all else has failed."""
+    def _fail(self, entries: Entries, fetched: Fetched, now: float, waited: list[Wanted]) -> None:
+        """Serve what is stale, as far as it may be; all else has failed for those who waited.
+
+        A batch that only holds such an entry found it young enough, and keeps it.
+        """
         assert fetched.call_of is not None
         lost = self.cache.fail(entries, now)
         self.tally["stale"] += self.cache.stale(entries[~lost], now)
         if lost.any():
             numbers = {call: number for number, call in enumerate(fetched.errors)}
             number = np.array([numbers[call] for call in fetched.call_of[fetched.failed][lost].tolist()])
-            for wanted in self._open:
+            for wanted in waited:
                 wanted.fail(entries[lost], number, list(fetched.errors.values()))
 
     def _new_cache(self, limits: Limits | None = None) -> ColumnCache:
