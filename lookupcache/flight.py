@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import cache
+from operator import methodcaller
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -310,7 +311,7 @@ class _Lane:
 class Threads(Dispatcher):
     """Makes calls in threads of its own, which are started when they are wanted.
 
-    Each thread has a connector of its own from ``opened``, for drivers that do not like to be shared. A call
+    Each thread has a connector from ``opened``, and gives it to ``closed`` in the end. A call
     that takes longer than ``timeout`` seconds is answered with what ``timed_out`` returns; a new thread takes
     the place of the one that hangs, whose answer will not count.
     """
@@ -322,10 +323,12 @@ class Threads(Dispatcher):
         opened: Callable[[], Connector],
         timeout: float,
         timed_out: Callable[[], Exception],
+        closed: Callable[[Connector], None] = methodcaller("close"),
     ) -> None:
         super().__init__(most)
         self._ask = ask
         self._opened = opened
+        self._disconnect = closed
         self._timeout = timeout
         self._timed_out = timed_out
         self._lanes: set[_Lane] = set()
@@ -377,7 +380,7 @@ class Threads(Dispatcher):
             if counts:
                 self._answered(flight, number, answer)
         if connector is not None:
-            connector.close()
+            self._disconnect(connector)
 
     def _next_job(self, lane: _Lane) -> tuple[Flight, int] | None:
         """Wait for the next call; None where the thread is to end."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -56,7 +57,9 @@ class Source:
         self.guard = Guard(plan.config, retryable=connector.retryable, tally=self.tally, limiter=_limiter(plan))
         self._async = connector.runs_async(plan.config.async_)
         self._unopened = copy.copy(connector)
+        self._lending = threading.Lock()
         self._lent = False
+        self._users = 0
         self._calls: _ByBatch | _ByKey = _ByBatch(self)
         if isinstance(connector, FunctionConnector) and not connector.batch:
             self._calls = _ByKey(self, connector)
@@ -66,14 +69,16 @@ class Source:
         """What makes the calls: coroutines, threads, or one thread."""
         config = self.plan.config
         if config.cache == "ALL":
-            return Threads(1, lambda connector, _: self._scan(connector), self._opened, math.inf, self.guard.timed_out)
+            return self._threads(1, lambda connector, _: self._scan(connector), math.inf)
         if self._async:
             return Coroutines(
                 config.async_capacity, self._calls.ask_async, self._open_async, self._close_async, config.timeout,
                 self.guard.timed_out,
             )  # fmt: skip
-        most = config.async_capacity if config.async_ else 1
-        return Threads(most, self._calls.ask, self._opened, config.timeout, self.guard.timed_out)
+        return self._threads(config.async_capacity if config.async_ else 1, self._calls.ask, config.timeout)
+
+    def _threads(self, most: int, ask: Callable[[Connector, Any], Any], timeout: float) -> Threads:
+        return Threads(most, ask, self._opened, timeout, self.guard.timed_out, self._closed)
 
     @property
     def most_keys(self) -> float:
@@ -113,14 +118,32 @@ class Source:
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 
     def _opened(self) -> Connector:
-        """Return a connected connector for a thread: the one that was given, or a copy where that is lent."""
-        connector = self.connector
-        if self._lent and not connector.thread_safe:
-            connector = copy.copy(self._unopened)
-        if not (self._lent and connector.thread_safe):
+        """Return a connected connector for a thread: the one that was given, or a copy where that is lent.
+
+        Where threads may share it, the first connects it, while the others wait.
+        """
+        with self._lending:
+            if self.connector.thread_safe:
+                if not self._users:
+                    self.guard.connect_now(lambda: self._open(self.connector))
+                self._users += 1
+                return self.connector
+            connector = copy.copy(self._unopened) if self._lent else self.connector
             self._lent = True
-            self.guard.connect_now(lambda: self._open(connector))
+        self.guard.connect_now(lambda: self._open(connector))
         return connector
+
+    def _closed(self, connector: Connector) -> None:
+        """Disconnect a thread's connector; the last thread does where they share it."""
+        with self._lending:
+            if connector.thread_safe:
+                self._users -= 1
+                if self._users:
+                    return
+        if self._async:
+            run_async(_awaited(connector.close))
+        else:
+            connector.close()
 
     def _open(self, connector: Connector) -> None:
         """Connect; what an async connector opens may want the running loop."""
