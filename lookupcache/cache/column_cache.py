@@ -80,6 +80,7 @@ class ColumnCache:
         self._clock = 0
         self._next_sweep = -math.inf
         self._weight = 0
+        self._furthest = 0
         self._dead_rows = 0
         self._size = 0
         self._leaving = self._free = _NO_ENTRIES
@@ -263,14 +264,18 @@ class ColumnCache:
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _verified(self, entries: Entries, keys: KeyBatch) -> Entries:
-        """Replace entries of other keys with the same hash: go on to the words that such keys give way to."""
-        rows = self._others(entries, keys)
+        """Drop entries of other keys with the same hash, and look where a key may have given way to another."""
+        entries[self._others(entries, keys)] = -1
+        if not self._furthest:
+            return entries
+        rows = np.flatnonzero((entries < 0) & keys.mask())
         words = keys.hashes[rows]
-        while rows.size:
+        for _ in range(self._furthest):
             words = _next_words(words)
-            entries[rows] = self._index.find(words)
-            still = self._others(entries[rows], keys.take(rows))
-            rows, words = rows[still], words[still]
+            found = self._index.find(words)
+            found[self._others(found, keys.take(rows))] = -1
+            entries[rows] = found
+            rows, words = rows[found < 0], words[found < 0]
         return entries
 
     def _others(self, entries: Entries, keys: KeyBatch) -> Positions:
@@ -345,10 +350,11 @@ class ColumnCache:
         """Return the words under which new keys can be found again: of keys with one hash, all but one give way."""
         if self._keys is None:
             return hashes
-        words, taken = hashes, self._taken(hashes)
+        words, taken, steps = hashes, self._taken(hashes), 0
         while taken.any():
-            words = np.where(taken, _next_words(words), words)
+            words, steps = np.where(taken, _next_words(words), words), steps + 1
             taken = self._taken(words)
+        self._furthest = max(self._furthest, steps)
         return words
 
     def _taken(self, words: Hashes) -> Mask:
