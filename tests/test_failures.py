@@ -324,6 +324,7 @@ class Join:
         self.lookup: CachedLookup = lookup_of(self.source, self.script.clock)
         self.opened: dict[int, Opened] = {}
         self.touched: dict[Any, float] = {}
+        self.emitted: dict[int, Emitted] = {}
 
     def new_source(self) -> Any:
         return Observed(self.plan, connector_of(self.case.kind, self.plan.schema, self.script), self.script)
@@ -344,6 +345,7 @@ class Join:
         letters = Letters() if self.config.on_error == "dead-letter" else None
         stream = Runner(self.plan, Layout(("key", "row"), (0,)), self.lookup, letters).run(self.batches(drawn))
         first, emitted, order, end = len(self.opened), defaultdict(Emitted), [], "complete"
+        self.emitted = emitted
         try:
             for count, batch in enumerate(stream, 1):
                 order += self.take(batch, emitted)
@@ -811,3 +813,129 @@ def test_a_source_that_answers_with_more_than_it_was_asked_for_is_asked_again_fo
     join = joined(cache="LRU", on_miss_max_attempts=2, on_miss_delay=0, runs=[([(0, [0, 1, 2])], None)])
     assert join.lookup.tally["miss_retries"] == 2
     join.end()
+
+
+def test_a_refresh_that_fails_marks_no_row_that_was_young_enough():
+    """By then the row has expired; its batch waits for another."""
+    options = {"cache": "LRU", "expire_after_write": 5, "refresh_after_write": 2, "timeout": 0.05}
+    course = {1: ["right", "late and down"], 2: ["hangs"]}
+    runs = [([(0, [1])], None), ([(3, [1, 2]), (3, [None])], None)]
+    join = joined("connector async", course=course, **options, runs=runs)
+    assert [join.emitted[row].code for row in (1, 2)] == [None, "LOOKUP_TIMEOUT"]
+    join.end()
+
+
+def test_who_waits_for_a_refresh_that_fails_is_marked():
+    options = {"cache": "LRU", "expire_after_write": 5, "refresh_after_write": 2, "timeout": 0.05}
+    runs = [([(0, [1])], None), ([(3, [1]), (3, [1])], None)]
+    join = joined("connector async", course={1: ["right", "hangs"]}, **options, runs=runs)
+    assert [join.emitted[row].code for row in (1, 2)] == [None, "LOOKUP_TIMEOUT"]
+    assert join.lookup.tally["calls"] == 2
+    join.end()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_batches_wait_for_one_call_that_fails(kind):
+    join = joined(kind, course={1: ["late and down"]}, async_=True, cache="LRU", runs=[([(0, [1]), (0, [1])], None)])
+    assert [join.emitted[row].code for row in (0, 1)] == ["LOOKUP_FAILED"] * 2
+    assert (join.lookup.tally["calls"], join.lookup.tally["hits"], len(join.lookup.cache)) == (1, 1, 0)
+    join.end()
+
+
+@pytest.mark.parametrize("delay", ["1 ms", "1 h"])
+@pytest.mark.parametrize("kind", ["connector", "connector async", "many", "many async"])
+def test_a_call_that_waits_takes_the_keys_of_the_next_batch(kind, delay):
+    runs = [([(0, [1]), (0, [2, 3]), (0, [2, 4])], None)]
+    join = joined(kind, course={3: ["down"]}, cache="LRU", batch_max_size=3, batch_max_delay=delay, runs=runs)
+    assert join.emitted[2].code == "LOOKUP_FAILED"
+    assert join.lookup.tally["calls"] in ([2] if delay == "1 h" else [1, 2, 3])
+    join.end()
+
+
+def test_rows_and_entries_numbered_anew_stay_with_the_batches_that_are_open():
+    options = {"cache": "LRU", "max_bytes": 5_500, "async_capacity": 4, "output_mode": "allow-unordered"}
+    numbers = [[number % 5] for number in range(40)]
+    course = {1: ["late"] * 9, 2: ["late and down", "late"] * 4}
+    join = joined("one async", course=course, **options, runs=[([(1, number) for number in numbers], None)])
+    assert join.lookup.tally["evictions"] > 0
+    join.end()
+
+
+# ── what threads share ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Client:
+    """A function's object that answers only while it is open."""
+
+    def __init__(self, script: Script, refuses: int) -> None:
+        self.script = script
+        self.refuses = refuses
+        self.counts: Counter[str] = Counter()
+        self.threads: list[threading.Thread] = []
+        self.asked = threading.Event()
+
+    def open(self):
+        self.counts["opened"] += 1
+        if self.counts["opened"] <= self.refuses:
+            raise ConnectionError("no connection")
+        self.asked.wait(0.02)
+
+    def close(self):
+        self.counts["closed"] += 1
+
+    def __call__(self, key):
+        self.threads.append(threading.current_thread())
+        self.asked.set()
+        if self.counts["opened"] - self.counts["closed"] <= self.refuses:
+            raise ValueError("not open")
+        return self.script.answer([key])[key]
+
+
+class ClientJoin(Join):
+    def __init__(self, course=None, refuses=0, **options) -> None:
+        self.refuses = refuses
+        options = {"cache": "LRU", "max_retries": 0, "on_error": "null", "error_column": "error", **options}
+        super().__init__(Case("one", "int", "left", options, course or {}, []))
+
+    def new_source(self) -> Any:
+        self.client = Client(self.script, self.refuses)
+        connector = Function(self.plan.schema, key=("key",), function=self.client, batch=False)
+        return Observed(self.plan, connector, self.script)
+
+    def codes(self) -> list[str | None]:
+        return [emitted.code for _, emitted in sorted(self.emitted.items())]
+
+
+def test_no_thread_calls_what_another_has_not_opened_yet():
+    join = ClientJoin(async_=True, async_capacity=3)
+    join.run([(0, [1, 2, 3])])
+    assert (join.codes(), join.client.counts) == ([None] * 3, {"opened": 1})
+    join.end()
+
+
+def test_what_could_not_be_opened_is_opened_again():
+    join = ClientJoin(refuses=1)
+    join.run([(0, [1])])
+    assert join.codes() == ["LOOKUP_FAILED"]
+    join.run([(0, [1])])
+    assert (join.codes(), join.client.counts) == ([None], {"opened": 2})
+    join.end()
+
+
+def test_a_thread_that_was_given_up_closes_nothing_that_another_uses():
+    join = ClientJoin({1: ["hangs"]}, timeout=0.02)
+    join.run([(0, [1]), (0, [2])])
+    join.script.released.set()
+    join.client.threads[0].join(10)
+    join.run([(0, [3, 1])])
+    assert (join.codes(), join.client.counts) == ([None] * len(join.codes()), {"opened": 1})
+    join.source.close()
+    until(lambda: join.client.counts["closed"] == 1)
+
+
+def test_of_keys_with_equal_hashes_each_has_one_entry_whatever_goes_before_it():
+    runs = [([(0, [0, 1, 2]), (0, [None]), (1, [1, 2, 1]), (0, [2, 1]), (1, [0, 1, 2])], None)]
+    for most in range(1, 6):
+        join = joined(keys="colliding", cache="LRU", max_rows=most, runs=runs)
+        assert len(join.lookup.cache) <= 3
+        join.end()
