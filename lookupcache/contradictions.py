@@ -93,6 +93,11 @@ def _odd_ages(config: LookupConfig) -> None:
             "Option 'lookup.cache.refresh-after-write' is not shorter than 'lookup.cache.expire-after-write'.",
             hint="An entry that has expired is not refreshed but fetched anew.",
         )
+    if expires is not None and refreshed is not None and refreshed >= expires * (1 - config.jitter):
+        raise OptionError(
+            "'lookup.cache.jitter' lets entries expire before 'lookup.cache.refresh-after-write'.",
+            hint=f"Make that shorter than {expires * (1 - config.jitter):g} s, or the jitter smaller.",
+        )
     if stale is None or config.cache == "ALL":
         return
     if expires is None:

@@ -106,6 +106,10 @@ def test_an_option_takes_its_values_and_refuses_others(key):
             ["lookup.cache.refresh-after-write", "lookup.cache.expire-after-write"],
         ),
         (
+            {**TEN_MINUTES, "lookup.cache.refresh-after-write": "8 min", "lookup.cache.jitter": "0.25"},
+            ["lookup.cache.jitter", "lookup.cache.refresh-after-write", "450 s"],
+        ),
+        (
             {**TEN_MINUTES, "lookup.cache.stale-if-error": "10 min"},
             ["lookup.cache.stale-if-error", "lookup.cache.expire-after-write"],
         ),
