@@ -1,0 +1,111 @@
+"""URLs and request bodies with places for values, which no value can break out of.
+
+https://api/customers/{id}?fields={columns}      {"ids": {keys}, "country": {country}}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from lookupcache_http_json import json_text, plain_text
+
+_PLACE = re.compile(r"\{([^{}]*)\}")
+_BODY_PART = re.compile(r'"(?:[^"\\]|\\.)*"|\{([^{}\s"\':,]*)\}')
+_LEGAL = ":/?[]@!$&'()*+,;=%"
+
+
+@dataclass(frozen=True)
+class UrlTemplate:
+    """A URL in whose path and query stand ``{name}``s.
+
+    >>> template = UrlTemplate.parse("https://api/customers/{id}?fields={columns}")
+    >>> template.fill({"id": "a/../b?ü", "columns": ("id", "name")})
+    'https://api/customers/a%2F..%2Fb%3F%C3%BC?fields=id,name'
+    """
+
+    text: str
+    path: str
+    query: str
+
+    @classmethod
+    def parse(cls, text: str) -> UrlTemplate:
+        """Read a template; raises ValueError with what is wrong, which does not show the text."""
+        parts = urlsplit(_PLACE.sub("x", text))
+        start = re.match(r"[a-z+.-]*://[^/?#]*", text, re.I)
+        if start is None or parts.scheme.lower() not in ("http", "https") or not parts.hostname:
+            raise ValueError("is no URL that starts with 'http://' or 'https://' and a host")
+        if "{" in start[0]:
+            raise ValueError("lets a value choose the host")
+        if parts.username is not None:
+            raise ValueError("holds a user or a password")
+        if parts.fragment or "#" in text:
+            raise ValueError("has a '#', which is not sent")
+        path, _, query = text.partition("?")
+        return cls(text, path, query)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the places, in order."""
+        return _PLACE.findall(self.text)
+
+    def fill(self, values: Mapping[str, Any]) -> str | None:
+        """Return the URL, the values percent-encoded; None where a segment of its path would be none.
+
+        That is one which a value makes empty, ``.`` or ``..``: servers and proxies take these away, so that the URL
+        would be another resource's, and percent-encoding does not help.
+        """
+        segments = [_encoded(segment, values) for segment in self.path.split("/")]
+        for template, segment in zip(self.path.split("/"), segments, strict=True):
+            if "{" in template and segment in ("", ".", ".."):
+                return None
+        query = f"?{_encoded(self.query, values)}" if self.query else ""
+        return "/".join(segments) + query
+
+
+def _encoded(text: str, values: Mapping[str, Any]) -> str:
+    fixed_and_names = _PLACE.split(text)
+    fixed = [quote(part, safe=_LEGAL) for part in fixed_and_names[::2]]
+    filled = [_encoded_value(values[name]) for name in fixed_and_names[1::2]]
+    return "".join(part for pair in zip(fixed, [*filled, ""], strict=True) for part in pair)
+
+
+def _encoded_value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_encoded_value, value))
+    return quote(plain_text(value), safe="")
+
+
+@dataclass(frozen=True)
+class BodyTemplate:
+    """A JSON document in which ``{name}`` stands for a value; within a string it is text, as in a GraphQL query.
+
+    >>> template = BodyTemplate.parse('{"query": "query($ids: [ID!]) {customers(ids: $ids) {id}}", "ids": {keys}}')
+    >>> template.fill({"keys": [1, "é"]})
+    '{"query": "query($ids: [ID!]) {customers(ids: $ids) {id}}", "ids": [1,"é"]}'
+    """
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> BodyTemplate:
+        """Read a template; raises ValueError where it is no JSON once it is filled."""
+        template = cls(text)
+        try:
+            json.loads(template.fill(dict.fromkeys(template.names)))
+        except ValueError:
+            raise ValueError("is no JSON in which names in braces stand for values") from None
+        return template
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the places, in order."""
+        return [part[1] for part in _BODY_PART.finditer(self.text) if part[1] is not None]
+
+    def fill(self, values: Mapping[str, Any]) -> str:
+        """Return the document."""
+        return _BODY_PART.sub(lambda part: part[0] if part[1] is None else json_text(values[part[1]]), self.text)
