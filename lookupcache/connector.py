@@ -113,6 +113,15 @@ class Connector:
         """Yield the whole table, constants and accepted filters applied, as batches with ``request.fields``."""
         raise NotImplementedError
 
+    def changed(self, request: LookupRequest) -> pa.RecordBatch | None:
+        """Return the keys whose rows have changed at the source since the last call; None where any may have.
+
+        Optional, for sources that tell of changes: such keys leave the cache before the next batch of rows is looked
+        up. It is called often, from another thread than `lookup`, before `open` and after `close` too, and never
+        waits. Columns are named and typed as `lookup`'s keys; a key too many does no harm.
+        """
+        raise NotImplementedError
+
     def retryable(self, error: Exception) -> bool:
         """Return whether the same call may succeed later; programming errors, by default, may not."""
         return worth_a_retry(error)

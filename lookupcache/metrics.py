@@ -22,6 +22,7 @@ class LookupMetrics:
     - ``errors``: calls that failed; ``retries``: calls made again after an error; ``miss_retries``: calls made again
       because the source had no row; ``timeouts``: lookups that ``lookup.timeout`` ended; ``refused``: lookups that the
       circuit breaker ended before a call.
+    - ``invalidations``: keys that left the cache because the source said that they changed, or could not say so.
     - ``refreshes``: keys fetched anew while their old rows were served; ``stale``: keys whose old rows were served
       because fetching them anew failed, a table that is held whole (ALL) counted as one.
     - ``failed_rows``: left rows marked with an error; ``dead_letters``: left rows written as dead letters.
@@ -54,6 +55,7 @@ class LookupMetrics:
     cached_keys: int = 0
     evictions: int = 0
     expirations: int = 0
+    invalidations: int = 0
     refreshes: int = 0
     stale: int = 0
     failed_rows: int = 0

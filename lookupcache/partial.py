@@ -119,6 +119,8 @@ class CachedLookup:
     def open(self, keys: KeyBatch) -> Wanted:
         """Find the entries of keys, null where any of its columns is, and ask for those that are missing."""
         now = self.clock()
+        if self.source.tells_changes:
+            self.tally["invalidations"] += self.cache.invalidate(self.source.changed())
         wanted = Wanted(self.cache.find(keys, now))
         asked = self._ask_missing(keys, wanted.lease, now)
         wanted.waits = self.cache.waits(wanted.lease)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lookupcache.answers import Fetched, Numbers, Reader
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.connector import Connector, hide_userinfo
+from lookupcache.connector import Connector, hide_userinfo, offers
 from lookupcache.errors import LookupCacheError, LookupFailed, LookupRefused, LookupTimeout, SourceTrouble
 from lookupcache.flight import Coroutines, Dispatcher, Threads, run_async
 from lookupcache.function import FunctionConnector
@@ -109,6 +109,16 @@ class Source:
         self.tally["fetched_rows"] += answer.num_rows
         self.tally["fetched_bytes"] += answer.nbytes
         return self.reader.whole(answer)
+
+    @cached_property
+    def tells_changes(self) -> bool:
+        """Whether `changed` may be asked."""
+        return offers(self.connector, "changed")
+
+    def changed(self) -> KeyBatch | None:
+        """Return the keys that the source says have changed since the last call; None where any may have."""
+        batch = self.connector.changed(self.reader.request)
+        return None if batch is None else self.reader.keys_of(pa.table(batch))
 
     def close(self) -> None:
         """Disconnect."""

@@ -112,12 +112,7 @@ class ColumnCache:
 
     def find(self, keys: KeyBatch, now: float) -> Lease:
         """Lease the entry of each key, -1 where it is not here, too old or null."""
-        entries = self._index.find(keys.hashes)
-        if keys.valid is not None:
-            entries[~keys.valid] = -1
-        if self._keys is not None:
-            entries = self._verified(entries, keys)
-        lease = Lease(entries)
+        lease = Lease(self._entries_of(keys))
         if self._timed:
             self._judge_ages(lease, now)
         self._leases.append(lease)
@@ -214,6 +209,17 @@ class ColumnCache:
         self._leases.append(lease)
         return lease
 
+    def invalidate(self, keys: KeyBatch | None) -> int:
+        """Let keys, or all of them, be found no more; return how many were there.
+
+        Who holds them still has them; what they are being asked for is not remembered when it comes.
+        """
+        entries = self._live() if keys is None else np.unique(self._entries_of(keys))
+        entries = entries[entries >= 0]
+        if entries.size:
+            self._drop(entries)
+        return len(entries)
+
     def release(self, lease: Lease) -> None:
         """Give a lease back."""
         self._leases.remove(lease)
@@ -262,6 +268,13 @@ class ColumnCache:
         self._reset()
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _entries_of(self, keys: KeyBatch) -> Entries:
+        """Return the entry of each key, -1 where it is not here or null."""
+        entries = self._index.find(keys.hashes)
+        if keys.valid is not None:
+            entries[~keys.valid] = -1
+        return entries if self._keys is None else self._verified(entries, keys)
 
     def _verified(self, entries: Entries, keys: KeyBatch) -> Entries:
         """Drop entries of other keys with the same hash, and look where a key may have given way to another."""
