@@ -122,7 +122,11 @@ class CachedLookup:
         if self.source.tells_changes:
             self.tally["invalidations"] += self.cache.invalidate(self.source.changed())
         wanted = Wanted(self.cache.find(keys, now))
-        asked = self._ask_missing(keys, wanted.lease, now)
+        try:
+            asked = self._ask_missing(keys, wanted.lease, now)
+        except BaseException:
+            self.cache.release(wanted.lease)
+            raise
         wanted.waits = self.cache.waits(wanted.lease)
         self._open.append(wanted)
         self.tally["rows"] += len(keys)
@@ -243,26 +247,27 @@ class CachedLookup:
     ) -> Entries:
         """Ask for new keys, with those of a held call; start at once, or later."""
         number = self._next_number() if held is None else held.asked.number
+        # Before anything is reserved: what cannot be asked for must not be waited for.
+        calls = self.source.calls(keys if held is None else held.asked.keys.joined(keys))
         entries = self.cache.reserve(keys, number, now)
-        together, lease = keys, self.cache.hold(entries)
+        lease = self.cache.hold(entries)
         if held is not None:
             self.cache.release(held.asked.lease)
-            together = held.asked.keys.joined(keys)
             lease.entries = np.concatenate([held.asked.lease.entries, entries])
-        self._send(number, together, lease, until=until)
+        self._send(number, calls, lease, until=until)
         return entries
 
     def _ask_again(self, keys: KeyBatch, entries: Entries, *, wait: bool) -> None:
         number = self._next_number()
+        calls = self.source.calls(keys)
         self.cache.ask_again(entries, number, wait=wait)
-        self._send(number, keys, self.cache.hold(entries), background=not wait)
+        self._send(number, calls, self.cache.hold(entries), background=not wait)
 
     def _send(
-        self, number: int, keys: KeyBatch, lease: Lease, *, background: bool = False, until: float | None = None
+        self, number: int, calls: Calls, lease: Lease, *, background: bool = False, until: float | None = None
     ) -> None:
-        calls = self.source.calls(keys)
         flight = Flight(calls.arguments, number, together=self._together and not background)
-        self._asked[number] = _Asked(number, keys, lease, calls, flight, background)
+        self._asked[number] = _Asked(number, calls.keys, lease, calls, flight, background)
         if until is None:
             self.source.dispatcher.start(flight)
         else:
@@ -307,6 +312,9 @@ class CachedLookup:
             return Fetched(
                 nothing, np.zeros(len(asked.keys), np.int64), {0: error}, np.zeros(len(asked.keys), np.int64)
             )
+        except BaseException:
+            self.cache.fail(asked.lease.entries, self.clock())
+            raise
 
     def _fail(self, entries: Entries, fetched: Fetched, now: float, waited: list[Wanted]) -> None:
         """Serve what is stale, as far as it may be; all else has failed for those who waited.

@@ -514,7 +514,8 @@ def ages(draw) -> dict[str, Any]:
         options["expire_after_access"] = draw(st.integers(1, 4))
     if draw(st.booleans()):
         options["refresh_after_write"] = draw(st.sampled_from([0, 1, 2]))
-        if options["refresh_after_write"] >= options.get("expire_after_write", 5):
+        shortest = options.get("expire_after_write", 5) * (1 - options.get("jitter", 0))
+        if options["refresh_after_write"] >= shortest:
             options["refresh_after_write"] = 0
     return options
 
@@ -939,3 +940,19 @@ def test_a_key_that_gave_way_to_another_is_found_when_that_is_gone():
     join = joined(keys="colliding", cache="LRU", missing_key_expire_after_write=1, runs=runs)
     assert (join.lookup.tally["expirations"], join.lookup.tally["misses"]) == (1, 3)
     join.end()
+
+
+@pytest.mark.parametrize("method", ["calls", "fetched"])
+def test_what_breaks_a_run_leaves_nothing_that_the_next_would_wait_for(method, monkeypatch):
+    join = joined(cache="LRU", expire_after_write=1, stale_if_error=9, runs=[([(0, [1])], None)])
+
+    def breaks(*arguments):
+        raise RuntimeError("no source's fault")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(join.source, method, breaks)
+        for numbers in ([1], [2], [1, 2]):
+            with pytest.raises(RuntimeError, match="no source's fault"):
+                join.run([(2, numbers)])
+    assert join.lookup.cache._leases == []
+    join.run([(0, [1, 2])])
