@@ -2,14 +2,17 @@
 
 The rooms, in the order in which they import each other:
 
-    errors · schema · config · expr · plan          what a join is, as data
-    connector · function · table                    where rows come from
-    planner                                         from a condition to a plan
-    cache                                           what is kept, and how it is found again
-    metrics · retry · decorator                     before any function, without Spark
-    source · lookup · runner                        what happens in a worker
-    report · task · join                            between driver and worker, and on the driver
-    java · demo · cli                               the command line
+    errors · schema · values · config · expr · plan       what a join is, as data; contradictions and flink: of options
+    connector · function · table                          where rows come from
+    planner                                               from a condition to a plan
+    cache                                                 what is kept, and how it is found again
+    metrics · breaker · rate · retry · guard              around one call to a source
+    flight                                                many calls at a time, in coroutines or threads
+    latch · pool · batching · callee · single_flight · decorator    `cached`: before any function, without Spark
+    answers · source · partial · full · lookup · dead_letters · runner    what happens in a worker
+    report · task · join                                  between driver and worker, and on the driver
+    testing                                               for those who write a connector
+    java · demo · cli                                     the command line
 """
 
 from __future__ import annotations
