@@ -16,15 +16,14 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 from lookupcache_http_client import Client, Request, Tls, check_headers, retryable
-from lookupcache_http_json import ABSENT, Misfit, Path, json_array, parse_json, shortened
+from lookupcache_http_json import parse_json
+from lookupcache_http_rows import RowReader, Rows, rows_at
 from lookupcache_http_service import OPTIONS, Place, Service, family
 
 from lookupcache.connector import Connector, LookupRequest
-from lookupcache.errors import ConnectorError, PlanError, SourceError, nearest
-from lookupcache.schema import type_name
+from lookupcache.errors import ConnectorError, PlanError, SourceError
 
 T = TypeVar("T")
-Rows = list[Any]
 
 _MOST_KEYS = 1000
 
@@ -68,6 +67,7 @@ class HttpConnector(Connector):
         if not any(_is_reference(options.get(name, "")) for name in ("url", "body", "scan.url")):
             _ = Service.of(schema, options)
         self._client: Client | None = None
+        self._reader: RowReader | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runner: asyncio.Runner | None = None
 
@@ -152,50 +152,47 @@ class HttpConnector(Connector):
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key, by one request or one per key."""
-        given = _Given.of(self.schema, request, keys)
+        if self._client is None:
+            raise ConnectorError("The http connector is used before open().")
+        given, reader = _Given.of(self.schema, request, keys), self._reader_of(request)
         if self._service.batched:
-            return await self._of_keys(request, given)
-        parts = [await self._of_key(request, given, number) for number in range(keys.num_rows)]
-        return pa.concat_tables([self._empty(request), *parts])
+            return await self._of_keys(given, reader)
+        tables = [await self._of_key(given, reader, number) for number in range(len(given))]
+        return tables[0] if len(tables) == 1 else pa.concat_tables([reader.empty, *tables])
 
-    async def _of_key(self, request: LookupRequest, given: _Given, number: int) -> pa.Table:
+    async def _of_key(self, given: _Given, reader: RowReader, number: int) -> pa.Table:
         """Ask for one key; where several are asked for one by one, a row counts for its own key alone."""
-        service = self._service
-        names = given.check([*service.url.names, *service.body_names], request)
-        values = {name: given.columns[name][number].as_py() for name in names} | self._columns(request)
-        url = service.url.fill(values)
-        if url is None:
-            return self._empty(request)
-        body = None if service.body is None else service.body.fill(values)
-        rows = await self._rows(Request(url, body, service.url.text))
-        table = self._table(request, rows, {name: given.columns[name].slice(number, 1) for name in names})
-        for name in names if len(given) > 1 else ():
-            table = table.filter(pc.equal(table.column(name), given.columns[name][number]))
+        own = given.only(self._service.places, number)
+        asking = self._asking(own, reader)
+        if asking is None:
+            return reader.empty
+        table = reader.table(await self._rows(asking), own.columns)
+        for name in own.columns if len(given) > 1 else ():
+            table = table.filter(pc.equal(table.column(name), own.columns[name][0]))
         return table
 
-    async def _of_keys(self, request: LookupRequest, given: _Given) -> pa.Table:
+    async def _of_keys(self, given: _Given, reader: RowReader) -> pa.Table:
         """Ask for all keys at once."""
+        asked = given.distinct(self._service.key)
+        if not len(asked):
+            return reader.empty
+        asking = self._asking(given.only(self._service.places, 0), reader, keys=asked.keys())
+        if asking is None:
+            return reader.empty
+        rows = await self._rows(asking)
+        if not self._service.rows_per_key:
+            return reader.table(rows)
+        counted, origin = self._by_position(rows, len(asked))
+        return reader.table(counted, asked.columns, origin)
+
+    def _asking(self, given: _Given, reader: RowReader, keys: Sequence[Any] = ()) -> Request | None:
+        """Return the request for what is given; None where no URL can name it."""
         service = self._service
-        names = given.check([*service.url.names, *service.body_names], request)
-        given.check(service.key, request)
-        if not len(given):
-            return self._empty(request)
-        first = given.distinct(service.key)
-        columns = [given.columns[name].take(first).to_pylist() for name in service.key]
-        keys = (
-            columns[0]
-            if len(columns) == 1
-            else [dict(zip(service.key, key, strict=True)) for key in zip(*columns, strict=True)]
-        )
-        values = {name: given.columns[name][0].as_py() for name in names} | self._columns(request) | {"keys": keys}
+        values = {name: column[0].as_py() for name, column in given.columns.items()}
+        values |= {"columns": reader.columns, "keys": keys}
         url = service.url.fill(values)
-        if url is None or service.body is None:
-            return self._empty(request)
-        rows = await self._rows(Request(url, service.body.fill(values), service.url.text))
-        if not service.rows_per_key:
-            return self._table(request, rows, {})
-        counted, origin = self._by_position(rows, len(keys))
-        return self._table(request, counted, {name: given.columns[name].take(first) for name in service.key}, origin)
+        body = None if service.body is None else service.body.fill(values)
+        return None if url is None else Request(url, body, service.url.text)
 
     def _by_position(self, entries: Rows, keys: int) -> tuple[Rows, list[int]]:
         if len(entries) != keys:
@@ -208,14 +205,14 @@ class HttpConnector(Connector):
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
         """Yield all rows of ``scan.url``, page by page; constants are left to whoever asks."""
-        template = self._service.scan
+        template, reader = self._service.scan, self._reader_of(request)
         if template is None:
             raise ConnectorError("'lookup.cache' = 'ALL' needs option 'scan.url'.", hint=self.options["scan.url"])
-        url = template.fill(self._columns(request))
-        place = None if url is None else self._service.first_place(Request(url, None, template.text))
+        url = template.fill({"columns": reader.columns})
+        place: Place | None = self._service.first_place(Request(str(url), None, template.text))
         while place is not None:
             rows, place = self._run(self._page(place))
-            yield from self._table(request, rows, {}).to_batches()
+            yield from reader.table(rows).to_batches()
 
     def retryable(self, error: Exception) -> bool:
         """Return whether the status or the failed connection may be better next time."""
@@ -233,8 +230,7 @@ class HttpConnector(Connector):
 
     async def _page(self, place: Place) -> tuple[Rows, Place | None]:
         """Return the rows of a page, and the place of the next."""
-        if self._client is None:
-            raise ConnectorError("The http connector is used before open().")
+        assert self._client is not None
         answer = await self._client.send(place.request)
         if answer.body is None:
             return [], None
@@ -242,67 +238,21 @@ class HttpConnector(Connector):
             document = parse_json(answer.body)
         except ValueError as error:
             raise self._wrong(f"is no JSON: {error}") from None
-        rows, pages = self._selected(document), self._service.pages
+        rows, pages = rows_at(self._service.rows, document, self._wrong), self._service.pages
         try:
             return rows, None if pages is None else pages.following(place, answer.following, document, rows)
         except ValueError as error:
             raise self._wrong(str(error), hint="Correct 'pages.next', or raise 'pages.max'.") from None
 
-    def _selected(self, document: Any) -> Rows:
-        path = self._service.rows
-        if path.start().find(document) is ABSENT:
-            told = f"; it has {shortened(document, 100)}" if isinstance(document, dict) else ""
-            raise self._wrong(f"has nothing at {path.text!r}{self._hidden(told)}", hint="Correct option 'rows'.")
-        nodes = path.nodes(document)
-        return [row for node in nodes for row in (node if isinstance(node, list) else [node]) if node is not None]
-
-    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _columns(self, request: LookupRequest) -> dict[str, Any]:
-        return {"columns": tuple(self._service.fields[name].name for name in request.fields)}
-
-    def _empty(self, request: LookupRequest) -> pa.Table:
-        return pa.schema([self.schema.field(name) for name in request.fields]).empty_table()
-
-    def _table(
-        self, request: LookupRequest, rows: Rows, given: Mapping[str, pa.Array], origin: Sequence[int] | None = None
-    ) -> pa.Table:
-        """Return rows as Arrow; ``given`` holds columns that they need not repeat, ``origin`` their row in these."""
-        columns = {name: self._column(request, name, rows, given.get(name), origin) for name in request.fields}
-        return pa.table(columns, schema=self._empty(request).schema)
-
-    def _column(
-        self,
-        request: LookupRequest,
-        name: str,
-        rows: Rows,
-        given: pa.Array | None,
-        origin: Sequence[int] | None,
-    ) -> pa.Array:
-        field, values = self.schema.field(name), _values(self._service.fields[name], rows)
-        if ABSENT in values:
-            if given is not None and all(value is ABSENT for value in values):
-                return given.take(pa.array([0] * len(rows) if origin is None else origin, pa.int64()))
-            if name in request.key_columns or not self._service.lenient:
-                raise self._without_field(name, rows[values.index(ABSENT)])
-            values = [None if value is ABSENT else value for value in values]
-        try:
-            return json_array(values, field.type)
-        except Misfit as misfit:
-            raise self._wrong(
-                f"holds {self._hidden(str(misfit))} for column {name!r}, which is no {type_name(field.type).upper()}",
-                hint="Give the column another type in the table's schema, or another field with 'field.…'.",
-            ) from None
-
-    def _without_field(self, name: str, row: Any) -> SourceError:
-        path = self._service.fields[name]
-        hint = f"Name the right one with 'field.{name}', or say that it may be missing: 'missing-field' = 'null'."
-        if isinstance(row, dict) and path.name not in row:
-            hint = f"{nearest(path.name, row, what='fields')} {hint}"
-        return self._wrong(f"has a row without {path.text!r}, which is column {name!r}", hint=hint)
+    def _reader_of(self, request: LookupRequest) -> RowReader:
+        """Return the reader for a request, which is the same for every call that a join makes."""
+        if self._reader is None or self._reader.request is not request:
+            service = self._service
+            self._reader = RowReader(request, self.schema, service.fields, service.lenient, self._wrong)
+        return self._reader
 
     def _wrong(self, what: str, hint: str | None = None) -> SourceError:
-        return SourceError(f"The answer of {self._service.url.text} {what}.", hint=hint)
+        return SourceError(self._hidden(f"The answer of {self._service.url.text} {what}."), hint=hint)
 
 
 def _authorization(options: Mapping[str, str]) -> dict[str, str]:
@@ -334,41 +284,45 @@ class _Given:
 
     columns: Mapping[str, pa.Array]
     rows: int
+    table: str
 
     @classmethod
     def of(cls, schema: pa.Schema, request: LookupRequest, keys: pa.RecordBatch) -> _Given:
         columns = {name: keys.column(name) for name in request.key_columns}
         for name, value in request.constants.items():
             columns[name] = pa.repeat(pa.scalar(value, schema.field(name).type), keys.num_rows)
-        return cls(columns, keys.num_rows)
+        return cls(columns, keys.num_rows, request.table)
 
     def __len__(self) -> int:
         return self.rows
 
-    def check(self, names: Sequence[str], request: LookupRequest) -> list[str]:
-        """Return the names that stand for columns; raises PlanError for one that the join gives no value for."""
-        names = [name for name in dict.fromkeys(names) if name not in ("keys", "columns")]
-        for name in names:
-            if name not in self.columns:
-                raise PlanError(
-                    f"Table {request.table!r} is a function of {', '.join(names)}; the join gives no {name!r}.",
-                    hint=f"Join by {', '.join(names)}.",
-                )
-        return names
+    def only(self, names: Sequence[str], row: int) -> _Given:
+        """Return one row of some columns; raises PlanError for one that the join gives no value for."""
+        columns = {name: self._column(name, names) for name in names}
+        if self.rows > 1:
+            columns = {name: column.slice(row, 1) for name, column in columns.items()}
+        return _Given(columns, 1, self.table)
 
-    def distinct(self, names: Sequence[str]) -> pa.Array:
-        """Return the first row of each distinct key, by these columns."""
-        seen: dict[Any, int] = {}
-        for row, key in enumerate(zip(*(self.columns[name].to_pylist() for name in names), strict=True)):
-            seen.setdefault(key, row)
-        return pa.array(list(seen.values()), pa.int64())
+    def distinct(self, names: Sequence[str]) -> _Given:
+        """Return some columns, each combination of their values once; raises PlanError too."""
+        columns = [self._column(name, names) for name in names]
+        first: dict[Any, int] = {}
+        for row, key in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
+            first.setdefault(key, row)
+        rows = pa.array(list(first.values()), pa.int64())
+        taken = {name: column.take(rows) for name, column in zip(names, columns, strict=True)}
+        return _Given(taken, len(first), self.table)
 
+    def keys(self) -> list[Any]:
+        """Return the rows as a request lists them: bare values of one column, objects of several."""
+        if len(self.columns) == 1:
+            return next(iter(self.columns.values())).to_pylist()
+        return pa.table(dict(self.columns)).to_pylist()
 
-def _values(path: Path, rows: Rows) -> list[Any]:
-    if len(path.steps) == 1:
-        [step] = path.steps
-        try:
-            return [row[step] for row in rows]
-        except (KeyError, TypeError, IndexError):
-            pass
-    return [path.find(row) for row in rows]
+    def _column(self, name: str, names: Sequence[str]) -> pa.Array:
+        if name not in self.columns:
+            raise PlanError(
+                f"Table {self.table!r} is a function of {', '.join(names)}; the join gives no {name!r}.",
+                hint=f"Join by {', '.join(names)}.",
+            )
+        return self.columns[name]

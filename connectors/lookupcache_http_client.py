@@ -255,6 +255,8 @@ def with_parameters(url: str, parameters: Mapping[str, Any]) -> str:
     """
     from urllib.parse import parse_qsl, urlencode
 
+    if not parameters:
+        return url
     _, _, query = url.partition("?")
     there = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
     added = urlencode({name: value for name, value in parameters.items() if name not in there})

@@ -26,6 +26,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(?:[.,](\d+))?(Z|[+-]\d\d(?::?\d\d)?)?")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_DECODER = json.JSONDecoder(parse_float=Decimal)
 _EXACT = decimal.Context(prec=100)
 _MOST_DIGITS = 40
 
@@ -119,7 +120,7 @@ def _members(node: Any, step: Any) -> Iterator[Any]:
 def parse_json(body: bytes | str) -> Any:
     """Return a document, its numbers with a point as Decimals; raises ValueError."""
     try:
-        return json.loads(body, parse_float=Decimal)
+        return _DECODER.decode(body if isinstance(body, str) else body.decode("utf-8-sig"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -190,12 +191,22 @@ def json_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     >>> json_array(["2024-05-01", None], pa.date32()).to_pylist()
     [datetime.date(2024, 5, 1), None]
     """
-    if set(map(type, values)) <= _AS_THEY_ARE.get(type_, frozenset()):
+    return array_maker(type_)(values)
+
+
+def array_maker(type_: pa.DataType) -> Callable[[Sequence[Any]], pa.Array]:
+    """Return what makes arrays of a type as `json_array` does, without looking at the type each time."""
+    return functools.partial(_array, type_, _AS_THEY_ARE.get(type_, frozenset()), _reader(type_))
+
+
+def _array(
+    type_: pa.DataType, as_they_are: frozenset[type], read: Callable[[Any], Any], values: Sequence[Any]
+) -> pa.Array:
+    if as_they_are.issuperset(map(type, values)):
         try:
             return pa.array(values, type_)
         except (pa.ArrowException, ValueError, OverflowError):
             pass
-    read = _reader(type_)
     return pa.array([_read(read, value) for value in values], type_)
 
 

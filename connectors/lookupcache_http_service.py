@@ -19,6 +19,8 @@ from lookupcache.errors import OptionError, SchemaError, nearest
 
 T = TypeVar("T")
 
+_RESERVED = ("keys", "columns")
+
 
 class Options(dict[str, str]):
     """Options of which some are families: ``header.*`` stands for every name that starts so.
@@ -122,7 +124,7 @@ class Service:
         body = _parsed(options, "body", BodyTemplate.parse)
         batched = body is not None and "keys" in body.names
         service = cls(
-            url=_parsed(options, "url", UrlTemplate.parse) or UrlTemplate("", "", ""),
+            url=_parsed(options, "url", UrlTemplate.parse) or UrlTemplate("", (), ()),
             body=body,
             scan=_parsed(options, "scan.url", UrlTemplate.parse),
             key=tuple(name.strip() for name in options.get("key", "").split(",") if name.strip()),
@@ -141,6 +143,11 @@ class Service:
     def body_names(self) -> list[str]:
         """The names of the places in the body."""
         return [] if self.body is None else self.body.names
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """The columns that a value of stands in a request, beside those in ``{keys}``."""
+        return tuple(name for name in dict.fromkeys([*self.url.names, *self.body_names]) if name not in _RESERVED)
 
     @property
     def batched(self) -> bool:
@@ -169,7 +176,7 @@ class Service:
             )  # fmt: skip
         if self.rows_per_key and not self.batched:
             raise OptionError("Option 'rows-per-key' is for {keys} in option 'body'.", hint="Leave it out.")
-        if not {*self.url.names, *self.body_names} - {"columns"}:
+        if not self.places and not self.batched:
             raise OptionError("Neither 'url' nor 'body' has a place for a key.", hint=OPTIONS["url"])
         if any(name.startswith("tls.") for name in options) and not self.url.text.lower().startswith("https:"):
             raise OptionError("Options 'tls.…' are for a 'url' that starts with 'https://'.")

@@ -29,8 +29,8 @@ class UrlTemplate:
     """
 
     text: str
-    path: str
-    query: str
+    segments: tuple[tuple[str, ...], ...]
+    query: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> UrlTemplate:
@@ -45,8 +45,8 @@ class UrlTemplate:
             raise ValueError("holds a user or a password")
         if parts.fragment or "#" in text:
             raise ValueError("has a '#', which is not sent")
-        path, _, query = text.partition("?")
-        return cls(text, path, query)
+        path, mark, query = text.partition("?")
+        return cls(text, tuple(map(_parts, path.split("/"))), _parts(mark + query))
 
     @property
     def names(self) -> list[str]:
@@ -59,24 +59,28 @@ class UrlTemplate:
         That is one which a value makes empty, ``.`` or ``..``: servers and proxies take these away, so that the URL
         would be another resource's, and percent-encoding does not help.
         """
-        segments = [_encoded(segment, values) for segment in self.path.split("/")]
-        for template, segment in zip(self.path.split("/"), segments, strict=True):
-            if "{" in template and segment in ("", ".", ".."):
+        segments = [_filled(parts, values) for parts in self.segments]
+        for parts, segment in zip(self.segments, segments, strict=True):
+            if len(parts) > 1 and segment in ("", ".", ".."):
                 return None
-        query = f"?{_encoded(self.query, values)}" if self.query else ""
-        return "/".join(segments) + query
+        return "/".join(segments) + _filled(self.query, values)
 
 
-def _encoded(text: str, values: Mapping[str, Any]) -> str:
-    fixed_and_names = _PLACE.split(text)
-    fixed = [quote(part, safe=_LEGAL) for part in fixed_and_names[::2]]
-    filled = [_encoded_value(values[name]) for name in fixed_and_names[1::2]]
-    return "".join(part for pair in zip(fixed, [*filled, ""], strict=True) for part in pair)
+def _parts(text: str) -> tuple[str, ...]:
+    """Return the fixed parts, spelled as they are sent, and between them the names of the places."""
+    parts = _PLACE.split(text)
+    return tuple(part if number % 2 else quote(part, safe=_LEGAL) for number, part in enumerate(parts))
 
 
-def _encoded_value(value: Any) -> str:
+def _filled(parts: tuple[str, ...], values: Mapping[str, Any]) -> str:
+    if len(parts) == 1:
+        return parts[0]
+    return "".join(_encoded(values[part]) if number % 2 else part for number, part in enumerate(parts))
+
+
+def _encoded(value: Any) -> str:
     if isinstance(value, tuple):
-        return ",".join(map(_encoded_value, value))
+        return ",".join(map(_encoded, value))
     return quote(plain_text(value), safe="")
 
 
