@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,8 @@ from lookupcache.guard import GaveUp, Guard
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
 from lookupcache.rate import RateLimit
+
+Trouble = TypeVar("Trouble", bound=LookupCacheError)
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Source:
         self._lending = threading.Lock()
         self._lent = False
         self._users = 0
+        self._secrets: set[str] = set()
         self._calls: _ByBatch | _ByKey = _ByBatch(self)
         if isinstance(connector, FunctionConnector) and not connector.batch:
             self._calls = _ByKey(self, connector)
@@ -158,12 +161,18 @@ class Source:
     def _open(self, connector: Connector) -> None:
         """Connect; what an async connector opens may want the running loop."""
         if self._async:
-            run_async(_awaited(connector.open))
+            run_async(_awaited(self._opening(connector)))
         else:
-            connector.open()
+            self._opening(connector)()
 
     async def _open_async(self) -> None:
-        await self.guard.connect(lambda: _awaited(self.connector.open))
+        await self.guard.connect(lambda: _awaited(self._opening(self.connector)))
+
+    def _opening(self, connector: Connector) -> Callable[[], Any]:
+        """Return what connects, when what the options refer to has been read."""
+        connector.resolve()
+        self._secrets.update(connector.secret_values())
+        return connector.open
 
     async def _close_async(self) -> None:
         await _awaited(self.connector.close)
@@ -183,9 +192,9 @@ class Source:
         if isinstance(cause, LookupTimeout | LookupRefused):
             return _caused(type(cause)(f"Table {self.plan.table!r}: {cause.fact}", hint=cause.hint), cause)
         if isinstance(cause, SourceTrouble):
-            return cause
+            return self._told(cause)
         if isinstance(cause, LookupCacheError):
-            raise cause
+            raise self._told(cause)
         what = f"the lookup of {keys} key{'s' if keys > 1 else ''}" if keys else "reading the whole table"
         text = self._hidden(str(cause))
         failed = LookupFailed(
@@ -193,10 +202,27 @@ class Source:
             f"attempt{'s' if attempts > 1 else ''}: {type(cause).__name__}: {text}",
             hint="Mend the source, or allow more with 'lookup.max-retries' and 'lookup.timeout'.",
         )
-        return _caused(failed, cause if text == str(cause) else None)
+        return _caused(failed, None if self._tells(cause) else cause)
+
+    def _told(self, error: Trouble) -> Trouble:
+        """Return a connector's own error without secrets: itself, or where it or a cause holds any, one like it."""
+        if not self._tells(error):
+            return error
+        hint = None if error.hint is None else self._hidden(error.hint)
+        return _caused(type(error)(self._hidden(error.fact), hint=hint), None)
+
+    def _tells(self, error: BaseException | None) -> bool:
+        """Return whether what is shown of an error, with all that led to it, holds a secret."""
+        seen: list[BaseException] = []
+        while error is not None and error not in seen:
+            seen.append(error)
+            error = error.__cause__ or error.__context__
+        texts = [text for one in seen for text in (str(one), *getattr(one, "__notes__", ()))]
+        return any(self._hidden(text) != text for text in texts)
 
     def _hidden(self, text: str) -> str:
-        for secret in self.connector.secret_values():
+        secrets = {*self._secrets, *self.connector.secret_values()}
+        for secret in sorted(secrets, key=len, reverse=True):  # one may be part of another
             text = text.replace(secret, "***")
         return hide_userinfo(text)
 
@@ -290,7 +316,7 @@ class _ByKey:
         failed = Fetched(found.rows, found.counts, errors, calls.call_of).failed
         kept = np.repeat(~failed, found.counts)
         counts = np.where(failed, 0, found.counts)
-        return [table], Fetched(found.rows.filter(pa.array(kept)), counts, errors, calls.call_of)
+        return [table], Fetched(found.rows.take(pa.array(np.flatnonzero(kept))), counts, errors, calls.call_of)
 
 
 def _missing(key: tuple[Any, ...], rows: list[Any]) -> tuple[Any, ...] | None:
@@ -304,7 +330,7 @@ async def _awaited(function: Any) -> None:
         await result
 
 
-def _caused(error: SourceTrouble, cause: BaseException | None) -> SourceTrouble:
+def _caused(error: Trouble, cause: BaseException | None) -> Trouble:
     error.__cause__ = cause
     return error
 

@@ -115,7 +115,8 @@ def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
 
 PUBLIC = """
     Connector ConnectorError LookupCacheError LookupConfig LookupFailed LookupJoin LookupMetrics LookupPlan
-    LookupRefused LookupRequest LookupTable LookupTimeout OptionError PlanError SchemaError SourceError cached lookup_join
+    LookupRefused LookupRequest LookupTable LookupTimeout OptionError PlanError SchemaError SourceError
+    cached lookup_join
 """
 
 

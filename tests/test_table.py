@@ -103,11 +103,6 @@ def test_a_table_is_pickled(table):
         assert getattr(copy, part) == getattr(table, part)
 
 
-class SyncOnly(Connector):
-    def lookup(self, request, keys):
-        raise NotImplementedError
-
-
 class AsyncOnly(Connector):
     async def lookup_async(self, request, keys):
         raise NotImplementedError
@@ -120,9 +115,7 @@ async def nobody_async(key):
 @pytest.mark.parametrize(
     ("source", "wanted", "message"),
     [
-        ("SyncOnly", "true", "needs lookup_async; SyncOnly has only lookup"),
         ("AsyncOnly", "false", "needs lookup; AsyncOnly has only lookup_async"),
-        (nobody, "true", "does not fit a sync function"),
         (nobody_async, "false", "does not fit an async function"),
     ],
 )
