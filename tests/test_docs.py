@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lookupcache.config import option_table
+from lookupcache.config import LookupConfig, option_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -47,6 +47,13 @@ def test_the_readme_prints_what_it_says(spark: Any, tmp_path: Path, monkeypatch:
         with contextlib.redirect_stdout(printed):
             exec(compile(code, "README.md", "exec"), names)
         assert printed.getvalue().strip() == expected.strip()
+
+
+def test_the_readme_shows_options_that_go_together() -> None:
+    [code] = re.findall(r"```python\n(options = .*?)```", README, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert len(LookupConfig.from_options(names["options"]).to_json()) == len(names["options"]) - 1  # capacity's default
 
 
 def test_the_readme_holds_the_option_table() -> None:
