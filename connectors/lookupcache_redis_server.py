@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -48,9 +48,9 @@ class Ask:
         tail = b"".join(map(_bulk, self.fields))
         return b"".join([b"%b$%d\r\n%b\r\n%b" % (head, len(key), key, tail) for key in self.keys])
 
-    def commands(self) -> Iterator[tuple[bytes, ...]]:
+    def commands(self) -> Iterator[tuple[str | bytes, ...]]:
         """Yield the commands one by one, a cluster's keys being on several servers."""
-        command = b"GET" if self.together else self.command
+        command = "GET" if self.together else self.command.decode()
         return ((command, key, *self.fields) for key in self.keys)
 
 
@@ -103,7 +103,7 @@ class Address:
         if self.kind == "sentinel":
             known = {**self.sentinel_settings, "retry": settings["retry"]}
             sentinel = Sentinel(self.nodes, sentinel_kwargs=known, **settings)
-            return Server(sentinel.master_for(self.service))
+            return Server(sentinel.master_for(self.service), sentinel.sentinels)
         return Server(Redis(**self._node, **settings))
 
     def connected_async(self) -> AsyncServer | AsyncCluster:
@@ -120,7 +120,7 @@ class Address:
         if self.kind == "sentinel":
             known = {**self.sentinel_settings, "retry": settings["retry"]}
             sentinel = Sentinel(self.nodes, sentinel_kwargs=known, **settings)
-            return AsyncServer(sentinel.master_for(self.service))
+            return AsyncServer(sentinel.master_for(self.service), sentinel.sentinels)
         return AsyncServer(Redis(**self._node, **settings))
 
     @property
@@ -201,12 +201,11 @@ def _sentinel_settings(settings: Mapping[str, Any], options: Mapping[str, str]) 
 
 
 class Server:
-    """One server at a time, over redis-py's pool of connections."""
+    """One server at a time, over redis-py's pool of connections; ``sentinels`` are clients that say which."""
 
-    clustered = False
-
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, sentinels: Sequence[redis.Redis] = ()) -> None:
         self._client = client
+        self._sentinels = sentinels
 
     def ask(self, ask: Ask) -> list[Any]:
         """Return the reply for each key, an error in place of one; raises what ended the connection."""
@@ -262,13 +261,12 @@ class Server:
 
     def close(self) -> None:
         """Disconnect."""
-        self._client.connection_pool.disconnect()
+        for client in (self._client, *self._sentinels):
+            client.connection_pool.disconnect()
 
 
 class Cluster:
     """The servers of a cluster, each asked for the keys of its slots, all at once."""
-
-    clustered = True
 
     def __init__(self, client: redis.RedisCluster) -> None:
         self._client = client
@@ -296,10 +294,9 @@ class Cluster:
 class AsyncServer:
     """What `Server` is, on an event loop."""
 
-    clustered = False
-
-    def __init__(self, client: redis.asyncio.Redis) -> None:
+    def __init__(self, client: redis.asyncio.Redis, sentinels: Sequence[redis.asyncio.Redis] = ()) -> None:
         self._client = client
+        self._sentinels = sentinels
 
     async def ask(self, ask: Ask) -> list[Any]:
         """Return the reply for each key, an error in place of one; raises what ended the connection."""
@@ -328,13 +325,12 @@ class AsyncServer:
 
     async def close(self) -> None:
         """Disconnect."""
-        await self._client.connection_pool.disconnect()
+        for client in (self._client, *self._sentinels):
+            await client.connection_pool.disconnect()
 
 
 class AsyncCluster:
     """What `Cluster` is, on an event loop."""
-
-    clustered = True
 
     def __init__(self, client: redis.asyncio.RedisCluster) -> None:
         self._client = client

