@@ -7,7 +7,7 @@ The rooms, in the order in which they import each other:
     planner                                               from a condition to a plan
     cache                                                 what is kept, and how it is found again
     metrics · breaker · rate · retry · guard              around one call to a source
-    flight                                                many calls at a time, in coroutines or threads
+    flight · coroutines · threads                         many calls at a time
     latch · pool · batching · callee · single_flight · decorator    `cached`: before any function, without Spark
     answers · source · partial · full · lookup · dead_letters · runner    what happens in a worker
     report · task · join                                  between driver and worker, and on the driver

@@ -23,13 +23,15 @@ import pyarrow as pa
 from lookupcache.answers import Fetched, Numbers, Reader
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector, hide_userinfo, offers
+from lookupcache.coroutines import Coroutines
 from lookupcache.errors import LookupCacheError, LookupFailed, LookupRefused, LookupTimeout, SourceTrouble
-from lookupcache.flight import Coroutines, Dispatcher, Threads, run_async
+from lookupcache.flight import Dispatcher, run_async
 from lookupcache.function import FunctionConnector
 from lookupcache.guard import GaveUp, Guard
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
 from lookupcache.rate import RateLimit
+from lookupcache.threads import Threads
 
 Trouble = TypeVar("Trouble", bound=LookupCacheError)
 
@@ -216,7 +218,7 @@ class Source:
         seen: list[BaseException] = []
         while error is not None and error not in seen:
             seen.append(error)
-            error = error.__cause__ or error.__context__
+            error = error.__cause__ if error.__suppress_context__ else error.__context__
         texts = [text for one in seen for text in (str(one), *getattr(one, "__notes__", ()))]
         return any(self._hidden(text) != text for text in texts)
 

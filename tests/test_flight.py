@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from lookupcache.connector import Connector
+from lookupcache.coroutines import Coroutines
 from lookupcache.errors import LookupTimeout
-from lookupcache.flight import Coroutines, Flight, Threads, event_loop, run_async
+from lookupcache.flight import Flight, event_loop, run_async
+from lookupcache.threads import Threads
 
 
 class Source(Connector):

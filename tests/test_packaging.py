@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 # One line per storey, the lowest first: a room imports from the lines above its own and from its own line.
 STOREYS = """
     errors redaction
-    java schema values flink contradictions
+    java schema values flink contradictions secrets
     config
     expr
     plan
@@ -41,6 +41,7 @@ STOREYS = """
     cache.column_cache
     cache
     answers flight
+    coroutines threads
     source latch pool batching callee single_flight decorator
     partial
     full
@@ -50,6 +51,10 @@ STOREYS = """
     report
     task
     join
+    testing.samples
+    testing.join testing.doubles testing.filters
+    testing.checks
+    testing.suite
     testing
     demo.flights demo.report
     demo.run

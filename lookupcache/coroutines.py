@@ -1,0 +1,155 @@
+"""`Coroutines`: calls on the event loop of the worker, many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lookupcache.flight import Dispatcher, Flight, event_loop, run_async
+
+_PATIENCE = 1.0
+"""Seconds that a cancelled call has to end."""
+
+
+@dataclass(eq=False)
+class _Job:
+    """A call that a coroutine is busy with, until when it may be, and whether it took longer."""
+
+    lane: asyncio.Task[None] | None
+    flight: Flight
+    overdue: float
+    late: bool = False
+
+
+class Coroutines(Dispatcher):
+    """Makes calls on the event loop of the worker, with one connector.
+
+    ``ask`` answers a call; it is cancelled when its flight is, and after ``timeout`` seconds, when the answer is
+    what ``timed_out`` returns.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        ask: Callable[[Any], Awaitable[Any]],
+        opened: Callable[[], Awaitable[None]],
+        closed: Callable[[], Awaitable[None]],
+        timeout: float,
+        timed_out: Callable[[], Exception],
+    ) -> None:
+        super().__init__(most)
+        self._timeout = timeout
+        self._timed_out = timed_out
+        self._ask = ask
+        self._open = opened
+        self._close = closed
+        self._opening: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self._lanes: dict[asyncio.Task[None], _Job | None] = {}
+        self._overdue: deque[_Job] = deque()
+        self._watch: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Cancel all that is under way, and disconnect."""
+        super().close()
+        run_async(self._closed())
+
+    def cancel(self, flight: Flight) -> None:
+        """Cancel the calls of a flight, and wait until they have ended."""
+        super().cancel(flight)
+        run_async(self._end_lanes(flight))
+
+    def _break_off(self, flight: Flight) -> None:
+        async def end() -> None:
+            await self._end_lanes(flight)
+            self._landed.put(flight)
+
+        task = event_loop().create_task(end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end_lanes(self, flight: Flight) -> None:
+        """Cancel the lanes that serve a flight; one that does not heed it is not waited for."""
+        lanes = [lane for lane, job in self._lanes.items() if job is not None and job.flight is flight]
+        for lane in lanes:
+            lane.cancel()
+        if lanes:
+            await asyncio.wait(lanes, timeout=_PATIENCE)
+
+    async def _closed(self) -> None:
+        for flight in {job.flight for job in self._lanes.values() if job is not None}:
+            await self._end_lanes(flight)
+        if self._opening is not None:
+            self._opening = None
+            await self._close()
+
+    def _staff(self) -> None:
+        event_loop().call_soon_threadsafe(self._staff_lanes)
+
+    def _staff_lanes(self) -> None:
+        for _ in range(min(self.most - len(self._lanes), len(self._queue))):
+            lane = event_loop().create_task(self._lane())
+            self._lanes[lane] = None
+            lane.add_done_callback(self._ended)
+
+    def _ended(self, lane: asyncio.Task[None]) -> None:
+        del self._lanes[lane]
+        if self._queue:
+            self._staff_lanes()
+
+    async def _lane(self) -> None:
+        lane: Any = asyncio.current_task()
+        while self._queue:
+            flight, number = self._queue.popleft()
+            if flight.over:
+                continue
+            self._lanes[lane] = job = _Job(lane, flight, event_loop().time() + self._timeout)
+            self._expect(job)
+            try:
+                await self._ensure_open()
+                answer = await self._ask(flight.calls[number])
+            except asyncio.CancelledError as error:
+                if not job.late and (flight.over or lane.cancelling()):
+                    raise
+                answer = self._given_up(lane) if job.late else error
+            except Exception as error:
+                answer = error
+            self._lanes[lane] = None
+            job.lane = None
+            self._answered(flight, number, answer)
+
+    def _given_up(self, lane: asyncio.Task[None]) -> Exception:
+        """Return the answer of a call that took too long; a connection that hangs is not waited for any more."""
+        lane.uncancel()
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+            self._opening = None
+        return self._timed_out()
+
+    def _expect(self, job: _Job) -> None:
+        """Watch over a call. All have the same time, so the one that began first is overdue first."""
+        if len(self._overdue) > 4 * self.most:
+            self._overdue = deque(job for job in self._overdue if job.lane is not None)
+        self._overdue.append(job)
+        if self._watch is None:
+            self._watch = event_loop().call_at(job.overdue, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        """Cancel the calls that are overdue, then watch over the next."""
+        now = event_loop().time()
+        while self._overdue and (self._overdue[0].lane is None or self._overdue[0].overdue <= now):
+            job = self._overdue.popleft()
+            if job.lane is not None:
+                job.late = True
+                job.lane.cancel()
+        self._watch = event_loop().call_at(self._overdue[0].overdue, self._end_overdue) if self._overdue else None
+
+    async def _ensure_open(self) -> None:
+        """Open the connector once; after a failure, the next call tries again."""
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            self._opening = asyncio.ensure_future(self._open())
+        if not self._opening.done() or self._opening.exception() is not None:
+            await asyncio.shield(self._opening)
