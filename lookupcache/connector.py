@@ -18,6 +18,8 @@ from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, ne
 from lookupcache.expr import Expr
 from lookupcache.redaction import hide_userinfo as hide_userinfo  # connectors take both from here
 from lookupcache.redaction import is_secret as is_secret
+from lookupcache.redaction import url_passwords
+from lookupcache.secrets import is_reference, resolved
 
 ENTRY_POINTS = "lookupcache.connectors"
 
@@ -52,7 +54,8 @@ class Connector:
     """A source of rows by key; write `lookup` or `lookup_async`, and what else the source can do.
 
     A connector is built on the driver with the table's schema and the connector's own options (strings,
-    without the ``lookup.*`` ones), pickled, and opened in each worker. Clients belong in `open`.
+    without the ``lookup.*`` ones), pickled, and opened in each worker. Clients belong in `open`. There and in
+    lookups `settings` holds what references, ``env:NAME`` and ``file:PATH``, stand for; before, the references.
 
     Class attributes: ``options`` maps each option's name to a line of documentation, and any other name
     is refused (None accepts all); ``required`` names those that must be given; ``secrets`` those that
@@ -77,9 +80,25 @@ class Connector:
     prefers_async: ClassVar[bool] = False
     thread_safe: ClassVar[bool] = False
 
+    _given: Mapping[str, str] | None = None
+
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         self.schema = schema
         self.settings = dict(options)
+
+    def resolve(self) -> None:
+        """Put into `settings` what its references stand for; called in the worker, each time before `open`.
+
+        Raises ConnectorError for a variable or a file that is not there.
+        """
+        given = self.settings if self._given is None else self._given
+        self.settings, self._given = resolved(given), given
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled and copied: the references, not what they stand for."""
+        state = dict(self.__dict__)
+        given = state.pop("_given", None)
+        return state if given is None else state | {"settings": given}
 
     def open(self) -> Any:
         """Connect; called before the first lookup, in the thread or on the event loop where lookups will run.
@@ -145,11 +164,15 @@ class Connector:
         return self.settings
 
     def secret_values(self) -> list[str]:
-        """Return the option values that must not be shown anywhere."""
-        return [value for key, value in self.settings.items() if value and is_secret(key, self.secrets)]
+        """Return what must not be shown anywhere: secret options, what references stand for, passwords in URLs."""
+        given = self._given or {}
+        whole = [v for k, v in self.settings.items() if is_secret(k, self.secrets) or is_reference(given.get(k))]
+        inside = [secret for value in self.settings.values() for secret in url_passwords(str(value))]
+        return [secret for secret in (*whole, *inside) if secret]
 
     def __repr__(self) -> str:
-        shown = {k: "***" if is_secret(k, self.secrets) else hide_userinfo(v) for k, v in self.settings.items()}
+        given = self.settings if self._given is None else self._given
+        shown = {k: "***" if is_secret(k, self.secrets) else hide_userinfo(v) for k, v in given.items()}
         return f"{type(self).__name__}({shown})"
 
 

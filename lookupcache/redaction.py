@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 _SECRET_WORDS = (
     "password", "passwd", "pwd", "passphrase", "secret", "token", "credential", "authorization", "api-key", "apikey",
     "private-key",
 )  # fmt: skip
-_URL_PASSWORD = re.compile(r"(://[^/@:\s]*):(?!\d*[/?#])\S*@")
+_URL_PASSWORD = re.compile(r"(://[^/@:\s]*):(?!\d*[/?#])(\S*)@")
 _URL_SECRET = re.compile(rf"([?&;][^=&;\s]*(?:{'|'.join(_SECRET_WORDS).replace('-', '[-_]')})[^=&;\s]*=)[^&;\s]+", re.I)
 
 
@@ -25,3 +26,13 @@ def hide_userinfo(text: str) -> str:
     'postgresql://ann:***@db:5432/shop?token=***&ssl=on'
     """
     return _URL_SECRET.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", text))
+
+
+def url_passwords(text: str) -> list[str]:
+    """Return the password of a URL, as it stands there and as it is meant.
+
+    >>> url_passwords("postgresql://ann:p%40w@db:5432/shop")
+    ['p%40w', 'p@w']
+    """
+    found = [match[2] for match in _URL_PASSWORD.finditer(text)]
+    return list(dict.fromkeys(form for secret in found for form in (secret, unquote(secret))))

@@ -122,7 +122,7 @@ def test_secrets_are_not_shown():
     )
     assert "hunter2" not in repr(shop)
     assert "'size': '5'" in repr(shop)
-    assert shop.secret_values() == ["hunter2", "hunter2"]
+    assert set(shop.secret_values()) == {"hunter2"}
 
 
 @pytest.mark.parametrize(
