@@ -1,0 +1,399 @@
+"""The `files` connector: a table that lies in Parquet files or in a Delta table, to be held whole by the workers.
+
+files ─► dataset ─► row groups that may hold wanted rows, wanted columns ─► types ─► filters ─► Arrow
+
+A Spark table gets there by being written: `write_snapshot`, or ``df.write`` for one that never changes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import importlib.util
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from lookupcache.connector import Connector, LookupRequest, hide_userinfo
+from lookupcache.errors import ConnectorError, OptionError, SourceError, nearest
+from lookupcache.expr import Call, Column, Expr, Literal, columns_of, keep, literal, python_value
+from lookupcache.schema import type_name
+
+_FORMATS = ("parquet", "delta")
+_COMPLETE = "_SUCCESS"
+_OWN_FILESYSTEMS = {
+    "s3": "S3FileSystem", "gs": "GcsFileSystem", "gcs": "GcsFileSystem", "abfs": "AzureFileSystem",
+    "abfss": "AzureFileSystem", "hdfs": "HadoopFileSystem", "viewfs": "HadoopFileSystem",
+}  # fmt: skip
+
+
+class _Options(dict[str, str]):
+    """Options of which one is a family: every name that starts with ``storage.`` is known."""
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, name) or (str(name).startswith("storage.") and str(name) != "storage.*")
+
+
+class FilesConnector(Connector):
+    """Reads a table from Parquet files or a Delta table; it is for ``'lookup.cache' = 'ALL'``.
+
+    Without that, each call reads the files that may hold its keys. ``path`` is a file or a folder, read with all
+    below it; names like ``country=NL`` of folders are columns, as Spark writes them. Each load lists the files anew.
+    Some file must have each wanted column, upper and lower case alike, in the schema's type or one that fits into it
+    without loss: INT into BIGINT, FLOAT into DOUBLE, DECIMAL(4,2) into DECIMAL(10,2).
+
+    Only the wanted columns are read, and where Parquet's statistics tell, only the row groups that may hold rows that
+    pass the filters, all of which are applied while reading.
+
+    >>> FilesConnector(pa.schema([("id", pa.int64())]), {"path": "s3://shop/customers", "storage.secret_key": "env:S3"})
+    FilesConnector({'path': 's3://shop/customers', 'storage.secret_key': '***'})
+    """
+
+    options: ClassVar[Mapping[str, str]] = _Options({
+        "path": "A file or folder, as in '/data/customers', 's3://b/customers' or 'abfss://…'.",
+        "format": "'parquet', the default, or 'delta'.",
+        "snapshots": "true: the path's folders are snapshots; the last by name that holds a file _SUCCESS is read.",
+        "version": "delta: the version to read; by default the newest.",
+        "storage.*": "What the file system wants to know, as in storage.region; never shown.",
+    })  # fmt: skip
+    required = ("path",)
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
+        super().__init__(schema, options)
+        self._check()
+        if "://" not in options["path"] and not options["path"].startswith("env:"):
+            self.settings["path"] = str(Path(options["path"]).absolute())
+        self._delta = options.get("format") == "delta"
+        if self._delta and importlib.util.find_spec("deltalake") is None:
+            raise ConnectorError("Option 'format' = 'delta' needs deltalake.", hint="pip install 'lookupcache[delta]'")
+
+    @property
+    def secrets(self) -> Sequence[str]:  # type: ignore[override]
+        """What a file system wants to know is mostly a key."""
+        return tuple(name for name in self.settings if name.startswith("storage."))
+
+    def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
+        """Return all filters: they are applied to what is read, with Spark's meaning."""
+        return filters
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Return the rows that may match a key."""
+        names = [name for name in request.key_columns if _has_exact_statistics(self.schema.field(name).type)]
+        among = [(name, keys.column(name)) for name in names]
+        return pa.Table.from_batches(self._read(request, among), self._answer_schema(request))
+
+    def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the whole table, constants and filters applied."""
+        return self._read(request, [])
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, request: LookupRequest, among: Sequence[tuple[str, pa.Array]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that pass constants and filters, perhaps only those whose columns are ``among`` values."""
+        conditions = [*self._constants(request), *request.filters]
+        read = {column.name for condition in conditions for column in columns_of(condition)}
+        schema = pa.schema([field for field in self.schema if field.name in {*request.fields, *read}])
+        dataset = self._dataset()
+        stored = {field.name: self._stored(request, dataset.schema, field) for field in schema}
+        pruned = _Pruning(
+            {name: ds.field(one.name) for name, one in stored.items() if one.type == schema.field(name).type}
+        )
+        scanner = dataset.scanner(
+            columns={name: ds.field(one.name) for name, one in stored.items()}, filter=pruned.all(conditions, among)
+        )
+        for batch in scanner.to_batches():
+            rows = keep(pa.Table.from_batches([batch]).cast(schema), conditions)
+            yield from rows.select(list(request.fields)).to_batches()
+
+    def _answer_schema(self, request: LookupRequest) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in request.fields])
+
+    def _constants(self, request: LookupRequest) -> list[Expr]:
+        fields = [self.schema.field(name) for name in request.constants]
+        return [
+            Call("=", (Column("right", field.name, field.type), literal(request.constants[field.name], field.type)))
+            for field in fields
+        ]
+
+    def _stored(self, request: LookupRequest, schema: pa.Schema, field: pa.Field) -> pa.Field:
+        """Return the field that holds a column in the files; raises SourceError."""
+        found = [one for one in schema if one.name == field.name] or [
+            one for one in schema if one.name.lower() == field.name.lower()
+        ]
+        place = f"Table {request.table!r}: {hide_userinfo(self.settings['path'])!r}"
+        if len(found) != 1:
+            hint = nearest(field.name, schema.names, what="columns")
+            raise SourceError(f"{place} has {'no' if not found else 'more than one'} column {field.name!r}.", hint=hint)
+        if not _fits(found[0].type, field.type):
+            raise SourceError(
+                f"{place}, column {field.name!r}: the files hold {found[0].type}, which may not fit "
+                f"{type_name(field.type).upper()}.",
+                hint="Correct the type in the table's schema.",
+            )
+        return found[0]
+
+    def _dataset(self) -> ds.Dataset:
+        """Return what the files hold now."""
+        if self._delta:
+            return self._delta_table()
+        filesystem, path = self._place()
+        if self.settings.get("snapshots") == "true":
+            path = _newest_snapshot(filesystem, path)
+        return _parquet(filesystem, path, self.schema)
+
+    def _delta_table(self) -> ds.Dataset:
+        from deltalake import DeltaTable
+
+        version = self.settings.get("version")
+        storage = self._storage()
+        return DeltaTable(
+            self.settings["path"], int(version) if version else None, storage_options=storage or None
+        ).to_pyarrow_dataset()
+
+    def _place(self) -> tuple[fs.FileSystem, str]:
+        """Return the file system, and the path on it."""
+        path = self.settings["path"]
+        scheme, separator, rest = path.partition("://")
+        if not separator:
+            return fs.LocalFileSystem(), path
+        storage = {name: {"true": True, "false": False}.get(value, value) for name, value in self._storage().items()}
+        if scheme not in _OWN_FILESYSTEMS:
+            return _by_fsspec(path, storage)
+        if not storage:
+            return fs.FileSystem.from_uri(path)
+        return getattr(fs, _OWN_FILESYSTEMS[scheme])(**storage), rest
+
+    def _storage(self) -> dict[str, str]:
+        return {k.removeprefix("storage."): v for k, v in self.settings.items() if k.startswith("storage.")}
+
+    # ── options ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _check(self) -> None:
+        settings = self.settings
+        if settings["path"].startswith("file:"):
+            raise OptionError("Option 'path' starts with 'file:'.", hint="Name local files by their path alone.")
+        if settings.get("format", "parquet") not in _FORMATS:
+            hint = nearest(settings["format"], _FORMATS, what="formats")
+            raise OptionError(f"Option 'format' is {settings['format']!r}.", hint=hint)
+        if settings.get("snapshots", "false") not in ("true", "false"):
+            raise OptionError(f"Option 'snapshots' is {settings['snapshots']!r}.", hint="It is 'true' or 'false'.")
+        version = settings.get("version", "0")
+        if not (version.isascii() and version.isdigit()):
+            raise OptionError(f"Option 'version' is {version!r}.", hint="It is a whole number.")
+        for name, wants in (("version", "delta"), ("snapshots", "parquet")):
+            if name in settings and settings.get("format", "parquet") != wants:
+                raise OptionError(f"Option {name!r} is for 'format' = {wants!r}.", hint="Leave one out.")
+
+
+def write_snapshot(df: Any, path: str) -> str:
+    """Write a DataFrame as a snapshot for ``'snapshots' = 'true'``; return its folder, new under ``path``.
+
+    Workers that load the table while it is written, or written anew, read the last snapshot that is complete. Old
+    ones stay until someone removes them.
+
+    >>> import tempfile
+    >>> from lookupcache import LookupTable, lookup_join
+    >>> folder = tempfile.mkdtemp()
+    >>> written = write_snapshot(spark.createDataFrame([(1, "Ann"), (2, "Bob")], "id INT, name STRING"), folder)
+    >>> options = {"connector": "files", "path": folder, "snapshots": "true", "lookup.cache": "ALL"}
+    >>> names = LookupTable("n", "id INT, name STRING", options)
+    >>> lookup_join(spark.createDataFrame([(2,)], "who INT"), names, "who = n.id", select=["name"]).collect()
+    [Row(name='Bob')]
+    """
+    folder = f"{path.rstrip('/')}/{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%S.%fZ}"
+    df.write.mode("errorifexists").parquet(folder)
+    return folder
+
+
+# ── where the files are ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _by_fsspec(path: str, storage: Mapping[str, Any]) -> tuple[fs.FileSystem, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise ConnectorError(
+            f"Option 'path': {path.partition('://')[0]!r} needs fsspec.", hint="pip install fsspec"
+        ) from error
+    filesystem, inner = url_to_fs(path, **storage)
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), inner
+
+
+def _newest_snapshot(filesystem: fs.FileSystem, path: str) -> str:
+    folders = [info for info in filesystem.get_file_info(fs.FileSelector(path)) if info.type == fs.FileType.Directory]
+    for folder in sorted(folders, key=lambda info: info.base_name, reverse=True):
+        if filesystem.get_file_info(f"{folder.path}/{_COMPLETE}").type == fs.FileType.File:
+            return folder.path
+    raise FileNotFoundError(f"Option 'path': no folder there holds a file {_COMPLETE}, so no snapshot is complete.")
+
+
+def _parquet(filesystem: fs.FileSystem, path: str, declared: pa.Schema) -> ds.Dataset:
+    """Return the dataset of a file, or of all files below a folder; raises FileNotFoundError."""
+    files = _files(filesystem, path)
+    if not files:
+        raise FileNotFoundError("Option 'path': there are no files.")
+    # Spark's INT96 moments would overflow as nanoseconds.
+    file_format = ds.ParquetFileFormat(read_options={"coerce_int96_timestamp_unit": "us"})
+    options = ds.FileSystemFactoryOptions(
+        partition_base_dir=path, partitioning=ds.HivePartitioning(_folder_columns(files, path, declared))
+    )
+    factory = ds.FileSystemDatasetFactory(filesystem, files, file_format, options)
+    return factory.finish(factory.inspect())
+
+
+def _files(filesystem: fs.FileSystem, path: str) -> list[str]:
+    """Return the files to read; those that start with ``_`` or ``.``, or lie in such folders, are none of the table."""
+    info = filesystem.get_file_info(path)
+    if info.type != fs.FileType.Directory:
+        return [path] if info.type == fs.FileType.File else []
+    found = [one.path for one in filesystem.get_file_info(fs.FileSelector(path, recursive=True)) if one.is_file]
+    return sorted(one for one in found if not any(map(_is_hidden, _below(one, path))))
+
+
+def _below(file: str, path: str) -> list[str]:
+    """Return the names of the folders between, and of the file."""
+    return file.removeprefix(path.rstrip("/")).lstrip("/").split("/")
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _folder_columns(files: Sequence[str], path: str, declared: pa.Schema) -> pa.Schema:
+    """Return the columns that are names of folders, in the types that the table's schema gives them."""
+    folders = [folder.partition("=") for file in files for folder in _below(file, path)[:-1]]
+    names = dict.fromkeys(unquote(name) for name, equals, _ in folders if equals)
+    types = {field.name.lower(): field.type for field in declared}
+    return pa.schema([(name, types.get(name.lower(), pa.string())) for name in names])
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fits(stored: pa.DataType, declared: pa.DataType) -> bool:
+    """Return whether every value of a stored type is one of the declared type, but for what a moment may lose."""
+    if pa.types.is_dictionary(stored):
+        return _fits(stored.value_type, declared)
+    if pa.types.is_null(stored):
+        return True
+    return any(is_it(declared) and fits(stored, declared) for is_it, fits in _FITTING)
+
+
+def _integer_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
+    width = stored.bit_width + pa.types.is_unsigned_integer(stored) if pa.types.is_integer(stored) else 65
+    return width <= declared.bit_width
+
+
+def _decimal_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
+    return (
+        pa.types.is_decimal(stored)
+        and stored.scale <= declared.scale
+        and stored.precision - stored.scale <= declared.precision - declared.scale
+    )
+
+
+def _moment_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
+    # Without a zone may be Spark's own INT96, which is UTC.
+    return pa.types.is_timestamp(stored) and (stored.tz is None or declared.tz is not None)
+
+
+def _list_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
+    is_list = pa.types.is_list(stored) or pa.types.is_large_list(stored)
+    return is_list and _fits(stored.value_type, declared.value_type)
+
+
+def _struct_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
+    if not pa.types.is_struct(stored) or [one.name for one in stored] != [one.name for one in declared]:
+        return False
+    return all(_fits(one.type, other.type) for one, other in zip(stored, declared, strict=True))
+
+
+def _map_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
+    is_map = pa.types.is_map(stored)
+    return is_map and _fits(stored.key_type, declared.key_type) and _fits(stored.item_type, declared.item_type)
+
+
+_FITTING: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, pa.DataType], bool]]] = [
+    (pa.types.is_integer, _integer_fits),
+    (pa.types.is_float64, lambda stored, _: pa.types.is_float32(stored) or pa.types.is_float64(stored)),
+    (pa.types.is_float32, lambda stored, _: pa.types.is_float32(stored)),
+    (pa.types.is_boolean, lambda stored, _: pa.types.is_boolean(stored)),
+    (pa.types.is_string, lambda stored, _: pa.types.is_string(stored) or pa.types.is_large_string(stored)),
+    (pa.types.is_binary, lambda stored, _: pa.types.is_binary(stored) or pa.types.is_large_binary(stored)),
+    (pa.types.is_date32, lambda stored, _: pa.types.is_date(stored)),
+    (pa.types.is_decimal, _decimal_fits),
+    (pa.types.is_timestamp, _moment_fits),
+    (pa.types.is_list, _list_fits),
+    (pa.types.is_struct, _struct_fits),
+    (pa.types.is_map, _map_fits),
+]
+
+
+# ── what need not be read ────────────────────────────────────────────────────────────────────────────────────
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "<=>": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class _Pruning:
+    """Makes of Spark's filters ones of the dataset, which pass at least the rows that Spark's pass.
+
+    ``fields`` are the columns that are stored in the schema's own types.
+    """
+
+    def __init__(self, fields: Mapping[str, ds.Expression]) -> None:
+        self._fields = fields
+
+    def all(self, conditions: Sequence[Expr], among: Sequence[tuple[str, pa.Array]]) -> ds.Expression | None:
+        """Return what must hold of a row for all conditions to be true, or None."""
+        found = [self._condition(condition) for condition in conditions]
+        found += [self._fields[name].isin(values) for name, values in among if name in self._fields]
+        known = [one for one in found if one is not None]
+        return functools.reduce(operator.and_, known) if known else None
+
+    def _condition(self, expr: Expr) -> Any:
+        if not isinstance(expr, Call):
+            return None
+        if expr.op == "and":
+            return self.all(expr.args, [])
+        if expr.op == "or":
+            either = [self._condition(argument) for argument in expr.args]
+            return None if any(one is None for one in either) else functools.reduce(operator.or_, either)
+        if expr.op == "is null":
+            return self._is_null(expr)
+        if expr.op == "not":
+            inner = self._is_null(expr.args[0])
+            return None if inner is None else ~inner
+        return self._comparison(expr)
+
+    def _is_null(self, expr: Expr) -> Any:
+        if not isinstance(expr, Call) or expr.op != "is null" or not isinstance(expr.args[0], Column):
+            return None
+        field = self._fields.get(expr.args[0].name)
+        return None if field is None else field.is_null()
+
+    def _comparison(self, expr: Call) -> Any:
+        op, args = expr.op, expr.args
+        if op in _COMPARISONS and isinstance(args[0], Literal):
+            op, args = _FLIPPED.get(op, op), args[::-1]
+        if op not in _COMPARISONS or not isinstance(args[0], Column) or not isinstance(args[1], Literal):
+            return None
+        column, value = args[0], args[1]
+        field, same = self._fields.get(column.name), column.type == value.type and value.value is not None
+        if field is None or not same or not _has_exact_statistics(column.type):
+            return None
+        return _COMPARISONS[op](field, pa.scalar(python_value(value), value.type))
+
+
+def _has_exact_statistics(type_: pa.DataType) -> bool:
+    """Return whether Parquet's least and greatest values are in Spark's order; floats' say nothing of NaN."""
+    families = (pa.types.is_integer, pa.types.is_string, pa.types.is_date, pa.types.is_boolean, pa.types.is_decimal)
+    return any(is_it(type_) for is_it in families)
