@@ -110,7 +110,7 @@ class FunctionConnector(Connector):
 
     def table(self, request: LookupRequest, arguments: Sequence[Any], answers: Iterable[Any]) -> pa.Table:
         """Return the rows of some of the function's keys as Arrow."""
-        answers = list(answers)
+        answers = [_listed(answer) for answer in answers]
         if len(answers) != len(arguments):
             raise SourceError(
                 f"The function of table {request.table!r} returned {len(answers)} lists for {len(arguments)} keys.",
@@ -118,19 +118,37 @@ class FunctionConnector(Connector):
             )
         columns = self._columns(request, arguments, answers)
         wanted = [self.schema.field(name) for name in dict.fromkeys((*request.fields, *request.constants))]
-        return pa.table({field.name: _column(request, field, columns[field.name]) for field in wanted})
+        table = pa.table({field.name: _column(request, field, columns[field.name]) for field in wanted})
+        own = self._own(arguments, answers, columns)
+        if own.all():
+            return table
+        if self.batch:
+            raise SourceError(
+                f"The function of table {request.table!r} returned a row of one key in the list of another.",
+                hint="Return one list of rows per key, in the order of the keys.",
+            )
+        return table.filter(pa.array(own))
 
     def _columns(
-        self, request: LookupRequest, arguments: Sequence[Any], answers: Sequence[Iterable[Any] | None]
+        self, request: LookupRequest, arguments: Sequence[Any], answers: Sequence[Sequence[Any]]
     ) -> dict[str, Sequence[Any]]:
         """Turn rows into columns; rows that are all plain tuples, the usual ones, without looking at each."""
-        rows = [row for answer in answers for row in answer or ()]
+        rows = [row for answer in answers for row in answer]
         names = self.schema.names
         if set(map(type, rows)) == {tuple} and set(map(len, rows)) == {len(names)}:
             return dict(zip(names, zip(*rows, strict=True), strict=True))
-        keys = [self._tuple(key) for key, answer in zip(arguments, answers, strict=True) for _ in answer or ()]
+        keys = [self._tuple(key) for key, answer in zip(arguments, answers, strict=True) for _ in answer]
         dicts = [self._row(request, key, row) for key, row in zip(keys, rows, strict=True)]
         return {name: [row.get(name) for row in dicts] for name in names}
+
+    def _own(
+        self, arguments: Sequence[Any], answers: Sequence[Sequence[Any]], columns: Mapping[str, Sequence[Any]]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which rows do not bear a key that was asked for elsewhere."""
+        place = {self._tuple(key): number for number, key in enumerate(arguments)}
+        asked = np.repeat(np.arange(len(answers)), list(map(len, answers))).tolist()
+        borne = zip(*(columns[name] for name in self.key), strict=True)
+        return np.array([place.get(key, n) == n for n, key in zip(asked, borne, strict=True)], dtype=np.bool_)
 
     def _row(self, request: LookupRequest, key: tuple[Any, ...], row: Any) -> dict[str, Any]:
         if isinstance(row, Mapping):

@@ -171,3 +171,15 @@ def test_a_function_travels_by_value():
 def test_two_functions_are_two_sources():
     assert connector(one).identity() == connector(one).identity()
     assert connector(lambda key: [(key, "a")]).identity() != connector(lambda key: [(key, "b")]).identity()
+
+
+def test_a_batch_in_another_order_is_refused():
+    with pytest.raises(SourceError, match="a row of one key in the list of another"):
+        answer(connector(lambda keys: many(reversed(keys)), batch=True))
+
+
+def test_rows_that_were_not_asked_for_are_dropped_one_key_at_a_time():
+    def more(key):
+        return [*one(1), *one(2), *one(9), (None, "none")]
+
+    assert answer(connector(more), id=[1, 2]) == [(1, "ann"), (None, "none"), (2, "bob"), (2, "rob"), (None, "none")]

@@ -16,6 +16,7 @@ from lookupcache.connector import Connector
 from lookupcache.errors import LookupFailed, LookupTimeout, SourceError
 from lookupcache.flight import run_async
 from lookupcache.full import LoadedLookup, seconds_until
+from lookupcache.function import FunctionConnector
 from lookupcache.lookup import lookup_of
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.runner import Layout, Runner
@@ -548,3 +549,11 @@ def test_a_wrong_answer_marks_its_rows_too():
     join = runner(source, on_error="null", error_column="error")
     [joined] = join.run([batch(1)])
     assert joined.column(2)[0].as_py()["code"] == SourceError.code
+
+
+def test_a_function_that_answers_for_other_keys_too_adds_no_rows():
+    def both(key):
+        return [(1, "n1"), (2, "n2"), (key, f"n{key}")] if key > 2 else [(1, "n1"), (2, "n2")]
+
+    source = FunctionConnector(SCHEMA, key=("id",), function=both, batch=False)
+    assert all_names(runner(source), batch(1, 2, 3)) == ["n1", "n2", "n3"]
