@@ -239,8 +239,8 @@ _WRITERS: dict[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]] = 
     pa.types.is_date32: _cast,
     pa.types.is_timestamp: _write_moments,
     pa.types.is_decimal: _by_python(_write_decimal),
-    pa.types.is_float64: _by_python(repr),
-    pa.types.is_float32: _by_python(lambda value: repr(float(str(np.float32(value))))),
+    pa.types.is_float64: _by_python(lambda value: repr(value + 0.0)),
+    pa.types.is_float32: _by_python(lambda value: repr(float(str(np.float32(value))) + 0.0)),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from lookupcache_redis_keys import KeyTemplate
 from lookupcache_redis_server import Ask
-from lookupcache_redis_values import MISFITS, parse_json, read_json, read_text
+from lookupcache_redis_values import MISFITS, json_parser, read_json, read_text
 
 from lookupcache.connector import LookupRequest, is_secret
 from lookupcache.errors import ConnectorError, SourceError
@@ -154,13 +154,13 @@ class Rows:
         self, request: LookupRequest, names: list[bytes], texts: Iterable[bytes], wanted: list[str]
     ) -> list[Sequence[Any]]:
         """Return the members of JSON objects, by column."""
-        row = pa.struct([self.schema.field(name) for name in wanted])
+        parse = json_parser(pa.struct([self.schema.field(name) for name in wanted]))
         objects = []
         for name, text in zip(names, texts, strict=True):
-            parsed = _parsed(text, row)
-            if parsed is None:
-                raise self._misfit(request, name, "its value is no JSON object")
-            objects.append(parsed)
+            try:
+                objects.append(_object(parse(text)))
+            except MISFITS:
+                raise self._misfit(request, name, "its value is no JSON object") from None
         return [[members.get(name) for members in objects] for name in wanted]
 
     def _array(self, request: LookupRequest, column: str, names: list[bytes], values: Sequence[Any]) -> pa.Array:
@@ -228,12 +228,10 @@ def _pairs(reply: Any) -> Mapping[bytes, bytes]:
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _parsed(text: bytes, row: pa.StructType) -> dict[str, Any] | None:
-    try:
-        parsed = parse_json(text, row)
-    except MISFITS:
-        return None
-    return parsed if isinstance(parsed, dict) else None
+def _object(parsed: Any) -> dict[str, Any]:
+    if type(parsed) is not dict:
+        raise TypeError
+    return parsed
 
 
 def _fits(read: Callable[[Any, pa.DataType], pa.Array], value: Any, type_: pa.DataType) -> bool:

@@ -28,6 +28,7 @@ SCHEMES = (
     "redis+sentinel://host:26379,host:26379/service/0", "redis+cluster://host:6379,host:6379",
 )  # fmt: skip
 _REFERENCES = ("env:", "file:")
+_TEXTS = ("env::", "file::")
 _PASSING = ("BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "UNBLOCKED", "NOREPLICAS")
 
 
@@ -131,7 +132,7 @@ class Address:
 
 def is_reference(value: str) -> bool:
     """Return whether an option says where its value is, rather than what: the value is known in the worker only."""
-    return value.startswith(_REFERENCES)
+    return value.startswith(_REFERENCES) and not value.startswith(_TEXTS)
 
 
 def _address(url: str, options: Mapping[str, str]) -> Address:

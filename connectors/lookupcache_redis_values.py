@@ -37,7 +37,8 @@ def read_text(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
     if pa.types.is_binary(type_):
         return raw
     if pa.types.is_nested(type_):
-        return read_json([None if value is None else parse_json(value, type_) for value in values], type_)
+        parse = _or_none(json_parser(type_))
+        return read_json([parse(value) for value in values], type_)
     texts = raw.cast(pa.string())
     if pa.types.is_integer(type_) and pc.any(pc.match_substring(texts, "0x", ignore_case=True)).as_py():
         raise ValueError("hexadecimal")
@@ -48,9 +49,10 @@ def read_text(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
     return texts.cast(type_)
 
 
-def parse_json(text: bytes, type_: pa.DataType) -> Any:
-    """Return what a JSON text says; with exact fractions where the type has decimals in it."""
-    return json.loads(text, parse_float=Decimal if _holds_decimals(type_) else None)
+def json_parser(type_: pa.DataType) -> Callable[[bytes], Any]:
+    """Return what parses a JSON text for a type, with exact fractions where there are decimals in it."""
+    decode = json.JSONDecoder(parse_float=Decimal if _holds_decimals(type_) else None).decode
+    return lambda text: decode(text.decode())
 
 
 def read_json(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
@@ -97,7 +99,6 @@ _AS_THEY_ARE: dict[pa.DataType, frozenset[type]] = {
 }
 
 
-@functools.cache
 def _holds_decimals(type_: pa.DataType) -> bool:
     if pa.types.is_map(type_):
         return _holds_decimals(type_.key_type) or _holds_decimals(type_.item_type)
