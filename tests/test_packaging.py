@@ -51,9 +51,10 @@ STOREYS = """
     report
     task
     join
-    testing.samples
-    testing.join testing.doubles testing.filters
+    testing.samples testing.doubles testing.filters
+    testing.join
     testing.checks
+    testing.holding testing.asking testing.living
     testing.suite
     testing
     demo.flights demo.report

@@ -1,0 +1,20 @@
+"""For authors of connectors: a suite that checks one against everything a join may ask of it, and stand-ins for tests.
+
+Needs ``pip install 'lookupcache[testing]'``.
+"""
+
+from __future__ import annotations
+
+from lookupcache.errors import ConnectorError
+
+try:
+    from lookupcache.testing.doubles import FakeClock, Recorder, flaky, slow
+    from lookupcache.testing.suite import ConnectorSuite
+except ImportError as error:
+    if (error.name or "").partition(".")[0] not in ("pytest", "_pytest", "hypothesis"):
+        raise
+    raise ConnectorError(
+        f"lookupcache.testing needs {error.name}.", hint="pip install 'lookupcache[testing]'"
+    ) from error
+
+__all__ = ["ConnectorSuite", "FakeClock", "Recorder", "flaky", "slow"]

@@ -1,0 +1,188 @@
+"""A lookup join without Spark, as a worker runs it: what the checks ask a connector with."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lookupcache import expr
+from lookupcache.connector import Connector
+from lookupcache.lookup import lookup_of
+from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
+from lookupcache.runner import Layout, Runner
+from lookupcache.source import Source
+from lookupcache.table import LookupTable
+from lookupcache.testing.samples import JSON
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a join wants of its table: rows by ``key`` columns, with ``constants`` and ``filters``.
+
+    ``columns`` None means all.
+    """
+
+    key: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    constants: Mapping[str, Any] | None = None
+    filters: tuple[expr.Expr, ...] = ()
+
+
+def plan_of(table: LookupTable, wanted: Wanted) -> LookupPlan:
+    """Plan an inner join with a left side that has nothing but the key; filters are pushed as the connector says."""
+    accepted = list(table.connector.accept(list(wanted.filters))) if wanted.filters else []
+    types = {name: table.schema.field(name).type for name in wanted.constants or {}}
+    constants = (wanted.constants or {}).items()
+    return LookupPlan(
+        table=table.name,
+        connector=table.connector_name,
+        source=table.source,
+        schema=table.schema,
+        how="inner",
+        keys=tuple(FieldKey(column=name, sql=f"l.`{name}`") for name in wanted.key),
+        constants=tuple(ConstantKey(column=name, value=expr.literal(value, types[name])) for name, value in constants),
+        pushed=tuple(one for one in wanted.filters if one in accepted),
+        calc=tuple(one for one in wanted.filters if one not in accepted),
+        columns=tuple(table.schema.names) if wanted.columns is None else wanted.columns,
+        config=table.config,
+    )
+
+
+class LocalJoin:
+    """Joins keys with a table in this process; used as a context, in the end it disconnects.
+
+    ``connector`` takes the place of the table's own, to be looked at or to be told to fail.
+
+    >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
+    >>> with LocalJoin(squares, Wanted(key=("n",))) as join:
+    ...     join.rows([(2,), (3,)])
+    [(2, 4), (3, 9)]
+    """
+
+    def __init__(self, table: LookupTable, wanted: Wanted, connector: Connector | None = None) -> None:
+        self.plan = plan_of(table, wanted)
+        self.source = Source(self.plan, table.connector if connector is None else connector)
+        layout = Layout(wanted.key, tuple(range(len(wanted.key))))
+        self._width = len(wanted.key)
+        self._runner = Runner(self.plan, layout, lookup_of(self.source))
+        self._fields = [table.schema.field(name) for name in wanted.key]
+
+    def __enter__(self) -> LocalJoin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect; the next lookup connects again."""
+        self.source.close()
+
+    def table(self, keys: Iterable[Row]) -> pa.Table:
+        """Return the rows of these keys."""
+        rows = list(keys)
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._fields)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._fields, strict=True)]
+        left = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self._fields])
+        batches = [batch.select(range(self._width, batch.num_columns)) for batch in self._runner.run([left])]
+        joined = [pa.RecordBatch.from_arrays(batch.columns, schema=self._runner.schema) for batch in batches]
+        return pa.Table.from_batches(joined, self._runner.schema)
+
+    def rows(self, keys: Iterable[Row]) -> list[Row]:
+        """Return the rows of these keys as tuples."""
+        return tuples(self.table(keys))
+
+
+def matching(rows: pa.Table, wanted: Wanted, keys: Iterable[Row]) -> list[Row]:
+    """Return what a join of these keys must find, computed here: the rows, filtered, whose key is equal.
+
+    >>> people = pa.table({"id": [1, 2, 2], "name": ["ann", "bob", "bo"]})
+    >>> matching(people, Wanted(key=("id",), columns=("name",)), [(2,), (7,)])
+    [('bob',), ('bo',)]
+    """
+    constants = [
+        expr.Call("=", (expr.Column("right", name, rows.schema.field(name).type), _literal(rows, name, value)))
+        for name, value in (wanted.constants or {}).items()
+    ]
+    kept = expr.keep(rows, [*constants, *wanted.filters])
+    asked = {tuple(map(_equal_alike, key)) for key in keys}
+    own = zip(*(kept.column(name).to_pylist() for name in wanted.key), strict=True)
+    mask = [None not in key and tuple(map(_equal_alike, key)) in asked for key in own]
+    found = kept.filter(pa.array(mask, pa.bool_()))
+    return tuples(found if wanted.columns is None else found.select(list(wanted.columns)))
+
+
+def difference(found: Sequence[Row], expected: Sequence[Row], schema: pa.Schema) -> str | None:
+    """Return how the rows found differ from those expected, whatever their order, or None where they do not.
+
+    NaN equals NaN, -0.0 does not equal 0.0, and of JSON texts counts what they say.
+
+    >>> names = pa.schema([("name", pa.string())])
+    >>> difference([("b",), ("a",)], [("a",), ("b",)], names)
+    >>> print(difference([("a",)], [("b",)], names))
+    1 row is missing: ('b',)
+    1 row is not in the table: ('a',)
+    """
+    json_columns = [number for number, field in enumerate(schema) if (field.metadata or {}) == JSON]
+    left, right = (_counted(rows, json_columns) for rows in (found, expected))
+    lines = [_shown(right - left, "missing"), _shown(left - right, "not in the table")]
+    return "\n".join(line for line in lines if line) or None
+
+
+def tuples(table: pa.Table) -> list[Row]:
+    """Return a table's rows as tuples."""
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def _literal(rows: pa.Table, name: str, value: Any) -> expr.Literal:
+    return expr.literal(value, rows.schema.field(name).type)
+
+
+def _equal_alike(value: Any) -> Any:
+    """Return a value of which Python's equality is Spark's."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    return value
+
+
+def _counted(rows: Iterable[Row], json_columns: Sequence[int]) -> Counter[str]:
+    return Counter(_text(row, json_columns) for row in rows)
+
+
+def _text(row: Row, json_columns: Sequence[int]) -> str:
+    shown = [_said(value) if number in json_columns else _ordered(value) for number, value in enumerate(row)]
+    return repr(tuple(shown))
+
+
+def _said(text: str | None) -> Any:
+    """Return what a JSON text says, or the text, where it is none."""
+    try:
+        return None if text is None else json.dumps(json.loads(text), sort_keys=True)
+    except ValueError:
+        return text
+
+
+def _ordered(value: Any) -> Any:
+    """Return a value with the members of maps in order: they have none."""
+    if isinstance(value, dict):
+        return {name: _ordered(member) for name, member in value.items()}
+    if isinstance(value, list):
+        items = [_ordered(item) for item in value]
+        return sorted(items, key=repr) if items and all(isinstance(item, tuple) for item in items) else items
+    return value
+
+
+def _shown(rows: Counter[str], what: str) -> str:
+    if not rows:
+        return ""
+    count = rows.total()
+    texts = [text if len(text) <= 200 else f"{text[:200]}…" for text in list(rows)[:5]]
+    more = ", …" if len(rows) > 5 else ""
+    return f"{count} row{' is' if count == 1 else 's are'} {what}: {', '.join(texts)}{more}"

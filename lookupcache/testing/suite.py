@@ -1,0 +1,94 @@
+"""`ConnectorSuite`: everything a join may ask of a connector, as tests to inherit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lookupcache.testing.asking import AskingChecks
+from lookupcache.testing.holding import HoldingChecks
+from lookupcache.testing.living import LivingChecks
+from lookupcache.testing.samples import KEY_TYPES, TRAITS, TYPES
+
+_APPLIES: dict[str, Callable[[Any], bool]] = {
+    "test_many_rows_of_a_key": lambda suite: not suite.unique_keys,
+    "test_duplicates_are_kept": lambda suite: not suite.unique_keys,
+    "test_the_whole_table": lambda suite: suite.can_scan,
+    "test_it_says_that_it_cannot_scan": lambda suite: not suite.can_scan,
+    "test_a_type_that_it_cannot_hold_is_refused": lambda suite: bool(_unsupported(suite)),
+    "test_odd_column_names": lambda suite: "odd names" not in suite.unsupported,
+    "test_a_source_that_dies_and_comes_back": lambda suite: getattr(suite, "restart", None) is not None,
+}
+
+
+class ConnectorSuite(HoldingChecks, AskingChecks, LivingChecks):
+    """The tests of a connector: inherit them, say how a table is made, and what the source can do.
+
+    A subclass, whose name begins with ``Test``, has
+
+    - ``connector``: the registered name, or ``module:Class``;
+    - ``load``: a fixture that returns a function ``load(rows, key)``. It makes a table that holds exactly these rows,
+      a pyarrow.Table, to be looked up by the columns ``key``, and returns the connector's own options for it. A test
+      may call it again, and is then done with the table before;
+    - ``restart``, if the source can be killed: a fixture that returns two functions. The first kills it, the second
+      starts it again, with its rows, and returns when it answers;
+
+    and may claim
+
+    - ``unsupported``: what the source cannot hold, by type (``map``, ``decimal``, ``decimal(38,18)``) or by trait
+      (``nan``, ``infinity``, ``negative zero``, ``subnormal``, ``empty string``, ``blank string``, ``long string``,
+      ``nul``, ``empty binary``, ``year 1``, ``null``, ``odd names``), each with the reason. A column of such a type
+      must be refused;
+    - ``unsupported_keys``: the same for key columns, beyond what is unsupported;
+    - ``unique_keys``: that a key has one row at most;
+    - ``pushes_filters``, ``can_scan``: that it accepts filters, and writes `scan`.
+
+    Each test says in its failure what is wrong and how to mend it. Tests that do not apply are not there at all.
+    A column whose field has the metadata `JSON` of `lookupcache.testing.samples` holds JSON texts, and may be stored
+    as such.
+
+    >>> class TestEcho(ConnectorSuite):
+    ...     connector = "my_package.echo:Echo"
+    ...     unsupported = {"map": "a row is a line of text", "nan": "there is no word for it"}
+    ...
+    ...     @pytest.fixture
+    ...     def load(self, tmp_path):
+    ...         def load(rows, key):
+    ...             path = tmp_path / "rows.txt"
+    ...             return {"path": str(path)}
+    ...         return load
+    """
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        for name, applies in _APPLIES.items():
+            if not applies(cls):
+                setattr(cls, name, None)
+            elif getattr(cls, name) is None:
+                setattr(cls, name, getattr(ConnectorSuite, name))
+        _refuse_unknown_traits(cls)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Make a test of each type that the source can hold, and of each that it cannot."""
+        names: dict[str, Callable[[], list[str]]] = {
+            "spark_type": lambda: self.held.types(),
+            "unsupported_type": lambda: _unsupported(type(self)),
+            "key_type": lambda: self.keyed.types(KEY_TYPES),
+            "constant_type": lambda: self.held.types(KEY_TYPES),
+        }
+        for name, types in names.items():
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, types())
+
+
+def _unsupported(suite: Any) -> list[str]:
+    return [name for name in TYPES if name != "json" and suite().held.lacks(name)]
+
+
+def _refuse_unknown_traits(suite: Any) -> None:
+    known = {*TRAITS, *TYPES, *(name.partition("(")[0].partition("<")[0] for name in TYPES), "null", "odd names"}
+    for name in (*suite.unsupported, *suite.unsupported_keys):
+        if name not in known:
+            raise ValueError(f"{suite.__name__}: {name!r} is no type or trait; known are {', '.join(sorted(known))}.")
