@@ -54,7 +54,7 @@ STOREYS = """
     testing.samples testing.doubles testing.filters
     testing.join
     testing.checks
-    testing.holding testing.asking testing.living
+    testing.holding testing.asking testing.living testing.secrecy
     testing.suite
     testing
     demo.flights demo.report

@@ -101,3 +101,8 @@ def keys_of(rows: pa.Table, key: Sequence[str]) -> list[Row]:
     """Return the keys of rows as a join asks for them: without nulls, each once."""
     columns = zip(*(rows.column(name).to_pylist() for name in key), strict=True)
     return list(dict.fromkeys(row for row in columns if None not in row))
+
+
+def people() -> pa.Table:
+    """Return a small table, of the types that every source has."""
+    return table_of({"id": ("bigint", [1, 2, 3]), "name": ("string", ["ann", "bob", "cy"])})

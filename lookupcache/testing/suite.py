@@ -11,6 +11,7 @@ from lookupcache.testing.asking import AskingChecks
 from lookupcache.testing.holding import HoldingChecks
 from lookupcache.testing.living import LivingChecks
 from lookupcache.testing.samples import KEY_TYPES, TRAITS, TYPES
+from lookupcache.testing.secrecy import SecrecyChecks
 
 _APPLIES: dict[str, Callable[[Any], bool]] = {
     "test_many_rows_of_a_key": lambda suite: not suite.unique_keys,
@@ -23,7 +24,7 @@ _APPLIES: dict[str, Callable[[Any], bool]] = {
 }
 
 
-class ConnectorSuite(HoldingChecks, AskingChecks, LivingChecks):
+class ConnectorSuite(HoldingChecks, AskingChecks, LivingChecks, SecrecyChecks):
     """The tests of a connector: inherit them, say how a table is made, and what the source can do.
 
     A subclass, whose name begins with ``Test``, has
