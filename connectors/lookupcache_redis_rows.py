@@ -12,7 +12,7 @@ from lookupcache_redis_server import Ask
 from lookupcache_redis_values import MISFITS, json_parser, read_json, read_text
 
 from lookupcache.connector import LookupRequest, is_secret
-from lookupcache.errors import ConnectorError, SourceError
+from lookupcache.errors import ConnectorError, PlanError, SourceError
 from lookupcache.schema import type_name
 
 TYPES = ("hash", "string", "json")
@@ -69,7 +69,7 @@ class Rows:
             if name in columns:
                 continue
             if name not in request.constants:
-                raise ConnectorError(
+                raise PlanError(
                     f"Table {request.table!r}: its Redis keys are {self.template.text!r}; the join gives no {name!r}.",
                     hint=f"Join on all of {', '.join(self.template.columns)}, or use 'lookup.cache' = 'ALL'.",
                 )

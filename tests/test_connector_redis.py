@@ -30,13 +30,14 @@ from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, until
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
 from lookupcache.connector import LookupRequest, build_connector
-from lookupcache.errors import ConnectorError, LookupCacheError, LookupFailed, OptionError, SourceError
+from lookupcache.errors import ConnectorError, LookupCacheError, LookupFailed, OptionError, PlanError, SourceError
 from lookupcache.flight import run_async
 from lookupcache.lookup import lookup_of
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.schema import parse_ddl, parse_type, type_name
 from lookupcache.source import Source
 from lookupcache.table import LookupTable
+from lookupcache.testing import ConnectorSuite
 
 UTC = dt.UTC
 CUSTOMERS = "id BIGINT, name STRING, country STRING, salary DOUBLE"
@@ -200,7 +201,7 @@ def test_composite_keys_and_constants_among_them(data, connect):
 
 def test_a_join_that_does_not_give_the_whole_key(shop, connect):
     weather = connect("origin STRING, hour INT, temp DOUBLE", key="w:{origin}:{hour}")
-    with pytest.raises(ConnectorError, match=r"'t'.*'w:{origin}:{hour}'.*no 'hour'(?s:.*)origin, hour"):
+    with pytest.raises(PlanError, match=r"'t'.*'w:{origin}:{hour}'.*no 'hour'(?s:.*)origin, hour"):
         rows_for(weather, request(["origin"], ["temp"]), ("JFK",))
 
 
@@ -977,6 +978,108 @@ def test_the_loop_is_not_kept_waiting_by_a_connection_that_tells_changes(told):
     assert run_async(asyncio.sleep(0, "alive")) == "alive"
 
 
+# ── whatever a join may ask ──────────────────────────────────────────────────────────────────────────────────
+
+
+def plain(value, type_):
+    """Return a value as JSON has it."""
+    if value is None or pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_string(type_):
+        return value
+    if pa.types.is_list(type_):
+        return [plain(item, type_.value_type) for item in value]
+    if pa.types.is_map(type_):
+        return {key: plain(item, type_.item_type) for key, item in value}
+    if pa.types.is_struct(type_):
+        return {field.name: plain(value[field.name], field.type) for field in type_}
+    if pa.types.is_binary(type_):
+        return base64.b64encode(value).decode()
+    if pa.types.is_floating(type_):
+        return value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+    return format(value, "f") if pa.types.is_decimal(type_) else value.isoformat()
+
+
+def text_of(value, type_):
+    """Return a value as a field of a hash has it."""
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return value
+    said = plain(value, type_)
+    return said if isinstance(said, str) else json.dumps(said)
+
+
+def store(client, rows, template, kind):
+    """Write rows, whose keys are no nulls, as the connector is to read them."""
+    columns = {name: rows.column(name).combine_chunks() for name in template.columns} if rows.num_rows else {}
+    names = template.names(columns) if columns else []
+    types = {field.name: field.type for field in rows.schema if field.name not in template.columns}
+    with client.pipeline(transaction=False) as pipeline:
+        for name, row in zip(names, rows.to_pylist(), strict=True):
+            if kind == "json":
+                pipeline.set(name, json.dumps({column: plain(row[column], types[column]) for column in types}))
+                continue
+            there = {column: text_of(row[column], types[column]) for column in types if row[column] is not None}
+            # A hash without fields would be no key at all.
+            pipeline.hset(name, mapping={"": "", **there})
+        pipeline.execute()
+
+
+@pytest.fixture(scope="module")
+def own():
+    """A server that may be killed, and what is to be done when it is back."""
+    started = RedisServer().start()
+    yield started, []
+    started.close()
+
+
+class RedisSuite(ConnectorSuite):
+    connector = "redis"
+    unique_keys = True
+    can_scan = True
+    kind_of_key = ""
+    told = "false"
+
+    @pytest.fixture
+    def load(self, own):
+        server, again = own
+
+        def load(rows, key):
+            name = f"t{len(again)}:" + ":".join(f"{{{column}}}" for column in key)
+            template = KeyTemplate.parse(name, rows.schema, escaped=True)
+
+            def write():
+                with server.client() as client:
+                    store(client, rows, template, self.kind_of_key)
+
+            again.append(write)
+            write()
+            options = {"url": server.url, "key": name, "type": self.kind_of_key}
+            return {**options, "escape": "percent", "push": self.told}
+
+        return load
+
+    @pytest.fixture
+    def restart(self, own):
+        server, again = own
+
+        def start():
+            server.start()
+            again[-1]()
+
+        return server.kill, start
+
+
+class TestHashes(RedisSuite):
+    kind_of_key = "hash"
+
+
+class TestJson(RedisSuite):
+    kind_of_key = "json"
+
+
+class TestHashesThatAreTold(RedisSuite):
+    kind_of_key = "hash"
+    told = "true"
+
+
 # ── whole joins, against Spark's own ─────────────────────────────────────────────────────────────────────────
 
 CASES = int(os.environ.get("LOOKUPCACHE_REDIS_CASES", "40"))
@@ -989,34 +1092,17 @@ def in_redis(data, number, case):
     key = f"t{number}:" + ":".join(f"{{{name}}}" for name in columns)
     kind = ("hash", "json")[number % 2]
     template = KeyTemplate.parse(key, table.schema, escaped=True)
-    whole = functools.reduce(pc.and_, [table.column(name).is_valid() for name in columns])
-    table = table.filter(whole).combine_chunks()
-    names = template.names({name: table.column(name).chunk(0) for name in columns}) if table.num_rows else []
-    by_name = dict(zip(names, table.to_pylist(), strict=True))
-    rows = []
-    for (name, row), read in zip(by_name.items(), template.read(list(by_name)).to_pylist(), strict=True):
-        # The name is what tells the key: it knows no -0.0.
-        rows.append(tuple((row | read).values()))
-        values = {column: value for column, value in row.items() if column not in columns and value is not None}
-        if kind == "hash":
-            data.hset(name, mapping={"": "", **{column: text_of(value) for column, value in values.items()}})
-        else:
-            data.set(name, json.dumps(values, default=json_text_of))
+    table = table.filter(functools.reduce(pc.and_, [table.column(name).is_valid() for name in columns]))
+    names = template.names({name: table.column(name).combine_chunks() for name in columns}) if table.num_rows else []
+    numbers = {name: row for row, name in enumerate(names)}
+    table = table.take(pa.array(list(numbers.values()), pa.int64()))
+    store(data, table, template, kind)
+    # The name is what tells a key: it knows no -0.0.
+    read = template.read(list(numbers)).to_pylist()
+    rows = [tuple({**row, **key}.values()) for row, key in zip(table.to_pylist(), read, strict=True)]
     options = {"connector": "redis", "key": key, "type": kind, "escape": "percent", **dict(case.options)}
     right = dataclasses.replace(case.right, rows=tuple(rows))
     return dataclasses.replace(case, right=right, source="redis", options=tuple(options.items()))
-
-
-def text_of(value):
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-def json_text_of(value):
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else text_of(value)
 
 
 @pytest.mark.spark
