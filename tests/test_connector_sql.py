@@ -23,6 +23,8 @@ from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, Sc
 from lookupcache.expr import Call, Column, Literal, literal
 from lookupcache.schema import TIMESTAMP, parse_ddl
 
+pytestmark = pytest.mark.filterwarnings("ignore::lookupcache_sql_database.MissingIndex")
+
 UTC = dt.UTC
 HOSTILE = ["'", '"', "`", "a'; DROP TABLE t; --", 'a" OR 1=1 --', "?", ":a", "%", "\0", "a\0b", "\n", "\uffff", "😀"]
 
@@ -39,6 +41,11 @@ def connect(path, schema, table="t"):
     connector = SqlConnector(parse_ddl(schema), {"url": f"sqlite:///{path}", "table": table})
     connector.open()
     return connector
+
+
+def connection_of(connector):
+    [database] = connector._pool._free
+    return database.connection
 
 
 def request(keys, columns=(), **rest):
@@ -133,7 +140,7 @@ def test_only_the_wanted_columns_are_read(shop):
 
 
 def test_scan_in_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr("lookupcache_sql.SCAN_ROWS", 3)
+    monkeypatch.setattr("lookupcache_sql_sqlite.SCAN_ROWS", 3)
     write(tmp_path / "t.db", "CREATE TABLE t (n, c)", ("INSERT INTO t VALUES (?, ?)", [(n, n % 2) for n in range(20)]))
     wanted = request(["n"], constants={"c": 0}, filters=(Call(">", (INT, Literal(5, pa.int64()))),))
     batches = list(connect(tmp_path / "t.db", "n BIGINT, c INT").scan(wanted))
@@ -477,7 +484,7 @@ def test_a_pushed_filter_over_a_value_that_does_not_fit_is_the_error_of_reading_
 def traced(connector):
     """Return the list that the texts of the connector's coming queries are added to."""
     queries = []
-    connector._connection.set_trace_callback(queries.append)
+    connection_of(connector).set_trace_callback(queries.append)
     return queries
 
 
@@ -485,8 +492,8 @@ def plan_of(connector, wanted, *keys):
     queries = traced(connector)
     rows_for(connector, wanted, *keys)
     [query] = [text for text in queries if "CROSS JOIN" in text]
-    connector._connection.set_trace_callback(None)
-    return [step for *_, step in connector._connection.execute(f"EXPLAIN QUERY PLAN {query}")][1]
+    connection_of(connector).set_trace_callback(None)
+    return [step for *_, step in connection_of(connector).execute(f"EXPLAIN QUERY PLAN {query}")][1]
 
 
 INDEXED = {
@@ -580,7 +587,7 @@ def test_the_options_are_checked():
 
 def test_the_database_is_opened_for_reading_only(shop):
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        connect(shop, CUSTOMERS, "customers")._connection.execute("DELETE FROM customers")
+        connection_of(connect(shop, CUSTOMERS, "customers")).execute("DELETE FROM customers")
 
 
 # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -621,7 +628,7 @@ def test_rows_that_come_later_are_seen(shop):
 
 def test_a_locked_database_is_worth_a_retry_and_nothing_stays_locked(shop):
     customers = connect(shop, CUSTOMERS, "customers")
-    customers._connection.execute("PRAGMA busy_timeout = 0")
+    connection_of(customers).execute("PRAGMA busy_timeout = 0")
     with closing(sqlite3.connect(shop, timeout=0)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         with pytest.raises(sqlite3.OperationalError) as raised:
