@@ -94,7 +94,7 @@ class RedisConnector(Connector):
                 f"With 'type' = 'string' a table has one column besides those of 'key', and not {len(self.columns)}.",
                 hint="Use 'json' or 'hash' for more, or correct the schema.",
             )
-        if not any(is_reference(value) for value in options.values()):
+        if not is_reference(options["url"]):
             self._check_push(Address.of(options))
         check_driver()
         self._rows = Rows(schema, self.template, self.type)

@@ -12,7 +12,7 @@ from lookupcache_redis_server import Ask
 from lookupcache_redis_values import MISFITS, json_parser, read_json, read_text
 
 from lookupcache.connector import LookupRequest, is_secret
-from lookupcache.errors import ConnectorError, PlanError, SourceError
+from lookupcache.errors import PlanError, SourceError
 from lookupcache.schema import type_name
 
 TYPES = ("hash", "string", "json")
@@ -183,9 +183,6 @@ class Rows:
         error = replies[failed]
         if str(error).startswith("WRONGTYPE"):
             raise self._wrong_type(request, names[failed], "something else")
-        if type(error).__name__ == "MovedError":
-            hint = "Write 'redis+cluster://' for a cluster."
-            raise ConnectorError("Option 'url': the server is one of a cluster.", hint=hint) from error
         raise error
 
     def _wrong_type(self, request: LookupRequest, name: bytes, kind: str) -> SourceError:

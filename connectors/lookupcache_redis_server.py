@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -210,7 +211,7 @@ class Server:
 
     def ask(self, ask: Ask) -> list[Any]:
         """Return the reply for each key, an error in place of one; raises what ended the connection."""
-        from redis.exceptions import ResponseError
+        from redis.exceptions import MovedError, ResponseError
 
         pool = self._client.connection_pool
         connection = pool.get_connection()
@@ -220,6 +221,8 @@ class Server:
             for _ in range(1 if ask.together else len(ask.keys)):
                 try:
                     replies.append(connection.read_response())
+                except MovedError as error:
+                    raise _of_a_cluster() from error
                 except ResponseError as error:
                     replies.append(error)
         except BaseException:
@@ -232,7 +235,10 @@ class Server:
 
     def check(self) -> None:
         """Connect, log in and see that a Redis server answers."""
-        self._client.ping()
+        from redis.exceptions import NoPermissionError
+
+        with suppress(NoPermissionError):
+            self._client.ping()
 
     def scan(self, pattern: bytes, kind: str, count: int) -> Iterator[bytes]:
         """Yield the names of keys of a type, some of them twice.
@@ -301,7 +307,7 @@ class AsyncServer:
 
     async def ask(self, ask: Ask) -> list[Any]:
         """Return the reply for each key, an error in place of one; raises what ended the connection."""
-        from redis.exceptions import ResponseError
+        from redis.exceptions import MovedError, ResponseError
 
         pool = self._client.connection_pool
         connection = await pool.get_connection()
@@ -311,6 +317,8 @@ class AsyncServer:
             for _ in range(1 if ask.together else len(ask.keys)):
                 try:
                     replies.append(await connection.read_response())
+                except MovedError as error:
+                    raise _of_a_cluster() from error
                 except ResponseError as error:
                     replies.append(error)
         except BaseException:
@@ -322,7 +330,10 @@ class AsyncServer:
 
     async def check(self) -> None:
         """Connect, log in and see that a Redis server answers."""
-        await self._client.ping()
+        from redis.exceptions import NoPermissionError
+
+        with suppress(NoPermissionError):
+            await self._client.ping()
 
     async def close(self) -> None:
         """Disconnect."""
@@ -354,6 +365,11 @@ class AsyncCluster:
 
 def _as_it_is(message: Any) -> Any:
     return message
+
+
+def _of_a_cluster() -> ConnectorError:
+    hint = "Write 'redis+cluster://' for a cluster."
+    return ConnectorError("Option 'url': the server is one of a cluster.", hint=hint)
 
 
 def _flat(ask: Ask, replies: list[Any]) -> list[Any]:
@@ -407,8 +423,11 @@ def refused(error: Exception, url: str) -> Exception:
         return ConnectorError(f"{where}: the server's certificate is not trusted: {reason}.", hint=hint)
     if isinstance(error, known.RedisClusterException):
         return ConnectorError(f"{where}: the server is of no cluster.", hint="Write 'redis://' for a single server.")
-    if isinstance(error, known.InvalidResponse | known.ResponseError):
-        return ConnectorError(f"{where}: it does not answer as Redis does: {error}.", hint="Correct the URL.")
+    if isinstance(error, known.InvalidResponse):
+        return ConnectorError(f"{where}: the server does not answer as Redis does.", hint="Correct the URL.")
+    if isinstance(error, known.ResponseError):
+        hint = "Correct the URL, or let the server allow it."
+        return ConnectorError(f"{where}: the server refuses what is asked of it: {error}.", hint=hint)
     return error
 
 

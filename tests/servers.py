@@ -17,6 +17,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -139,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(None)
 
     def do_POST(self) -> None:
-        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"])), parse_float=Decimal))
 
     def _answer(self, body: Any) -> None:
         asked = Asked(self.command, self.path, dict(self.headers), body)
@@ -278,6 +279,20 @@ class RedisCluster:
         until(lambda: all(self._is_whole(server) for server in self.servers))
         return self
 
+    def move(self, slot: int, port: int, keys: list[bytes]) -> None:
+        """Move a slot with its keys from the server on this port to another."""
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(server.client()) for server in self.servers]
+            source = next(c for c, server in zip(clients, self.servers, strict=True) if server.port == port)
+            target = next(c for c in clients if c is not source)
+            names = {c: c.execute_command("CLUSTER MYID").decode() for c in (source, target)}
+            target.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", names[source])
+            source.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", names[target])
+            for key in keys:
+                source.execute_command("MIGRATE", "127.0.0.1", _port(target), key, 0, 5_000)
+            for client in (target, source):
+                client.execute_command("CLUSTER SETSLOT", slot, "NODE", names[target])
+
     def close(self) -> None:
         """End them."""
         for server in self.servers:
@@ -288,6 +303,10 @@ class RedisCluster:
         with server.client() as client:
             known = client.execute_command("CLUSTER INFO")
             return known["cluster_state"] == "ok" and known["cluster_known_nodes"] == "3"
+
+
+def _port(client: Any) -> int:
+    return client.connection_pool.connection_kwargs["port"]
 
 
 class RedisSentinel:
