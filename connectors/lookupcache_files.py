@@ -67,7 +67,7 @@ class FilesConnector(Connector):
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         super().__init__(schema, options)
         self._check()
-        if "://" not in options["path"] and not options["path"].startswith("env:"):
+        if "://" not in options["path"] and not options["path"].startswith(("env:", "file:")):
             self.settings["path"] = str(Path(options["path"]).absolute())
         self._delta = options.get("format") == "delta"
         if self._delta and importlib.util.find_spec("deltalake") is None:
@@ -176,8 +176,8 @@ class FilesConnector(Connector):
 
     def _check(self) -> None:
         settings = self.settings
-        if settings["path"].startswith("file:"):
-            raise OptionError("Option 'path' starts with 'file:'.", hint="Name local files by their path alone.")
+        if settings["path"].startswith("file://"):
+            raise OptionError("Option 'path' starts with 'file://'.", hint="Name local files by their path alone.")
         if settings.get("format", "parquet") not in _FORMATS:
             hint = nearest(settings["format"], _FORMATS, what="formats")
             raise OptionError(f"Option 'format' is {settings['format']!r}.", hint=hint)

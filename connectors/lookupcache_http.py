@@ -58,6 +58,11 @@ class HttpConnector(Connector):
 
     options: ClassVar[Mapping[str, str]] = OPTIONS
     required = ("url",)
+    _client: Client | None
+    _reader: RowReader | None
+    _loop: asyncio.AbstractEventLoop | None
+    _runner: asyncio.Runner | None
+    _opened: Service | None
     prefers_async = True
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
@@ -66,10 +71,7 @@ class HttpConnector(Connector):
             raise ConnectorError("The http connector needs aiohttp.", hint="pip install 'lookupcache[http]'")
         if not any(_is_reference(options.get(name, "")) for name in ("url", "body", "scan.url")):
             _ = Service.of(schema, options)
-        self._client: Client | None = None
-        self._reader: RowReader | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._runner: asyncio.Runner | None = None
+        self._forget()
 
     @property
     def secrets(self) -> Sequence[str]:  # type: ignore[override]
@@ -80,7 +82,7 @@ class HttpConnector(Connector):
     @property
     def batch_max_size(self) -> int | None:  # type: ignore[override]
         """A call is one request, so that it alone is retried, timed and counted."""
-        return _MOST_KEYS if "{keys}" in self.settings.get("body", "") else 1
+        return _MOST_KEYS if self.settings.get("key") else 1
 
     def secret_values(self) -> list[str]:
         """Return the values that must not be shown, in every spelling in which they are sent."""
@@ -95,7 +97,7 @@ class HttpConnector(Connector):
 
     def open(self) -> Any:
         """Make ready to connect, on the running event loop, or without one on a loop of this connector's own."""
-        self._service = Service.of(self.schema, self.settings)
+        self._opened = Service.of(self.schema, self.settings)
         self._client = self._new_client()
         self._loop, self._runner = _running_loop(), None
         if self._loop is not None:
@@ -106,16 +108,19 @@ class HttpConnector(Connector):
 
     def close(self) -> Any:
         """Disconnect."""
-        client, self._client = self._client, None
-        if client is None:
-            return None
-        if _running_loop() is not None:
-            return client.close()
+        client, runner = self._client, self._runner
+        if client is None or _running_loop() is not None:
+            self._forget()
+            return None if client is None else client.close()
         self._run(client.close())
-        if self._runner is not None:
-            self._runner.close()
-        self._loop = None
+        self._forget()
+        if runner is not None:
+            runner.close()
         return None
+
+    def _forget(self) -> None:
+        """Hold nothing that was opened, nor what secrets went into."""
+        self._client = self._reader = self._loop = self._runner = self._opened = None
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine from outside of the loop."""
@@ -125,6 +130,12 @@ class HttpConnector(Connector):
         if self._runner is not None:
             return self._runner.run(work)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @property
+    def _service(self) -> Service:
+        if self._opened is None:
+            raise ConnectorError("The http connector is used before open().")
+        return self._opened
 
     def _new_client(self) -> Client:
         settings, tls = self.settings, {name: self.settings.get(f"tls.{name}", "") for name in ("ca", "cert", "key")}
@@ -152,8 +163,6 @@ class HttpConnector(Connector):
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key, by one request or one per key."""
-        if self._client is None:
-            raise ConnectorError("The http connector is used before open().")
         given, reader = _Given.of(self.schema, request, keys), self._reader_of(request)
         if self._service.batched:
             return await self._of_keys(given, reader)
@@ -272,7 +281,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _is_reference(value: str) -> bool:
-    return value.startswith(("env:", "file:"))
+    return value.startswith(("env:", "file:")) and not value.startswith(("env::", "file::"))
 
 
 # ── what the join gives ──────────────────────────────────────────────────────────────────────────────────────

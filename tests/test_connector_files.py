@@ -21,6 +21,7 @@ from lookupcache.runner import Layout, Runner
 from lookupcache.schema import parse_ddl
 from lookupcache.source import Source
 from lookupcache.table import LookupTable
+from lookupcache.testing import ConnectorSuite
 
 CUSTOMERS = "id BIGINT, name STRING, country STRING"
 ROWS = pa.table({"id": [1, 2, 3, 4], "name": ["ann", "bob", "cy", None], "country": ["NL", "DE", "NL", "NL"]})
@@ -330,7 +331,7 @@ def test_without_deltalake(monkeypatch):
     [
         ({}, "needs option 'path'"),
         ({"path": "x", "format": "parqet"}, r"'format' is 'parqet'(?s:.*)'parquet'"),
-        ({"path": "file:///x"}, "starts with 'file:'"),
+        ({"path": "file:///x"}, "starts with 'file://'"),
         ({"path": "x", "snapshots": "yes"}, "'snapshots' is 'yes'"),
         ({"path": "x", "format": "delta", "snapshots": "true"}, "'snapshots' is for 'format' = 'parquet'"),
         ({"path": "x", "version": "1"}, "'version' is for 'format' = 'delta'"),
@@ -349,6 +350,24 @@ def test_what_opens_a_file_system_is_never_shown():
     table = LookupTable("c", CUSTOMERS, {**own, "lookup.cache": "ALL"})
     assert "hunter2" not in repr(table) + repr(table.connector)
     assert {"hunter2", "eu"} <= set(table.connector.secret_values())
+
+
+# ── the kit ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TestFiles(ConnectorSuite):
+    connector = "files"
+    can_scan = True
+    pushes_filters = True
+
+    @pytest.fixture
+    def load(self, tmp_path):
+        def load(rows, key):
+            path = tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet"
+            pq.write_table(rows, path, row_group_size=3)
+            return {"path": str(path)}
+
+        return load
 
 
 # ── Spark ────────────────────────────────────────────────────────────────────────────────────────────────────

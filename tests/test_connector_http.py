@@ -37,6 +37,7 @@ from lookupcache.runner import Layout, Runner
 from lookupcache.schema import parse_ddl, parse_type
 from lookupcache.source import Source
 from lookupcache.table import LookupTable
+from lookupcache.testing import ConnectorSuite
 
 CUSTOMERS = "id BIGINT, name STRING, country STRING"
 PEOPLE = {
@@ -267,10 +268,10 @@ def test_no_key_leaves_its_place_in_the_body(serve, connect, key):
     ("type_", "value", "in_url", "in_body"),
     [
         ("BIGINT", -(2**63), "-9223372036854775808", -(2**63)),
-        ("DOUBLE", 0.1, "0.1", 0.1),
+        ("DOUBLE", 0.1, "0.1", Decimal("0.1")),
         ("DOUBLE", math.nan, "NaN", "NaN"),
         ("DOUBLE", -math.inf, "-Infinity", "-Infinity"),
-        ("DECIMAL(38,2)", Decimal("1.10"), "1.10", 1.1),
+        ("DECIMAL(38,2)", Decimal("1.10"), "1.10", Decimal("1.10")),
         ("BOOLEAN", True, "true", True),
         ("DATE", dt.date(2024, 5, 1), "2024-05-01", "2024-05-01"),
         ("TIMESTAMP", dt.datetime(2024, 5, 1, 1, tzinfo=dt.UTC), "2024-05-01T01:00:00Z", "2024-05-01T01:00:00Z"),
@@ -735,6 +736,17 @@ def test_no_cookie_is_kept(serve, connect):
     assert [asked.headers.get("Cookie") for asked in server.asked] == [None, None]
 
 
+def test_a_reference_is_read_where_the_requests_are_made(serve, monkeypatch, tmp_path):
+    server = serve(lambda asked: Reply([PEOPLE[key] for key in asked.body["ids"]]))
+    monkeypatch.setenv("API_TOKEN", "hunter2")
+    (tmp_path / "body.json").write_text('{"ids": {keys}}\n')
+    own = {"url": server.url, "key": "id", "token": "env:API_TOKEN", "body": f"file:{tmp_path}/body.json"}
+    table = LookupTable("c", CUSTOMERS, {"connector": "http", **own})
+    assert looked_up(table, [1, 3], "name") == [(1, "ann"), (3, "cy")]
+    [asked] = server.asked
+    assert (asked.headers["Authorization"], asked.body) == ("Bearer hunter2", {"ids": [1, 3]})
+
+
 # ── options ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 URL = "http://localhost:1/{id}"
@@ -937,28 +949,50 @@ def test_a_batch_by_position(names):
 
 
 class Tables:
-    """A service of tables of any types: GET by one key column's value, POST by many, or all rows in pages."""
+    """A service of tables of any types: GET by key columns' values, POST by many keys, or all rows in pages."""
 
     def __init__(self, serve):
-        self.rows, self.keys = {}, {}
+        self.rows, self.keys, self.text = {}, {}, {}
         self.server = serve(self.reply)
 
-    def add(self, table: pa.Table, key: str) -> str:
-        """Take a table; return where it is."""
+    def add(self, table: pa.Table, key: list[str], batch: bool) -> dict[str, str]:
+        """Take a table; return the options to look its rows up with."""
         path = f"/{len(self.rows)}"
-        rows = [json.loads(json.dumps(row, default=spelled)) for row in table.to_pylist()]
-        self.keys[path] = [same(value) for value in table.column(key).to_pylist()]
-        self.rows[path] = rows
-        return self.server.url + path
+        self.rows[path] = [json.loads(json.dumps(row, default=spelled)) for row in described(table)]
+        self.keys[path] = [
+            tuple(map(same, row)) for row in zip(*(table.column(k).to_pylist() for k in key), strict=True)
+        ]
+        floating = [pa.types.is_floating(table.schema.field(name).type) for name in key]
+        self.text[path] = lambda value, n: plain_text(
+            float(value) if floating[n] and isinstance(value, Decimal) else value
+        )
+        url = self.server.url + path
+        if batch:
+            return {"url": url, "body": "{keys}", "key": ", ".join(key), "scan.url": f"{self.server.url}/all{path}"}
+        places = "&".join(f"k{number}={{{name}}}" for number, name in enumerate(key))
+        return {"url": f"{url}?{places}", "scan.url": f"{self.server.url}/all{path}"}
 
     def reply(self, asked: Asked) -> Reply:
         url = urlsplit(asked.path)
-        query, rows = dict(parse_qsl(url.query, keep_blank_values=True)), self.rows[url.path]
+        path = url.path.removeprefix("/all")
+        query, rows = dict(parse_qsl(url.query, keep_blank_values=True)), self.rows[path]
         if "page" in query:
             start = int(query["page"]) * 3 - 3
             return Reply(rows[start : start + 3])
-        wanted = [query["key"]] if asked.body is None else [plain_text(key) for key in asked.body]
-        return Reply([row for row, key in zip(rows, self.keys[url.path], strict=True) if key in wanted])
+        if path != url.path:
+            return Reply(rows)
+        keys = [[query[name] for name in sorted(query)]] if asked.body is None else map(values_of, asked.body)
+        wanted = {tuple(map(self.text[path], key, range(len(key)))) for key in keys}
+        return Reply([row for row, key in zip(rows, self.keys[path], strict=True) if key in wanted])
+
+
+def values_of(key):
+    return list(key.values()) if isinstance(key, dict) else [key]
+
+
+def described(table):
+    """Return rows, their maps as objects."""
+    return table.to_pylist(maps_as_pydicts="strict")
 
 
 def spelled(value):
@@ -972,6 +1006,32 @@ def same(value):
     return None if value is None else plain_text(value + 0 if isinstance(value, float) else value)
 
 
+class HttpSuite(ConnectorSuite):
+    connector = "http"
+    can_scan = True
+    batch = False
+
+    @pytest.fixture
+    def tables(self, serve):
+        return Tables(serve)
+
+    @pytest.fixture
+    def load(self, tables):
+        return lambda rows, key: tables.add(rows, key, self.batch)
+
+    @pytest.fixture
+    def restart(self, tables):
+        return tables.server.kill, tables.server.start
+
+
+class TestHttpByKey(HttpSuite):
+    pass
+
+
+class TestHttpByBatch(HttpSuite):
+    batch = True
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("batch", [False, True], ids=["GET", "POST"])
 def test_every_join_is_sparks_own(spark, serve, tmp_path, batch):
@@ -981,13 +1041,10 @@ def test_every_join_is_sparks_own(spark, serve, tmp_path, batch):
 
     class HttpJudge(Judge):
         def lookup_table(self, case):
-            key = case.right.columns[0][0]
-            url = tables.add(case.right.table(), key)
-            own = {"url": url, "body": "{keys}", "key": key} if batch else {"url": f"{url}?key={{{key}}}"}
-            scan = (
-                {"scan.url": url, "pages.parameter": "page"} if dict(case.options).get("lookup.cache") == "ALL" else {}
-            )
-            return LookupTable("t", case.right.ddl, {"connector": "http", **own, **scan, **dict(case.options)})
+            own = tables.add(case.right.table(), [case.right.columns[0][0]], batch)
+            if dict(case.options).get("lookup.cache") == "ALL":
+                own |= {"pages.parameter": "page"}
+            return LookupTable("t", case.right.ddl, {"connector": "http", **own, **dict(case.options)})
 
     judge = HttpJudge(spark, tmp_path)
     drawn = [case_of(number) for number in range(7_000 + 20 * batch, 7_020 + 20 * batch)]
