@@ -165,10 +165,15 @@ class Connector:
 
     def secret_values(self) -> list[str]:
         """Return what must not be shown anywhere: secret options, what references stand for, passwords in URLs."""
-        given = self._given or {}
-        whole = [v for k, v in self.settings.items() if is_secret(k, self.secrets) or is_reference(given.get(k))]
+        whole = [value for key, value in self.settings.items() if self._hides(key)]
         inside = [secret for value in self.settings.values() for secret in url_passwords(str(value))]
         return [secret for secret in (*whole, *inside) if secret]
+
+    def _hides(self, key: str) -> bool:
+        """Return whether an option's value is secret; a reference is none, but what it stands for is."""
+        if self._given is None:
+            return is_secret(key, self.secrets) and not is_reference(self.settings[key])
+        return is_secret(key, self.secrets) or is_reference(self._given.get(key))
 
     def __repr__(self) -> str:
         given = self.settings if self._given is None else self._given

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
@@ -29,6 +31,7 @@ class Checks:
     pushes_filters: ClassVar[bool] = False
     can_scan: ClassVar[bool] = False
     filter_examples: ClassVar[int] = 200
+    patience: ClassVar[float] = 10.0
 
     @pytest.fixture
     def load(self) -> Load:
@@ -106,3 +109,18 @@ def keys_of(rows: pa.Table, key: Sequence[str]) -> list[Row]:
 def people() -> pa.Table:
     """Return a small table, of the types that every source has."""
     return table_of({"id": ("bigint", [1, 2, 3]), "name": ("string", ["ann", "bob", "cy"])})
+
+
+def lanes() -> list[threading.Thread]:
+    """Return the threads in which connectors are open."""
+    return [thread for thread in threading.enumerate() if thread.name == "lookupcache-lane"]
+
+
+def eventually(true: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something is so, for a while: threads end, and connections close, in their own time."""
+    ends, pause = time.monotonic() + seconds, threading.Event()
+    while not true():
+        if time.monotonic() > ends:
+            return False
+        pause.wait(0.01)
+    return True

@@ -72,6 +72,9 @@ class _Wrapper(Connector):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.connector!r})"
 
+    def resolve(self) -> None:
+        self.connector.resolve()
+
     def open(self) -> Any:
         return self.connector.open()
 

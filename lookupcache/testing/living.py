@@ -6,7 +6,6 @@ import gc
 import os
 import pickle
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,11 +17,10 @@ from lookupcache.connector import Connector
 from lookupcache.errors import LookupCacheError, OptionError, SourceTrouble
 from lookupcache.flight import event_loop
 from lookupcache.table import LookupTable
-from lookupcache.testing.checks import Checks, Load, people, refuse
+from lookupcache.testing.checks import Checks, Load, eventually, lanes, people, refuse
 from lookupcache.testing.join import LocalJoin, Wanted
 
 _OURS = ("lookupcache-", "asyncio_")
-_PATIENCE = 10.0
 _RETRIES = {"lookup.max-retries": "5", "lookup.retry.delay": "10 ms", "lookup.retry.max-delay": "100 ms"}
 ID = Wanted(key=("id",))
 
@@ -67,7 +65,7 @@ class LivingChecks(Checks):
         table = self.table(rows.schema, load(rows, ["id"]))
         with LocalJoin(table, ID) as join:
             join.rows([(1,)])
-        _eventually(lambda: not _lanes())
+        eventually(lambda: not lanes(), self.patience)
         self._expect_copy(rows, table, table.connector, "Let `close` set the clients on `self` to None.")
 
     def test_it_opens_again_after_it_was_closed(self, load: Load) -> None:
@@ -78,7 +76,7 @@ class LivingChecks(Checks):
             for _ in range(2):
                 self.compare(join.rows([(1,), (4,)]), rows, ID, [(1,), (4,)], cure)
                 join.close()
-                _eventually(lambda: not _lanes())
+                eventually(lambda: not lanes(), self.patience)
 
     def test_nothing_is_left_when_it_is_closed(self, load: Load) -> None:
         """`close` ends threads, tasks, connections and files."""
@@ -88,7 +86,7 @@ class LivingChecks(Checks):
         before = _held()
         with LocalJoin(table, ID) as join:
             join.rows([(1,), (4,)])
-        if not _eventually(lambda: not _held() - before):
+        if not eventually(lambda: not _held() - before, self.patience):
             left = ", ".join(sorted(_held() - before))
             refuse(
                 f"When the connector is closed, this is left: {left}.",
@@ -157,10 +155,6 @@ class LivingChecks(Checks):
         refuse(f"The source is dead, and a lookup returned {found}.", cure)
 
 
-def _lanes() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "lookupcache-lane"]
-
-
 def _held() -> set[str]:
     """Return the threads of this process that are not lookupcache's own, and where it can be told its open files."""
     gc.collect()
@@ -181,13 +175,3 @@ def _open_files() -> Iterator[str]:
             continue
         if place.startswith(("socket:", "/")) and not place.startswith(("/dev/", "/proc/")):
             yield f"{'connection' if place.startswith('socket:') else 'file'} {place}"
-
-
-def _eventually(true: Callable[[], bool]) -> bool:
-    """Wait until something is so, for a while: threads end, and connections close, in their own time."""
-    ends, pause = time.monotonic() + _PATIENCE, threading.Event()
-    while not true():
-        if time.monotonic() > ends:
-            return False
-        pause.wait(0.01)
-    return True

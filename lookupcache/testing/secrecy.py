@@ -21,7 +21,7 @@ from lookupcache.connector import Connector, is_secret
 from lookupcache.errors import ConnectorError, LookupCacheError
 from lookupcache.planner.explain import explain
 from lookupcache.table import LookupTable
-from lookupcache.testing.checks import Checks, Load, people, refuse
+from lookupcache.testing.checks import Checks, Load, eventually, lanes, people, refuse
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 
 SECRET = "hunter2-4x"
@@ -116,7 +116,8 @@ class SecrecyChecks(Checks):
             except LookupCacheError as error:
                 _refuse_reading(name, f"With option {name!r} as a reference, lookups fail: {error}")
             shown["the repr of the open connector"] = repr(table.connector)
-        shown["a pickle of the connector when it was open"] = _pickled(table.connector)
+        eventually(lambda: not lanes(), self.patience)
+        shown["a pickle of the closed connector"] = _pickled(table.connector)
         self.compare(found, rows, _ID, keys, cure)
         _expect_hidden([value], shown)
 

@@ -44,7 +44,8 @@ class ConnectorSuite(HoldingChecks, AskingChecks, LivingChecks, SecrecyChecks):
       must be refused;
     - ``unsupported_keys``: the same for key columns, beyond what is unsupported;
     - ``unique_keys``: that a key has one row at most;
-    - ``pushes_filters``, ``can_scan``: that it accepts filters, and writes `scan`.
+    - ``pushes_filters``, ``can_scan``: that it accepts filters, and writes `scan`;
+    - ``filter_examples``: how many filters to draw; ``patience``: how many seconds after `close` all must be let go.
 
     Each test says in its failure what is wrong and how to mend it. Tests that do not apply are not there at all.
     A column whose field has the metadata `JSON` of `lookupcache.testing.samples` holds JSON texts, and may be stored

@@ -1,0 +1,503 @@
+"""A connector that passes the suite, and for each check of the suite one that fails it; run by test_testing.py.
+
+A shelf is an Arrow file with a password. Each broken shelf has one fault, of a kind that real connectors had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from lookupcache import expr
+from lookupcache.connector import Connector
+from lookupcache.errors import SchemaError
+from lookupcache.testing import ConnectorSuite
+from lookupcache.testing.samples import TYPES, Held
+
+PASSWORD = "open sesame"
+LATER = threading.Event()
+
+
+class Shelf(Connector):
+    """Rows from an Arrow file, found by a dict."""
+
+    options = {"path": "The file.", "password": "Opens it.", "key": "The key columns."}  # noqa: RUF012
+    required = ("path",)
+    _password: str | None = None
+
+    def __init__(self, schema, options):
+        super().__init__(schema, options)
+        for field in schema:
+            if field.name == "odd_one" and pa.types.is_map(field.type):
+                raise SchemaError(f"Column {field.name!r}: a shelf has no maps.")
+
+    def open(self):
+        self._password = self.settings["password"]
+        if self._password != PASSWORD:
+            raise PermissionError("This is not the password.")
+
+    def close(self):
+        self._password = None
+
+    def lookup(self, request, keys):
+        self.ready()
+        rows, index = self.rows(), defaultdict(list)
+        for number, key in enumerate(tuples(rows, request.key_columns)):
+            index[self.alike(key)].append(number)
+        found = [number for key in tuples(keys) for number in index.get(self.alike(key), ())]
+        return self.answer(request, self.kept(request, rows.take(pa.array(found, pa.int64()))))
+
+    def scan(self, request):
+        yield from self.answer(request, self.kept(request, self.rows())).to_batches(max_chunksize=5_000)
+
+    def ready(self):
+        if self._password is None:
+            raise ValueError("It is not open.")
+
+    def rows(self):
+        return pa.ipc.open_file(pa.memory_map(self.settings["path"])).read_all().select(self.schema.names)
+
+    def kept(self, request, rows):
+        return expr.keep(rows, request.filters)
+
+    def answer(self, request, rows):
+        return rows.select(list(request.fields))
+
+    def alike(self, key):
+        return tuple("NaN" if value != value else value for value in key)
+
+
+class ShelfSuite(ConnectorSuite):
+    """How a shelf is filled, taken away and put back."""
+
+    filter_examples = 30
+    can_scan = True
+    unsupported: ClassVar[dict[str, str]] = {"map": "A shelf is too narrow."}
+    paths: ClassVar[list[Path]] = []
+
+    @pytest.fixture
+    def load(self, tmp_path):
+        def load(rows, key):
+            path = tmp_path / "rows.arrow"
+            with pa.ipc.new_file(path, rows.schema) as file:
+                file.write_table(rows)
+            return {"path": str(path), "password": PASSWORD, "key": ",".join(key)}
+
+        return load
+
+    @pytest.fixture
+    def restart(self, tmp_path):
+        path = tmp_path / "rows.arrow"
+        return lambda: path.rename(f"{path}.gone"), lambda: Path(f"{path}.gone").rename(path)
+
+
+class TestShelf(ShelfSuite):
+    connector = f"{__name__}:Shelf"
+
+
+class AsyncShelf(Shelf):
+    """Has nothing but `lookup_async`."""
+
+    lookup = Connector.lookup
+
+    async def open(self):
+        await asyncio.sleep(0)
+        Shelf.open(self)
+
+    async def close(self):
+        Shelf.close(self)
+
+    async def lookup_async(self, request, keys):
+        await asyncio.sleep(0)
+        return Shelf.lookup(self, request, keys)
+
+
+class TestAsyncShelf(ShelfSuite):
+    connector = f"{__name__}:AsyncShelf"
+
+
+class FilteringShelf(Shelf):
+    """Applies all filters, and cannot be read whole."""
+
+    scan = Connector.scan
+
+    def accept(self, filters):
+        return filters
+
+
+class TestFilteringShelf(ShelfSuite):
+    connector = f"{__name__}:FilteringShelf"
+    pushes_filters, can_scan = True, False
+
+
+# ── broken shelves ───────────────────────────────────────────────────────────────────────────────────────────
+
+FAULTS: dict[str, tuple[type[ConnectorSuite], str]] = {}
+"""By name: the suite of each broken shelf, and the check that it must fail."""
+
+
+class Narrow(Held):
+    """Holds a few types only, so that the many broken shelves are soon tried."""
+
+    def types(self, names=TYPES):
+        return [name for name in super().types(names) if name in ("bigint", "string", "float", "array<string>")]
+
+
+class BrokenShelfSuite(ShelfSuite):
+    """What is the same for all broken shelves."""
+
+    patience = 0.5
+    held = property(lambda self: Narrow(self.unsupported))
+    keyed = property(lambda self: Narrow({**self.unsupported, **self.unsupported_keys}))
+
+
+def fails(check, **claims):
+    """Register a broken shelf under the check that finds its fault."""
+
+    def register(kind):
+        suite = type(
+            f"Test{kind.__name__}", (BrokenShelfSuite,), {"connector": f"{__name__}:{kind.__name__}", **claims}
+        )
+        suite.__module__ = __name__
+        globals()[suite.__name__] = suite
+        FAULTS[suite.__name__] = (suite, check)
+        return kind
+
+    return register
+
+
+@fails("test_values_there_and_back")
+class ForgetsNullsInArrays(Shelf):
+    def answer(self, request, rows):
+        for number, field in enumerate(rows.schema):
+            if pa.types.is_list(field.type):
+                lists = [value and [item for item in value if item is not None] for value in rows[number].to_pylist()]
+                rows = rows.set_column(number, field, pa.array(lists, field.type))
+        return super().answer(request, rows)
+
+
+@fails("test_a_type_that_it_cannot_hold_is_refused")
+class TakesColumnsThatAreNotThere(Shelf):
+    def __init__(self, schema, options):
+        Connector.__init__(self, schema, options)
+
+    def rows(self):
+        rows = pa.ipc.open_file(pa.memory_map(self.settings["path"])).read_all()
+        for field in self.schema:
+            if field.name == "odd_one":
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+        return rows.select(self.schema.names)
+
+
+@fails("test_keys_of_each_type")
+class TellsZerosApart(Shelf):
+    def alike(self, key):
+        return tuple(map(repr, key))
+
+
+@fails("test_one_key")
+class MissesALoneKey(Shelf):
+    def lookup(self, request, keys):
+        return super().lookup(request, keys.slice(1) if keys.to_pylist() == [{"id": 2}] else keys)
+
+
+@fails("test_a_composite_key")
+class PastesKeysTogether(Shelf):
+    def alike(self, key):
+        return "".join(map(str, key)) if len(key) > 1 else super().alike(key)
+
+    def lookup(self, request, keys):
+        answer = super().lookup(request, keys)
+        if len(request.key_columns) == 1:
+            return answer
+        last = {self.alike(key): number for number, key in enumerate(tuples(answer, request.key_columns))}
+        return answer.take(pa.array(last.values(), pa.int64()))
+
+
+@fails("test_ten_thousand_keys_in_a_call")
+class AsksForAThousand(Shelf):
+    def lookup(self, request, keys):
+        return super().lookup(request, keys.slice(0, 1_000))
+
+
+@fails("test_no_rows")
+class FailsWithoutRows(Shelf):
+    def rows(self):
+        rows = super().rows()
+        return rows if rows.num_rows else rows.select([])
+
+
+@fails("test_missing_keys")
+class MakesRowsUp(Shelf):
+    def lookup(self, request, keys):
+        found = super().lookup(request, keys)
+        if found.num_rows or keys.num_rows > 1 or not self.rows().num_rows or request.constants:
+            return found
+        columns = [keys.column(name) if name in keys.schema.names else pa.nulls(1) for name in request.fields]
+        return pa.table(columns, names=list(request.fields))
+
+
+@fails("test_many_rows_of_a_key")
+class LimitsAKey(Shelf):
+    def lookup(self, request, keys):
+        if keys.num_rows > 100:
+            return super().lookup(request, keys)
+        parts = [super(LimitsAKey, self).lookup(request, keys.slice(n, 1)) for n in range(keys.num_rows)]
+        return pa.concat_tables([part.slice(0, 1_000) for part in parts])
+
+
+@fails("test_duplicates_are_kept")
+class SelectsDistinct(Shelf):
+    def answer(self, request, rows):
+        first = {row: number for number, row in enumerate(map(repr, rows.select(list(request.fields)).to_pylist()))}
+        return super().answer(request, rows.take(pa.array(first.values(), pa.int64())))
+
+
+@fails("test_hostile_texts")
+class FillsTemplates(Shelf):
+    def lookup(self, request, keys):
+        columns = [
+            pa.array([text.replace("{id}", "1") for text in column.to_pylist()])
+            if pa.types.is_string(column.type) else column
+            for column in keys.columns
+        ]  # fmt: skip
+        return super().lookup(request, pa.RecordBatch.from_arrays(columns, names=keys.schema.names))
+
+
+@fails("test_odd_column_names")
+class DoesNotQuote(Shelf):
+    def answer(self, request, rows):
+        return rows.select([name for name in request.fields if '"' not in name])
+
+
+@fails("test_constants")
+class ComparesBits(Shelf):
+    def kept(self, request, rows):
+        for name, value in request.constants.items():
+            same = pc.equal(rows.column(name), pa.scalar(value, rows.schema.field(name).type))
+            rows = rows.filter(same)
+        return super().kept(request, rows)
+
+
+@fails("test_a_constant_part_of_the_key")
+class WantsTheWholeKey(Shelf):
+    def lookup(self, request, keys):
+        if missing := set(self.settings["key"].split(",")) - set(request.key_columns):
+            raise KeyError(missing)
+        return super().lookup(request, keys)
+
+
+@fails("test_filters", pushes_filters=True, can_scan=False)
+class HoldsNullForTrue(FilteringShelf):
+    def kept(self, request, rows):
+        for conjunct in request.filters:
+            mask = expr.evaluate(conjunct, lambda column: rows.column(column.name))  # noqa: B023
+            rows = rows.filter(mask.fill_null(True))
+        return rows
+
+
+@fails("test_filters", pushes_filters=True)
+class AcceptsNothing(Shelf):
+    pass
+
+
+@fails("test_filters")
+class AcceptsUnasked(FilteringShelf):
+    scan = Shelf.scan
+
+
+@fails("test_filters", pushes_filters=True)
+class AcceptsOthers(FilteringShelf):
+    scan = Shelf.scan
+
+    def accept(self, filters):
+        return [expr.Call("not", (one,)) for one in filters]
+
+
+@fails("test_only_wanted_columns_are_answered")
+class AnswersAllColumns(Shelf):
+    def answer(self, request, rows):
+        return rows
+
+
+@fails("test_sync_and_async_agree")
+class ForgetsNullsWhenAsync(Shelf):
+    async def lookup_async(self, request, keys):
+        found = self.lookup(request, keys)
+        return found.filter(found.column("name").is_valid()) if "name" in found.column_names else found
+
+
+@fails("test_many_calls_at_a_time")
+class KeepsItsKeys(Shelf):
+    thread_safe = True
+
+    def lookup(self, request, keys):
+        self.keys = keys
+        LATER.wait(0.005)
+        return super().lookup(request, self.keys)
+
+
+@fails("test_the_whole_table")
+class ScansOneBatch(Shelf):
+    def scan(self, request):
+        yield next(super().scan(request))
+
+
+@fails("test_it_says_that_it_cannot_scan", can_scan=False)
+class ScansInSecret(Shelf):
+    pass
+
+
+@fails("test_an_unknown_option_is_refused")
+class TakesAnyOption(Shelf):
+    options = None
+
+
+@fails("test_a_missing_option_is_refused")
+class NeedsWhatItDoesNotSay(Shelf):
+    required = ()
+
+    def __init__(self, schema, options):
+        super().__init__(schema, options)
+        self.path = options["path"]
+
+
+@fails("test_it_is_pickled_before_it_is_opened")
+class ConnectsTooEarly(Shelf):
+    def __init__(self, schema, options):
+        super().__init__(schema, options)
+        self.lock = threading.Lock()
+
+    def close(self):
+        self.lock = None
+        super().close()
+
+
+@fails("test_it_is_pickled_after_it_was_closed")
+class KeepsItsClient(Shelf):
+    def open(self):
+        self.lock = threading.Lock()
+        super().open()
+
+
+@fails("test_it_opens_again_after_it_was_closed")
+class OpensOnce(Shelf):
+    thread_safe = True
+    closed = False
+
+    def close(self):
+        self.closed = True
+        super().close()
+
+    def ready(self):
+        if self.closed:
+            raise ValueError("It is closed.")
+        super().ready()
+
+    def __getstate__(self):
+        return {name: value for name, value in super().__getstate__().items() if name != "closed"}
+
+
+@fails("test_nothing_is_left_when_it_is_closed")
+class LeavesAThread(Shelf):
+    def open(self):
+        threading.Thread(target=LATER.wait, name=f"shelf {id(self)}", daemon=True).start()
+        super().open()
+
+
+@fails("test_nothing_is_left_when_it_is_closed")
+class LeavesAFile(Shelf):
+    left: ClassVar[list[object]] = []
+
+    def open(self):
+        self.left.append(Path(self.settings["path"]).open("rb"))  # noqa: SIM115
+        super().open()
+
+
+@fails("test_a_source_that_dies_and_comes_back")
+class AnswersWhenDead(Shelf):
+    def rows(self):
+        try:
+            return super().rows()
+        except FileNotFoundError:
+            return self.schema.empty_table()
+
+
+@fails("test_a_source_that_dies_and_comes_back")
+class StaysBroken(Shelf):
+    broken = False
+
+    def rows(self):
+        try:
+            self.broken or super().rows()
+        except FileNotFoundError:
+            self.broken = True
+        if self.broken:
+            raise ConnectionError("The connection is broken.")
+        return super().rows()
+
+
+@fails("test_secrets_are_not_shown")
+class LogsItsPassword(Shelf):
+    def open(self):
+        logging.getLogger("shelf").info("Opening with %s.", self.settings["password"])
+        super().open()
+
+
+@fails("test_secrets_are_not_shown")
+class PrintsItsPassword(Shelf):
+    def open(self):
+        print(self.settings["password"])
+        super().open()
+
+
+@fails("test_secrets_are_not_shown")
+class ShowsItsPassword(Shelf):
+    def __repr__(self):
+        return f"ShowsItsPassword({self._given or self.settings})"
+
+
+@fails("test_secrets_are_not_shown")
+class RefusesItsPasswordByName(Shelf):
+    def __init__(self, schema, options):
+        super().__init__(schema, options)
+        if options["password"].startswith("hunter"):
+            raise SchemaError(f"{options['password']!r} is no good password.")
+
+
+@fails("test_secrets_by_reference")
+class ReadsReferencesTooEarly(Shelf):
+    def __init__(self, schema, options):
+        super().__init__(schema, options)
+        self.password = options["password"]
+
+    def open(self):
+        self.settings = {**self.settings, "password": self.password}
+        super().open()
+
+
+@fails("test_secrets_by_reference")
+class RefusesReferences(Shelf):
+    def __init__(self, schema, options):
+        super().__init__(schema, options)
+        if ":" in options.get("password", ""):
+            raise SchemaError("A password holds no colon.")
+
+
+@fails("test_secrets_by_reference")
+class ShowsWhatItOpenedWith(Shelf):
+    def __repr__(self):
+        return f"ShowsWhatItOpenedWith({self._password})"
+
+
+def tuples(rows, names=None):
+    """Return the rows of some columns as tuples."""
+    return list(zip(*(rows.column(name).to_pylist() for name in names or rows.schema.names), strict=True))
