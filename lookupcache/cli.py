@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from lookupcache import __version__
+from lookupcache import __version__, trial
 from lookupcache.connector import Connector, connector_class, connector_names
 from lookupcache.errors import LookupCacheError
+from lookupcache.planner import explain
+from lookupcache.schema import type_name
+from lookupcache.table import LookupTable
+
+_LONGEST_SHOWN = 200
 
 
 class _Commands(click.Group):
@@ -43,9 +51,11 @@ def _show_connector(console: Console, name: str) -> None:
     try:
         kind = connector_class(name)
     except LookupCacheError as error:
-        console.print(f"[bold]{name}[/]  [red]{error.fact}[/] {error.hint or ''}\n")
+        console.print(f"[bold]{name}[/]  [red]{escape(error.fact)}[/] {escape(error.hint or '')}\n")
         return
-    console.print(f"[bold]{name}[/]  {_first_line(kind)}  [dim]{kind.__module__}:{kind.__qualname__}[/]")
+    console.print(
+        f"[bold]{escape(name)}[/]  {escape(_first_line(kind))}  [dim]{kind.__module__}:{kind.__qualname__}[/]"
+    )
     console.print(_option_rows(kind), "")
 
 
@@ -54,10 +64,71 @@ def _first_line(kind: type[Connector]) -> str:
 
 
 def _option_rows(kind: type[Connector]) -> Table:
-    rows = Table(box=None, show_header=False, padding=(0, 2))
+    rows = _grid()
     for option, meaning in (kind.options or {}).items():
-        rows.add_row(f"  {option}", "required" if option in kind.required else "", meaning)
+        rows.add_row(f"  {escape(option)}", "required" if option in kind.required else "", escape(meaning))
+    for module, package in kind.drivers.items():
+        missing = importlib.util.find_spec(module) is None
+        rows.add_row(
+            f"  [dim]driver[/] {module}", "[red]missing[/]" if missing else "there", _install(package, missing)
+        )
     return rows
+
+
+def _install(package: str, missing: bool) -> str:
+    return escape(f"pip install '{package}'") if missing else ""
+
+
+@main.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="TABLE.toml")
+@click.option("--key", multiple=True, metavar="COLUMN=VALUE", help="Read a row of this key; may be given again.")
+@click.option("--on", help="A join's condition, as in 'o.customer_id = c.id AND c.salary > 1000'.")
+@click.option("--where", help="A join's WHERE.")
+@click.option("--left", metavar="SCHEMA", help="The left side's columns, as in 'customer_id BIGINT'.")
+def check(file: Path, key: tuple[str, ...], on: str | None, where: str | None, left: str | None) -> None:
+    """Try a table: connect, read a row, show its schema and what a condition would push to the source.
+
+    TABLE.toml holds a name, a schema (which some sources can tell by themselves), and under [options] the table's
+    options. Nothing is written, and no Spark is started.
+    """
+    console = Console()
+    definition = trial.Definition.read(file)
+    table = definition.table()
+    console.print(f"[bold]{escape(table.name)}[/]  connector {escape(table.connector_name)}\n")
+    console.print("Schema, as given" if definition.schema else "Schema, as the source tells it")
+    console.print(_schema_rows(table), "")
+    row = trial.first_row(table, dict(map(trial.parse_key, key)))
+    console.print("A row" if row else "There is no such row." if key else "The table has no rows.")
+    if row:
+        console.print(_cells(row))
+    if on or where:
+        console.print("", escape(explain(trial.plan_of(table, on, where, left))), sep="\n", soft_wrap=True)
+
+
+def _grid() -> Table:
+    """Return a table that cuts no text short, in three columns."""
+    rows = Table(box=None, show_header=False, padding=(0, 2))
+    for _ in range(3):
+        rows.add_column(overflow="fold")
+    return rows
+
+
+def _schema_rows(table: LookupTable) -> Table:
+    rows = _grid()
+    for field in table.schema:
+        rows.add_row(f"  {escape(field.name)}", type_name(field.type).upper(), "" if field.nullable else "NOT NULL")
+    return rows
+
+
+def _cells(row: dict[str, Any]) -> Table:
+    rows = _grid()
+    for name, value in row.items():
+        rows.add_row(f"  {escape(name)}", "NULL" if value is None else escape(_shortened(repr(value))))
+    return rows
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 @main.command()

@@ -59,9 +59,11 @@ class Connector:
 
     Class attributes: ``options`` maps each option's name to a line of documentation, and any other name
     is refused (None accepts all); ``required`` names those that must be given; ``secrets`` those that
-    are never shown, besides names such as password or token, which never are; ``batch_max_size`` is the most
-    keys a call may carry (None: no limit); ``prefers_async`` picks `lookup_async` where both are written;
-    ``thread_safe`` says that threads may share one connector, which otherwise is copied, before `open`, for each.
+    are never shown, besides names such as password or token, which never are; ``drivers`` maps the modules that
+    it imports late to what pip installs them with, as in ``{"psycopg": "lookupcache[postgres]"}``;
+    ``batch_max_size`` is the most keys a call may carry (None: no limit); ``prefers_async`` picks `lookup_async`
+    where both are written; ``thread_safe`` says that threads may share one connector, which otherwise is copied,
+    before `open`, for each.
 
     >>> class Squares(Connector):
     ...     def lookup(self, request, keys):
@@ -76,6 +78,7 @@ class Connector:
     options: ClassVar[Mapping[str, str] | None] = None
     required: ClassVar[Sequence[str]] = ()
     secrets: ClassVar[Sequence[str]] = ()
+    drivers: ClassVar[Mapping[str, str]] = {}
     batch_max_size: ClassVar[int | None] = None
     prefers_async: ClassVar[bool] = False
     thread_safe: ClassVar[bool] = False
@@ -130,6 +133,13 @@ class Connector:
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
         """Yield the whole table, constants and accepted filters applied, as batches with ``request.fields``."""
+        raise NotImplementedError
+
+    def infer_schema(self) -> pa.Schema:
+        """Return the table's columns as the source describes them.
+
+        Optional; it connects and disconnects for itself, with references resolved, on a connector without schema.
+        """
         raise NotImplementedError
 
     def changed(self, request: LookupRequest) -> pa.RecordBatch | None:

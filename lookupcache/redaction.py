@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 _SECRET_WORDS = (
@@ -26,6 +26,17 @@ def hide_userinfo(text: str) -> str:
     'postgresql://ann:***@db:5432/shop?token=***&ssl=on'
     """
     return _URL_SECRET.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", text))
+
+
+def hidden(text: str, secrets: Iterable[str]) -> str:
+    """Star secrets in a text, and those in its URLs.
+
+    >>> hidden("ann:s3cret-2 and s3cret at db://ann:pw@h", ["s3cret", "s3cret-2"])
+    'ann:*** and *** at db://ann:***@h'
+    """
+    for secret in sorted(secrets, key=len, reverse=True):  # one may be part of another
+        text = text.replace(secret, "***")
+    return hide_userinfo(text)
 
 
 def url_passwords(text: str) -> list[str]:

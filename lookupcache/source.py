@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lookupcache.answers import Fetched, Numbers, Reader
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.connector import Connector, hide_userinfo, offers
+from lookupcache.connector import Connector, offers
 from lookupcache.coroutines import Coroutines
 from lookupcache.errors import LookupCacheError, LookupFailed, LookupRefused, LookupTimeout, SourceTrouble
 from lookupcache.flight import Dispatcher, run_async
@@ -31,6 +31,7 @@ from lookupcache.guard import GaveUp, Guard
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
 from lookupcache.rate import RateLimit
+from lookupcache.redaction import hidden
 from lookupcache.threads import Threads
 
 Trouble = TypeVar("Trouble", bound=LookupCacheError)
@@ -223,10 +224,7 @@ class Source:
         return any(self._hidden(text) != text for text in texts)
 
     def _hidden(self, text: str) -> str:
-        secrets = {*self._secrets, *self.connector.secret_values()}
-        for secret in sorted(secrets, key=len, reverse=True):  # one may be part of another
-            text = text.replace(secret, "***")
-        return hide_userinfo(text)
+        return hidden(text, {*self._secrets, *self.connector.secret_values()})
 
 
 class _ByBatch:

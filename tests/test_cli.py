@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from importlib.metadata import EntryPoint
+
+import pyarrow as pa
+import pytest
 from click.testing import CliRunner
 
 import lookupcache
+from lookupcache import connector as room
 from lookupcache.cli import main
+from lookupcache.connector import Connector, LookupRequest
 
 
 def test_version() -> None:
@@ -25,3 +33,212 @@ def test_our_errors_are_text_without_a_traceback() -> None:
     assert told.exit_code == 1
     assert told.output.startswith("Error: Option 'lookup.cache.max-rows' means nothing with 'lookup.cache' = 'ALL'.")
     assert "Traceback" not in told.output
+
+
+# ── connectors ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Driven(Connector):
+    """Needs two drivers, of which one is [there]."""
+
+    options = {"list[0]": "An odd one."}  # noqa: RUF012
+    drivers = {"sqlite3": "python", "no_such_driver": "lookupcache[odd]"}  # noqa: RUF012
+    lookup = Connector.scan
+
+
+def listed(monkeypatch, *points):
+    monkeypatch.setattr(room, "entry_points", lambda group: [EntryPoint(*point, group) for point in points])
+    monkeypatch.setenv("COLUMNS", "200")
+    return " ".join(CliRunner().invoke(main, ["connectors"], catch_exceptions=False).output.split())
+
+
+def test_drivers_are_there_or_missing(monkeypatch) -> None:
+    told = listed(monkeypatch, ("driven", f"{__name__}:Driven"))
+    assert "Needs two drivers, of which one is [there]." in told
+    assert (
+        "list[0] An odd one. driver sqlite3 there driver no_such_driver missing pip install 'lookupcache[odd]'" in told
+    )
+
+
+def test_a_connector_that_cannot_be_imported_is_listed_with_the_reason(monkeypatch) -> None:
+    told = listed(monkeypatch, ("broken", "no_such_module:Broken"), ("driven", f"{__name__}:Driven"))
+    assert "broken Connector 'broken' cannot be imported: No module named 'no_such_module'." in told
+    assert "Driven" in told
+
+
+# ── check ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SQL = 'connector = "sql"\nurl = "sqlite:///{folder}/shop.db"\ntable = "customers"\n'
+TOML = f'name = "c"\nschema = "id BIGINT, name STRING, salary DOUBLE"\n[options]\n{SQL}'
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Return a function that writes a definition, checks it, and returns what is said and the exit code."""
+    monkeypatch.setenv("COLUMNS", "300")
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop, shop:
+        shop.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, salary REAL)")
+        shop.executemany("INSERT INTO customers VALUES (?, ?, ?)", [(1, "ann", 10.5), (2, "[red]", None)])
+        shop.execute("CREATE TABLE nobody (id INTEGER PRIMARY KEY)")
+
+    def run(toml: str = TOML, *arguments: str, name: str = "table.toml") -> tuple[str, int]:
+        (tmp_path / name).write_text(toml.replace("{folder}", str(tmp_path)))
+        told = CliRunner().invoke(main, ["check", str(tmp_path / name), *arguments], catch_exceptions=False)
+        return " ".join(told.output.split()), told.exit_code
+
+    return run
+
+
+def test_a_table_is_read_and_shown(check) -> None:
+    told, code = check()
+    assert code == 0
+    assert "c connector sql Schema, as given id BIGINT name STRING salary DOUBLE" in told
+    assert told.endswith("A row id 1 name 'ann' salary 10.5")
+
+
+def test_a_schema_that_is_not_given_is_inferred_and_the_name_is_that_of_the_file(check) -> None:
+    told, code = check(f"[options]\n{SQL}", name="customers.toml")
+    assert code == 0
+    assert (
+        "customers connector sql Schema, as the source tells it id BIGINT name STRING salary DOUBLE A row id 1" in told
+    )
+
+
+def test_a_row_of_a_key(check) -> None:
+    assert check(TOML, "--key", "id=2")[0].endswith("A row id 2 name '[red]' salary NULL")
+    assert check(TOML, "--key", "id=1", "--key", "name=ann")[0].endswith("A row id 1 name 'ann' salary 10.5")
+    assert check(TOML, "--key", "id=9")[0].endswith("There is no such row.")
+
+
+def test_a_table_without_rows(check) -> None:
+    told, code = check(TOML.replace("customers", "nobody").replace(", name STRING, salary DOUBLE", ""))
+    assert (told.endswith("The table has no rows."), code) == (True, 0)
+
+
+def test_what_a_condition_pushes(check) -> None:
+    told, code = check(TOML, "--on", "o.customer_id = c.id AND c.salary > 1000", "--where", "upper(c.name) = o.name")
+    assert code == 0
+    assert "o.customer_id = c.id field key" in told
+    assert "pushed filter salary > 1000.0" in told
+    assert "upper(c.name) = o.name residual, after the cache, evaluated by Spark" in told
+
+
+def test_a_where_alone_goes_with_the_first_column_as_key(check) -> None:
+    told, _ = check(TOML, "--where", "salary > 5 AND name = 'ann'")
+    assert "id = l.`id`" in told
+    assert "pushed filter salary > 5.0" in told
+    assert "constant key name = 'ann'" in told
+
+
+def test_a_left_side_may_be_given(check) -> None:
+    told, code = check(TOML, "--on", "o.k = c.id", "--left", "k STRING")
+    assert code == 1
+    assert "STRING" in told.upper()
+    assert check(TOML, "--on", "o.k = c.id", "--left", "k INT")[1] == 0
+
+
+def test_options_may_be_numbers_and_bare_keys_with_dots(check) -> None:
+    options = '"lookup.cache" = "LRU"\nlookup.cache.max-rows = 7\n'
+    told, code = check(TOML + options, "--where", "salary > 5")
+    assert code == 0
+    assert "rows, at most 7" in told
+
+
+@pytest.mark.parametrize(
+    ("toml", "arguments", "says"),
+    [
+        ("[options", [], "is no TOML"),
+        ('nane = "c"\n', [], "has no use for 'nane'. Hint: Did you mean 'name'?"),
+        ('name = "c"\n', [], "has no [options]."),
+        ("[options]\n", [], "has no option 'connector'"),
+        ('schema = "id BIGINT"\n[options]\n', [], "has no option 'connector'"),
+        ('[options]\nconnector = "sqll"\n', [], "There is no connector 'sqll'."),
+        (f"[options]\n{SQL}tabel = 'x'\n", [], "Connector 'sql' has no option 'tabel'. Hint: Did you mean 'table'?"),
+        (TOML.replace("shop.db", "no.db"), [], "there is no database file"),
+        (TOML.replace('"customers"', '"customer"'), [], "no table or view 'customer'. Hint: Did you mean 'customers'?"),
+        (TOML.replace("salary", "celery"), [], "Table 'customers' has no column 'celery'"),
+        (TOML.replace("name STRING", "name INT"), [], "column 'name': the database holds 'ann', which is no INT."),
+        (TOML.replace('"sqlite:///{folder}/shop.db"', '"env:NO_SUCH_URL"'), [], "Option 'url' is 'env:NO_SUCH_URL'"),
+        (TOML, ["--key", "idd=1"], "has no column 'idd'. Hint: Did you mean"),
+        (TOML, ["--key", "id=x"], "--key id=x: this is no BIGINT."),
+        (TOML, ["--key", "id"], "--key 'id' is no key."),
+        (TOML, ["--on", "o.id + 1 = c.id"], "is for Spark to judge"),
+        (TOML, ["--on", "o.id = c.idd"], "idd"),
+        (TOML, ["--on", "o.id ="], "Error"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_text(check, toml: str, arguments: list[str], says: str) -> None:
+    told, code = check(toml, *arguments)
+    assert code == 1
+    assert says in told
+    assert "Traceback" not in told
+
+
+def test_a_file_that_is_not_there_is_a_usage_error() -> None:
+    assert CliRunner().invoke(main, ["check", "no-such.toml"]).exit_code == 2
+
+
+class Rough(Connector):
+    """Fails as drivers do, with what they know."""
+
+    options = {"password": "Opens it.", "fails": "Where."}  # noqa: RUF012
+
+    def open(self) -> None:
+        self.fail("open")
+
+    def close(self) -> None:
+        self.closed.append(True)
+
+    closed: list[bool] = []  # noqa: RUF012
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        self.fail("lookup")
+        return pa.table({"id": [7, 8], "name": ["other", "eight"]})
+
+    def fail(self, place: str) -> None:
+        if self.settings.get("fails") == place:
+            raise OSError(f"login with {self.settings['password']} at db://ann:{self.settings['password']}@h failed")
+
+
+class RoughAsync(Rough):
+    """Does the same on an event loop."""
+
+    lookup = Connector.lookup
+
+    async def open(self) -> None:
+        Rough.open(self)
+
+    async def close(self) -> None:
+        Rough.close(self)
+
+    async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        return Rough.lookup(self, request, keys)
+
+
+@pytest.mark.parametrize("kind", ["Rough", "RoughAsync"])
+@pytest.mark.parametrize("place", ["open", "lookup"])
+def test_what_a_driver_says_is_told_without_its_secrets(check, monkeypatch, kind: str, place: str) -> None:
+    monkeypatch.setenv("ROUGH_PASSWORD", "s3same")
+    options = f"connector = '{__name__}:{kind}'\npassword = 'env:ROUGH_PASSWORD'\nfails = '{place}'\n"
+    told, code = check(f"schema = 'id BIGINT, name STRING'\n[options]\n{options}", "--key", "id=8")
+    assert code == 1
+    assert "The source cannot be read: OSError: login with *** at db://ann:***@h failed." in told
+
+
+@pytest.mark.parametrize("kind", ["Rough", "RoughAsync"])
+def test_a_row_is_that_of_the_key_and_all_is_closed(check, monkeypatch, kind: str) -> None:
+    monkeypatch.setattr(Rough, "closed", [])
+    toml = f"schema = 'id BIGINT, name STRING'\n[options]\nconnector = '{__name__}:{kind}'\n"
+    assert check(toml, "--key", "id=8")[0].endswith("A row id 8 name 'eight'")
+    assert Rough.closed == [True]
+
+
+def test_a_connector_that_cannot_scan_wants_a_key(check) -> None:
+    toml = f"schema = 'id BIGINT, name STRING'\n[options]\nconnector = '{__name__}:Rough'\n"
+    told, code = check(toml)
+    assert (code, "reads no row without a key. Hint: Give one that is there, as in --key id=1." in told) == (1, True)
+
+
+def test_a_connector_that_cannot_infer_wants_a_schema(check) -> None:
+    told, code = check(f"[options]\nconnector = '{__name__}:Rough'\n")
+    assert (code, "cannot tell the columns of a table. Hint: Write them: schema =" in told) == (1, True)

@@ -51,6 +51,7 @@ STOREYS = """
     report
     task
     join
+    trial
     testing.samples testing.doubles testing.filters
     testing.join
     testing.checks
