@@ -50,7 +50,7 @@ def test_a_table_has_a_config_and_a_connector():
         (SCHEMA, SHOP | {"lookup.cache": "ALL"}, ConnectorError, "ALL(?s:.*)Connector.scan"),
         ("id BIGINT, ID INT", SHOP, SchemaError, "'id' and 'ID'"),
         ("id", SHOP, SchemaError, "'id'"),
-        (SCHEMA, {"connector": "sql", "url": "sqlite:///t.db"}, OptionError, "needs option 'table'"),
+        (SCHEMA, {"connector": "sql", "url": "sqlite:///t.db"}, OptionError, "has neither 'table' nor 'query'"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(schema, options, error, named):
