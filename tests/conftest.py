@@ -22,6 +22,9 @@ os.environ["SPARK_TESTING"] = "1"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+# A package of its own, which test_stranger.py installs and tests.
+collect_ignore = ["stranger"]
+
 IN_CI = os.environ.get("CI", "") not in ("", "false")
 
 

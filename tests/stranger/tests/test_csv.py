@@ -1,0 +1,20 @@
+"""The csv connector passes what every connector should."""
+
+import pytest
+from pyarrow import csv
+
+from lookupcache.testing import ConnectorSuite
+
+
+class TestCsv(ConnectorSuite):
+    connector = "csv"
+    can_scan = True
+    unsupported = dict.fromkeys(["array", "struct", "map", "binary"], "A CSV file holds text.")
+
+    @pytest.fixture
+    def load(self, tmp_path):
+        def load(rows, key):
+            csv.write_csv(rows, tmp_path / "rows.csv")
+            return {"path": str(tmp_path / "rows.csv")}
+
+        return load
