@@ -13,14 +13,24 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 from lookupcache_sql_database import Database, MissingIndex, Place, Unreachable, seconds
+from lookupcache_sql_duckdb import DuckDatabase
+from lookupcache_sql_mysql import MysqlDatabase
 from lookupcache_sql_pool import Pool
+from lookupcache_sql_postgres import PostgresDatabase
 from lookupcache_sql_sqlite import SqliteDatabase
 
 from lookupcache.connector import Connector, LookupRequest, hide_userinfo, worth_a_retry
 from lookupcache.errors import ConnectorError, OptionError, nearest
 from lookupcache.expr import Expr
 
-_DATABASES: dict[str, type[Database]] = {"sqlite": SqliteDatabase}
+_DATABASES: dict[str, type[Database]] = {
+    "sqlite": SqliteDatabase,
+    "postgresql": PostgresDatabase,
+    "postgres": PostgresDatabase,
+    "mariadb": MysqlDatabase,
+    "mysql": MysqlDatabase,
+    "duckdb": DuckDatabase,
+}
 _FILES = ("sqlite", "duckdb")
 _CONNECTIONS = "8"
 
@@ -48,10 +58,20 @@ class SqlConnector(Connector):
     """
 
     options: ClassVar[Mapping[str, str]] = {
-        "url": "The database, as in 'sqlite:///relative.db' or 'sqlite:////absolute/path.db'.",
+        "url": "The database: 'sqlite:///relative.db', 'duckdb:////absolute/path.db', "
+        "'postgresql://user@host:5432/database' or 'mariadb://user@host:3306/database'.",
         "table": "The name of a table or view.",
         "schema": "The schema that the table is in, if not the user's default.",
         "query": "Instead of a table, a SELECT whose result is the table.",
+        "user": "Whom to log in as, if not by the URL.",
+        "password": "The password, if not in the URL; better 'env:NAME' or 'file:PATH' than the word itself.",
+        "tls": "How private the connection must be: 'disable', 'prefer' (the default), 'require', 'verify-ca' or "
+        "'verify-full'.",
+        "tls.ca": "A file of the authorities to trust, if not the system's.",
+        "tls.certificate": "A file with our certificate, for servers that want one.",
+        "tls.key": "A file with that certificate's key.",
+        "connect.timeout": "Seconds to connect; 10 by default.",
+        "statement.timeout": "Seconds that the database may take for a query; as the database has it by default.",
         "pool.size": f"With 'lookup.async', the most connections of a worker; {_CONNECTIONS} by default.",
     }
     required = ("url",)

@@ -132,7 +132,7 @@ def unknown_table(table: str, namespace: str | None, known: Sequence[str]) -> Co
 
 
 def column_names(schema: pa.Schema, found: Sequence[str], place: Place) -> dict[str, str]:
-    """Return the database's name of each column; of the same name, or but for case the only one."""
+    """Return the database's name of each column: the same, or else the only one that is the same but for case."""
     return {name: _column_name(name, found, place) for name in schema.names}
 
 

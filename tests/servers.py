@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -419,7 +419,8 @@ class DatabaseServer:
             if not (self.folder / "data").exists():
                 self._own(self.folder)
                 self._run(self.make())
-            self.process = subprocess.Popen(self.command(), **self._outside(), env=self.environment())
+            with self._outside() as settings:
+                self.process = subprocess.Popen(self.command(), **settings, env=self.environment())
             self._wait()
         return self
 
@@ -459,14 +460,16 @@ class DatabaseServer:
         raise NotImplementedError
 
     def _run(self, command: list[str]) -> None:
-        done = subprocess.run(command, **self._outside(), env=self.environment())
+        with self._outside() as settings:
+            done = subprocess.run(command, **settings, env=self.environment())
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {(self.folder / 'log').read_text()[-2000:]}")
 
-    def _outside(self) -> dict[str, Any]:
-        log = (self.folder / "log").open("ab")
+    @contextlib.contextmanager
+    def _outside(self) -> Iterator[dict[str, Any]]:
         account = {"user": self.account, "group": "nogroup", "extra_groups": []} if self.account else {}
-        return {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "cwd": self.folder, **account}
+        with (self.folder / "log").open("ab") as log:
+            yield {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "cwd": self.folder, **account}
 
     def _own(self, path: Path) -> None:
         if self.account:

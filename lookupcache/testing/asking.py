@@ -161,7 +161,8 @@ class AskingChecks(Checks):
                 continue
             values = [v for v in self.held.values(type_) if not (isinstance(v, str | bytes) and len(v) > 1_000)]
             values += self.held.null
-            name = "v_" + "".join(letter if letter.isalnum() else "_" for letter in type_)
+            # Many databases keep no more than 63 letters of a name.
+            name = "v_" + "".join(letter if letter.isalnum() else "_" for letter in type_)[:60]
             columns[name] = (type_, [values[(row * (1 + number % 2) + number) % len(values)] for row in range(count)])
             if type_ in ("int", "double", "string"):
                 columns[f"w_{type_}"] = (type_, [values[(row * 3 + 1) % len(values)] for row in range(count)])

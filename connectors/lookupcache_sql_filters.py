@@ -1,0 +1,137 @@
+"""Filters as SQL, where a database of typed columns evaluates them with Spark's meaning.
+
+What is pushed: ``IS NULL``, comparisons of a column with a value or a column of the same type, booleans as they are,
+and AND, OR and NOT of these. Texts are compared by their bytes, whatever their collation. The rest stays local: casts,
+arithmetic (division, overflow), LIKE, and values that the database cannot hold.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from sqlglot import exp
+
+from lookupcache.expr import Column, Expr, Literal, python_value
+
+_COMPARISONS: dict[str, type[exp.Binary]] = {
+    "=": exp.EQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE, "<=>": exp.NullSafeEQ,
+}  # fmt: skip
+_LOGIC: dict[str, type[exp.Binary]] = {"and": exp.And, "or": exp.Or}
+_ONLY_EQUAL = ("=", "<=>")
+_NESTED = (pa.types.is_list, pa.types.is_struct, pa.types.is_map)
+
+
+class Operands:
+    """How a database writes values, and compares texts by their bytes; a class for each database."""
+
+    dialect: ClassVar[str]
+
+    @classmethod
+    def holds(cls, value: Any) -> bool:
+        """Return whether the database has such a value."""
+        return True
+
+    @classmethod
+    def plain(cls, value: Any, type_: pa.DataType) -> str:
+        """Return a value other than null, a boolean or a text as SQL."""
+        raise NotImplementedError
+
+    @classmethod
+    def by_bytes(cls, text: str) -> str:
+        """Return SQL that compares as the bytes, in UTF-8, of a text do."""
+        raise NotImplementedError
+
+    @classmethod
+    def typed(cls, value: str, type_: str) -> str:
+        """Return a value in SQL as one of a type of the database's."""
+        raise NotImplementedError
+
+
+def accepted(expr: Expr, operands: type[Operands]) -> bool:
+    """Return whether a filter means the same to the database as to Spark."""
+    if isinstance(expr, Column):
+        return expr.side == "right" and pa.types.is_boolean(expr.type)
+    if isinstance(expr, Literal):
+        return False
+    if expr.op == "is null":
+        [tested] = expr.args
+        return isinstance(tested, Column) and tested.side == "right" and not _is_nested(tested.type)
+    if expr.op in _COMPARISONS:
+        return _is_comparison(expr.op, expr.args, operands)
+    return expr.op in ("and", "or", "not") and all(accepted(argument, operands) for argument in expr.args)
+
+
+def _is_comparison(op: str, sides: tuple[Expr, ...], operands: type[Operands]) -> bool:
+    # Two values without a column are a constant, which Spark folds.
+    if len({side.type for side in sides}) > 1 or all(isinstance(side, Literal) for side in sides):
+        return False
+    if _is_nested(sides[0].type) or (pa.types.is_boolean(sides[0].type) and op not in _ONLY_EQUAL):
+        return False
+    return all(_is_operand(side, operands) for side in sides)
+
+
+def _is_operand(side: Expr, operands: type[Operands]) -> bool:
+    if isinstance(side, Column):
+        return side.side == "right"
+    return isinstance(side, Literal) and (side.value is None or operands.holds(python_value(side)))
+
+
+def _is_nested(type_: pa.DataType) -> bool:
+    return any(is_it(type_) for is_it in _NESTED)
+
+
+def filter_text(expr: Expr, operands: type[Operands], column: Callable[[Column], str]) -> str:
+    """Return an accepted filter as SQL; ``column`` gives the SQL that reads a column."""
+    return _node(expr, operands, column).sql(dialect=operands.dialect)
+
+
+def _node(expr: Expr, operands: type[Operands], column: Callable[[Column], str]) -> exp.Expression:
+    if isinstance(expr, Column):
+        return exp.var(column(expr))
+    assert not isinstance(expr, Literal), "a bare value is not accepted"
+    if expr.op == "is null":
+        [tested] = expr.args
+        assert isinstance(tested, Column)
+        return exp.paren(exp.Is(this=exp.var(column(tested)), expression=exp.null()), copy=False)
+    if expr.op in _COMPARISONS:
+        left, right = (exp.var(_operand(side, operands, column)) for side in expr.args)
+        return exp.paren(_COMPARISONS[expr.op](this=left, expression=right), copy=False)
+    inner = [_node(argument, operands, column) for argument in expr.args]
+    if expr.op == "not":
+        return exp.paren(exp.Not(this=inner[0]), copy=False)
+    return exp.paren(_LOGIC[expr.op](this=inner[0], expression=inner[1]), copy=False)
+
+
+def _operand(side: Expr, operands: type[Operands], column: Callable[[Column], str]) -> str:
+    text = column(side) if isinstance(side, Column) else literal_text(side, operands)
+    return operands.by_bytes(text) if pa.types.is_string(side.type) else text
+
+
+def literal_text(node: Any, operands: type[Operands]) -> str:
+    """Return a value as SQL."""
+    value = python_value(node)
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, str):
+        return exp.Literal.string(value).sql(dialect=operands.dialect)
+    return operands.plain(value, node.type)
+
+
+def number_text(value: Any) -> str:
+    """Return a whole number or a Decimal as SQL, in parentheses lest a minus meets another."""
+    return f"({value:f})" if isinstance(value, Decimal) else f"({value})"
+
+
+def time_text(value: dt.datetime) -> str:
+    """Return a moment as databases read it, its zone left out.
+
+    >>> time_text(dt.datetime(13, 1, 2, 3, 4, 5, 60))
+    '0013-01-02 03:04:05.000060'
+    """
+    return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
