@@ -1,9 +1,10 @@
-"""SQLite, through Python's own driver: the keys lie in a temporary table, and the database walks its index."""
+"""SQLite, through Python's own driver: keys are a JSON array or a temporary table, and the database walks its index."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 import operator
 import sqlite3
@@ -38,6 +39,9 @@ from lookupcache.expr import Expr
 from lookupcache.schema import TIMESTAMP, parse_type
 
 _SAMPLE_ROWS = 100
+_WHOLE, _LISTED, _JOINED = "whole", "listed", "joined"
+"""What a query reads: all, the rows of a list of keys, or those of a table of keys."""
+
 _STEPS_BETWEEN_LOOKS = 10_000
 _PASSING = {
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_INTERRUPT,
@@ -57,6 +61,7 @@ class SqliteDatabase(Database):
         self._text_order = "BINARY"
         self._indexes: list[tuple[str, ...]] = []
         self._sampled: set[tuple[str, ...]] = set()
+        self._ready: dict[str, tuple[LookupRequest, _Query]] = {}
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
@@ -105,13 +110,19 @@ class SqliteDatabase(Database):
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         self._sample(request)
         keys = keys.sort_by([(name, "ascending") for name in request.key_columns])
-        query = self._query(request, keyed=True)
-        rows = self._fetch(query, self._spelled(request, keys))
-        table, [numbers] = self._table(request, query, rows, extra=1)
+        spelled = self._spelled(request, keys)
+        document = self._document(request, spelled)
+        if document is not None:
+            query = self._query(request, _LISTED)
+            with _decoding(request):
+                rows = self._execute(query.text, [document, *query.parameters]).fetchall()
+            return self._table(request, query, rows, extra=0)[0]
+        query = self._query(request, _JOINED)
+        table, [numbers] = self._table(request, query, self._fetch(query, spelled), extra=1)
         return _under_their_own_key(table, keys, numbers)
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
-        query = self._query(request, keyed=False)
+        query = self._query(request, _WHOLE)
         with closing(self._execute(query.text, query.parameters)) as cursor, _decoding(request):
             while rows := cursor.fetchmany(SCAN_ROWS):
                 table, _ = self._table(request, query, rows, extra=0)
@@ -182,24 +193,41 @@ class SqliteDatabase(Database):
 
     # ── the query ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _query(self, request: LookupRequest, *, keyed: bool) -> _Query:
+    def _document(self, request: LookupRequest, spelled: Sequence[Values]) -> str | None:
+        """Return the keys of one column as a JSON array; None where JSON would change them, or there are more."""
+        [first, *more] = [storage_of(self.schema.field(name)) for name in request.key_columns]
+        if more or not first.same_in_json:
+            return None
+        document = json.dumps([value for values in spelled for value in values if value is not None])
+        # SQLite takes it for the end of a text.
+        return None if "\\u0000" in document else document
+
+    def _query(self, request: LookupRequest, form: str) -> _Query:
+        """Return the query; it is the same for every call of a join."""
+        if self._ready.get(form, (None,))[0] is not request:
+            self._ready[form] = request, self._made(request, form)
+        return self._ready[form][1]
+
+    def _made(self, request: LookupRequest, form: str) -> _Query:
         storages = [storage_of(self.schema.field(name)) for name in request.key_columns]
         starts = np.cumsum([0, *(storage.width for storage in storages)])
-        names = [f"k{number}" for number in range(starts[-1])] if keyed else []
+        names = [f"k{number}" for number in range(starts[-1])] if form == _JOINED else []
         keys = f"lookup_keys_{len(names)}"
         matches = [
             storage.equal(column_text(name), [f"k.{key}" for key in names[start:]][: storage.width])
             for name, storage, start in zip(request.key_columns, storages, starts, strict=False)
-            if keyed
+            if form == _JOINED
         ]
         conditions = [*self._constants(request), *self._filters(request)]
         guarded = {column.name: column for condition in conditions for column in condition.guarded}
-        selected = [column_text(name) for name in request.fields] + ["k.rowid"] * keyed
+        selected = [column_text(name) for name in request.fields] + ["k.rowid"] * (form == _JOINED)
         selected += [
             f"CASE WHEN {fits(column)} THEN NULL ELSE {column_text(column.name)} END" for column in guarded.values()
         ]
-        where = " AND ".join(condition.text for condition in conditions) or "TRUE"
-        joined = f"temp.{keys} AS k CROSS JOIN " if keyed else ""
+        # A row comes once for a key in a list, however many of them its collation holds equal.
+        listed = [f"{column_text(request.key_columns[0])} IN (SELECT value FROM json_each(?))"] * (form == _LISTED)
+        where = " AND ".join([*listed, *(condition.text for condition in conditions)]) or "TRUE"
+        joined = f"temp.{keys} AS k CROSS JOIN " if form == _JOINED else ""
         return _Query(
             request=request,
             text=f"SELECT {', '.join(selected)} FROM {joined}{self._relation} AS t"

@@ -26,7 +26,8 @@ class Storage:
     """How SQLite holds the values of a type.
 
     ``classes`` are the Python classes that may come; ``decode`` makes them Arrow or raises one of `MISFITS`;
-    ``spell`` gives of each value its ``width`` spellings, any of which may stand in the database (None for none).
+    ``spell`` gives of each value its ``width`` spellings, any of which may stand in the database (None for none);
+    ``ranged`` says that any value between two spellings is the key, ``same_in_json`` that JSON changes no spelling.
     """
 
     classes: frozenset[type]
@@ -34,6 +35,7 @@ class Storage:
     spell: Callable[[pa.Array], list[Values]]
     width: int = 1
     ranged: bool = False
+    same_in_json: bool = False
 
     def read(self, values: Values, type_: pa.DataType) -> pa.Array:
         """Return stored values as Arrow; raises one of `MISFITS`."""
@@ -154,13 +156,13 @@ def _spell_dates(column: pa.Array) -> list[Values]:
 _NUMBERS = frozenset[type]({int, float, type(None)})
 _TEXTS = frozenset[type]({str, type(None)})
 _STORAGES: dict[Callable[[pa.DataType], bool], Storage] = {
-    pa.types.is_integer: Storage(_NUMBERS, _read_integers, _as_is),
+    pa.types.is_integer: Storage(_NUMBERS, _read_integers, _as_is, same_in_json=True),
     pa.types.is_float32: Storage(_NUMBERS, _read_floats, _float_bounds, width=2, ranged=True),
     pa.types.is_float64: Storage(_NUMBERS, pa.array, _as_is),
     pa.types.is_boolean: Storage(frozenset[type]({int, type(None)}), _read_booleans, _as_is),
-    pa.types.is_string: Storage(_TEXTS, pa.array, _as_is),
+    pa.types.is_string: Storage(_TEXTS, pa.array, _as_is, same_in_json=True),
     pa.types.is_binary: Storage(frozenset[type]({bytes, type(None)}), pa.array, _as_is),
     pa.types.is_decimal: Storage(_NUMBERS | _TEXTS, _read_decimals, _spell_decimals, width=3),
-    pa.types.is_date32: Storage(_TEXTS, _read_dates, _spell_dates),
-    pa.types.is_timestamp: Storage(_TEXTS, _read_times, _spell_times, width=3),
+    pa.types.is_date32: Storage(_TEXTS, _read_dates, _spell_dates, same_in_json=True),
+    pa.types.is_timestamp: Storage(_TEXTS, _read_times, _spell_times, width=3, same_in_json=True),
 }
