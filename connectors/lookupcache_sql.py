@@ -75,6 +75,9 @@ class SqlConnector(Connector):
         "pool.size": f"With 'lookup.async', the most connections of a worker; {_CONNECTIONS} by default.",
     }
     required = ("url",)
+    drivers: ClassVar[Mapping[str, str]] = {
+        str(kind.driver): f"lookupcache[{kind.extra}]" for kind in _DATABASES.values() if kind.driver
+    }
     batch_max_size = 10_000
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
@@ -163,7 +166,8 @@ class SqlConnector(Connector):
             )
         if kind.driver is not None and importlib.util.find_spec(kind.driver) is None:
             raise ConnectorError(
-                f"Option 'url': there is no driver {kind.driver!r}.", hint=f"pip install 'lookupcache[{kind.extra}]'"
+                f"Option 'url': its driver {kind.driver!r} is not installed.",
+                hint=f"pip install 'lookupcache[{kind.extra}]'",
             )
         return kind
 

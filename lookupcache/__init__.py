@@ -2,7 +2,7 @@
 
 The rooms, in the order in which they import each other:
 
-    errors · schema · values · config · expr · plan       what a join is, as data; contradictions and flink: of options
+    errors · schema · values · config · expr · plan       what a join is, as data; contradictions, flink and secrets: of options
     connector · function · table                          where rows come from
     planner                                               from a condition to a plan
     cache                                                 what is kept, and how it is found again
@@ -12,7 +12,7 @@ The rooms, in the order in which they import each other:
     answers · source · partial · full · lookup · dead_letters · runner    what happens in a worker
     report · task · join                                  between driver and worker, and on the driver
     testing                                               for those who write a connector
-    java · demo · cli                                     the command line
+    java · trial · demo · cli                             the command line
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from lookupcache.config import LookupConfig, split_options
 from lookupcache.connector import Connector, build_connector, hide_userinfo, is_secret, offers
-from lookupcache.errors import ConnectorError, OptionError
+from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError
 from lookupcache.function import FunctionConnector
 from lookupcache.plan import digest
+from lookupcache.redaction import hidden
 from lookupcache.schema import as_schema, to_ddl
 
 
@@ -20,19 +21,19 @@ class LookupTable:
     """A table that lives in another system, and how to look rows up in it.
 
     ``name`` qualifies the table's columns in conditions. ``schema`` is DDL text, a pyarrow.Schema or a
-    StructType. ``options`` holds ``connector`` (a registered name or ``module:Class``), the connector's own
+    StructType; None asks the source, where its connector can tell. ``options`` holds ``connector`` (a registered name or ``module:Class``), the connector's own
     options and the ``lookup.*`` ones. Raises OptionError, SchemaError or ConnectorError for what is wrong
-    with them, here and now, before any job; it does not connect.
+    with them, here and now, before any job; it connects only to ask for a schema.
 
     >>> LookupTable("c", "id BIGINT, name STRING", {"connector": "sql", "url": "sqlite:///s.db", "table": "c"})
     LookupTable('c', '`id` bigint, `name` string', {'connector': 'sql', 'url': 'sqlite:///s.db', 'table': 'c'})
     """
 
-    def __init__(self, name: str, schema: str | pa.Schema | Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, schema: str | pa.Schema | Any | None, options: Mapping[str, Any]) -> None:
         self.name = name
-        self.schema = as_schema(schema)
         self.options = dict(options)
         self._function: FunctionConnector | None = None
+        self.schema = as_schema(self._inferred() if schema is None else schema)
         _ = self.config, self.connector
 
     @classmethod
@@ -94,6 +95,24 @@ class LookupTable:
             )
         built.runs_async(self.config.async_)
         return built
+
+    def _inferred(self) -> pa.Schema:
+        """Return the schema that the source tells; what its driver raises is shown without secrets."""
+        self.schema = pa.schema([])
+        connector = self._built()
+        if not offers(connector, "infer_schema"):
+            raise SchemaError(
+                f"Table {self.name!r} has no schema, and connector {self.connector_name!r} cannot tell it.",
+                hint="Write it as in CREATE TABLE: 'id BIGINT, name STRING'.",
+            )
+        connector.resolve()
+        try:
+            return connector.infer_schema()
+        except LookupCacheError:
+            raise
+        except Exception as error:
+            text = hidden(str(error), connector.secret_values())
+            raise ConnectorError(f"Table {self.name!r}: the source cannot tell its columns: {text}") from None
 
     def _built(self) -> Connector:
         own = split_options(self.options)[1]

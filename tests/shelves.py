@@ -40,6 +40,7 @@ class Shelf(Connector):
                 raise SchemaError(f"Column {field.name!r}: a shelf has no maps.")
 
     def open(self):
+        self.indexes = {}
         self._password = self.settings["password"]
         if self._password != PASSWORD:
             raise PermissionError("This is not the password.")
@@ -49,14 +50,20 @@ class Shelf(Connector):
 
     def lookup(self, request, keys):
         self.ready()
-        rows, index = self.rows(), defaultdict(list)
-        for number, key in enumerate(tuples(rows, request.key_columns)):
-            index[self.alike(key)].append(number)
+        rows = self.rows()
+        index = self.index(rows, request.key_columns)
         found = [number for key in tuples(keys) for number in index.get(self.alike(key), ())]
         return self.answer(request, self.kept(request, rows.take(pa.array(found, pa.int64()))))
 
     def scan(self, request):
         yield from self.answer(request, self.kept(request, self.rows())).to_batches(max_chunksize=5_000)
+
+    def index(self, rows, names):
+        if names not in self.indexes:
+            self.indexes[names] = defaultdict(list)
+            for number, key in enumerate(tuples(rows, names)):
+                self.indexes[names][self.alike(key)].append(number)
+        return self.indexes[names]
 
     def ready(self):
         if self._password is None:
@@ -420,6 +427,15 @@ class LeavesAFile(Shelf):
     def open(self):
         self.left.append(Path(self.settings["path"]).open("rb"))  # noqa: SIM115
         super().open()
+
+
+@fails("test_nothing_is_left_when_it_is_closed")
+class LeavesATask(AsyncShelf):
+    left: ClassVar[list[object]] = []
+
+    async def open(self):
+        self.left.append(asyncio.create_task(asyncio.sleep(3_600)))
+        await super().open()
 
 
 @fails("test_a_source_that_dies_and_comes_back")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pyarrow as pa
@@ -27,9 +26,10 @@ SOUND = ["TestShelf", "TestAsyncShelf", "TestFilteringShelf"]
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
     """Run the suites of all shelves; return what failed, by suite and check, with its message."""
-    report = tmp_path_factory.mktemp("report") / "report.xml"
+    folder = tmp_path_factory.mktemp("shelves")
+    report = folder / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", shelves.__file__]
-    told = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert told.returncode == 1, told.stdout + told.stderr
     failed = defaultdict(dict)
     for case in ElementTree.parse(report).iter("testcase"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import pickle
@@ -21,6 +22,7 @@ from lookupcache.testing.checks import Checks, Load, eventually, lanes, people, 
 from lookupcache.testing.join import LocalJoin, Wanted
 
 _OURS = ("lookupcache-", "asyncio_")
+"""Threads that outlive connectors: of lookupcache, and of the event loop."""
 _RETRIES = {"lookup.max-retries": "5", "lookup.retry.delay": "10 ms", "lookup.retry.max-delay": "100 ms"}
 ID = Wanted(key=("id",))
 
@@ -156,10 +158,11 @@ class LivingChecks(Checks):
 
 
 def _held() -> set[str]:
-    """Return the threads of this process that are not lookupcache's own, and where it can be told its open files."""
+    """Return the threads and tasks of this process, and where it can be told its open files and connections."""
     gc.collect()
-    threads = {f"thread {t.name}" for t in threading.enumerate() if not t.name.startswith(_OURS[1:])}
-    return threads | set(_open_files())
+    threads = {f"thread {thread.name}" for thread in threading.enumerate() if not thread.name.startswith(_OURS)}
+    tasks = {f"task {task.get_name()} of {task.get_coro()}" for task in asyncio.all_tasks(event_loop())}
+    return threads | tasks | set(_open_files())
 
 
 def _open_files() -> Iterator[str]:

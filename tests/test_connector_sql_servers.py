@@ -1,0 +1,493 @@
+"""The sql connector on real PostgreSQL and MariaDB servers and DuckDB files: what is the databases' own."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import itertools
+import threading
+import warnings
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from databases import DuckTables, MariaTables, PostgresTables, sent_to
+from lookupcache_sql import SqlConnector
+from lookupcache_sql_database import MissingIndex, Unreachable
+from servers import PASSWORD, MariaServer, PostgresServer
+
+from lookupcache.connector import LookupRequest, build_connector
+from lookupcache.errors import ConnectorError, OptionError, SchemaError, SourceError
+from lookupcache.expr import Call, Column, Literal, literal
+from lookupcache.schema import parse_ddl, to_ddl
+from lookupcache.table import LookupTable
+
+pytestmark = pytest.mark.filterwarnings("ignore::lookupcache_sql_database.MissingIndex")
+
+NAMES = ("postgres", "maria", "duckdb")
+SERVERS = ("postgres", "maria")
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    server = PostgresServer()
+    try:
+        yield PostgresTables(server.start())
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="module")
+def maria():
+    server = MariaServer()
+    try:
+        yield MariaTables(server.start())
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="module")
+def duckdb(tmp_path_factory):
+    return DuckTables(tmp_path_factory.mktemp("duckdb") / "t.duckdb")
+
+
+@pytest.fixture
+def tables(request):
+    """Return the tables of the database that the test names."""
+    return request.getfixturevalue(request.param)
+
+
+def each(*names):
+    return pytest.mark.parametrize("tables", names, indirect=True)
+
+
+def opened(options, schema):
+    connector = SqlConnector(parse_ddl(schema), options)
+    connector.open()
+    return connector
+
+
+def wanted(keys, columns=(), **rest):
+    return LookupRequest(table="t", key_columns=tuple(keys), columns=tuple(columns), **rest)
+
+
+def found(connector, request, *keys):
+    """Look keys up, given as tuples; return the rows, sorted, and close."""
+    fields = [connector.schema.field(name) for name in request.key_columns]
+    columns = zip(*keys, strict=True) if keys else [()] * len(fields)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, fields, strict=True)]
+    try:
+        answer = connector.lookup(request, pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+    finally:
+        connector.close()
+    return sorted((tuple(row.values()) for row in answer.to_pylist()), key=repr)
+
+
+def made(tables, columns, *rows):
+    """Make a table of the database's own types; return the options of the connector for it."""
+    name = f"own{next(_NUMBERS)}"
+    tables.run(f"CREATE TABLE {name} ({columns})", *(f"INSERT INTO {name} VALUES ({row})" for row in rows))
+    return tables.options(name)
+
+
+_NUMBERS = itertools.count()
+
+
+# ── one question a call ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@each(*NAMES)
+@pytest.mark.parametrize("key", [["i"], ["i", "s"], ["s", "d", "i"]])
+def test_ten_thousand_keys_are_one_query(tables, key):
+    rows = pa.table(
+        {"i": range(10_000), "s": [f"s{i % 100}" for i in range(10_000)], "d": [dt.date(2020, 1, 1)] * 10_000}
+    )
+    connector = opened(tables.of(rows, key), "i BIGINT, s STRING, d DATE")
+    count = sent_to(connector)
+    assert (
+        len(found(connector, wanted(key), *zip(*(rows.column(name).to_pylist() for name in key), strict=True)))
+        == 10_000
+    )
+    assert count() == 1
+
+
+@each(*NAMES)
+def test_calls_at_the_same_time_share_few_connections(tables):
+    connector = opened({**tables.of(pa.table({"i": range(100)}), ["i"]), "pool.size": "2"}, "i BIGINT")
+    keys = [pa.record_batch({"i": [number]}) for number in range(100)]
+
+    async def all_at_once():
+        return await asyncio.gather(*(connector.lookup_async(wanted(["i"]), key) for key in keys))
+
+    assert [answer.num_rows for answer in asyncio.run(all_at_once())] == [1] * 100
+    assert len(connector._pool._free) <= 2
+    connector.close()
+
+
+@each(*SERVERS)
+def test_a_call_that_is_given_up_is_ended_in_the_database(tables):
+    slow = {"postgres": "SELECT 1::bigint AS i, pg_sleep(30)::text AS s", "maria": "SELECT 1 AS i, SLEEP(30) AS s"}
+    name = "postgres" if isinstance(tables, PostgresTables) else "maria"
+    options = {"url": tables.options("")["url"], "query": slow[name]}
+    connector = opened(options, "i BIGINT")
+    database = connector._pool._free[0]
+    threading.Timer(0.3, database.interrupt).start()
+    if name == "maria":
+        connector.close()
+        return
+    with pytest.raises(Exception, match="cancel") as raised:
+        found(connector, wanted(["i"]), (1,))
+    assert connector.retryable(raised.value)
+
+
+# ── texts as databases compare them ──────────────────────────────────────────────────────────────────────────
+
+COLLATED = [
+    ("postgres", "text"),
+    ("postgres", "text COLLATE looser"),
+    ("postgres", "char(3)"),
+    ("postgres", "varchar(3) COLLATE \"C\""),
+    ("maria", "varchar(5) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"),
+    ("maria", "varchar(5) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"),
+    ("maria", "varchar(5) CHARACTER SET latin1 COLLATE latin1_swedish_ci"),
+    ("maria", "char(5) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"),
+    ("duckdb", "varchar COLLATE nocase"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tables", "type_"), COLLATED, indirect=["tables"])
+@pytest.mark.parametrize("key", [["s"], ["s", "n"]])
+def test_a_collation_hides_no_row_and_brings_none_twice(tables, type_, key):
+    if "looser" in type_:
+        tables.run(
+            "CREATE COLLATION IF NOT EXISTS looser (provider = icu, locale = 'und-u-ks-level1', deterministic = false)"
+        )
+    texts = ["a", "A", "é", "e", "E", "ß"]
+    options = made(tables, f"s {type_}, n int", *(f"'{text}', 1" for text in texts))
+    keys = [*texts, "a ", "😀", "ss"]
+    rows = found(opened(options, "s STRING, n INT"), wanted(key), *[(text, 1)[: len(key)] for text in keys])
+    assert sorted(row[0] for row in rows) == sorted(texts)
+
+
+@pytest.mark.parametrize(("tables", "type_"), COLLATED, indirect=["tables"])
+@pytest.mark.parametrize("op", ["=", "<", ">=", "<=>"])
+def test_a_pushed_comparison_of_texts_is_one_of_bytes(tables, type_, op):
+    if "looser" in type_:
+        tables.run(
+            "CREATE COLLATION IF NOT EXISTS looser (provider = icu, locale = 'und-u-ks-level1', deterministic = false)"
+        )
+    texts = ["a", "A", "b", "B", "é", "Z"]
+    options = made(tables, f"n int, s {type_}", *(f"1, '{text}'" for text in texts))
+    test = Call(op, (Column("right", "s", pa.string()), Literal("a", pa.string())))
+    connector = opened(options, "n INT, s STRING")
+    assert connector.accept([test]) == [test]
+    compare = {"=": str.__eq__, "<=>": str.__eq__, "<": str.__lt__, ">=": str.__ge__}[op]
+    rows = found(connector, wanted(["n"], ["s"], filters=(test,)), (1,))
+    assert [text for _, text in rows] == sorted(text for text in texts if compare(text, "a"))
+
+
+# ── types of the databases' own ──────────────────────────────────────────────────────────────────────────────
+
+OWN = [
+    ("postgres", "uuid", "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'", "STRING", "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "6BA7B810-9DAD-11D1-80B4-00C04FD430C8"),
+    ("postgres", "uuid", "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'", "STRING", "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "no uuid"),
+    ("postgres", "inet", "'10.0.0.1/8'", "STRING", "10.0.0.1/8", "10.0.0.1"),
+    ("postgres", "mood", "'sad'", "STRING", "sad", "glad"),
+    ("postgres", "numeric", "12.5", "DECIMAL(38,18)", Decimal("12.5"), Decimal("12.6")),
+    ("postgres", "numeric(20,0)", "12", "BIGINT", 12, 13),
+    ("postgres", "smallint", "12", "BIGINT", 12, 2**40),
+    ("postgres", "real", "0.1", "DOUBLE", 0.10000000149011612, 0.1),
+    ("postgres", "timestamptz", "'2020-01-01 02:00+02'", "TIMESTAMP", dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(2020, 1, 1, 2, tzinfo=dt.UTC)),
+    ("maria", "bigint unsigned", "18446744073709551615", "DECIMAL(20,0)", Decimal(2**64 - 1), Decimal(1)),
+    ("maria", "bit(1)", "b'1'", "BOOLEAN", True, False),
+    ("maria", "enum('a','B')", "'B'", "STRING", "B", "b"),
+    ("maria", "float", "0.1", "DOUBLE", 0.10000000149011612, 0.1),
+    ("maria", "timestamp(6)", "'2020-01-01 00:00:00.000001'", "TIMESTAMP", dt.datetime(2020, 1, 1, 0, 0, 0, 1, dt.UTC), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
+    ("maria", "time", "'10:11:12'", "STRING", "10:11:12", "10:11"),
+    ("maria", "binary(3)", "'a'", "BINARY", b"a\0\0", b"a"),
+    ("duckdb", "uuid", "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'", "STRING", "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "no uuid"),
+    ("duckdb", "utinyint", "255", "SMALLINT", 255, -1),
+    ("duckdb", "hugeint", "12", "DECIMAL(38,0)", Decimal(12), Decimal(10) ** 37),
+    ("duckdb", "timestamp_s", "'2020-01-01'", "TIMESTAMP_NTZ", dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tables", "native", "stored", "type_", "value", "other"), OWN, indirect=["tables"])
+def test_a_type_of_the_databases_own_as_value_key_and_constant(tables, native, stored, type_, value, other):
+    if native == "mood":
+        tables.run("DROP TYPE IF EXISTS mood CASCADE", "CREATE TYPE mood AS ENUM ('sad', 'glad')")
+    options = made(tables, f"id int, k {native}", f"1, {stored}")
+    schema = f"id INT, k {type_}"
+    assert found(opened(options, schema), wanted(["id"], ["k"]), (1,)) == [(1, value)]
+    assert found(opened(options, schema), wanted(["k"], ["id"]), (value,), (other,)) == [(value, 1)]
+    assert found(opened(options, schema), wanted(["id", "k"]), (1, value), (1, other)) == [(1, value)]
+    assert found(opened(options, schema), wanted(["id"], ["k"], constants={"k": value}), (1,)) == [(1, value)]
+    assert found(opened(options, schema), wanted(["id"], ["k"], constants={"k": other}), (1,)) == []
+
+
+NESTED = [
+    ("postgres", "int[]", "ARRAY[1,NULL]", "ARRAY<INT>", [1, None]),
+    ("postgres", "int[]", "ARRAY[ARRAY[1],ARRAY[2]]", "ARRAY<ARRAY<INT>>", [[1], [2]]),
+    ("postgres", "jsonb", "'{\"a\": 1.50}'", "MAP<STRING, DECIMAL(4,2)>", [("a", Decimal("1.50"))]),
+    ("maria", "json", "'{\"a\": 1.50}'", "STRUCT<a: DECIMAL(4,2)>", {"a": Decimal("1.50")}),
+    ("duckdb", "struct(a int, b varchar[])", "{'a': 1, 'b': ['x']}", "STRUCT<a: INT, b: ARRAY<STRING>>", {"a": 1, "b": ["x"]}),
+    ("duckdb", "json", "'[1, 2]'", "ARRAY<INT>", [1, 2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tables", "native", "stored", "type_", "value"), NESTED, indirect=["tables"])
+def test_nested_values(tables, native, stored, type_, value):
+    options = made(tables, f"id int, v {native}", f"1, {stored}")
+    assert found(opened(options, f"id INT, v {type_}"), wanted(["id"], ["v"]), (1,)) == [(1, value)]
+
+
+MISFITS = [
+    ("postgres", "bigint", "3000000000", "INT", "3000000000"),
+    ("postgres", "numeric", "1.555", "DECIMAL(4,2)", "1.555"),
+    ("postgres", "numeric", "'NaN'", "DECIMAL(4,2)", "nan"),
+    ("postgres", "date", "'infinity'", "DATE", ""),
+    ("postgres", "timestamp", "'-infinity'", "TIMESTAMP_NTZ", ""),
+    ("postgres", "jsonb", "'{\"a\": \"x\"}'", "STRUCT<a: INT>", "x"),
+    ("maria", "tinyint", "7", "BOOLEAN", "7"),
+    ("maria", "decimal(10,3)", "1.555", "DECIMAL(4,2)", "1.555"),
+    ("duckdb", "bigint", "3000000000", "INT", "3000000000"),
+    ("duckdb", "timestamp_ns", "'2020-01-01 00:00:00.123456789'", "TIMESTAMP_NTZ", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tables", "native", "stored", "type_", "shown"), MISFITS, indirect=["tables"])
+def test_a_value_that_does_not_fit_its_type_is_an_error(tables, native, stored, type_, shown):
+    options = made(tables, f"id int, v {native}", f"1, {stored}")
+    with pytest.raises(SourceError, match=r"Table 't', column 'v'") as raised:
+        found(opened(options, f"id INT, v {type_}"), wanted(["id"], ["v"]), (1,))
+    assert shown in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("tables", "native", "type_", "hint"),
+    [
+        ("postgres", "integer", "STRING", "Declare it INT"),
+        ("postgres", "timestamp", "TIMESTAMP", "Declare it TIMESTAMP_NTZ"),
+        ("postgres", "double precision", "FLOAT", "Declare it DOUBLE"),
+        ("postgres", "point", "STRING", "Leave the column out"),
+        ("maria", "varchar(5)", "BIGINT", "Declare it STRING"),
+        ("maria", "point", "STRING", "Leave the column out"),
+        ("duckdb", "varchar", "DATE", "Declare it STRING"),
+    ],
+    indirect=["tables"],
+)
+def test_a_type_that_the_column_is_not_read_as(tables, native, type_, hint):
+    options = made(tables, f"id int, v {native}")
+    with pytest.raises(SchemaError, match=rf"Column 'v' is (?s:.*){hint}"):
+        opened(options, f"id INT, v {type_}")
+
+
+# ── places ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@each(*NAMES)
+def test_views_and_queries_are_tables(tables):
+    options = made(tables, "id int, n int", "1, 10", "2, 20")
+    tables.run(f"CREATE VIEW v_{options['table']} AS SELECT * FROM {options['table']} WHERE n > 10")
+    view = {**options, "table": f"v_{options['table']}"}
+    query = {"url": options["url"], "query": f"SELECT id, n + 1 AS n FROM {options['table']} -- all of them\n;"}
+    assert found(opened(view, "id INT, n INT"), wanted(["id"], ["n"]), (1,), (2,)) == [(2, 20)]
+    assert found(opened(query, "id INT, n BIGINT"), wanted(["id"], ["n"]), (2,)) == [(2, 21)]
+    with pytest.raises(ConnectorError, match="Option 'query'"):
+        opened({"url": options["url"], "query": "SELECT x FROM nowhere"}, "x INT")
+
+
+def test_a_table_of_another_schema(postgres):
+    postgres.run("CREATE SCHEMA IF NOT EXISTS \"odd.one\"", "CREATE TABLE \"odd.one\".\"T\" (\"a\"\"b\" int)",
+                 "INSERT INTO \"odd.one\".\"T\" VALUES (1)")  # fmt: skip
+    options = {**postgres.options("T"), "schema": "odd.one"}
+    connector = SqlConnector(pa.schema([('a"b', pa.int32())]), options)
+    connector.open()
+    assert found(connector, wanted(['a"b']), (1,)) == [(1,)]
+    with pytest.raises(ConnectorError, match="'schema' = 'sales' and 'table' = 'orders'"):
+        opened(postgres.options("sales.orders"), "id INT")
+
+
+INFERRED = {
+    "postgres": ("a int NOT NULL, b numeric(10,2), c varchar(5), d timestamptz, e jsonb, f int[], g bool, h bytea",
+                 "a INT, b DECIMAL(10,2), c STRING, d TIMESTAMP, e STRING, f ARRAY<INT>, g BOOLEAN, h BINARY"),
+    "maria": ("a int NOT NULL, b decimal(10,2), c varchar(5), d timestamp NULL, e json, f tinyint(1), g int unsigned, "
+              "h blob, i datetime", "a INT, b DECIMAL(10,2), c STRING, d TIMESTAMP, e STRING, f BOOLEAN, g BIGINT, "
+              "h BINARY, i TIMESTAMP_NTZ"),
+    "duckdb": ("a int, b decimal(10,2), c varchar, d timestamptz, e json, f int[], g bool, h blob, i uinteger",
+               "a INT, b DECIMAL(10,2), c STRING, d TIMESTAMP, e STRING, f ARRAY<INT>, g BOOLEAN, h BINARY, i BIGINT"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tables", "name"), [(name, name) for name in NAMES], indirect=["tables"])
+def test_without_a_schema_the_database_tells_it(tables, name):
+    columns, schema = INFERRED[name]
+    options = {"connector": "sql", **made(tables, columns)}
+    assert to_ddl(LookupTable("t", None, options).schema) == to_ddl(parse_ddl(schema))
+    query = {"connector": "sql", "url": options["url"], "query": f"SELECT * FROM {options['table']}"}
+    told = LookupTable("t", None, query).schema
+    # What a tinyint or a text means, a query's result does not say.
+    assert [field for field in told if field.name != "f"] == [field for field in parse_ddl(schema) if field.name != "f"]
+
+
+def test_a_column_without_a_type_of_sparks_is_named(postgres):
+    with pytest.raises(SchemaError, match="Column 'p' is POINT"):
+        LookupTable("t", None, {"connector": "sql", **made(postgres, "p point")})
+
+
+# ── what is wrong is said ────────────────────────────────────────────────────────────────────────────────────
+
+
+@each(*NAMES)
+def test_unknown_tables_and_columns_are_named_with_the_nearest(tables):
+    options = made(tables, "id int, salary int")
+    tables.run("CREATE TABLE customers_of_ours (id int)") if not _exists(tables, "customers_of_ours") else None
+    with pytest.raises(ConnectorError, match=r"'table'.*'custmers_of_ours'(?s:.*)'customers_of_ours'"):
+        opened({**options, "table": "custmers_of_ours"}, "id INT")
+    with pytest.raises(SchemaError, match=r"'salery'(?s:.*)'salary'"):
+        opened(options, "id INT, salery INT")
+
+
+def _exists(tables, name):
+    try:
+        opened(tables.options(name), "id INT").close()
+    except ConnectorError:
+        return False
+    return True
+
+
+@each(*SERVERS)
+def test_a_wrong_password_or_database_is_refused_at_once(tables):
+    url = tables.options("")["url"]
+    for wrong in (url.replace(PASSWORD, "wr%ng"), url.replace(PASSWORD, "wrong-one"), url + "_not_there"):
+        with pytest.raises(ConnectorError, match="Option 'url': database .* refuses") as raised:
+            opened({"url": wrong, "table": "t"}, "id INT")
+        assert "wr%ng" not in str(raised.value)
+        assert "wrong-one" not in str(raised.value)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_a_server_that_is_away_may_come_back(scheme):
+    connector = SqlConnector(parse_ddl("id INT"), {"url": f"{scheme}://u:{PASSWORD}@127.0.0.1:1/d", "table": "t"})
+    with pytest.raises(Unreachable, match=r"'d' on 127\.0\.0\.1:1 cannot be reached") as raised:
+        connector.open()
+    assert connector.retryable(raised.value)
+    assert PASSWORD not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"url": "postgresql://host", "table": "t"}, "url"),
+        ({"url": "postgresql://h:port/d", "table": "t"}, "url"),
+        ({"url": "mysql://h/d", "table": "t", "schema": "s"}, "schema"),
+        ({"url": "mysql://h/d"}, "table"),
+        ({"url": "mysql://h/d", "table": "t", "query": "SELECT 1"}, "query"),
+        ({"url": "postgresql://h/d", "table": "t", "tls": "yes"}, "tls"),
+        ({"url": "postgresql://h/d", "table": "t", "statement.timeout": "soon"}, "statement.timeout"),
+        ({"url": "postgresql://h/d", "table": "t", "pool.size": "0"}, "pool.size"),
+        ({"url": "duckdb:///t", "table": "t", "statement.timeout": "1"}, "statement.timeout"),
+        ({"url": "duckdb:///", "table": "t"}, "url"),
+        ({"url": "postgersql://h/d", "table": "t"}, "postgresql"),
+    ],
+)
+def test_bad_options_are_refused_on_the_driver(options, named):
+    with pytest.raises(OptionError, match=f"'{named}'"):
+        build_connector("sql", parse_ddl("k BIGINT"), options)
+
+
+def test_a_missing_driver_is_named_on_the_driver(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConnectorError, match=r"adbc_driver_postgresql(?s:.*)pip install 'lookupcache\[postgres\]'"):
+        build_connector("sql", parse_ddl("k BIGINT"), {"url": "postgresql://h/d", "table": "t"})
+
+
+@each(*SERVERS)
+def test_the_session_only_reads(tables):
+    options = made(tables, "id int", "1")
+    connector = opened(options, "id INT")
+    with pytest.raises(Exception, match=r"(?i)read.only"):
+        list(connector._pool._free[0].streamed(f"DELETE FROM {options['table']}"))
+    assert found(connector, wanted(["id"]), (1,)) == [(1,)]
+
+
+@each(*SERVERS)
+def test_a_query_that_takes_too_long_is_ended_and_may_be_tried_again(tables):
+    sleep = "pg_sleep(20)::text" if isinstance(tables, PostgresTables) else "SLEEP(20)"
+    options = {"url": tables.options("")["url"], "query": f"SELECT 1 AS id, {sleep} AS s", "statement.timeout": "0.2"}
+    connector = opened(options, "id INT, s STRING" if "pg" in sleep else "id INT, s INT")
+    with pytest.raises(Exception, match=r"(?i)timeout|interrupted|exceeded") as raised:
+        found(connector, wanted(["id"], ["s"]), (1,))
+    assert connector.retryable(raised.value)
+
+
+@each(*SERVERS)
+def test_a_key_without_an_index_is_warned_of_once(tables):
+    options = made(tables, "id int primary key, n int", "1, 2")
+    connector = opened(options, "id INT, n INT")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert connector.lookup(wanted(["id"]), pa.record_batch({"id": pa.array([1], pa.int32())})).num_rows == 1
+    with pytest.warns(MissingIndex, match=r"no index starts with a key column \(n\)") as warned:
+        for _ in range(2):
+            connector.lookup(wanted(["n"]), pa.record_batch({"n": pa.array([2], pa.int32())}))
+    assert len(warned) == 1
+    assert connector.advice(["id", "n"]) == []
+    connector.close()
+
+
+@each(*SERVERS)
+def test_a_connection_that_broke_is_made_anew(tables):
+    connector = opened(made(tables, "id int", "1"), "id INT")
+    request = wanted(["id"])
+    connector.lookup(request, pa.record_batch({"id": pa.array([1], pa.int32())}))
+    tables.server.kill()
+    with pytest.raises(Exception) as raised:
+        connector.lookup(request, pa.record_batch({"id": pa.array([1], pa.int32())}))
+    assert connector.retryable(raised.value)
+    tables.server.start()
+    assert found(connector, request, (1,)) == [(1,)]
+
+
+# ── filters ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+INT = Column("right", "n", pa.int64())
+REAL = Column("right", "r", pa.float64())
+TEXT = Column("right", "s", pa.string())
+DAY = Column("right", "day", pa.date32())
+MANY = Column("right", "many", pa.list_(pa.int32()))
+PUSHED = [
+    Call("=", (INT, Literal(1, pa.int64()))),
+    Call("<", (TEXT, Literal("a'b\\", pa.string()))),
+    Call(">=", (DAY, literal(dt.date(2013, 1, 1), pa.date32()))),
+    Call("not", (Call("or", (Call("is null", (INT,)), Call("<=>", (REAL, REAL)))),)),
+    Call("=", (TEXT, Literal(None, pa.string()))),
+]
+LOCAL = [
+    Call("is null", (MANY,)),
+    Call("starts with", (TEXT, Literal("a", pa.string()))),
+    Call("=", (Call("+", (INT, INT), pa.int64()), INT)),
+    Call("=", (Call("cast", (INT,), pa.float64()), REAL)),
+    Call("=", (Column("left", "n", pa.int64()), INT)),
+    Call("=", (Literal(1, pa.int64()), Literal(1, pa.int64()))),
+    Call("<", (Column("right", "b", pa.bool_()), Literal(True, pa.bool_()))),
+]
+
+
+@pytest.mark.parametrize("url", ["postgresql://h/d", "mariadb://h/d", "duckdb:///d"])
+def test_what_is_pushed_and_what_stays_local(url):
+    connector = SqlConnector(parse_ddl("n BIGINT"), {"url": url, "table": "t"})
+    assert connector.accept([*LOCAL, *PUSHED]) == PUSHED
+
+
+def test_values_that_a_database_lacks_are_not_pushed():
+    nul = Call("=", (TEXT, Literal("a\0", pa.string())))
+    nan = Call("<", (REAL, literal(float("nan"), pa.float64())))
+    takes = {url: SqlConnector(parse_ddl("n INT"), {"url": url, "table": "t"}).accept([nul, nan])
+             for url in ("postgresql://h/d", "mariadb://h/d", "duckdb:///d")}  # fmt: skip
+    assert list(takes.values()) == [[nan], [nul], [nul, nan]]
+
+
+def test_nothing_is_pushed_while_the_url_is_a_reference():
+    connector = SqlConnector(parse_ddl("n BIGINT"), {"url": "env:SHOP", "table": "t"})
+    assert connector.accept(PUSHED) == []
