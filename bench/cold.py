@@ -31,13 +31,13 @@ from rich.table import Table
 from bench import storm
 from bench.service import SCHEMA, AsyncClient, Service, SyncClient, value_of
 from lookupcache.config import LookupConfig
+from lookupcache.config.values import parse_duration
 from lookupcache.decorator import cached
-from lookupcache.lookup import CachedLookup, lookup_of
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.runner import Layout, Runner
-from lookupcache.source import Source
 from lookupcache.table import LookupTable
-from lookupcache.values import parse_duration
+from lookupcache.worker.lookup import CachedLookup, lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
 
 BARE = "bare client"
 ONE_BY_ONE = "sync one by one"

@@ -22,11 +22,11 @@ import pyarrow as pa
 from rich.table import Table
 
 from bench.source import SCHEMA
-from lookupcache.lookup import lookup_of
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.runner import Layout, Runner, held
-from lookupcache.source import Source
 from lookupcache.table import LookupTable
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner, held
+from lookupcache.worker.source import Source
 
 MISSING = "missing"
 TEN = "ten present"

@@ -2,17 +2,18 @@
 
 The rooms, in the order in which they import each other:
 
-    errors · schema · values · config · expr · plan       what a join is, as data; contradictions, flink and secrets: of options
-    connector · function · table                          where rows come from
-    planner                                               from a condition to a plan
-    cache                                                 what is kept, and how it is found again
-    metrics · breaker · rate · retry · guard              around one call to a source
-    flight · coroutines · threads                         many calls at a time
-    latch · pool · batching · callee · single_flight · decorator    `cached`: before any function, without Spark
-    answers · source · partial · full · lookup · dead_letters · runner    what happens in a worker
-    report · task · join                                  between driver and worker, and on the driver
-    testing                                               for those who write a connector
-    java · trial · demo · cli                             the command line
+    errors · redaction · secrets · schema · expr      what the rest is written in
+    config                                            options
+    plan                                              what a join is, as data
+    connector · function · table                      where rows come from
+    planner                                           from a condition to a plan
+    cache                                             what is kept, and how it is found again
+    metrics · calls                                   around calls to a source
+    decorator                                         `cached`: all of it before any function, without Spark
+    worker                                            what happens in a Python worker
+    report · join                                     between driver and worker, and on the driver
+    testing                                           for those who write a connector
+    java · demo · cli                                 the command line
 """
 
 from __future__ import annotations

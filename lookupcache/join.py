@@ -17,16 +17,16 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lookupcache.dead_letters import located
 from lookupcache.errors import ConnectorError
 from lookupcache.metrics import LookupMetrics
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.column import column_sql
 from lookupcache.report import Channel, channel_of
-from lookupcache.runner import ERROR, MATCHES, Layout
 from lookupcache.schema import quote
 from lookupcache.table import LookupTable
-from lookupcache.task import Task
+from lookupcache.worker.dead_letters import located
+from lookupcache.worker.runner import ERROR, MATCHES, Layout
+from lookupcache.worker.task import Task
 
 Condition = str | Sequence[str] | Column
 

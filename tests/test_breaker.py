@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lookupcache.breaker import Breaker
+from lookupcache.calls.breaker import Breaker
 from lookupcache.errors import LookupRefused
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookupcache.config import LookupConfig, split_options
+from lookupcache.config.values import parse_bytes, parse_duration
 from lookupcache.errors import OptionError
-from lookupcache.values import parse_bytes, parse_duration
 
 FIELDS = {field.metadata["key"]: field for field in dataclasses.fields(LookupConfig)}
 LRU = {"lookup.cache": "LRU"}

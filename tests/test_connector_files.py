@@ -15,13 +15,13 @@ from lookupcache_files import FilesConnector, write_snapshot
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import ConnectorError, LookupFailed, OptionError, SourceError
 from lookupcache.expr import Call, Column, Literal, keep, literal
-from lookupcache.lookup import lookup_of
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.runner import Layout, Runner
 from lookupcache.schema import parse_ddl
-from lookupcache.source import Source
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
 
 CUSTOMERS = "id BIGINT, name STRING, country STRING"
 ROWS = pa.table({"id": [1, 2, 3, 4], "name": ["ann", "bob", "cy", None], "country": ["NL", "DE", "NL", "NL"]})

@@ -20,6 +20,7 @@ from lookupcache_http_client import HttpStatusError
 from lookupcache_http_json import Misfit, Path, json_array, parse_json, plain_text
 from servers import Asked, HttpServer, Reply
 
+from lookupcache.calls.retry import wait_hint
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import (
     ConnectorError,
@@ -30,14 +31,13 @@ from lookupcache.errors import (
     SchemaError,
     SourceError,
 )  # fmt: skip
-from lookupcache.lookup import lookup_of
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.retry import wait_hint
-from lookupcache.runner import Layout, Runner
 from lookupcache.schema import parse_ddl, parse_type
-from lookupcache.source import Source
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
 
 CUSTOMERS = "id BIGINT, name STRING, country STRING"
 PEOPLE = {

@@ -28,16 +28,16 @@ from lookupcache_redis_keys import KeyTemplate
 from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, until
 
 from lookupcache.cache.keys import KeyBatch
+from lookupcache.calls.flight import run_async
 from lookupcache.config import LookupConfig
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import ConnectorError, LookupCacheError, LookupFailed, OptionError, PlanError, SourceError
-from lookupcache.flight import run_async
-from lookupcache.lookup import lookup_of
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.schema import parse_ddl, parse_type, type_name
-from lookupcache.source import Source
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.source import Source
 
 UTC = dt.UTC
 CUSTOMERS = "id BIGINT, name STRING, country STRING, salary DOUBLE"

@@ -543,7 +543,17 @@ TYPES_NAMES = list(INDEXED)
 
 
 @pytest.mark.parametrize(
-    "url", ["", "shop.db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://shop.db", "oracle://u:pw@h/d", "postgresql://u:pw@h"]
+    "url",
+    [
+        "",
+        "shop.db",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite://shop.db",
+        "oracle://u:pw@h/d",
+        "postgresql://u:pw@h",
+    ],
 )
 def test_a_url_that_names_no_file(url):
     with pytest.raises(OptionError, match="'url'") as raised:

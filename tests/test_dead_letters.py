@@ -10,9 +10,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from lookupcache import dead_letters
-from lookupcache.dead_letters import DeadLetters
 from lookupcache.errors import LookupCacheError
+from lookupcache.worker import dead_letters
+from lookupcache.worker.dead_letters import DeadLetters
 
 ERROR = pa.struct([("code", pa.string()), ("message", pa.string())])
 UTC = dt.UTC

@@ -25,11 +25,11 @@ from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.errors import SourceTrouble
 from lookupcache.function import FunctionConnector
-from lookupcache.lookup import lookup_of
-from lookupcache.partial import CachedLookup
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.runner import Layout, Runner
-from lookupcache.source import Source
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.partial import CachedLookup
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
 
 COUNTS = [
     lambda second: 0,

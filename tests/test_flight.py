@@ -9,11 +9,11 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
+from lookupcache.calls.coroutines import Coroutines
+from lookupcache.calls.flight import Flight, event_loop, run_async
+from lookupcache.calls.threads import Threads
 from lookupcache.connector import Connector
-from lookupcache.coroutines import Coroutines
 from lookupcache.errors import LookupTimeout
-from lookupcache.flight import Flight, event_loop, run_async
-from lookupcache.threads import Threads
 
 
 class Source(Connector):

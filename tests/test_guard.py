@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lookupcache.calls.guard import GaveUp, Guard
+from lookupcache.calls.rate import RateLimit
 from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupRefused, LookupTimeout, SourceError
-from lookupcache.guard import GaveUp, Guard
-from lookupcache.rate import RateLimit
 
 
 class Down(ConnectionError):

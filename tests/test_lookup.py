@@ -11,16 +11,16 @@ import pyarrow as pa
 import pytest
 
 from lookupcache.cache.keys import KeyBatch
+from lookupcache.calls.flight import run_async
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.errors import LookupFailed, LookupTimeout, SourceError
-from lookupcache.flight import run_async
-from lookupcache.full import LoadedLookup, seconds_until
 from lookupcache.function import FunctionConnector
-from lookupcache.lookup import lookup_of
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.runner import Layout, Runner
-from lookupcache.source import Source
+from lookupcache.worker.full import LoadedLookup, seconds_until
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent.parent
 # One line per storey, the lowest first: a room imports from the lines above its own and from its own line.
 STOREYS = """
     errors redaction
-    java schema values flink contradictions secrets
+    java schema config.values config.flink config.contradictions secrets
+    config.lookup_config
     config
     expr
     plan
@@ -29,8 +30,8 @@ STOREYS = """
     function
     table
     metrics
-    breaker rate retry
-    guard
+    calls.breaker calls.rate calls.retry
+    calls.guard
     planner.analyst planner.clauses planner.literals planner.explain
     planner.naming planner.coercion planner.column
     planner.constants planner.translate planner.output
@@ -40,18 +41,23 @@ STOREYS = """
     cache.hash_index cache.row_cache
     cache.column_cache
     cache
-    answers flight
-    coroutines threads
-    source latch pool batching callee single_flight decorator
-    partial
-    full
-    lookup
-    dead_letters
-    runner
+    calls.flight
+    calls.coroutines calls.threads
+    calls
+    decorator.latch decorator.pool decorator.batching
+    decorator.callee decorator.single_flight
+    decorator.decorate
+    decorator
+    worker.answers
+    worker.source
+    worker.partial worker.full
+    worker.lookup
+    worker.dead_letters
+    worker.runner
     report
-    task
+    worker.task
+    worker
     join
-    trial
     testing.samples testing.doubles testing.filters
     testing.join
     testing.checks
@@ -61,6 +67,8 @@ STOREYS = """
     demo.flights demo.report
     demo.run
     demo
+    cli.trial
+    cli.commands
     cli
     __main__
 """

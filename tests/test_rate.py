@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lookupcache.calls.rate import RateLimit
 from lookupcache.errors import LookupCacheError
-from lookupcache.rate import RateLimit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ def test_threads_get_a_slot_each(place: Path | None) -> None:
 RESERVE = """
 import sys
 from pathlib import Path
-from lookupcache.rate import RateLimit
+from lookupcache.calls.rate import RateLimit
 limit = RateLimit(100.0, Path(sys.argv[1]), clock=lambda: 0.0)
 print("ready", flush=True)
 input()
@@ -150,7 +150,7 @@ def test_a_file_that_is_removed_while_a_call_waits_for_it_is_not_used(
 def test_outside_of_spark_a_process_has_its_own() -> None:
     assert RateLimit.of_executor(1.0, "a").place == RateLimit.of_executor(1.0, "a").place
     assert RateLimit.of_executor(1.0, "a").place != RateLimit.of_executor(1.0, "b").place
-    tell = "from lookupcache.rate import RateLimit; print(RateLimit.of_executor(1.0, 'a').place)"
+    tell = "from lookupcache.calls.rate import RateLimit; print(RateLimit.of_executor(1.0, 'a').place)"
     told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
     assert told.stdout.strip() != str(RateLimit.of_executor(1.0, "a").place)
 

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lookupcache.calls.retry import RetryPolicy, wait_hint
 from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupFailed, OptionError, SourceError
-from lookupcache.retry import RetryPolicy, wait_hint
 
 
 class Busy(HTTPServer):

@@ -18,11 +18,11 @@ from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.errors import LookupFailed, LookupTimeout, SourceError
 from lookupcache.expr import Call, Column, Literal
-from lookupcache.lookup import lookup_of
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
-from lookupcache.runner import Layout, Runner
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
-from lookupcache.source import Source
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
 
 NAN = float("nan")
 ZONE = dt.UTC

@@ -14,11 +14,11 @@ from lookupcache.connector import Connector, build_connector
 from lookupcache.errors import ConnectorError, LookupFailed
 from lookupcache.planner.explain import explain
 from lookupcache.report import Channel
-from lookupcache.runner import Layout
 from lookupcache.secrets import is_reference, resolved
 from lookupcache.table import LookupTable
-from lookupcache.task import Task
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
+from lookupcache.worker.runner import Layout
+from lookupcache.worker.task import Task
 
 SECRET = "s3cret-sesame"
 SCHEMA = "id BIGINT, name STRING"

@@ -19,11 +19,11 @@ from service import Service
 from lookupcache.config import LookupConfig
 from lookupcache.decorator import cached
 from lookupcache.errors import LookupFailed, LookupTimeout, SourceError, SourceTrouble
-from lookupcache.lookup import CachedLookup, lookup_of
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.runner import Layout, Runner
-from lookupcache.source import Source
 from lookupcache.table import LookupTable
+from lookupcache.worker.lookup import CachedLookup, lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
 
 ROWS = {1: [[1, "ann"]], 2: [[2, "bob"]], 3: [[3, "cy"]]}
 QUICK = {"lookup.cache": "LRU", "lookup.retry.delay": "1 ms"}

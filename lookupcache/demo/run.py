@@ -28,10 +28,10 @@ from lookupcache.demo.report import Held, JoinReport, Outcome, print_outcome
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import local_spark_environment
 from lookupcache.join import LookupJoin
-from lookupcache.lookup import lookup_of
 from lookupcache.plan import LookupPlan
-from lookupcache.source import Source
 from lookupcache.table import LookupTable
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.source import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

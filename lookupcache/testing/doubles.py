@@ -11,8 +11,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lookupcache.connector import Connector, LookupRequest, offers
+from lookupcache.decorator.latch import Latch
 from lookupcache.expr import Expr
-from lookupcache.latch import Latch
 
 
 class FakeClock:

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.connector import Connector
-from lookupcache.lookup import lookup_of
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
-from lookupcache.runner import Layout, Runner
-from lookupcache.source import Source
 from lookupcache.table import LookupTable
 from lookupcache.testing.samples import JSON
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
 
 Row = tuple[Any, ...]
 

@@ -14,9 +14,9 @@ import cloudpickle
 import pyarrow as pa
 import pytest
 
+from lookupcache.calls.flight import event_loop
 from lookupcache.connector import Connector
 from lookupcache.errors import LookupCacheError, OptionError, SourceTrouble
-from lookupcache.flight import event_loop
 from lookupcache.table import LookupTable
 from lookupcache.testing.checks import Checks, Load, eventually, lanes, people, refuse
 from lookupcache.testing.join import LocalJoin, Wanted

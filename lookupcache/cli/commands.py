@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lookupcache import __version__, trial
+from lookupcache import __version__
+from lookupcache.cli import trial
 from lookupcache.connector import Connector, connector_class, connector_names
 from lookupcache.errors import LookupCacheError
 from lookupcache.planner import explain

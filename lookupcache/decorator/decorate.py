@@ -17,17 +17,17 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from lookupcache.batching import Call
-from lookupcache.callee import AsyncCallee, Key, SyncCallee, is_async
+from lookupcache.calls.guard import Guard
+from lookupcache.calls.rate import RateLimit
+from lookupcache.calls.retry import wait_hint
 from lookupcache.config import LookupConfig
 from lookupcache.connector import worth_a_retry
+from lookupcache.decorator.batching import Call
+from lookupcache.decorator.callee import AsyncCallee, Key, SyncCallee, is_async
+from lookupcache.decorator.pool import DaemonPool
+from lookupcache.decorator.single_flight import Answers, SingleFlight, Wanted, without_rows
 from lookupcache.errors import OptionError
-from lookupcache.guard import Guard
 from lookupcache.metrics import Tally
-from lookupcache.pool import DaemonPool
-from lookupcache.rate import RateLimit
-from lookupcache.retry import wait_hint
-from lookupcache.single_flight import Answers, SingleFlight, Wanted, without_rows
 
 
 def cached(

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from lookupcache.decorator.latch import Latch
 from lookupcache.errors import OptionError, SourceError
-from lookupcache.latch import Latch
 
 Key = Hashable
 Rows = list[Any]

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
+from lookupcache.calls.flight import Flight
 from lookupcache.errors import SourceError, SourceTrouble
-from lookupcache.flight import Flight
-from lookupcache.partial import CachedLookup, Clock, Wanted, given
-from lookupcache.source import Source
+from lookupcache.worker.partial import CachedLookup, Clock, Wanted, given
+from lookupcache.worker.source import Source
 
 
 def _now() -> dt.datetime:

@@ -9,12 +9,12 @@ import cloudpickle
 import pyarrow as pa
 
 from lookupcache.connector import Connector
-from lookupcache.dead_letters import DeadLetters
 from lookupcache.errors import ConnectorError
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
 from lookupcache.report import Channel
-from lookupcache.runner import Layout, Runner, shared_lookup, tallied
+from lookupcache.worker.dead_letters import DeadLetters
+from lookupcache.worker.runner import Layout, Runner, shared_lookup, tallied
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lookupcache.contradictions import refuse_contradictions
-from lookupcache.errors import OptionError, nearest
-from lookupcache.flink import from_flink
-from lookupcache.redaction import hide_userinfo
-from lookupcache.values import (
+from lookupcache.config.contradictions import refuse_contradictions
+from lookupcache.config.flink import from_flink
+from lookupcache.config.values import (
     dashed,
     one_of,
     parse_bool,
@@ -29,6 +27,8 @@ from lookupcache.values import (
     parse_time_of_day,
     parse_times,
 )
+from lookupcache.errors import OptionError, nearest
+from lookupcache.redaction import hide_userinfo
 
 Strategy = Literal["NONE", "LRU", "TTL", "ALL"]
 Backoff = Literal["exponential", "fixed-delay"]

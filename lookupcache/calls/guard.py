@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import tenacity
 
-from lookupcache.breaker import Breaker
+from lookupcache.calls.breaker import Breaker
+from lookupcache.calls.rate import RateLimit
+from lookupcache.calls.retry import RetryPolicy, error_of, wait_hint
 from lookupcache.config import LookupConfig
 from lookupcache.connector import worth_a_retry
 from lookupcache.errors import LookupRefused, LookupTimeout, SourceTrouble
 from lookupcache.metrics import Tally
-from lookupcache.rate import RateLimit
-from lookupcache.retry import RetryPolicy, error_of, wait_hint
 
 T = TypeVar("T")
 K = TypeVar("K")

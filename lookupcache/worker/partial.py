@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lookupcache.answers import Fetched
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, match
+from lookupcache.calls.flight import Flight
 from lookupcache.errors import SourceTrouble
-from lookupcache.flight import Flight
-from lookupcache.source import Calls, Source
+from lookupcache.worker.answers import Fetched
+from lookupcache.worker.source import Calls, Source
 
 Clock = Callable[[], float]
 Numbers = npt.NDArray[np.int64]

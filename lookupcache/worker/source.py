@@ -20,19 +20,19 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.answers import Fetched, Numbers, Reader
 from lookupcache.cache.keys import KeyBatch
+from lookupcache.calls.coroutines import Coroutines
+from lookupcache.calls.flight import Dispatcher, run_async
+from lookupcache.calls.guard import GaveUp, Guard
+from lookupcache.calls.rate import RateLimit
+from lookupcache.calls.threads import Threads
 from lookupcache.connector import Connector, offers
-from lookupcache.coroutines import Coroutines
 from lookupcache.errors import LookupCacheError, LookupFailed, LookupRefused, LookupTimeout, SourceTrouble
-from lookupcache.flight import Dispatcher, run_async
 from lookupcache.function import FunctionConnector
-from lookupcache.guard import GaveUp, Guard
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
-from lookupcache.rate import RateLimit
 from lookupcache.redaction import hidden
-from lookupcache.threads import Threads
+from lookupcache.worker.answers import Fetched, Numbers, Reader
 
 Trouble = TypeVar("Trouble", bound=LookupCacheError)
 

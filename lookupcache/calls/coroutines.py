@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lookupcache.flight import Dispatcher, Flight, event_loop, run_async
+from lookupcache.calls.flight import Dispatcher, Flight, event_loop, run_async
 
 _PATIENCE = 1.0
 """Seconds that a cancelled call has to end."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from lookupcache.full import LoadedLookup
-from lookupcache.partial import CachedLookup, Clock, Wanted
-from lookupcache.source import Source
+from lookupcache.worker.full import LoadedLookup
+from lookupcache.worker.partial import CachedLookup, Clock, Wanted
+from lookupcache.worker.source import Source
 
 __all__ = ["CachedLookup", "Clock", "LoadedLookup", "Wanted", "lookup_of"]
 

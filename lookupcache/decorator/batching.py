@@ -14,7 +14,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from lookupcache.latch import Latch
+from lookupcache.decorator.latch import Latch
 
 Key = Hashable
 

@@ -24,13 +24,13 @@ from lookupcache import expr
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.connector import Connector
-from lookupcache.lookup import CachedLookup, Clock, Wanted, lookup_of
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
-from lookupcache.source import Source
+from lookupcache.worker.lookup import CachedLookup, Clock, Wanted, lookup_of
+from lookupcache.worker.source import Source
 
 if TYPE_CHECKING:
-    from lookupcache.dead_letters import DeadLetters
+    from lookupcache.worker.dead_letters import DeadLetters
 
 T = TypeVar("T")
 Numbers = npt.NDArray[np.int64]

@@ -20,17 +20,17 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from lookupcache.answers import Reader
 from lookupcache.cache.keys import KeyBatch
+from lookupcache.calls.flight import run_async
 from lookupcache.config import split_options
 from lookupcache.connector import Connector, build_connector, offers
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, PlanError, SchemaError, nearest
-from lookupcache.flight import run_async
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.redaction import hidden
 from lookupcache.schema import parse_ddl, type_name
 from lookupcache.table import LookupTable
+from lookupcache.worker.answers import Reader
 
 _KNOWN = ("name", "schema", "options")
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lookupcache.batching import Batches, Call
 from lookupcache.cache import Limits, RowCache
-from lookupcache.callee import AsyncCallee, Key, Rows, SyncCallee
+from lookupcache.calls.guard import GaveUp, Guard
 from lookupcache.config import LookupConfig
-from lookupcache.guard import GaveUp, Guard
+from lookupcache.decorator.batching import Batches, Call
+from lookupcache.decorator.callee import AsyncCallee, Key, Rows, SyncCallee
 from lookupcache.metrics import LookupMetrics
 
 Answers = dict[Key, Rows]

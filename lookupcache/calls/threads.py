@@ -11,8 +11,8 @@ from operator import methodcaller
 from queue import Empty
 from typing import Any
 
+from lookupcache.calls.flight import Dispatcher, Flight
 from lookupcache.connector import Connector
-from lookupcache.flight import Dispatcher, Flight
 
 
 @dataclass(eq=False)
