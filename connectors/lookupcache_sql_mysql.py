@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import ssl
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,8 @@ from lookupcache_sql_typed import Described, Held, Stored, TypedDatabase, family
 
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
+
+_PORT = 3306
 
 _REFUSED = {1044, 1045, 1049, 1251, 1698, 2054, 2059, 2061}
 """Wrong user, password or database, or a way to log in that the driver does not know."""
@@ -73,27 +76,20 @@ class MysqlDatabase(TypedDatabase):
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
-        _ = Server.of(settings, 3306), tls_mode(settings)
+        _ = Server.of(settings, _PORT), tls_mode(settings)
         if settings.get("schema"):
             raise OptionError("Option 'schema': what others call so is here the database, which 'url' names.")
 
     def open(self) -> None:
         import pymysql
-        from pymysql.converters import encoders
 
-        server = Server.of(self.settings, 3306)
-        given = seconds(self.settings, "connect.timeout")
         try:
-            self._connection = pymysql.connect(
-                host=server.host, port=server.port, user=server.user, password=server.password,
-                database=server.database, charset="utf8mb4", autocommit=True, conv=encoders,
-                connect_timeout=10 if given is None else given, ssl=_tls(self.settings), ssl_disabled=None,
-            )  # fmt: skip
+            self._connection = self._connect()
             with self._connection.cursor() as cursor:
                 for setting in self._session():
                     cursor.execute(setting)
         except (pymysql.Error, OSError) as error:
-            raise self._not_connected(server, error) from None
+            raise self._not_connected(Server.of(self.settings, _PORT), error) from None
 
     def close(self) -> None:
         if self._connection is not None:
@@ -102,12 +98,18 @@ class MysqlDatabase(TypedDatabase):
             self._connection = None
 
     def interrupt(self) -> None:
-        """Break the connection; the server ends the query when it has rows to send."""
+        """Break the connection, so that nobody waits for it, and let the server end what it does for it."""
         connection = self._connection
         sock = getattr(connection, "_sock", None)
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(2)
+            threading.Thread(target=self._end, args=[connection.thread_id()], daemon=True).start()
+
+    def _end(self, thread: int) -> None:
+        """End a query by a connection of its own; a server that takes none has ended it already."""
+        with contextlib.suppress(Exception), contextlib.closing(self._connect()) as other, other.cursor() as cursor:
+            cursor.execute(f"KILL {thread}")
 
     @classmethod
     def retryable(cls, error: Exception) -> bool | None:
@@ -190,6 +192,18 @@ class MysqlDatabase(TypedDatabase):
 
     # ── the connection ───────────────────────────────────────────────────────────────────────────────────
 
+    def _connect(self) -> Any:
+        import pymysql
+        from pymysql.converters import encoders
+
+        server = Server.of(self.settings, _PORT)
+        given = seconds(self.settings, "connect.timeout")
+        return pymysql.connect(
+            host=server.host, port=server.port, user=server.user, password=server.password,
+            database=server.database, charset="utf8mb4", autocommit=True, conv=encoders,
+            connect_timeout=10 if given is None else given, ssl=_tls(self.settings), ssl_disabled=None,
+        )  # fmt: skip
+
     def _session(self) -> Iterator[str]:
         yield "SET SESSION TRANSACTION READ ONLY"
         yield "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
@@ -259,7 +273,7 @@ def _text(charset: str | None, collation: str | None) -> Stored:
 
 
 def _read_booleans(column: Any, type_: pa.DataType) -> Any:
-    if not pc.all(pc.is_in(column.drop_null(), pa.array(["0", "1"]))).as_py():
+    if not pc.all(pc.is_in(column.drop_null(), pa.array(["0", "1"])), min_count=0).as_py():
         raise ValueError
     return pc.equal(column, "1")
 

@@ -457,7 +457,10 @@ class DatabaseServer:
 
     def answers(self) -> bool:
         """Return whether it takes connections."""
-        raise NotImplementedError
+        with contextlib.suppress(Exception):
+            self.connect().close()
+            return True
+        return False
 
     def _run(self, command: list[str]) -> None:
         with self._outside() as settings:
@@ -474,6 +477,22 @@ class DatabaseServer:
     def _own(self, path: Path) -> None:
         if self.account:
             shutil.chown(path, self.account, "nogroup")
+
+    def connect(self) -> Any:
+        """Return a connection that commits each statement."""
+        raise NotImplementedError
+
+    def run(self, *statements: str) -> None:
+        """Run statements, each in a transaction of its own."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def ask(self, query: str) -> Any:
+        """Return a query's only value."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            return cursor.fetchone()[0]
 
 
 class PostgresServer(DatabaseServer):
@@ -503,23 +522,10 @@ class PostgresServer(DatabaseServer):
         settings = [f"-c{name}={value}" for name, value in options.items()]
         return [_postgres_bin("postgres"), "-D", str(self.folder / "data"), *settings]
 
-    def answers(self) -> bool:
-        with contextlib.suppress(Exception):
-            self.connect().close()
-            return True
-        return False
-
     def connect(self) -> Any:
-        """Return a connection that commits each statement."""
         from adbc_driver_postgresql import dbapi
 
         return dbapi.connect(self.url, autocommit=True)
-
-    def run(self, *statements: str) -> None:
-        """Run statements, each in a transaction of its own."""
-        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
 
 
 class MariaServer(DatabaseServer):
@@ -554,21 +560,15 @@ class MariaServer(DatabaseServer):
             "datadir": self.folder / "data",
             "init-file": start,
             "pid-file": self.folder / "pid",
-            "innodb-flush-log-at-trx-commit": 0,
+            # Written at each commit, so that a killed server has what it said it has.
+            "innodb-flush-log-at-trx-commit": 2,
             "innodb-buffer-pool-size": "64M",
             "skip-log-bin": 1,
         }
         settings = [f"--{name}={value}" for name, value in options.items()]
         return [shutil.which("mariadbd") or "/usr/sbin/mariadbd", "--no-defaults", "--skip-name-resolve", *settings]
 
-    def answers(self) -> bool:
-        with contextlib.suppress(Exception):
-            self.connect().close()
-            return True
-        return False
-
     def connect(self) -> Any:
-        """Return a connection that commits each statement."""
         import pymysql
 
         url = urllib.parse.urlsplit(self.url)
@@ -576,12 +576,6 @@ class MariaServer(DatabaseServer):
             host=url.hostname, port=url.port or 3306, user=url.username, password=url.password or "",
             database=url.path[1:], autocommit=True, charset="utf8mb4", init_command="SET time_zone = '+00:00'",
         )  # fmt: skip
-
-    def run(self, *statements: str) -> None:
-        """Run statements, each in a transaction of its own."""
-        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
 
 
 def _postgres_bin(name: str) -> str:
