@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -63,6 +64,10 @@ class Tables:
         name = type_name(field.type)
         return self.native.get(name, name)
 
+    def nearest(self, value: Any) -> Any:
+        """Return the value, or where the database has none such, one that it has."""
+        return value
+
     def quote(self, name: str) -> str:
         """Return an identifier as SQL."""
         return self.mark + name.replace(self.mark, self.mark * 2) + self.mark
@@ -116,6 +121,9 @@ class PostgresTables(Tables):
     def run(self, *statements: str) -> None:
         self.server.run(*statements)
 
+    def nearest(self, value: Any) -> Any:
+        return value.replace("\0", "0") if isinstance(value, str) else value
+
     def literal(self, value: Any, type_: pa.DataType) -> str:
         text = f"\\x{value.hex()}" if isinstance(value, bytes) else _text(value)
         return "'" + text.replace("'", "''") + "'"
@@ -139,6 +147,15 @@ class MariaTables(Tables):
 
     def run(self, *statements: str) -> None:
         self.server.run(*statements)
+
+    def nearest(self, value: Any) -> Any:
+        return (
+            value + 0.0
+            if isinstance(value, float) and math.isfinite(value)
+            else None
+            if isinstance(value, float)
+            else value
+        )
 
     def type_of(self, field: pa.Field, is_key: bool) -> str:
         type_ = super().type_of(field, is_key)
