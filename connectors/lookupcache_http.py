@@ -69,9 +69,14 @@ class HttpConnector(Connector):
         super().__init__(schema, options)
         if importlib.util.find_spec("aiohttp") is None:
             raise ConnectorError("The http connector needs aiohttp.", hint="pip install 'lookupcache[http]'")
-        if not any(_is_reference(options.get(name, "")) for name in ("url", "body", "scan.url")):
+        if not self._refers:
             _ = Service.of(schema, options)
         self._forget()
+
+    @property
+    def _refers(self) -> bool:
+        """Whether what is asked is not known here."""
+        return any(_is_reference(self.settings.get(name, "")) for name in ("url", "body", "scan.url"))
 
     @property
     def secrets(self) -> Sequence[str]:  # type: ignore[override]
@@ -156,6 +161,16 @@ class HttpConnector(Connector):
         return text
 
     # ── looking up ───────────────────────────────────────────────────────────────────────────────────────
+
+    def check(self, request: LookupRequest) -> None:
+        """Raise PlanError for a join that gives less than the URL, the body and the option 'key' name."""
+        if self._refers:
+            return
+        service = Service.of(self.schema, self.settings)
+        given = {*request.key_columns, *request.constants}
+        for name in dict.fromkeys((*(service.key if service.batched else ()), *service.places)):
+            if name not in given:
+                raise _not_given(request.table, name, service.places)
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key."""
@@ -330,8 +345,12 @@ class _Given:
 
     def _column(self, name: str, names: Sequence[str]) -> pa.Array:
         if name not in self.columns:
-            raise PlanError(
-                f"Table {self.table!r} is a function of {', '.join(names)}; the join gives no {name!r}.",
-                hint=f"Join by {', '.join(names)}.",
-            )
+            raise _not_given(self.table, name, names)
         return self.columns[name]
+
+
+def _not_given(table: str, name: str, names: Sequence[str]) -> PlanError:
+    return PlanError(
+        f"Table {table!r} is a function of {', '.join(names)}; the join gives no {name!r}.",
+        hint=f"Join by {', '.join(names)}.",
+    )

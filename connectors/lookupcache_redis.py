@@ -165,6 +165,10 @@ class RedisConnector(Connector):
 
     # ── looking up ───────────────────────────────────────────────────────────────────────────────────────
 
+    def check(self, request: LookupRequest) -> None:
+        """Raise PlanError for a join on a part of the key."""
+        self._rows.check(request)
+
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return the rows of the keys, by one round trip, and one more where keys may be missing."""
         server = self._opened(self._server)

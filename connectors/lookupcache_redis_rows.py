@@ -58,6 +58,15 @@ class Rows:
             columns = columns.take(pa.array(list(first.values()), pa.int64()))
         return (yield from self._table(request, columns, list(first)))
 
+    def check(self, request: LookupRequest) -> None:
+        """Raise PlanError for a join that gives less than a name is made of."""
+        for name in self.template.columns:
+            if name not in request.key_columns and name not in request.constants:
+                raise PlanError(
+                    f"Table {request.table!r}: its Redis keys are {self.template.text!r}; the join gives no {name!r}.",
+                    hint=f"Join on all of {', '.join(self.template.columns)}, or use 'lookup.cache' = 'ALL'.",
+                )
+
     def of_names(self, request: LookupRequest, columns: pa.RecordBatch) -> Steps[pa.Table]:
         """Return the rows of distinct names, given by what they say."""
         names = [name for name in self.template.names(_columns(columns)) if name is not None]
@@ -65,14 +74,10 @@ class Rows:
 
     def _key_columns(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.RecordBatch:
         columns = _columns(keys)
+        self.check(request)
         for name in self.template.columns:
             if name in columns:
                 continue
-            if name not in request.constants:
-                raise PlanError(
-                    f"Table {request.table!r}: its Redis keys are {self.template.text!r}; the join gives no {name!r}.",
-                    hint=f"Join on all of {', '.join(self.template.columns)}, or use 'lookup.cache' = 'ALL'.",
-                )
             constant = pa.scalar(request.constants[name], self.schema.field(name).type)
             columns[name] = pa.repeat(constant, keys.num_rows)
         return pa.RecordBatch.from_arrays(

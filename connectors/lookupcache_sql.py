@@ -6,13 +6,12 @@ request ─► a connection of the `Pool` ─► one query for all keys of a cal
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from lookupcache_sql_database import Database, MissingIndex, Place, Unreachable, seconds
+from lookupcache_sql_database import Database, Place, Unreachable, seconds
 from lookupcache_sql_duckdb import DuckDatabase
 from lookupcache_sql_mysql import MysqlDatabase
 from lookupcache_sql_pool import Pool
@@ -84,7 +83,6 @@ class SqlConnector(Connector):
         super().__init__(schema, options)
         self._folder = Path.cwd()
         self._pool: Pool | None = None
-        self._advised: tuple[str, ...] | None = None
         Place.of(options)
         _ = self._most, seconds(options, "connect.timeout"), seconds(options, "statement.timeout")
         if not _is_reference(options["url"]):
@@ -121,11 +119,11 @@ class SqlConnector(Connector):
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key, by one query."""
-        return self._opened().run(lambda database: self._rows(database, request, keys))
+        return self._opened().run(lambda database: database.lookup(request, keys))
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Do as `lookup` does, over one of few connections, each with a thread of its own."""
-        return await self._opened().run_async(lambda database: self._rows(database, request, keys))
+        return await self._opened().run_async(lambda database: database.lookup(request, keys))
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
         """Yield the whole table, constants and accepted filters applied."""
@@ -139,9 +137,13 @@ class SqlConnector(Connector):
         finally:
             database.close()
 
-    def advice(self, key_columns: Sequence[str]) -> list[str]:
-        """Return what would make lookups by these columns faster: an index where there is none; once opened."""
-        return self._opened().run(lambda database: _advice(database, key_columns))
+    def advice(self, request: LookupRequest) -> list[str]:
+        """Return what would make lookups faster: an index on a key column where there is none."""
+        keys = request.key_columns
+        if not self._opened().run(lambda database: database.without_index(keys)):
+            return []
+        place = Place.of(self.settings)
+        return [f"In {place} no index starts with a key column ({', '.join(keys)}): each call reads it whole."]
 
     def retryable(self, error: Exception) -> bool:
         """Return whether the same call may succeed later: the database was busy, away, or took too long."""
@@ -194,20 +196,6 @@ class SqlConnector(Connector):
         if self._pool is None:
             raise ConnectorError("The sql connector is used before open().")
         return self._pool
-
-    def _rows(self, database: Database, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        if self._advised != request.key_columns:
-            self._advised = request.key_columns
-            for advice in _advice(database, request.key_columns):
-                warnings.warn(advice, MissingIndex, stacklevel=2)
-        return database.lookup(request, keys)
-
-
-def _advice(database: Database, key_columns: Sequence[str]) -> list[str]:
-    if not database.without_index(key_columns):
-        return []
-    columns = ", ".join(key_columns)
-    return [f"In {database.place} no index starts with a key column ({columns}): each call reads the whole table."]
 
 
 def _is_reference(value: str) -> bool:

@@ -23,10 +23,6 @@ MISFITS = (TypeError, ValueError, OverflowError, ArithmeticError, pa.ArrowExcept
 _LONGEST_SHOWN = 40
 
 
-class MissingIndex(UserWarning):
-    """Lookups read a whole table, since it has no index by their key."""
-
-
 class Unreachable(ConnectionError):
     """The database takes no connection; it may later."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import re
 import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ _PORT = 3306
 
 _REFUSED = {1044, 1045, 1049, 1251, 1698, 2054, 2059, 2061}
 """Wrong user, password or database, or a way to log in that the driver does not know."""
+
+_UNTRUSTED = re.compile("CERTIFICATE_VERIFY_FAILED|SSL is required")
 
 _PASSING = {1021, 1037, 1038, 1040, 1053, 1077, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1317, 1927, 1969,
             2002, 2003, 2006, 2013, 2014, 2055, 3024, 4031}  # fmt: skip
@@ -201,7 +204,8 @@ class MysqlDatabase(TypedDatabase):
         return pymysql.connect(
             host=server.host, port=server.port, user=server.user, password=server.password,
             database=server.database, charset="utf8mb4", autocommit=True, conv=encoders,
-            connect_timeout=10 if given is None else given, ssl=_tls(self.settings), ssl_disabled=None,
+            connect_timeout=10 if given is None else given, ssl=_tls(self.settings),
+            ssl_disabled=tls_mode(self.settings) == "disable",
         )  # fmt: skip
 
     def _session(self) -> Iterator[str]:
@@ -215,7 +219,7 @@ class MysqlDatabase(TypedDatabase):
 
     def _not_connected(self, server: Server, error: Exception) -> Exception:
         reason = server.cleaned(str(error.args[-1] if error.args else error)).rstrip(".")
-        if error.args and error.args[0] in _REFUSED:
+        if (error.args and error.args[0] in _REFUSED) or _UNTRUSTED.search(reason):
             return ConnectorError(f"Option 'url': {server} refuses: {reason}.")
         return Unreachable(f"Option 'url': {server} cannot be reached: {reason}.")
 
@@ -231,7 +235,7 @@ class MysqlDatabase(TypedDatabase):
 
 
 def _tls(settings: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Return how to encrypt; PyMySQL has no 'prefer', and without an option does not."""
+    """Return how to encrypt; without a word PyMySQL does, where the server can."""
     mode = tls_mode(settings)
     if mode in ("disable", "prefer"):
         return None

@@ -14,8 +14,10 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from lookupcache import expr
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, nearest
 from lookupcache.expr import Expr
+from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hide_userinfo as hide_userinfo  # connectors take both from here
 from lookupcache.redaction import is_secret as is_secret
 from lookupcache.redaction import url_passwords
@@ -48,6 +50,22 @@ class LookupRequest:
     def fields(self) -> tuple[str, ...]:
         """The columns of an answer: the key columns, then the other wanted ones."""
         return tuple(dict.fromkeys((*self.key_columns, *self.columns)))
+
+
+def request_of(plan: LookupPlan) -> LookupRequest:
+    """Return what a plan asks of its source: what is cached, and what calc needs to see before.
+
+    Constant columns are fetched too, so that a source with a looser equality adds no rows.
+    """
+    wanted = {*plan.columns, *(c.column for c in plan.constants)}
+    wanted |= {column.name for conjunct in plan.calc for column in expr.columns_of(conjunct)}
+    return LookupRequest(
+        table=plan.table,
+        key_columns=plan.key_columns,
+        columns=tuple(name for name in plan.schema.names if name in wanted and name not in plan.key_columns),
+        constants={c.column: expr.python_value(c.value) for c in plan.constants},
+        filters=plan.pushed,
+    )
 
 
 class Connector:
@@ -116,6 +134,19 @@ class Connector:
         """Return those of ``filters`` that `lookup` and `scan` will apply themselves, with Spark's meaning.
 
         Called on the driver, without a connection; the rest is applied to the rows that come back.
+        """
+        return []
+
+    def check(self, request: LookupRequest) -> None:
+        """Raise PlanError for a join whose keys this source cannot be asked by, such as a part of its own key.
+
+        Optional; called on the driver when a join is planned, without a connection, and not for ALL.
+        """
+
+    def advice(self, request: LookupRequest) -> Sequence[str]:
+        """Return what would make a join's lookups faster, as an index that is missing; a sentence each.
+
+        Optional; called once it is open, in each worker, which warns, and by ``lookupcache check``.
         """
         return []
 

@@ -59,6 +59,10 @@ class ConnectorError(LookupCacheError):
     """A connector cannot be found, imported, pickled, or lacks a method that the options need."""
 
 
+class LookupAdvice(UserWarning):
+    """Lookups work, but slowly, and the source says what would make them faster."""
+
+
 class JavaMissing(LookupCacheError):
     """A Spark is to start on this machine, and there is no Java that it runs on."""
 

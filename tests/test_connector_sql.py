@@ -8,6 +8,7 @@ import pickle
 import re
 import sqlite3
 import struct
+import warnings
 from contextlib import closing
 from decimal import Decimal
 
@@ -19,11 +20,11 @@ from lookupcache_sql import SqlConnector
 
 from lookupcache import expr
 from lookupcache.connector import LookupRequest, build_connector
-from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError, SourceError
+from lookupcache.errors import ConnectorError, LookupAdvice, LookupCacheError, OptionError, SchemaError, SourceError
 from lookupcache.expr import Call, Column, Literal, literal
 from lookupcache.schema import TIMESTAMP, parse_ddl
-
-pytestmark = pytest.mark.filterwarnings("ignore::lookupcache_sql_database.MissingIndex")
+from lookupcache.table import LookupTable
+from lookupcache.testing.join import LocalJoin, Wanted
 
 UTC = dt.UTC
 HOSTILE = ["'", '"', "`", "a'; DROP TABLE t; --", 'a" OR 1=1 --', "?", ":a", "%", "\0", "a\0b", "\n", "\uffff", "😀"]
@@ -495,6 +496,18 @@ def plan_of(connector, wanted, *keys):
     connection_of(connector).set_trace_callback(None)
     steps = [step for *_, step in connection_of(connector).execute(f"EXPLAIN QUERY PLAN {query}")]
     return next(step for step in steps if step.startswith(("SEARCH t", "SCAN t")))
+
+
+def test_a_worker_warns_once_of_a_key_without_an_index(tmp_path):
+    write(tmp_path / "s.db", "CREATE TABLE t (i INTEGER PRIMARY KEY, n INTEGER)")
+    options = {"connector": "sql", "url": f"sqlite:///{tmp_path / 's.db'}", "table": "t"}
+    table = LookupTable("t", "i BIGINT, n BIGINT", options)
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        for wanted in (Wanted(key=("n",)), Wanted(key=("i",))):
+            with LocalJoin(table, wanted) as join:
+                assert join.rows([(1,), (2,)]) + join.rows([(3,)]) == []
+    [advice] = [str(warning.message) for warning in warned if warning.category is LookupAdvice]
+    assert advice.startswith("Table 't': In table 't' no index starts with a key column (n)")
 
 
 INDEXED = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
-import warnings
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+import trustme
 from databases import DuckTables, MariaTables, PostgresTables, sent_to
 from lookupcache_sql import SqlConnector
-from lookupcache_sql_database import MissingIndex, Unreachable
+from lookupcache_sql_database import Unreachable
 from servers import PASSWORD, MariaServer, PostgresServer
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -21,8 +21,6 @@ from lookupcache.expr import Call, Column, Literal, literal
 from lookupcache.schema import parse_ddl, to_ddl
 from lookupcache.table import LookupTable
 from lookupcache.testing.checks import eventually
-
-pytestmark = pytest.mark.filterwarnings("ignore::lookupcache_sql_database.MissingIndex")
 
 NAMES = ("postgres", "maria", "duckdb")
 SERVERS = ("postgres", "maria")
@@ -433,20 +431,13 @@ def test_a_query_that_takes_too_long_is_ended_and_may_be_tried_again(tables):
 
 
 @each(*SERVERS)
-def test_a_key_without_an_index_is_warned_of_once(tables):
+def test_advice_names_a_key_without_an_index(tables):
     options = made(tables, "id int primary key, n int", "1, 2")
     connector = opened(options, "id INT, n INT")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert connector.lookup(wanted(["id"]), pa.record_batch({"id": pa.array([1], pa.int32())})).num_rows == 1
-    unindexed = wanted(["n"]), pa.record_batch({"n": pa.array([2], pa.int32())})
-    with pytest.warns(MissingIndex, match=r"no index starts with a key column \(n\)"):
-        connector.lookup(*unindexed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        connector.lookup(*unindexed)
-    assert connector.advice(["id", "n"]) == []
+    advice = {keys: connector.advice(wanted(keys)) for keys in [("id",), ("n",), ("n", "id")]}
     connector.close()
+    assert "no index starts with a key column (n)" in advice.pop(("n",))[0]
+    assert list(advice.values()) == [[], []]
 
 
 @each(*SERVERS)
@@ -460,6 +451,67 @@ def test_a_connection_that_broke_is_made_anew(tables):
     assert connector.retryable(raised.value)
     tables.server.start()
     assert found(connector, request, (1,)) == [(1,)]
+
+
+# ── kept private ─────────────────────────────────────────────────────────────────────────────────────────────
+
+ENCRYPTED = {
+    "postgres": "SELECT 1 AS id, (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid())::text AS tls",
+    "maria": "SELECT 1 AS id, variable_value <> '' AS tls FROM information_schema.session_status "
+             "WHERE variable_name = 'Ssl_cipher'",
+}  # fmt: skip
+KINDS = {"postgres": PostgresServer, "maria": MariaServer}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    """Return the folder of an authority's certificate, and of those of a server and of another host."""
+    folder, made = tmp_path_factory.mktemp("tls"), trustme.CA()
+    made.cert_pem.write_to_path(folder / "ca.pem")
+    made.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    made.issue_cert("elsewhere.test").private_key_and_cert_chain_pem.write_to_path(folder / "elsewhere.pem")
+    return folder
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def private(request, authority):
+    """Return a server with a certificate of its own, and one with that of another host."""
+    servers = [KINDS[request.param](authority / f"{whose}.pem") for whose in ("server", "elsewhere")]
+    try:
+        yield request.param, *(server.start() for server in servers)
+    finally:
+        for server in servers:
+            server.remove()
+
+
+def encrypted(name, server, **options):
+    """Return whether a connection with these options is encrypted."""
+    schema = "id INT, tls STRING" if name == "postgres" else "id INT, tls INT"
+    connector = opened({"url": server.url, "query": ENCRYPTED[name], **options}, schema)
+    return found(connector, wanted(["id"], ["tls"]), (1,))[0][1] in ("true", 1)
+
+
+def test_tls_is_used_as_the_option_says(private, authority):
+    name, server, elsewhere = private
+    trust = {"tls.ca": str(authority / "ca.pem")}
+    assert not encrypted(name, server, tls="disable")
+    assert encrypted(name, server, tls="require")
+    assert encrypted(name, server, tls="verify-full", **trust)
+    assert encrypted(name, elsewhere, tls="verify-ca", **trust)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_server_that_is_not_the_one_is_refused(private, authority, trusted):
+    name, server, elsewhere = private
+    options = {"tls.ca": str(authority / "ca.pem")} if trusted else {}
+    with pytest.raises(ConnectorError, match=r"refuses: .*(?i:certificate)"):
+        encrypted(name, elsewhere if trusted else server, tls="verify-full", **options)
+
+
+@each(*SERVERS)
+def test_a_server_without_tls_is_refused_where_it_is_required(tables):
+    with pytest.raises(ConnectorError, match=r"refuses: .*SSL"):
+        opened({**made(tables, "id int"), "tls": "require"}, "id INT")
 
 
 # ── filters ──────────────────────────────────────────────────────────────────────────────────────────────────

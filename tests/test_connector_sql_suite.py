@@ -11,8 +11,6 @@ from servers import MariaServer, PostgresServer
 from lookupcache import LookupTable
 from lookupcache.testing import ConnectorSuite
 
-pytestmark = pytest.mark.filterwarnings("ignore::lookupcache_sql_database.MissingIndex")
-
 
 @pytest.fixture(scope="module")
 def postgres():

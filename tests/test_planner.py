@@ -464,3 +464,26 @@ def test_explain_says_nothing_of_what_is_not_set() -> None:
     found = LookupPlan(table="c", connector="sql", source="", schema=table().schema, how="inner", keys=())
     names = [re.split("  +", line)[1] for line in explain(found).splitlines() if line.startswith("  ")]
     assert names == ["cached columns", "strategy", "identity", "timeout", "retries"]
+
+
+ASKED_BY_KEY = [
+    {"connector": "redis", "url": "redis://h", "key": "w:{origin}:{hour}"},
+    {"connector": "http", "url": "http://h/{origin}/{hour}"},
+    {"connector": "http", "url": "http://h/{origin}", "body": "{keys}", "key": "hour"},
+]
+
+
+@pytest.mark.parametrize("options", ASKED_BY_KEY, ids=["redis", "GET", "POST"])
+def test_a_source_that_is_asked_by_its_whole_key_refuses_a_part_of_it(options):
+    table = LookupTable("w", "origin STRING, hour INT, temp DOUBLE", options)
+    left = [LeftColumn("o", "string"), LeftColumn("h", "int")]
+    with pytest.raises(PlanError, match=r"'w'.*the join gives no 'hour'"):
+        plan_join(left, table, on="o = w.origin", analyst=None)
+    for on in ("o = w.origin AND h = w.hour", "h = w.hour AND w.origin = 'JFK'"):
+        assert plan_join(left, table, on=on, analyst=None).keys
+
+
+def test_a_table_held_whole_is_asked_by_any_part_of_its_key():
+    options = {**ASKED_BY_KEY[0], "lookup.cache": "ALL"}
+    table = LookupTable("w", "origin STRING, hour INT, temp DOUBLE", options)
+    assert plan_join([LeftColumn("o", "string")], table, on="o = w.origin", analyst=None).key_columns == ("origin",)

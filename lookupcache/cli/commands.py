@@ -98,10 +98,12 @@ def check(file: Path, key: tuple[str, ...], on: str | None, where: str | None, l
     console.print(f"[bold]{escape(table.name)}[/]  connector {escape(table.connector_name)}\n")
     console.print("Schema, as given" if definition.schema else "Schema, as the source tells it")
     console.print(_schema_rows(table), "")
-    row = trial.first_row(table, dict(map(trial.parse_key, key)))
+    row, advice = trial.first_row(table, dict(map(trial.parse_key, key)))
     console.print("A row" if row else "There is no such row." if key else "The table has no rows.")
     if row:
         console.print(_cells(row))
+    for sentence in advice:
+        console.print(f"\n[yellow]Warning[/]  {escape(sentence)}")
     if on or where:
         console.print("", escape(explain(trial.plan_of(table, on, where, left))), sep="\n", soft_wrap=True)
 

@@ -22,8 +22,7 @@ from sqlglot.errors import SqlglotError
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.calls.flight import run_async
-from lookupcache.config import split_options
-from lookupcache.connector import Connector, build_connector, offers
+from lookupcache.connector import Connector, offers
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, PlanError, SchemaError, nearest
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.planner import LeftColumn, plan_join
@@ -66,24 +65,7 @@ class Definition:
 
     def table(self) -> LookupTable:
         """Return the lookup table, its schema inferred where none is given; raises what is wrong with it."""
-        if self.schema is not None:
-            return LookupTable(self.name, self.schema, self.options)
-        return LookupTable(self.name, self._inferred(), self.options)
-
-    def _inferred(self) -> pa.Schema:
-        own = split_options(self.options)[1]
-        name = own.pop("connector", "")
-        if not name:
-            raise OptionError(f"Table {self.name!r} has no option 'connector'.", hint="Name one under [options].")
-        connector = build_connector(name, pa.schema([]), own)
-        if not offers(connector, "infer_schema"):
-            raise SchemaError(
-                f"Connector {name!r} cannot tell the columns of a table.",
-                hint='Write them: schema = "id BIGINT, name STRING".',
-            )
-        connector.resolve()
-        with _told(connector):
-            return connector.infer_schema()
+        return LookupTable(self.name, self.schema, self.options)
 
 
 def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -98,8 +80,10 @@ def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 # ── one row ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def first_row(table: LookupTable, key: Mapping[str, str]) -> dict[str, Any] | None:
+def first_row(table: LookupTable, key: Mapping[str, str]) -> tuple[dict[str, Any] | None, Sequence[str]]:
     """Connect and return a row of the table, or None where there is none: of this key, or else of a scan.
+
+    Then follows what the source says would make lookups by this key, or else by the first column, faster.
 
     ``key`` gives the text of each column. Raises ConnectorError for a source that cannot be reached, and where
     there is no key and the connector cannot scan; SourceError for a row that does not fit the schema.
@@ -118,7 +102,8 @@ def first_row(table: LookupTable, key: Mapping[str, str]) -> dict[str, Any] | No
     with _told(connector):
         _finish(connector.open, asynchronous)
         try:
-            return _first(table.schema.names, _answers(connector, reader, key, asynchronous))
+            row = _first(table.schema.names, _answers(connector, reader, key, asynchronous))
+            return row, () if table.config.cache == "ALL" else connector.advice(reader.request)
         finally:
             _finish(connector.close, asynchronous)
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.config import LookupConfig
+from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Place
 from lookupcache.planner.analyst import Analyst
@@ -131,7 +132,10 @@ def plan_join(
     _read(draft, on, where)
     for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
         step(draft)
-    return _finished(draft, result_of(scope, draft.how, select, draft.using, table.config))
+    plan = _finished(draft, result_of(scope, draft.how, select, draft.using, table.config))
+    if plan.config.cache != "ALL":
+        table.connector.check(request_of(plan))
+    return plan
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────

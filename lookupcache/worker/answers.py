@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch, match
-from lookupcache.connector import LookupRequest
+from lookupcache.connector import request_of
 from lookupcache.errors import SourceError, SourceTrouble, nearest
 from lookupcache.plan import LookupPlan
 
@@ -41,22 +41,6 @@ class Fetched:
         if not self.errors or self.call_of is None:
             return np.zeros(len(self.counts), dtype=np.bool_)
         return np.isin(self.call_of, list(self.errors))
-
-
-def request_of(plan: LookupPlan) -> LookupRequest:
-    """Return what the plan asks of its source: what is cached, and what calc needs to see before.
-
-    Constant columns are fetched too, so that a source with a looser equality adds no rows.
-    """
-    wanted = {*plan.columns, *(c.column for c in plan.constants)}
-    wanted |= {column.name for conjunct in plan.calc for column in expr.columns_of(conjunct)}
-    return LookupRequest(
-        table=plan.table,
-        key_columns=plan.key_columns,
-        columns=tuple(name for name in plan.schema.names if name in wanted and name not in plan.key_columns),
-        constants={c.column: expr.python_value(c.value) for c in plan.constants},
-        filters=plan.pushed,
-    )
 
 
 class Reader:

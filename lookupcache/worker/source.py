@@ -8,10 +8,13 @@ split into calls, how a call is made again, what its failure is called, and what
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import copy
 import inspect
 import math
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +30,7 @@ from lookupcache.calls.guard import GaveUp, Guard
 from lookupcache.calls.rate import RateLimit
 from lookupcache.calls.threads import Threads
 from lookupcache.connector import Connector, offers
-from lookupcache.errors import LookupCacheError, LookupFailed, LookupRefused, LookupTimeout, SourceTrouble
+from lookupcache.errors import LookupAdvice, LookupCacheError, LookupFailed, LookupRefused, LookupTimeout, SourceTrouble
 from lookupcache.function import FunctionConnector
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
@@ -66,6 +69,7 @@ class Source:
         self._lent = False
         self._users = 0
         self._secrets: set[str] = set()
+        self._advised = False
         self._calls: _ByBatch | _ByKey = _ByBatch(self)
         if isinstance(connector, FunctionConnector) and not connector.batch:
             self._calls = _ByKey(self, connector)
@@ -142,11 +146,13 @@ class Source:
             if self.connector.thread_safe:
                 if not self._users:
                     self.guard.connect_now(lambda: self._open(self.connector))
+                    self._advise(self.connector)
                 self._users += 1
                 return self.connector
             connector = copy.copy(self._unopened) if self._lent else self.connector
             self._lent = True
         self.guard.connect_now(lambda: self._open(connector))
+        self._advise(connector)
         return connector
 
     def _closed(self, connector: Connector) -> None:
@@ -170,6 +176,18 @@ class Source:
 
     async def _open_async(self) -> None:
         await self.guard.connect(lambda: _awaited(self._opening(self.connector)))
+        await asyncio.to_thread(self._advise, self.connector)
+
+    def _advise(self, connector: Connector) -> None:
+        """Warn, once, of what makes lookups slow; where the source cannot tell, lookups go on without."""
+        if self._advised or self.plan.config.cache == "ALL":
+            return
+        self._advised = True
+        advice: Sequence[str] = ()
+        with contextlib.suppress(Exception):
+            advice = connector.advice(self.reader.request)
+        for sentence in advice:
+            warnings.warn(f"Table {self.plan.table!r}: {self._hidden(sentence)}", LookupAdvice, stacklevel=1)
 
     def _opening(self, connector: Connector) -> Callable[[], Any]:
         """Return what connects, when what the options refer to has been read."""
