@@ -22,6 +22,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed.json"
 EXTRAS = {"demo": ["demo"], "test": ["test"], "check": ["check"], "bench": ["bench"]}
+BESIDE = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+"""Without further choice, tests run in two processes, each with a Spark of its own."""
 HAS_JAVA = """
 from lookupcache.errors import JavaMissing
 from lookupcache.java import local_spark_environment
@@ -50,7 +52,7 @@ def lines(command, rest):
     if command == "demo":
         return [[PYTHON, "-m", "lookupcache", "demo", *rest]]
     if command == "test":
-        return [[PYTHON, "-m", "pytest", *rest]]
+        return [[PYTHON, "-m", "pytest", *(BESIDE if all(word.startswith("--") for word in rest) else []), *rest]]
     if command == "bench":
         return [[PYTHON, "-m", f"bench.{name}", *options] for name, *options in [rest or ["join"]]]
     tools = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
