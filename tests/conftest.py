@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+import trustme
+from servers import MariaServer, PostgresServer
 from service import Service
 
 from lookupcache.java import local_spark_environment
@@ -46,6 +48,36 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """Return a PostgreSQL server; a test that kills it starts it again."""
+    server = PostgresServer()
+    try:
+        yield server.start()
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def maria_server() -> Iterator[MariaServer]:
+    """Return a MariaDB server; a test that kills it starts it again."""
+    server = MariaServer()
+    try:
+        yield server.start()
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an authority's certificate, and of those of a server, of another host and of a client."""
+    folder, made = tmp_path_factory.mktemp("tls"), trustme.CA()
+    made.cert_pem.write_to_path(folder / "ca.pem")
+    for name, whose in {"server": "127.0.0.1", "elsewhere": "elsewhere.test", "client": "client"}.items():
+        made.issue_cert(whose).private_key_and_cert_chain_pem.write_to_path(folder / f"{name}.pem")
+    return folder
 
 
 @pytest.fixture(scope="session")

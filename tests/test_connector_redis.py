@@ -20,7 +20,6 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 from lookupcache_redis import RedisConnector, _once
@@ -724,17 +723,6 @@ def test_which_errors_pass(server):
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    """Return the folder of an authority's certificate, one for the server and one for a client."""
-    folder, made = tmp_path_factory.mktemp("tls"), trustme.CA()
-    made.cert_pem.write_to_path(folder / "ca.pem")
-    made.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
-    made.issue_cert("elsewhere.test").private_key_and_cert_chain_pem.write_to_path(folder / "elsewhere.pem")
-    made.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(folder / "client.pem")
-    return folder
 
 
 @pytest.fixture

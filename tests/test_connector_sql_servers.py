@@ -9,7 +9,6 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-import trustme
 from databases import DuckTables, MariaTables, PostgresTables, sent_to
 from lookupcache_sql import SqlConnector
 from lookupcache_sql_database import Unreachable
@@ -27,21 +26,13 @@ SERVERS = ("postgres", "maria")
 
 
 @pytest.fixture(scope="module")
-def postgres():
-    server = PostgresServer()
-    try:
-        yield PostgresTables(server.start())
-    finally:
-        server.remove()
+def postgres(postgres_server):
+    return PostgresTables(postgres_server)
 
 
 @pytest.fixture(scope="module")
-def maria():
-    server = MariaServer()
-    try:
-        yield MariaTables(server.start())
-    finally:
-        server.remove()
+def maria(maria_server):
+    return MariaTables(maria_server)
 
 
 @pytest.fixture(scope="module")
@@ -461,16 +452,6 @@ ENCRYPTED = {
              "WHERE variable_name = 'Ssl_cipher'",
 }  # fmt: skip
 KINDS = {"postgres": PostgresServer, "maria": MariaServer}
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    """Return the folder of an authority's certificate, and of those of a server and of another host."""
-    folder, made = tmp_path_factory.mktemp("tls"), trustme.CA()
-    made.cert_pem.write_to_path(folder / "ca.pem")
-    made.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
-    made.issue_cert("elsewhere.test").private_key_and_cert_chain_pem.write_to_path(folder / "elsewhere.pem")
-    return folder
 
 
 @pytest.fixture(scope="module", params=SERVERS)

@@ -6,28 +6,9 @@ import dataclasses
 
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables
-from servers import MariaServer, PostgresServer
 
 from lookupcache import LookupTable
 from lookupcache.testing import ConnectorSuite
-
-
-@pytest.fixture(scope="module")
-def postgres():
-    server = PostgresServer()
-    try:
-        yield server.start()
-    finally:
-        server.remove()
-
-
-@pytest.fixture(scope="module")
-def maria():
-    server = MariaServer()
-    try:
-        yield server.start()
-    finally:
-        server.remove()
 
 
 class TestPostgres(ConnectorSuite):
@@ -37,12 +18,12 @@ class TestPostgres(ConnectorSuite):
     can_scan = True
 
     @pytest.fixture
-    def load(self, postgres):
-        return PostgresTables(postgres).of
+    def load(self, postgres_server):
+        return PostgresTables(postgres_server).of
 
     @pytest.fixture
-    def restart(self, postgres):
-        return postgres.kill, postgres.start
+    def restart(self, postgres_server):
+        return postgres_server.kill, postgres_server.start
 
 
 class TestMaria(ConnectorSuite):
@@ -52,12 +33,12 @@ class TestMaria(ConnectorSuite):
     can_scan = True
 
     @pytest.fixture
-    def load(self, maria):
-        return MariaTables(maria).of
+    def load(self, maria_server):
+        return MariaTables(maria_server).of
 
     @pytest.fixture
-    def restart(self, maria):
-        return maria.kill, maria.start
+    def restart(self, maria_server):
+        return maria_server.kill, maria_server.start
 
 
 class TestDuckDb(ConnectorSuite):
@@ -85,7 +66,9 @@ def tables(request, tmp_path):
     """Return the tables of the database that the test names."""
     if request.param is DuckFiles:
         return DuckFiles(tmp_path / "t.duckdb")
-    return request.param(request.getfixturevalue("postgres" if request.param is PostgresTables else "maria"))
+    return request.param(
+        request.getfixturevalue("postgres_server" if request.param is PostgresTables else "maria_server")
+    )
 
 
 @pytest.mark.spark
