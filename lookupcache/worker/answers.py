@@ -91,6 +91,12 @@ class Reader:
         """Return the checked rows of these keys: a source may answer with others."""
         return table.filter(pa.array(match(keys.columns, self.keys_of(table).columns) >= 0))
 
+    def only_of(self, keys: KeyBatch, call_of: Numbers, table: pa.Table, call: Numbers) -> pa.Table:
+        """Return the checked rows of which the call they came from, ``call``, had asked for their key."""
+        number = match(keys.columns, self.keys_of(table).columns)
+        own = (number >= 0) & (call_of[number] == call)
+        return table if own.all() else table.filter(pa.array(own))
+
     def without_rows(self, keys: KeyBatch, table: pa.Table) -> KeyBatch | None:
         """Return the keys for which checked rows, before calc, hold none; None where there are no such keys."""
         found = match(keys.columns, self.keys_of(table).columns)

@@ -176,7 +176,8 @@ class Source:
 
     async def _open_async(self) -> None:
         await self.guard.connect(lambda: _awaited(self._opening(self.connector)))
-        await asyncio.to_thread(self._advise, self.connector)
+        if offers(self.connector, "advice"):
+            await asyncio.to_thread(self._advise, self.connector)
 
     def _advise(self, connector: Connector) -> None:
         """Warn, once, of what makes lookups slow; where the source cannot tell, lookups go on without."""
@@ -283,13 +284,14 @@ class _ByBatch:
     def read(
         self, calls: Calls, answers: Sequence[Any], errors: dict[int, SourceTrouble]
     ) -> tuple[list[pa.Table], Fetched]:
-        tables, parts = [], []
-        for number, (keys, answer) in enumerate(zip(calls.arguments, answers, strict=True)):
-            table = self._reader.schema.empty_table() if number in errors else pa.concat_tables(answer)
-            tables.append(table)
-            parts.append(self._reader.by_key(keys, table))
-        rows = pa.concat_tables([part.rows for part in parts])
-        return tables, Fetched(rows, np.concatenate([part.counts for part in parts]), errors, calls.call_of)
+        none = self._reader.schema.empty_table()
+        tables = [none if number in errors else pa.concat_tables(answer) for number, answer in enumerate(answers)]
+        table = pa.concat_tables(tables)
+        if len(tables) > 1:
+            call = np.repeat(np.arange(len(tables)), [one.num_rows for one in tables])
+            table = self._reader.only_of(calls.keys, calls.call_of, table, call)
+        found = self._reader.by_key(calls.keys, table)
+        return tables, Fetched(found.rows, found.counts, errors, calls.call_of)
 
     def _batch(self, keys: KeyBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(list(keys.columns), names=list(self._reader.plan.key_columns))
