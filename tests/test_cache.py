@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +72,17 @@ MAKES = {
 }
 
 
+EVICTIONS = ["lru", "s3-fifo", "sieve"]
+
+
 @pytest.fixture(params=MAKES)
-def make(request):
+def make_lru(request):
     return MAKES[request.param]
+
+
+@pytest.fixture(params=EVICTIONS)
+def make(request, make_lru):
+    return lambda limits: make_lru(replace(limits, eviction=request.param))
 
 
 def test_finds_what_was_put(make):
@@ -92,8 +101,8 @@ def test_counts_rows_not_keys_and_a_known_miss_as_one(make):
     assert (cache.rows, len(cache), cache.evictions, cache.get(1, 0)) == (2, 2, 1, None)
 
 
-def test_evicts_the_least_recently_used(make):
-    cache = make(Limits(rows=2))
+def test_evicts_the_least_recently_used(make_lru):
+    cache = make_lru(Limits(rows=2))
     cache.put(1, [10], 0)
     cache.put(2, [20], 0)
     cache.get(1, 0)
@@ -135,8 +144,8 @@ def test_expired_entries_go_though_nobody_asks_for_them(make):
     assert (len(cache), cache.rows) == (1, 1)
 
 
-def test_a_sweep_leaves_the_order_of_use_alone(make):
-    cache = make(Limits(rows=2, access_seconds=4))
+def test_a_sweep_leaves_the_order_of_use_alone(make_lru):
+    cache = make_lru(Limits(rows=2, access_seconds=4))
     for key in (1, 2, 1):
         cache.get(key, 0) or cache.put(key, [key], 0)
     cache.put(3, [3], 4)
@@ -173,6 +182,33 @@ def test_clear_forgets_all(make):
     assert (cache.get(1, 0), len(cache), cache.rows) == (None, 0, 0)
 
 
+def test_sieve_spares_what_was_hit_and_takes_the_oldest_of_the_others(make_lru):
+    cache = make_lru(Limits(rows=3, eviction="sieve"))
+    for key in (1, 2, 3):
+        cache.put(key, [key], 0)
+    cache.get(1, 0)
+    cache.put(4, [4], 0)
+    assert [cache.get(key, 0) for key in (1, 2, 3)] == [[1], None, [3]]
+
+
+def test_s3_fifo_lets_a_scan_pass_and_keeps_what_comes_again(make_lru):
+    cache = make_lru(Limits(rows=10, eviction="s3-fifo"))
+    for key in range(10):
+        cache.put(key, [key], 0)
+        cache.get(key, 0)
+        cache.get(key, 0)
+    for key in range(100, 200):
+        cache.put(key, [key], 0)
+    assert sum(cache.get(key, 0) is not None for key in range(10)) >= 8
+
+
+def test_s3_fifo_knows_a_key_that_comes_back(make_lru):
+    cache = make_lru(Limits(rows=10, eviction="s3-fifo"))
+    for key in (*range(14), 0, *range(20, 60)):
+        cache.get(key, 0) or cache.put(key, [key], 0)
+    assert cache.get(0, 0) == [0]
+
+
 STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 4)), max_size=60)
 
 
@@ -180,12 +216,13 @@ STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0,
 @given(
     steps=STEPS, rows=st.integers(1, 12), write=st.sampled_from([float("inf"), 6.0]), idle=st.sampled_from([4.0, 1e9])
 )
+@pytest.mark.parametrize("eviction", EVICTIONS)
 @pytest.mark.parametrize("name", ["columns of int", "columns of string"])
-def test_columns_do_as_rows_do(name, steps, rows, write, idle):
-    limits = Limits(rows=rows, write_seconds=write, miss_seconds=write, access_seconds=idle)
+def test_columns_do_as_rows_do(name, eviction, steps, rows, write, idle):
+    limits = Limits(rows=rows, write_seconds=write, miss_seconds=write, access_seconds=idle, eviction=eviction)
     one, other, now = RowCache(limits), MAKES[name](limits), 0
     for key, size, pause in steps:
-        now += pause
+        now, size = now + pause, size if eviction == "lru" else min(size, 1)
         found = one.get(key, now)
         assert other.get(key, now) == found
         if found is None:
@@ -213,8 +250,9 @@ def test_of_a_batch_the_later_rows_are_the_more_recent():
     assert (find(cache, int_keys([1, 2, 3])) >= 0).tolist() == [False, True, False]
 
 
-def test_a_batch_finds_all_that_it_put_until_it_settles():
-    cache = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=1))
+@pytest.mark.parametrize("eviction", EVICTIONS)
+def test_a_batch_finds_all_that_it_put_until_it_settles(eviction):
+    cache = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=1, eviction=eviction))
     keys = int_keys([1, 2, 3])
     entries = cache.put(keys, pa.table({"v": [1, 2, 3]}), np.ones(3, np.int64), 0)
     assert cache.gather(cache.starts(entries))[0].to_pylist() == [1, 2, 3]
@@ -233,15 +271,41 @@ def test_keys_with_equal_hashes_are_told_apart(monkeypatch):
     assert (find(cache, KeyBatch.of([pa.array(["c"])], [pa.string()])) >= 0).tolist() == [False]
 
 
-def test_a_cached_row_costs_little_more_than_its_payload():
+@settings(max_examples=60, deadline=None)
+@given(
+    batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=30), min_size=1, max_size=12),
+    rows=st.integers(1, 30),
+    held=st.integers(0, 3),
+)
+@pytest.mark.parametrize("eviction", EVICTIONS)
+def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batches, rows, held):
+    cache, leases = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=rows, write_seconds=5, eviction=eviction)), []
+    for now, batch in enumerate(batches):
+        lease = cache.find(int_keys(batch), now)
+        new = np.unique(np.array(batch)[lease.entries < 0])
+        cache.put(int_keys(new), pa.table({"v": pa.array(new, pa.int64())}), np.ones(len(new), np.int64), now)
+        cache.release(lease)
+        leases.append((cache.find(int_keys(batch), now), batch))
+        cache.touch(leases[-1][0])
+        if len(leases) > held:
+            cache.release(leases.pop(0)[0])
+        cache.settle(now)
+        assert cache.rows <= rows
+        assert len(cache) == cache.rows
+        for open_lease, keys in leases:
+            assert cache.gather(cache.starts(open_lease.entries))[0].to_pylist() == keys
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+def test_a_cached_row_costs_little_more_than_its_payload(eviction):
     count = 100_000
     rows = pa.table({"v": pa.array(range(count)), "s": pa.array([f"name {n % 977}" for n in range(count)])})
-    cache = ColumnCache(rows.schema, [pa.int64()], Limits(rows=count))
+    cache = ColumnCache(rows.schema, [pa.int64()], Limits(rows=count, eviction=eviction))
     for start in range(0, 3 * count, 7_000):
         keys = np.arange(start, start + 7_000)
         put(cache, int_keys(keys), rows.take(pa.array(keys % count)), np.ones(7_000, np.int64), 0)
         if cache.rows == count:
-            assert cache.nbytes <= 1.5 * rows.nbytes + 100 * count
+            assert cache.nbytes <= 1.5 * rows.nbytes + (100 if eviction == "lru" else 150) * count
     assert len(cache) == count
 
 

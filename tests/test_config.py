@@ -27,6 +27,7 @@ OPTIONS = {
     "lookup.cache": ({}, [("none", "NONE"), ("LRU", "LRU"), ("all", "ALL")], ["", "LFU", None]),
     "lookup.cache.max-rows": (LRU, [("500", 500), (1, 1)], ["0", "-1", "1e3", "many", 1.5]),
     "lookup.cache.max-bytes": (LRU, [("64 mb", 2**26), ("1kb", 1024), (5, 5), ("0.5 gb", 2**29)], ["0", "1 tb", "mb"]),
+    "lookup.cache.eviction": (LRU, [("S3_FIFO", "s3-fifo"), ("sieve", "sieve")], ["lfu", ""]),
     "lookup.cache.expire-after-write": (LRU, [("10 min", 600.0), (2, 2.0)], ["10 parsecs", "-1 s", "", -1]),
     "lookup.cache.expire-after-access": (LRU, [("1h", 3600.0)], ["soon"]),
     "lookup.cache.missing-key": (LRU, [("FALSE", False), (True, True)], ["yes", "1"]),
@@ -100,6 +101,7 @@ def test_an_option_takes_its_values_and_refuses_others(key):
             ["lookup.cache.missing-key.expire-after-write", "'lookup.cache.missing-key' = 'false'"],
         ),
         ({**ALL, "lookup.cache.jitter": "0.1"}, ["lookup.cache.jitter", "'lookup.cache' = 'ALL'"]),
+        ({"lookup.cache.eviction": "sieve"}, ["lookup.cache.eviction", "'lookup.cache' = 'NONE'"]),
         ({"lookup.cache.refresh-after-write": "1 s"}, ["lookup.cache.refresh-after-write", "'lookup.cache' = 'NONE'"]),
         (
             {**TEN_MINUTES, "lookup.cache.refresh-after-write": "10 min"},

@@ -38,7 +38,12 @@ STOREYS = """
     planner.passes
     planner
     cache.limits cache.keys cache.row_store
-    cache.hash_index cache.row_cache
+    cache.hash_index
+    cache.line cache.ghost
+    cache.policy
+    cache.policy_queues
+    cache.policies
+    cache.row_cache
     cache.column_cache
     cache
     calls.flight

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, is_exact
 from lookupcache.cache.limits import Limits
+from lookupcache.cache.policies import policy_of
 from lookupcache.cache.row_store import RowStore
 
 Numbers = npt.NDArray[np.int64]
@@ -77,7 +78,7 @@ class ColumnCache:
         self.unique = True
         self._leases: list[Lease] = []
         self._pending = 0
-        self._clock = 0
+        self._policy = policy_of(self.limits.eviction)
         self._next_sweep = -math.inf
         self._weight = 0
         self._furthest = 0
@@ -88,12 +89,9 @@ class ColumnCache:
         self._count = np.zeros(1, dtype=np.int32)
         self._key_row = np.full(1, -1, dtype=np.int32)
         self._flight = np.zeros(1, dtype=np.int32)
-        self._used = np.zeros(1, dtype=np.int64)
         self._written = np.full(1, math.nan)
         self._deadline = np.full(1, math.inf)
         self._idle_deadline = np.full(1, math.inf)
-        self._oldest = _NO_ENTRIES
-        self._oldest_used = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -107,8 +105,12 @@ class ColumnCache:
     def nbytes(self) -> int:
         """Bytes held: rows, keys, index, and what is kept per entry."""
         stores = self._rows.nbytes + (self._keys.nbytes if self._keys else 0) + self._index.nbytes
-        queues = self._free.nbytes + self._oldest.nbytes + self._oldest_used.nbytes
-        return stores + queues + sum(array.nbytes for array in self._entry_arrays().values())
+        return (
+            stores
+            + self._free.nbytes
+            + self._policy.nbytes
+            + sum(array.nbytes for array in self._entry_arrays().values())
+        )
 
     def find(self, keys: KeyBatch, now: float) -> Lease:
         """Lease the entry of each key, -1 where it is not here, too old or null."""
@@ -119,16 +121,8 @@ class ColumnCache:
         return lease
 
     def touch(self, lease: Lease) -> int:
-        """Make a batch's entries recent in the order of its rows; return how many different ones there are.
-
-        Of a row's writes to one place numpy lets the last win, so each entry bears the number of one row.
-        """
-        entries = lease.entries
-        numbers = np.arange(self._clock, self._clock + len(entries))
-        self._clock += len(entries)
-        self._used[entries] = numbers
-        last = np.count_nonzero(self._used.take(entries, mode="wrap") == numbers)
-        return int(last) - bool(len(entries) and entries.min() < 0)
+        """Note that a batch uses its entries, in the order of its rows; return how many different ones there are."""
+        return self._policy.touch(lease.entries)
 
     def reserve(self, keys: KeyBatch, flight: int, now: float) -> Entries:
         """Make entries for distinct keys that are not here and are now being asked for.
@@ -144,9 +138,10 @@ class ColumnCache:
             self._deadline[entries] = self._written[entries] = -math.inf
         if self.limits.access_seconds < math.inf:
             self._idle_deadline[entries] = now + self.limits.access_seconds
-        self._index.insert(self._free_words(keys.hashes), entries)
+        words = self._free_words(keys.hashes)
+        self._index.insert(words, entries)
         self._weight += len(entries)
-        self._used[entries] = self._clock
+        self._policy.admit(entries, words)
         self._depart(entries, flight)
         return entries
 
@@ -240,12 +235,20 @@ class ColumnCache:
         """Return the number of the first row of each entry, -1 where it has none."""
         return self._start.take(entries, mode="wrap").astype(np.int64)
 
+    def weights(self, entries: Entries) -> Numbers:
+        """Return what each entry weighs: its rows, or one for a known miss."""
+        return np.maximum(self._count[entries], 1).astype(np.int64)
+
+    def words(self, entries: Entries) -> Hashes:
+        """Return the word under which each entry is found."""
+        return self._index.words[entries]
+
     def gather(self, rows: Numbers) -> list[pa.Array]:
         """Return the columns of rows by their numbers; -1 gives nulls."""
         return self._rows.gather(rows)
 
     def settle(self, now: float) -> None:
-        """End a batch: drop what may not be kept and nobody holds, then the least recently used."""
+        """End a batch: drop what may not be kept and nobody holds, then those that `Limits.eviction` chooses."""
         if not self.limits.remembers and not self._leases:
             return self.clear()
         if self._leaving.size:
@@ -336,7 +339,7 @@ class ColumnCache:
 
     def _entry_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what is held per entry, by attribute."""
-        names = ["_start", "_count", "_used", "_flight"]
+        names = ["_start", "_count", "_flight"]
         names += ["_key_row"] if self._keys is not None else []
         names += ["_deadline", "_written"] if self._timed else []
         names += ["_idle_deadline"] if self.limits.access_seconds < math.inf else []
@@ -353,6 +356,7 @@ class ColumnCache:
             grown = max(needed, len(self._start) * 5 // 4, 64)
             for name, array in self._entry_arrays().items():
                 setattr(self, name, np.concatenate([array[:-1], np.full(grown - len(array) + 1, array[-1])]))
+            self._policy.grow(grown)
         numbers = np.arange(self._size, self._size + fresh, dtype=np.int32)
         entries = np.concatenate([self._free[:count], numbers])
         self._free = self._free[count:].copy()
@@ -401,7 +405,7 @@ class ColumnCache:
         self._pending -= len(entries)
 
     def _weigh(self, entries: Entries) -> int:
-        return int(np.maximum(self._count[entries], 1).sum())
+        return int(self.weights(entries).sum())
 
     # ── forgetting ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -416,9 +420,12 @@ class ColumnCache:
 
     def _unlist(self, entries: Entries) -> None:
         """Let entries be found no more, nor count; those who hold them still have them."""
+        self._policy.forget(entries)
+        self._unfind(entries)
+
+    def _unfind(self, entries: Entries) -> None:
         self._index.remove(entries)
         self._weight -= self._weigh(entries)
-        self._used[entries] = -1
 
     def _free_up(self, entries: Entries) -> None:
         """Let the numbers of unlisted entries be used again, as soon as nobody holds them."""
@@ -459,45 +466,11 @@ class ColumnCache:
             self._forget(old)
 
     def _evict(self, weight: float) -> None:
-        """Forget the least recently used entries that weigh at least ``weight`` together."""
-        while weight > 0 and len(self._index):
-            entries = self._next_oldest(weight)
-            weights = np.maximum(self._count[entries], 1)
-            enough = int(np.searchsorted(np.cumsum(weights), weight)) + 1
-            entries, rest = entries[:enough], entries[enough:]
-            self._put_back(rest)
-            weight -= float(weights[:enough].sum())
-            self.evictions += len(entries)
-            self._drop(entries)
-
-    def _next_oldest(self, weight: float) -> Entries:
-        """Return some of the least recently used entries, oldest first.
-
-        They come from a queue in order of use. An entry used since it was queued has another time of use
-        and is passed over; whatever is not in the queue is more recent than all that is.
-        """
-        while True:
-            if not self._oldest.size:
-                self._queue_oldest(weight)
-            size = int(min(len(self._oldest), max(2 * weight, 16)))
-            entries, used = self._oldest[:size], self._oldest_used[:size]
-            self._oldest, self._oldest_used = self._oldest[size:], self._oldest_used[size:]
-            still = self._used[entries] == used
-            if still.any():
-                return entries[still]
-
-    def _queue_oldest(self, weight: float) -> None:
-        live = self._live()
-        size = int(min(len(live), max(4 * weight, len(live) // 8, 64)))
-        if size < len(live):
-            live = live[np.argpartition(self._used[live], size - 1)[:size]]
-        order = np.argsort(self._used[live])
-        self._oldest = live[order]
-        self._oldest_used = self._used[self._oldest]
-
-    def _put_back(self, entries: Entries) -> None:
-        self._oldest = np.concatenate([entries, self._oldest])
-        self._oldest_used = np.concatenate([self._used[entries], self._oldest_used])
+        """Forget entries that weigh at least ``weight`` together."""
+        entries = self._policy.victims(weight, self._weight, self)
+        self.evictions += len(entries)
+        self._unfind(entries)
+        self._free_up(entries)
 
     def _evict_bytes(self) -> None:
         """Forget a tenth more than what is too much, then give the memory back."""
@@ -514,7 +487,7 @@ class ColumnCache:
     def _compact(self) -> None:
         """Number entries and rows anew, so that the stores and arrays hold nothing dead."""
         listed = self._live()
-        listed = listed[np.argsort(self._used[listed])]
+        listed = listed[np.argsort(self._policy.used[listed])]
         words = self._index.words[listed]
         live = np.concatenate([listed, self._leaving])
         counts = self._count[live].astype(np.int64)
@@ -540,8 +513,8 @@ class ColumnCache:
         places = np.append(live, -1)
         for name, array in self._entry_arrays().items():
             setattr(self, name, array[places])
+        self._policy.renumber(live)
         self._size, self._free = len(live), _NO_ENTRIES
-        self._oldest, self._oldest_used = self._oldest[:0].copy(), self._oldest_used[:0].copy()
 
 
 def _next_words(words: Hashes) -> Hashes:

@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from lookupcache.config import LookupConfig
+from lookupcache.config import Eviction, LookupConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,7 @@ class Limits:
     served and fetched anew; until ``stale_seconds`` it may be served where fetching it anew failed (0: never);
     both count from when it was written, which ``ages`` says is remembered for its own sake too. ``remembers``
     is False where nothing may outlive its batch; ``misses`` says whether keys without rows are remembered.
+    ``eviction`` says which entries go first where there are too many.
     """
 
     rows: float = math.inf
@@ -30,6 +31,7 @@ class Limits:
     ages: bool = False
     remembers: bool = True
     misses: bool = True
+    eviction: Eviction = "lru"
 
     @classmethod
     def of(cls, config: LookupConfig) -> Limits:
@@ -52,6 +54,7 @@ class Limits:
             ages=config.age_column is not None,
             remembers=config.cache != "NONE",
             misses=config.missing_key,
+            eviction=config.eviction,
         )
 
     @property

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import cachetools
+import numpy as np
+import numpy.typing as npt
 
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.keys import Hashes
 from lookupcache.cache.limits import Limits
+from lookupcache.cache.policies import policy_of
+from lookupcache.cache.policy import Policy
 
 
 @dataclass(slots=True)
@@ -28,7 +34,7 @@ class Entry:
 
 
 class RowCache:
-    """Python rows by hashable key; the least recently used goes first.
+    """Python rows by hashable key; the least recently used goes first, or whom `Limits.eviction` chooses.
 
     It never loads: what is too old is None to `get`, and who loads may find it with `stale` for as long as
     the limits allow. ``now`` is in seconds.
@@ -46,7 +52,7 @@ class RowCache:
         self.expirations = 0
         self.rows = 0
         self.nbytes = 0
-        self._entries: cachetools.LRUCache[Hashable, Entry] = cachetools.LRUCache(math.inf)
+        self._entries: cachetools.Cache[Hashable, Entry] = _storage(limits)
         self._next_sweep = -math.inf
 
     def __len__(self) -> int:
@@ -133,11 +139,81 @@ class RowCache:
             return
         limits = self.limits
         self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
-        # LRUCache's own access would make every entry recent.
+        # The storage's own access would make every entry recent.
         entries = [(key, cachetools.Cache.__getitem__(self._entries, key)) for key in self._entries]
         for key, entry in entries:
             if now > min(entry.deadline, entry.idle_deadline):
                 self._expire(key, entry, now)
+
+
+class PolicyStorage(cachetools.Cache[Hashable, Entry]):
+    """A cachetools cache whose `popitem` takes whom a policy chooses."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(math.inf)
+        self._policy = policy
+        self._number: dict[Hashable, int] = {}
+        self._key: list[Hashable] = []
+        self._free: list[int] = []
+
+    def __getitem__(self, key: Hashable) -> Entry:
+        entry: Entry = super().__getitem__(key)
+        self._policy.touch(self._one(self._number[key]))
+        return entry
+
+    def __setitem__(self, key: Hashable, entry: Entry) -> None:
+        self._delist(key)
+        super().__setitem__(key, entry)
+        number = self._free.pop() if self._free else self._new_number()
+        self._number[key], self._key[number] = number, key
+        one = self._one(number)
+        self._policy.admit(one, self.words(one))
+        self._policy.touch(one)
+
+    def __delitem__(self, key: Hashable) -> None:
+        super().__delitem__(key)
+        self._delist(key)
+
+    def popitem(self) -> tuple[Hashable, Entry]:
+        """Remove and return the entry that the policy chooses, with its key."""
+        number = int(self._policy.victims(1, len(self), self)[0])
+        key = self._key[number]
+        entry: Entry = super().__getitem__(key)
+        super().__delitem__(key)
+        self._set_free(key)
+        return key, entry
+
+    def weights(self, entries: Entries) -> npt.NDArray[np.int64]:
+        """Return ones: entries leave one at a time."""
+        return np.ones(len(entries), dtype=np.int64)
+
+    def words(self, entries: Entries) -> Hashes:
+        """Return the hashes of the entries' keys."""
+        return np.array([hash(self._key[number]) for number in entries.tolist()], np.int64).view(np.uint64)
+
+    def _delist(self, key: Hashable) -> None:
+        if key in self._number:
+            self._policy.forget(self._one(self._number[key]))
+            self._set_free(key)
+
+    def _set_free(self, key: Hashable) -> None:
+        number = self._number.pop(key)
+        self._key[number] = None
+        self._free.append(number)
+
+    def _new_number(self) -> int:
+        self._key.append(None)
+        self._policy.grow(len(self._key) * 5 // 4 + 64 if len(self._key) >= len(self._policy.used) else len(self._key))
+        return len(self._key) - 1
+
+    def _one(self, number: int) -> Entries:
+        return np.array([number], dtype=np.int32)
+
+
+def _storage(limits: Limits) -> cachetools.Cache[Hashable, Entry]:
+    if limits.eviction == "lru":
+        return cachetools.LRUCache(math.inf)
+    return PolicyStorage(policy_of(limits.eviction))
 
 
 def _size(value: Any) -> int:

@@ -3,6 +3,6 @@
 values (of a text) · flink (other spellings) · contradictions ◄─ lookup_config (all options, one field each)
 """
 
-from lookupcache.config.lookup_config import LookupConfig, option_table, split_options
+from lookupcache.config.lookup_config import Eviction, LookupConfig, option_table, split_options
 
-__all__ = ["LookupConfig", "option_table", "split_options"]
+__all__ = ["Eviction", "LookupConfig", "option_table", "split_options"]

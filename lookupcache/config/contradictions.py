@@ -25,6 +25,7 @@ def _idle_limits(config: LookupConfig) -> None:
         "lookup.cache.expire-after-access": config.expire_after_access,
         "lookup.cache.missing-key.expire-after-write": config.missing_key_expire_after_write,
         "lookup.cache.jitter": config.jitter or None,
+        "lookup.cache.eviction": None if config.eviction == "lru" else config.eviction,
         "lookup.cache.refresh-after-write": config.refresh_after_write,
     }
     if config.cache in ("NONE", "ALL"):

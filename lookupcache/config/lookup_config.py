@@ -31,6 +31,7 @@ from lookupcache.errors import OptionError, nearest
 from lookupcache.redaction import hide_userinfo
 
 Strategy = Literal["NONE", "LRU", "TTL", "ALL"]
+Eviction = Literal["lru", "s3-fifo", "sieve"]
 Backoff = Literal["exponential", "fixed-delay"]
 MetricsChannel = Literal["auto", "accumulator", "observe", "off"]
 ReloadMode = Literal["fixed-delay", "fixed-rate"]
@@ -69,6 +70,11 @@ class LookupConfig:
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes, "most bytes held per worker, keys and index counted", "none"
     )
+    eviction: Eviction = _option(
+        "lookup.cache.eviction", "lru", one_of(Eviction, dashed),
+        "who goes where there are too many: `lru`, the least recently used; `s3-fifo` and `sieve`, who was not used "
+        "again since it came; `lookupcache hitrate` tells which is best for your keys", "`lru`",
+    )  # fmt: skip
     expire_after_write: float | None = _option(
         "lookup.cache.expire-after-write", None, parse_duration, "an entry's age limit; `TTL` needs this or the next",
         "none",

@@ -1,0 +1,19 @@
+"""The policy that an option names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lookupcache.cache.policy import Policy
+from lookupcache.cache.policy_queues import S3Fifo, Sieve
+
+_POLICIES: dict[str, Callable[[], Policy]] = {"lru": Policy, "s3-fifo": S3Fifo, "sieve": Sieve}
+
+
+def policy_of(eviction: str) -> Policy:
+    """Return a new policy by its name in ``lookup.cache.eviction``.
+
+    >>> type(policy_of("sieve")).__name__
+    'Sieve'
+    """
+    return _POLICIES[eviction]()
