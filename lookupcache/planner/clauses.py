@@ -84,13 +84,26 @@ def conjuncts(sql: str) -> list[str]:
     >>> conjuncts("(a = 1 AND (b BETWEEN 1 AND 2)) AND (c OR d AND e)")
     ['a = 1', 'b BETWEEN 1 AND 2', 'c OR d AND e']
     """
-    sql = unwrapped(sql)
+    return [sql[start:end] for start, end in conjunct_spans(sql)]
+
+
+def conjunct_spans(sql: str) -> list[tuple[int, int]]:
+    """Return where those parts begin and end.
+
+    >>> conjunct_spans("(a = 1) AND b")
+    [(1, 6), (12, 13)]
+    """
+    return _conjunct_spans(sql, 0, len(sql))
+
+
+def _conjunct_spans(sql: str, start: int, end: int) -> list[tuple[int, int]]:
+    start, end = _unwrapped(sql, start, end)
     cuts, between = [], 0
-    for token in tokens(sql):
+    for token in tokens(sql[start:end]):
         if token.depth or token.kind != "word":
             continue
         if token.text == "OR":
-            return [sql]
+            return [(start, end)]
         if token.text == "BETWEEN":
             between += 1
         elif token.text == "AND" and between:
@@ -98,9 +111,9 @@ def conjuncts(sql: str) -> list[str]:
         elif token.text == "AND":
             cuts.append(token)
     if not cuts:
-        return [sql]
-    starts, ends = [0, *(cut.end for cut in cuts)], [*(cut.start for cut in cuts), len(sql)]
-    return [part for start, end in zip(starts, ends, strict=True) for part in conjuncts(sql[start:end])]
+        return [(start, end)]
+    starts, ends = [start, *(start + cut.end for cut in cuts)], [*(start + cut.start for cut in cuts), end]
+    return [part for one, other in zip(starts, ends, strict=True) for part in _conjunct_spans(sql, one, other)]
 
 
 def unwrapped(sql: str) -> str:
@@ -109,12 +122,20 @@ def unwrapped(sql: str) -> str:
     >>> unwrapped("((a) + (b))"), unwrapped("(a) + (b)")
     ('(a) + (b)', '(a) + (b)')
     """
-    sql = sql.strip()
-    found = list(tokens(sql))
+    start, end = _unwrapped(sql, 0, len(sql))
+    return sql[start:end]
+
+
+def _unwrapped(sql: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and sql[start].isspace():
+        start += 1
+    while start < end and sql[end - 1].isspace():
+        end -= 1
+    found = list(tokens(sql[start:end]))
     whole = len(found) > 2 and found[0].text == "(" and found[-1].text == ")"
     if not whole or any(t.depth == 0 or (t.depth == 1 and t.text == ",") for t in found[1:-1]):
-        return sql
-    return unwrapped(sql[found[0].end : found[-1].start])
+        return start, end
+    return _unwrapped(sql, start + found[0].end, start + found[-1].start)
 
 
 def equality(sql: str) -> tuple[str, str] | None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.config import LookupConfig
-from lookupcache.errors import PlanError, SchemaError, nearest
+from lookupcache.errors import PlanError, SchemaError, about, nearest
 from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Place
 from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.clauses import conjuncts, equality, split_where, without_comments
@@ -170,7 +170,8 @@ def _read(draft: Draft, on: str | Sequence[str], where: str | None) -> None:
         draft.entries = _using(draft, on)
         wheres = [without_comments(where)] if where else []
     for entry in draft.entries:
-        _refuse_chance(entry.fragment)
+        with about(entry.fragment.text):
+            _refuse_chance(entry.fragment)
     for text in wheres:
         _read_where(draft, text)
 
@@ -182,6 +183,11 @@ def _conjuncts(draft: Draft, text: str, what: str) -> list[Entry]:
 
 
 def _entry(draft: Draft, text: str) -> Entry:
+    with about(text):
+        return _read_entry(draft, text)
+
+
+def _read_entry(draft: Draft, text: str) -> Entry:
     fragment = draft.scope.read(text)
     sides = equality(text)
     if sides is None or "right" not in fragment.sides:
@@ -259,7 +265,8 @@ def _field_keys(draft: Draft) -> None:
     types = _left_types(draft, [entry.equality.other for entry in found.values() if entry.equality])
     for (column, entry), type_ in zip(found.items(), types, strict=True):
         assert entry.equality is not None
-        draft.keys.append(FieldKey(column=column, sql=_key(draft, entry.equality, type_)))
+        with about(entry.fragment.text):
+            draft.keys.append(FieldKey(column=column, sql=_key(draft, entry.equality, type_)))
 
 
 def _left_types(draft: Draft, fragments: Sequence[Fragment]) -> list[str]:
@@ -291,9 +298,9 @@ def _constant_keys(draft: Draft) -> None:
             continue
         if not is_key_type(type_name(draft.right_type(equal.column))):
             continue
-        entry.value = constant_value(
-            draft.analyst, equal.other, f"{draft.table.name}.{equal.column}", draft.right_type(equal.column), draft.ansi
-        )
+        with about(entry.fragment.text):
+            named, type_ = f"{draft.table.name}.{equal.column}", draft.right_type(equal.column)
+            entry.value = constant_value(draft.analyst, equal.other, named, type_, draft.ansi)
         draft.never |= entry.value.value is None
         if equal.column not in keyed and constants.setdefault(equal.column, entry.value) == entry.value:
             entry.put("constant key", "source")
