@@ -5,6 +5,7 @@ LookupCacheError
 ├── SchemaError          a column or type is missing, duplicate or unmappable
 ├── PlanError            a join cannot be planned as written
 ├── StatementError       a statement in SQL cannot be read, or names what is not there
+├── TooManyRows          a scalar sub-query found more than one row
 ├── ConnectorError       a connector is missing, incomplete or refuses its options
 ├── JavaMissing          a Spark is to start on this machine, and there is no Java for it
 └── SourceTrouble        the source failed while the job ran
@@ -110,6 +111,10 @@ class ConnectorError(LookupCacheError):
 
 class JavaMissing(LookupCacheError):
     """A Spark is to start on this machine, and there is no Java that it runs on."""
+
+
+class TooManyRows(LookupCacheError, ValueError):
+    """A scalar sub-query found more than one row."""
 
 
 class SourceTrouble(LookupCacheError):

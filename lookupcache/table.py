@@ -21,9 +21,10 @@ class LookupTable:
     """A table that lives in another system, and how to look rows up in it.
 
     ``name`` qualifies the table's columns in conditions. ``schema`` is DDL text, a pyarrow.Schema or a
-    StructType; None asks the source, where its connector can tell. ``options`` holds ``connector`` (a registered name or ``module:Class``), the connector's own
-    options and the ``lookup.*`` ones. Raises OptionError, SchemaError or ConnectorError for what is wrong
-    with them, here and now, before any job; it connects only to ask for a schema.
+    StructType; None asks the source, where its connector can tell. ``options`` holds ``connector`` (a
+    registered name or ``module:Class``), the connector's own options and the ``lookup.*`` ones. Raises
+    OptionError, SchemaError or ConnectorError for what is wrong with them, here and now, before any job; it
+    connects only to ask for a schema.
 
     >>> LookupTable("c", "id BIGINT, name STRING", {"connector": "sql", "url": "sqlite:///s.db", "table": "c"})
     LookupTable('c', '`id` bigint, `name` string', {'connector': 'sql', 'url': 'sqlite:///s.db', 'table': 'c'})

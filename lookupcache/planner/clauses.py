@@ -26,13 +26,22 @@ _NO_FUNCTIONS = _PREDICATES | {"CASE", "WHEN", "THEN", "ELSE", "ANY", "ALL", "SO
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of the text: its kind, its text (words in upper case), where it lies, how many brackets enclose it."""
+    """A piece of the text: its kind, its text (words in upper case), where it lies, how many brackets enclose it.
+
+    ``written`` is the text as it stands there.
+    """
 
     kind: str
     text: str
     start: int
     end: int
     depth: int
+    written: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name that a word or a quoted name is."""
+        return self.written[1:-1].replace("``", "`") if self.written[:1] == "`" else self.written
 
 
 def tokens(sql: str) -> Iterator[Token]:
@@ -48,11 +57,12 @@ def tokens(sql: str) -> Iterator[Token]:
             continue
         if kind == "word" and after_dot:
             kind = "quoted"
+        written = text
         text = text.upper() if kind == "word" else text
         closes = text in (")", "]") or (text == "END" and kind == "word" and cases > 0)
         depth -= closes
         cases += (kind == "word") * ((text == "CASE") - closes)
-        yield Token(kind, text, match.start(), match.end(), depth)
+        yield Token(kind, text, match.start(), match.end(), depth, written)
         depth += text in ("(", "[") or (text == "CASE" and kind == "word")
         after_dot = text == "."
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError, SchemaError, about, nearest
-from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Place
+from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, Place
 from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.clauses import conjuncts, equality, split_where, without_comments
 from lookupcache.planner.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch
@@ -68,6 +68,7 @@ class Draft:
     analyst: Analyst
     ansi: bool
     entries: list[Entry]
+    matches: Matches = "all"
     using: tuple[str, ...] = ()
     keys: list[FieldKey] = field(default_factory=list)
     constants: list[ConstantKey] = field(default_factory=list)
@@ -111,6 +112,7 @@ def plan_join(
     how: str = "inner",
     where: str | None = None,
     select: Sequence[str] | None = None,
+    matches: Matches = "all",
     analyst: Analyst,
     case_sensitive: bool = False,
     ansi: bool = True,
@@ -126,8 +128,10 @@ def plan_join(
     >>> [(conjunct.text, conjunct.place) for conjunct in plan.conjuncts]
     [('id = s.n', 'field key'), ('s.square > 10', 'calc')]
     """
+    if matches != "all" and join_type(how) != "left":
+        raise PlanError(f"matches={matches!r} bounds what a left join gives, not what one that is {how!r} does.")
     scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive)
-    draft = Draft(scope, table, join_type(how), analyst, ansi, [])
+    draft = Draft(scope, table, join_type(how), analyst, ansi, [], matches)
     _read(draft, on, where)
     for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
         step(draft)
@@ -375,6 +379,7 @@ def _finished(draft: Draft, result: Result) -> LookupPlan:
         source=draft.table.source,
         schema=draft.table.schema,
         how=draft.how,
+        matches=draft.matches,
         never=draft.never,
         columns=tuple(name for name in draft.table.schema.names if name in right),
         left_columns=tuple(column.name for column in draft.scope.left if column.name in left),
