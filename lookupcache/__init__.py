@@ -5,13 +5,14 @@ The rooms, in the order in which they import each other:
     errors · redaction · secrets · schema · expr      what the rest is written in
     config                                            options
     plan                                              what a join is, as data
-    connector · function · table                      where rows come from
+    connector · function · table · table_function     where rows come from
     planner                                           from a condition to a plan
     cache                                             what is kept, and how it is found again
     metrics · calls                                   around calls to a source
     decorator                                         `cached`: all of it before any function, without Spark
     worker                                            what happens in a Python worker
     report · join                                     between driver and worker, and on the driver
+    whole · sql                                       tables read whole, and SQL
     testing                                           for those who write a connector
     java · demo · cli                                 the command line
 """
@@ -37,10 +38,13 @@ if TYPE_CHECKING:
         PlanError,
         SchemaError,
         SourceError,
+        StatementError,
+        TooManyRows,
     )
     from lookupcache.join import LookupJoin, lookup_join
     from lookupcache.metrics import LookupMetrics
     from lookupcache.plan import LookupPlan
+    from lookupcache.sql import LookupSession
     from lookupcache.table import LookupTable
 
 __all__ = [
@@ -54,12 +58,15 @@ __all__ = [
     "LookupPlan",
     "LookupRefused",
     "LookupRequest",
+    "LookupSession",
     "LookupTable",
     "LookupTimeout",
     "OptionError",
     "PlanError",
     "SchemaError",
     "SourceError",
+    "StatementError",
+    "TooManyRows",
     "cached",
     "lookup_join",
 ]
@@ -71,6 +78,7 @@ _ROOMS = {
     "LookupMetrics": "metrics",
     "LookupPlan": "plan",
     "LookupRequest": "connector",
+    "LookupSession": "sql",
     "LookupTable": "table",
     "cached": "decorator",
     "lookup_join": "join",

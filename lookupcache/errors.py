@@ -4,6 +4,8 @@ LookupCacheError
 ├── OptionError          an option is unknown, malformed, or contradicts another
 ├── SchemaError          a column or type is missing, duplicate or unmappable
 ├── PlanError            a join cannot be planned as written
+├── StatementError       a statement in SQL cannot be read, or names what is not there
+├── TooManyRows          a scalar sub-query found more than one row
 ├── ConnectorError       a connector is missing, incomplete or refuses its options
 ├── JavaMissing          a Spark is to start on this machine, and there is no Java for it
 └── SourceTrouble        the source failed while the job ran
@@ -16,13 +18,41 @@ LookupCacheError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Place:
+    """A piece of a statement: where it begins, both counted from 1, its line, and how many letters of it are meant.
+
+    >>> print(Place(1, 8, "SELECT cuntry FROM c", 6))
+    Line 1, column 8:
+      SELECT cuntry FROM c
+             ^^^^^^
+    """
+
+    line: int
+    column: int
+    text: str
+    length: int
+
+    @property
+    def marked(self) -> str:
+        """The piece itself."""
+        return self.text[self.column - 1 : self.column - 1 + self.length]
+
+    def __str__(self) -> str:
+        indent = "".join("\t" if letter == "\t" else " " for letter in self.text[: self.column - 1])
+        return f"Line {self.line}, column {self.column}:\n  {self.text}\n  {indent}{'^' * self.length}"
 
 
 class LookupCacheError(Exception):
     """Root of all errors raised by lookupcache.
 
-    The text is a fact, and where there is a cure a blank line, ``Hint:`` and the cure.
+    The text is a fact, for a statement in SQL the `Place` that it is about, and where there is a cure a blank line,
+    ``Hint:`` and the cure.
 
     >>> print(LookupCacheError("There is no option 'lookup.cash'.", hint="Did you mean 'lookup.cache'?"))
     There is no option 'lookup.cash'.
@@ -30,17 +60,33 @@ class LookupCacheError(Exception):
     Hint: Did you mean 'lookup.cache'?
     """
 
-    def __init__(self, fact: str, *, hint: str | None = None) -> None:
-        super().__init__(fact if hint is None else f"{fact}\n\nHint: {hint}")
+    def __init__(self, fact: str, *, hint: str | None = None, place: Place | None = None) -> None:
+        super().__init__("\n\n".join([fact, *([str(place)] if place else []), *([f"Hint: {hint}"] if hint else [])]))
         self.fact = fact
         self.hint = hint
+        self.place = place
+        self.about: str | None = None
+
+    def at(self, place: Place | None) -> LookupCacheError:
+        """Return the same error with the place in a statement that it is about, unless it has one."""
+        return self if self.place is not None else type(self)(self.fact, hint=self.hint, place=place)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.fact, self.hint)
+        return _rebuild, (type(self), self.fact, self.hint, self.place)
 
 
-def _rebuild(kind: type[LookupCacheError], fact: str, hint: str | None) -> LookupCacheError:
-    return kind(fact, hint=hint)
+def _rebuild(kind: type[LookupCacheError], fact: str, hint: str | None, place: Place | None = None) -> LookupCacheError:
+    return kind(fact, hint=hint, place=place)
+
+
+@contextmanager
+def about(text: str) -> Iterator[None]:
+    """Note with any error of ours that is raised inside which piece of a condition it is about."""
+    try:
+        yield
+    except LookupCacheError as error:
+        error.about = error.about or text
+        raise
 
 
 class OptionError(LookupCacheError, ValueError):
@@ -55,6 +101,10 @@ class PlanError(LookupCacheError, ValueError):
     """The join, as written, cannot be planned."""
 
 
+class StatementError(LookupCacheError, ValueError):
+    """A statement in SQL cannot be read or run as written, or names a table or function that is not there."""
+
+
 class ConnectorError(LookupCacheError):
     """A connector cannot be found, imported, pickled, or lacks a method that the options need."""
 
@@ -65,6 +115,10 @@ class LookupAdvice(UserWarning):
 
 class JavaMissing(LookupCacheError):
     """A Spark is to start on this machine, and there is no Java that it runs on."""
+
+
+class TooManyRows(LookupCacheError, ValueError):
+    """A scalar sub-query found more than one row."""
 
 
 class SourceTrouble(LookupCacheError):

@@ -17,15 +17,18 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
+from lookupcache import expr
 from lookupcache.errors import ConnectorError
 from lookupcache.metrics import LookupMetrics
+from lookupcache.plan import Matches
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.column import column_sql
+from lookupcache.planner.constants import literal_sql
 from lookupcache.report import Channel, channel_of
 from lookupcache.schema import quote
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import located
-from lookupcache.worker.runner import ERROR, MATCHES, Layout
+from lookupcache.worker.runner import ERROR, MATCHES, Layout, too_many_rows
 from lookupcache.worker.task import Task
 
 Condition = str | Sequence[str] | Column
@@ -74,7 +77,9 @@ def lookup_join(
 class LookupJoin:
     """A planned lookup join: its ``plan``, its result ``df``, its `explain` and its `metrics`.
 
-    Takes what `lookup_join` takes. Use it where you want to see what went where, or to count.
+    Takes what `lookup_join` takes. Use it where you want to see what went where, or to count. ``matches`` bounds what an
+    inner or left join gives a left row: ``all`` its matches, the ``first``, or a ``single`` one, where a second raises
+    TooManyRows, as in a scalar sub-query.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
     ...     function=lambda n: [(n, n * n)])
@@ -95,6 +100,7 @@ class LookupJoin:
         *,
         where: str | None = None,
         options: Mapping[str, Any] | None = None,
+        matches: Matches = "all",
     ) -> None:
         self.left = left
         self.table = table.with_options(options) if options else table
@@ -107,6 +113,7 @@ class LookupJoin:
             how=how,
             where=where,
             select=select,
+            matches=matches,
             analyst=_Analyst(self),
             case_sensitive=self._setting("spark.sql.caseSensitive") == "true",
             ansi=self._setting("spark.sql.ansi.enabled") == "true",
@@ -149,7 +156,7 @@ class LookupJoin:
             keys=tuple([*carried, *added].index(sql) for sql in keys),
             output=None if self._ready is None else tuple(self._worker_columns().index(name) for name in self._ready),
         )
-        task = Task(self.plan, self._pickled(), layout, self._channel, self._letters())
+        task = Task(self.plan, pickled(self.table), layout, self._channel, self._letters())
         return given.mapInArrow(task, self._schema())
 
     @cached_property
@@ -188,11 +195,18 @@ class LookupJoin:
             return self._where(df, self.plan.spark_residual)
         true = " AND ".join(f"({self._sql(sql, 'lookup_row.')})" for sql in self.plan.spark_residual)
         if self.plan.how == "left":
-            kept = F.expr(f"explode_outer(filter({MATCHES}, lookup_row -> {true}))").alias("m")
+            kept = F.expr(f"explode_outer({self._limited(f'filter({MATCHES}, lookup_row -> {true})')})").alias("m")
             rows = df.select(*(c for c in df.columns if c != MATCHES), kept)
             return rows.select("*", *(F.col(f"m.{name}").alias(name) for name in self._right_names())).drop("m")
         exists = f"exists({MATCHES}, lookup_row -> coalesce({true}, false))"
         return df.where(self._or_failed(exists if self.plan.how == "semi" else f"NOT {exists}"))
+
+    def _limited(self, matches: str) -> str:
+        """Return SQL for as many of a left row's matches as the plan wants."""
+        if self.plan.matches == "single":
+            error = f"raise_error({literal_sql(expr.Literal(too_many_rows(self.plan.table), pa.string()))})"
+            return f"transform({matches}, (m, n) -> if(n = 0, m, {error}))"
+        return matches if self.plan.matches == "all" else f"slice({matches}, 1, 1)"
 
     def _output(self, df: DataFrame) -> DataFrame:
         rows = self._where(df, self.plan.filter_after)
@@ -265,15 +279,6 @@ class LookupJoin:
     def _setting(self, name: str) -> str:
         return str(self.spark.conf.get(name)).lower()
 
-    def _pickled(self) -> bytes:
-        try:
-            return cloudpickle.dumps(self.table.connector)
-        except Exception as error:
-            raise ConnectorError(
-                f"Connector {self.table.connector_name!r} of table {self.table.name!r} cannot be pickled: {error}.",
-                hint="Make clients in open(), which runs in the worker, not in __init__.",
-            ) from error
-
 
 @dataclass
 class _Analyst:
@@ -294,6 +299,17 @@ class _Analyst:
         """Return the values of expressions without columns."""
         columns = ", ".join(f"{sql} AS e{number}" for number, sql in enumerate(expressions))
         return list(self.join.spark.sql(f"SELECT {columns}").collect()[0])
+
+
+def pickled(table: LookupTable) -> bytes:
+    """Return a table's connector as it travels to the workers; raises ConnectorError where it cannot."""
+    try:
+        return cloudpickle.dumps(table.connector)
+    except Exception as error:
+        raise ConnectorError(
+            f"Connector {table.connector_name!r} of table {table.name!r} cannot be pickled: {error}.",
+            hint="Make clients in open(), which runs in the worker, not in __init__.",
+        ) from error
 
 
 def _condition(on: Condition) -> str | Sequence[str]:

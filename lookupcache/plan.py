@@ -24,6 +24,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.schema import parse_ddl, to_ddl
 
 How = OneOf["inner", "left", "semi", "anti"]
+Matches = OneOf["all", "first", "single"]
 Place = OneOf["field key", "constant key", "pre-filter", "calc", "residual", "filter after"]
 Evaluator = OneOf["source", "worker", "spark"]
 
@@ -78,7 +79,8 @@ class LookupPlan:
     the cache, ``spark_residual`` by Spark. ``left_filter`` and ``filter_after`` come from WHERE: rows dropped
     before the lookup, and after the join. ``source`` is a hash of the connector's class and options.
     ``left_columns`` are those that go through the worker: what the rest needs, or all where ``config`` asks for
-    dead letters. Behind ``output`` the result has the columns for age and error that ``config`` names.
+    dead letters. ``matches`` says how many rows of the table a left row is given: all that match, the first, or
+    a single one, where a second is an error. Behind ``output`` the result has the columns for age and error that ``config`` names.
     """
 
     table: str
@@ -100,6 +102,7 @@ class LookupPlan:
     left_columns: tuple[str, ...] = ()
     output: tuple[Output, ...] = ()
     conjuncts: tuple[Conjunct, ...] = ()
+    matches: Matches = "all"
     config: LookupConfig = LookupConfig()
 
     @property

@@ -74,6 +74,13 @@ class LookupTable:
         _ = changed.config, changed.connector
         return changed
 
+    def renamed(self, name: str) -> LookupTable:
+        """Return the same table under another name, as an alias in SQL gives it."""
+        changed = object.__new__(LookupTable)
+        changed.__dict__.update(self.__dict__)
+        changed.name = name
+        return changed
+
     @property
     def connector_name(self) -> str:
         """The option 'connector', or 'function'."""

@@ -29,6 +29,7 @@ STOREYS = """
     connector
     function
     table
+    table_function
     metrics
     calls.breaker calls.rate calls.retry
     calls.guard
@@ -63,6 +64,17 @@ STOREYS = """
     worker.task
     worker
     join
+    whole
+    sql.text
+    sql.dialect sql.catalog
+    sql.hints sql.scope
+    sql.query
+    sql.relation sql.lookups
+    sql.laterals sql.scalars
+    sql.select sql.ddl sql.explain sql.functions sql.listing
+    sql.statements
+    sql.session
+    sql
     testing.samples testing.doubles testing.filters
     testing.join
     testing.checks
@@ -135,8 +147,8 @@ def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
 
 PUBLIC = """
     Connector ConnectorError LookupCacheError LookupConfig LookupFailed LookupJoin LookupMetrics LookupPlan
-    LookupRefused LookupRequest LookupTable LookupTimeout OptionError PlanError SchemaError SourceError
-    cached lookup_join
+    LookupRefused LookupRequest LookupSession LookupTable LookupTimeout OptionError PlanError SchemaError SourceError
+    StatementError TooManyRows cached lookup_join
 """
 
 

@@ -26,13 +26,22 @@ _NO_FUNCTIONS = _PREDICATES | {"CASE", "WHEN", "THEN", "ELSE", "ANY", "ALL", "SO
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of the text: its kind, its text (words in upper case), where it lies, how many brackets enclose it."""
+    """A piece of the text: its kind, its text (words in upper case), where it lies, how many brackets enclose it.
+
+    ``written`` is the text as it stands there.
+    """
 
     kind: str
     text: str
     start: int
     end: int
     depth: int
+    written: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name that a word or a quoted name is."""
+        return self.written[1:-1].replace("``", "`") if self.written[:1] == "`" else self.written
 
 
 def tokens(sql: str) -> Iterator[Token]:
@@ -48,11 +57,12 @@ def tokens(sql: str) -> Iterator[Token]:
             continue
         if kind == "word" and after_dot:
             kind = "quoted"
+        written = text
         text = text.upper() if kind == "word" else text
         closes = text in (")", "]") or (text == "END" and kind == "word" and cases > 0)
         depth -= closes
         cases += (kind == "word") * ((text == "CASE") - closes)
-        yield Token(kind, text, match.start(), match.end(), depth)
+        yield Token(kind, text, match.start(), match.end(), depth, written)
         depth += text in ("(", "[") or (text == "CASE" and kind == "word")
         after_dot = text == "."
 
@@ -84,13 +94,26 @@ def conjuncts(sql: str) -> list[str]:
     >>> conjuncts("(a = 1 AND (b BETWEEN 1 AND 2)) AND (c OR d AND e)")
     ['a = 1', 'b BETWEEN 1 AND 2', 'c OR d AND e']
     """
-    sql = unwrapped(sql)
+    return [sql[start:end] for start, end in conjunct_spans(sql)]
+
+
+def conjunct_spans(sql: str) -> list[tuple[int, int]]:
+    """Return where those parts begin and end.
+
+    >>> conjunct_spans("(a = 1) AND b")
+    [(1, 6), (12, 13)]
+    """
+    return _conjunct_spans(sql, 0, len(sql))
+
+
+def _conjunct_spans(sql: str, start: int, end: int) -> list[tuple[int, int]]:
+    start, end = _unwrapped(sql, start, end)
     cuts, between = [], 0
-    for token in tokens(sql):
+    for token in tokens(sql[start:end]):
         if token.depth or token.kind != "word":
             continue
         if token.text == "OR":
-            return [sql]
+            return [(start, end)]
         if token.text == "BETWEEN":
             between += 1
         elif token.text == "AND" and between:
@@ -98,9 +121,9 @@ def conjuncts(sql: str) -> list[str]:
         elif token.text == "AND":
             cuts.append(token)
     if not cuts:
-        return [sql]
-    starts, ends = [0, *(cut.end for cut in cuts)], [*(cut.start for cut in cuts), len(sql)]
-    return [part for start, end in zip(starts, ends, strict=True) for part in conjuncts(sql[start:end])]
+        return [(start, end)]
+    starts, ends = [start, *(start + cut.end for cut in cuts)], [*(start + cut.start for cut in cuts), end]
+    return [part for one, other in zip(starts, ends, strict=True) for part in _conjunct_spans(sql, one, other)]
 
 
 def unwrapped(sql: str) -> str:
@@ -109,12 +132,20 @@ def unwrapped(sql: str) -> str:
     >>> unwrapped("((a) + (b))"), unwrapped("(a) + (b)")
     ('(a) + (b)', '(a) + (b)')
     """
-    sql = sql.strip()
-    found = list(tokens(sql))
+    start, end = _unwrapped(sql, 0, len(sql))
+    return sql[start:end]
+
+
+def _unwrapped(sql: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and sql[start].isspace():
+        start += 1
+    while start < end and sql[end - 1].isspace():
+        end -= 1
+    found = list(tokens(sql[start:end]))
     whole = len(found) > 2 and found[0].text == "(" and found[-1].text == ")"
     if not whole or any(t.depth == 0 or (t.depth == 1 and t.text == ",") for t in found[1:-1]):
-        return sql
-    return unwrapped(sql[found[0].end : found[-1].start])
+        return start, end
+    return _unwrapped(sql, start + found[0].end, start + found[-1].start)
 
 
 def equality(sql: str) -> tuple[str, str] | None:

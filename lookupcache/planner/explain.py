@@ -77,6 +77,8 @@ def _lookup(plan: LookupPlan) -> Iterator[Line]:
 
 
 def _after(plan: LookupPlan) -> Iterator[Line]:
+    if plan.matches != "all":
+        yield "matches", {"first": "the first", "single": "one; a second is an error"}[plan.matches]
     yield from (("residual, worker", expr.to_text(filter_)) for filter_ in plan.residual)
     yield from (("residual, Spark", sql) for sql in plan.spark_residual)
     yield from (("filter after", sql) for sql in plan.filter_after)

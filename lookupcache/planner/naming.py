@@ -159,7 +159,7 @@ class Scope:
         parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
         if len(parts) != len(node.parts):
             raise PlanError(f"{text!r} cannot be used here: * is no column.", hint="Name the columns.")
-        if _is_lambda_variable(node, parts[0].name):
+        if is_lambda_variable(node, parts[0].name):
             return None
         names = tuple(part.name for part in parts)
         if len(names) == 1 and names[0].lower() in WORD_CALLS and not self._known(names[0]):
@@ -249,7 +249,8 @@ def _parsed(text: str) -> exp.Expr:
     return tree
 
 
-def _is_lambda_variable(node: exp.Expr, name: str) -> bool:
+def is_lambda_variable(node: exp.Expr, name: str) -> bool:
+    """Return whether a name in a tree is that of a variable of a lambda around it."""
     above = node.find_ancestor(exp.Lambda)
     while above is not None:
         if any(variable.name.lower() == name.lower() for variable in above.expressions):

@@ -16,8 +16,8 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.connector import request_of
-from lookupcache.errors import PlanError, SchemaError, nearest
-from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Place
+from lookupcache.errors import PlanError, SchemaError, about, nearest
+from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, Place
 from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.clauses import conjuncts, equality, split_where, without_comments
 from lookupcache.planner.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch
@@ -69,6 +69,7 @@ class Draft:
     analyst: Analyst
     ansi: bool
     entries: list[Entry]
+    matches: Matches = "all"
     using: tuple[str, ...] = ()
     keys: list[FieldKey] = field(default_factory=list)
     constants: list[ConstantKey] = field(default_factory=list)
@@ -112,6 +113,7 @@ def plan_join(
     how: str = "inner",
     where: str | None = None,
     select: Sequence[str] | None = None,
+    matches: Matches = "all",
     analyst: Analyst,
     case_sensitive: bool = False,
     ansi: bool = True,
@@ -127,8 +129,10 @@ def plan_join(
     >>> [(conjunct.text, conjunct.place) for conjunct in plan.conjuncts]
     [('id = s.n', 'field key'), ('s.square > 10', 'calc')]
     """
+    if matches != "all" and join_type(how) != "left":
+        raise PlanError(f"matches={matches!r} bounds what a left join gives, not what one that is {how!r} does.")
     scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive)
-    draft = Draft(scope, table, join_type(how), analyst, ansi, [])
+    draft = Draft(scope, table, join_type(how), analyst, ansi, [], matches)
     _read(draft, on, where)
     for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
         step(draft)
@@ -174,7 +178,8 @@ def _read(draft: Draft, on: str | Sequence[str], where: str | None) -> None:
         draft.entries = _using(draft, on)
         wheres = [without_comments(where)] if where else []
     for entry in draft.entries:
-        _refuse_chance(entry.fragment)
+        with about(entry.fragment.text):
+            _refuse_chance(entry.fragment)
     for text in wheres:
         _read_where(draft, text)
 
@@ -186,6 +191,11 @@ def _conjuncts(draft: Draft, text: str, what: str) -> list[Entry]:
 
 
 def _entry(draft: Draft, text: str) -> Entry:
+    with about(text):
+        return _read_entry(draft, text)
+
+
+def _read_entry(draft: Draft, text: str) -> Entry:
     fragment = draft.scope.read(text)
     sides = equality(text)
     if sides is None or "right" not in fragment.sides:
@@ -263,7 +273,8 @@ def _field_keys(draft: Draft) -> None:
     types = _left_types(draft, [entry.equality.other for entry in found.values() if entry.equality])
     for (column, entry), type_ in zip(found.items(), types, strict=True):
         assert entry.equality is not None
-        draft.keys.append(FieldKey(column=column, sql=_key(draft, entry.equality, type_)))
+        with about(entry.fragment.text):
+            draft.keys.append(FieldKey(column=column, sql=_key(draft, entry.equality, type_)))
 
 
 def _left_types(draft: Draft, fragments: Sequence[Fragment]) -> list[str]:
@@ -295,9 +306,9 @@ def _constant_keys(draft: Draft) -> None:
             continue
         if not is_key_type(type_name(draft.right_type(equal.column))):
             continue
-        entry.value = constant_value(
-            draft.analyst, equal.other, f"{draft.table.name}.{equal.column}", draft.right_type(equal.column), draft.ansi
-        )
+        with about(entry.fragment.text):
+            named, type_ = f"{draft.table.name}.{equal.column}", draft.right_type(equal.column)
+            entry.value = constant_value(draft.analyst, equal.other, named, type_, draft.ansi)
         draft.never |= entry.value.value is None
         if equal.column not in keyed and constants.setdefault(equal.column, entry.value) == entry.value:
             entry.put("constant key", "source")
@@ -372,6 +383,7 @@ def _finished(draft: Draft, result: Result) -> LookupPlan:
         source=draft.table.source,
         schema=draft.table.schema,
         how=draft.how,
+        matches=draft.matches,
         never=draft.never,
         columns=tuple(name for name in draft.table.schema.names if name in right),
         left_columns=tuple(column.name for column in draft.scope.left if column.name in left),

@@ -24,6 +24,7 @@ from lookupcache import expr
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.connector import Connector
+from lookupcache.errors import TooManyRows
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
 from lookupcache.worker.lookup import CachedLookup, Clock, Wanted, lookup_of
@@ -41,9 +42,16 @@ MATCHES = "matches"
 ERROR = pa.struct([("code", pa.string()), ("message", pa.string())])
 """What the error column holds."""
 
+LIMIT = "Add LIMIT 1 where any of them will do."
+
 _MOST_ROWS_OUT = 65_536
 _MOST_OPEN_BYTES = 64 << 20
 _MOST_LOOKUPS = 64
+
+
+def too_many_rows(table: str) -> str:
+    """Return what is wrong where a row may have one match of a table, and has two."""
+    return f"A scalar sub-query over table {table!r} found more than one row."
 
 
 @dataclass(frozen=True)
@@ -240,10 +248,19 @@ class Runner:
     def _pairs(self, rows: _Rows) -> Pairs:
         if self.lookup.cache.unique and not self.plan.residual and rows.errors is None:
             return self._single(self.lookup.cache.starts(rows.entries))
-        owner, right = self._surviving(rows)
+        owner, right = self._limited(*self._surviving(rows))
         if self.plan.how == "inner":
             return Pairs(owner, right) if rows.errors is None else _padded(owner, right, rows.failed)
         return _padded(owner, right, np.ones(len(rows.entries), dtype=np.bool_))
+
+    def _limited(self, owner: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
+        """Return as many pairs of each left row as the plan wants."""
+        if self.plan.matches == "all" or not len(owner):
+            return owner, right
+        first = np.concatenate([[True], owner[1:] != owner[:-1]])
+        if self.plan.matches == "single" and not first.all():
+            raise TooManyRows(too_many_rows(self.plan.table), hint=LIMIT)
+        return owner[first], right[first]
 
     def _single(self, starts: Numbers) -> Pairs:
         """Pair rows where no key has more than one: the usual case, and nothing is repeated."""

@@ -120,6 +120,17 @@ class Source:
         self.tally["fetched_bytes"] += answer.nbytes
         return self.reader.whole(answer)
 
+    def whole(self) -> pa.Table:
+        """Connect, return all rows of the table, and disconnect; raises what that failed with."""
+        try:
+            connector = self._opened()
+            try:
+                return self._scan(connector)
+            finally:
+                self._closed(connector)
+        except Exception as error:
+            raise self._trouble(error, 0) from None
+
     @cached_property
     def tells_changes(self) -> bool:
         """Whether `changed` may be asked."""

@@ -43,11 +43,16 @@ class Task:
         return None if self.letters is None else DeadLetters(self.letters, self.plan.table, self.plan.left_columns)
 
     def _unpickled(self) -> Connector:
-        try:
-            connector: Connector = cloudpickle.loads(self.connector)
-        except ImportError as error:
-            raise ConnectorError(
-                f"Connector {self.plan.connector!r} of table {self.plan.table!r} is not on this worker: {error}.",
-                hint="Ship its module, with spark.addArtifact(…, pyfile=True) or spark.submit.pyFiles, or install it.",
-            ) from error
-        return connector
+        return unpickled(self.plan, self.connector)
+
+
+def unpickled(plan: LookupPlan, connector: bytes) -> Connector:
+    """Return the connector; raises ConnectorError where its module is not on this worker."""
+    try:
+        found: Connector = cloudpickle.loads(connector)
+    except ImportError as error:
+        raise ConnectorError(
+            f"Connector {plan.connector!r} of table {plan.table!r} is not on this worker: {error}.",
+            hint="Ship its module, with spark.addArtifact(…, pyfile=True) or spark.submit.pyFiles, or install it.",
+        ) from error
+    return found

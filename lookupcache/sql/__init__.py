@@ -1,0 +1,5 @@
+"""SQL with lookups: what is a lookup becomes a lookup join, and the rest goes to Spark as Spark SQL."""
+
+from lookupcache.sql.session import LookupSession
+
+__all__ = ["LookupSession"]

@@ -1,0 +1,84 @@
+"""What a session knows by name: lookup tables, with what SQL adds to them, and table functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from lookupcache.errors import StatementError, nearest
+from lookupcache.table import LookupTable
+from lookupcache.table_function import TableFunction
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class SqlTable:
+    """A lookup table as SQL defines it: ``computed`` columns by the SQL that gives them, ``key`` and ``comments``."""
+
+    table: LookupTable
+    computed: Mapping[str, str] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+    comments: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The columns for age and error that its options name, with their types."""
+        config = self.table.config
+        types = {config.age_column: "double", config.error_column: "struct<code:string,message:string>"}
+        return {name: type_ for name, type_ in types.items() if name is not None}
+
+
+class Names(Generic[Item]):
+    """Things by name; upper and lower case do not tell names apart.
+
+    >>> tables = Names("lookup table", {"Customers": 1})
+    >>> tables["CUSTOMERS"], "orders" in tables
+    (1, False)
+    """
+
+    def __init__(self, what: str, items: Mapping[str, Item] | None = None) -> None:
+        self.what = what
+        self._items: dict[str, tuple[str, Item]] = {}
+        for name, item in (items or {}).items():
+            self[name] = item
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._items.values())
+
+    def __getitem__(self, name: str) -> Item:
+        if name not in self:
+            raise StatementError(f"There is no {self.what} {name!r}.", hint=nearest(name, self, what=f"{self.what}s"))
+        return self._items[name.lower()][1]
+
+    def __setitem__(self, name: str, item: Item) -> None:
+        self._items[name.lower()] = name, item
+
+    def create(self, name: str, item: Callable[[], Item], *, replace: bool, keep: bool) -> None:
+        """Add one; where there is one of the name, replace it, keep it, or raise StatementError."""
+        if name in self and keep:
+            return
+        if name in self and not replace:
+            raise StatementError(
+                f"There is a {self.what} {name!r} already.", hint="Write CREATE OR REPLACE, or drop it first."
+            )
+        self[name] = item()
+
+    def drop(self, name: str, *, missing_ok: bool) -> None:
+        """Remove one; raises StatementError where there is none, unless that is fine."""
+        if missing_ok and name not in self:
+            return
+        _ = self[name]
+        del self._items[name.lower()]
+
+
+class Catalog:
+    """The lookup tables and table functions of a session."""
+
+    def __init__(self) -> None:
+        self.tables: Names[SqlTable] = Names("lookup table")
+        self.functions: Names[TableFunction] = Names("table function")

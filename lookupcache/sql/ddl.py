@@ -1,0 +1,320 @@
+"""CREATE TABLE with a connector: columns, key, computed columns and options, in Flink's words or Spark's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from lookupcache.errors import LookupCacheError, SchemaError, StatementError
+from lookupcache.planner.clauses import Token, tokens
+from lookupcache.schema import check_names, parse_ddl, to_ddl
+from lookupcache.sql.catalog import Catalog, SqlTable
+from lookupcache.sql.hints import unquoted
+from lookupcache.sql.text import Span, Statement
+from lookupcache.table import LookupTable
+
+_FLINK_TYPES = [
+    (r"\bTIMESTAMP\s*\(\s*\d\s*\)\s+WITH\s+LOCAL\s+TIME\s+ZONE\b", "TIMESTAMP_LTZ"),
+    (r"\bTIMESTAMP\s+WITH\s+LOCAL\s+TIME\s+ZONE\b", "TIMESTAMP_LTZ"),
+    (r"\bTIMESTAMP_LTZ\s*\(\s*\d\s*\)", "TIMESTAMP_LTZ"),
+    (r"\bTIMESTAMP\s*\(\s*\d\s*\)(\s+WITHOUT\s+TIME\s+ZONE\b)?", "TIMESTAMP_NTZ"),
+    (r"\bBYTES\b", "BINARY"),
+    (r"\bVARBINARY\s*\(\s*\d+\s*\)", "BINARY"),
+    (r"\bROW\s*<", "STRUCT<"),
+]
+"""Flink's spellings of types; its TIMESTAMP(3) has no time zone, Spark's TIMESTAMP has the session's."""
+
+_LIKE = ("ALL", "CONSTRAINTS", "GENERATED", "METADATA", "OPTIONS", "PARTITIONS", "WATERMARKS", "DISTRIBUTION")
+
+
+@dataclass
+class Definition:
+    """A table as a statement writes it; ``columns`` is None where the source is to tell them."""
+
+    name: str
+    name_span: Span
+    replace: bool = False
+    keep: bool = False
+    columns: pa.Schema | None = None
+    computed: dict[str, str] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+    comments: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    options_span: Span | None = None
+
+
+class CreateTable:
+    """Reads ``CREATE TABLE … (…) WITH (…) LIKE …``; everything is found by words and brackets."""
+
+    def __init__(self, statement: Statement, catalog: Catalog) -> None:
+        self.statement = statement
+        self.catalog = catalog
+        self.tokens = list(tokens(statement.sql))
+
+    def is_ours(self) -> bool:
+        """Return whether it makes a lookup table: it names a connector, or is LIKE one that is."""
+        words = [token.text for token in self.tokens if token.kind == "word"]
+        if words[:1] != ["CREATE"] or "TABLE" not in words[1:5] or (self._top("AS") and not self._top("WITH")):
+            return False
+        base = self._base()
+        given = self._group("WITH")
+        keys = [unquoted(t.text) for t in self.tokens if t.kind == "string" and given and self._in(t, given)]
+        return "connector" in keys or (base is not None and base in self.catalog.tables)
+
+    def run(self) -> None:
+        """Add the table to the catalog; raises errors with the place in the statement."""
+        made = self._definition()
+
+        def build() -> SqlTable:
+            try:
+                table = LookupTable(made.name, None if made.columns is None else to_ddl(made.columns), made.options)
+            except LookupCacheError as error:
+                raise error.at(self.statement.place(self._blamed(error, made))) from None
+            self._refuse_unknown(made, table)
+            return SqlTable(table, made.computed, made.key, made.comments)
+
+        try:
+            self.catalog.tables.create(made.name, build, replace=made.replace, keep=made.keep)
+        except LookupCacheError as error:
+            raise error.at(self.statement.place(made.name_span)) from None
+
+    # ── parts of the statement ───────────────────────────────────────────────────────────────────────────
+
+    def _definition(self) -> Definition:
+        words = [token.text for token in self.tokens]
+        place = words.index("TABLE") + 1
+        keep = words[place : place + 3] == ["IF", "NOT", "EXISTS"]
+        name = self.tokens[place + 3 * keep]
+        made = Definition(name.name, self._span(name), replace="REPLACE" in words[:3], keep=keep)
+        after = self.tokens[place + 3 * keep + 1 :]
+        if after and after[0].text == ".":
+            raise StatementError(
+                "A lookup table's name has no schema before it.",
+                hint="Lookup tables belong to the session; give it a plain name.",
+                place=self.statement.place(made.name_span),
+            )
+        if (base := self._base()) is not None:
+            self._take_base(made, base)
+        self._take_columns(made, after)
+        self._take_options(made)
+        return made
+
+    def _take_base(self, made: Definition, name: str) -> None:
+        token = self._after("LIKE")
+        try:
+            base = self.catalog.tables[name]
+        except LookupCacheError as error:
+            raise error.at(self.statement.place(self._span(token))) from None
+        excluded = self._excluded()
+        made.columns = base.table.schema
+        if "CONSTRAINTS" not in excluded:
+            made.key = base.key
+        if "GENERATED" not in excluded:
+            made.computed = dict(base.computed)
+        if "OPTIONS" not in excluded:
+            made.options = {key: str(value) for key, value in base.table.options.items()}
+        made.comments = dict(base.comments)
+
+    def _excluded(self) -> set[str]:
+        group = self._group("LIKE", behind=1)
+        words = [t.text for t in self.tokens if group and self._in(t, group) and t.kind in ("word", "quoted")]
+        excluded: set[str] = set()
+        for kind, what in zip(words[::2], words[1::2], strict=False):
+            if kind == "EXCLUDING":
+                excluded |= set(_LIKE) if what == "ALL" else {what}
+            elif kind in ("INCLUDING", "OVERWRITING"):
+                excluded -= set(_LIKE) if what == "ALL" else {what}
+        return excluded
+
+    def _take_columns(self, made: Definition, after: Sequence[Token]) -> None:
+        if not after or after[0].text != "(":
+            return
+        fields = [] if made.columns is None else list(made.columns)
+        for part in self._parts(after):
+            words = [token.text for token in part]
+            if words[0] == "WATERMARK":
+                continue
+            if "PRIMARY" in words[:3] and part[0].text in ("PRIMARY", "CONSTRAINT"):
+                self._take_key(made, part)
+            elif len(part) > 1 and words[1] == "AS" and part[1].kind == "word":
+                self._take_computed(made, part)
+            else:
+                fields.append(self._column(made, part))
+        with self._placed(Span(self._span(after[0]).start, self._span(after[0]).end)):
+            made.columns = check_names(pa.schema(fields)) if fields else made.columns
+
+    def _take_key(self, made: Definition, part: Sequence[Token]) -> None:
+        words = [token.text for token in part]
+        self._refuse_enforced(part)
+        first = words.index("(")
+        made.key = tuple(t.name for t in part[first + 1 :] if t.kind in ("word", "quoted") and t.depth > part[0].depth)
+
+    def _refuse_enforced(self, part: Sequence[Token]) -> None:
+        words = [token.text for token in part]
+        if words[-2:] != ["NOT", "ENFORCED"]:
+            raise StatementError(
+                "A lookup table's primary key is not enforced.",
+                hint="Write PRIMARY KEY (…) NOT ENFORCED.",
+                place=self.statement.place(Span(self._span(part[0]).start, self._span(part[-1]).end)),
+            )
+
+    def _take_computed(self, made: Definition, part: Sequence[Token]) -> None:
+        end = next((n for n, t in enumerate(part) if t.text == "COMMENT" and t.depth == part[0].depth), len(part))
+        if end < len(part) - 1:
+            made.comments[part[0].name] = unquoted(part[-1].text)
+        span = Span(self._span(part[2]).start, self._span(part[end - 1]).end)
+        text = re.sub(r"\bPROCTIME\s*\(\s*\)", "current_timestamp()", self.statement[span], flags=re.IGNORECASE)
+        made.computed[part[0].name] = self._inlined(made, text)
+
+    def _inlined(self, made: Definition, text: str) -> str:
+        """Write out other computed columns that a computed column reads."""
+        for name, sql in made.computed.items():
+            text = re.sub(rf"(?<![\w.`])`?{re.escape(name)}`?(?![\w(`.])", lambda _, sql=sql: f"({sql})", text)  # type: ignore[misc]
+        return text
+
+    def _column(self, made: Definition, part: Sequence[Token]) -> pa.Field:
+        span = Span(self._span(part[0]).start, self._span(part[-1]).end)
+        text, words = self.statement[span], [token.text for token in part]
+        if "METADATA" in words:
+            raise StatementError(
+                "A lookup table has no METADATA columns.",
+                hint="Leave the column out.",
+                place=self.statement.place(span),
+            )
+        if "PRIMARY" in words:
+            self._refuse_enforced(part)
+            made.key = (part[0].name,)
+            key = part[words.index("PRIMARY")]
+            text = self.statement[Span(span.start, self._span(key).start)]
+        for pattern, ours in _FLINK_TYPES:
+            text = re.sub(pattern, ours, text, flags=re.IGNORECASE)
+        with self._placed(span):
+            [column] = parse_ddl(text)
+        if "COMMENT" in words:
+            made.comments[column.name] = unquoted(part[words.index("COMMENT") + 1].text)
+        return column
+
+    def _take_options(self, made: Definition) -> None:
+        group = self._group("WITH")
+        if group is None:
+            return
+        made.options_span = group
+        inside = [token for token in self.tokens if self._in(token, group) and token.text not in "()"]
+        for pair in _split(inside):
+            texts = [token.text for token in pair]
+            if len(pair) != 3 or pair[0].kind != "string" or texts[1] not in ("=", "==") or pair[2].kind != "string":
+                raise StatementError(
+                    "An option cannot be read here.",
+                    hint="Write WITH ('key' = 'value', …).",
+                    place=self.statement.place(Span(self._span(pair[0]).start, self._span(pair[-1]).end)),
+                )
+            made.options[unquoted(texts[0])] = unquoted(texts[2])
+
+    def _refuse_unknown(self, made: Definition, table: LookupTable) -> None:
+        known = [name.lower() for name in table.schema.names]
+        for name in made.key:
+            if name.lower() not in known:
+                raise SchemaError(
+                    f"The primary key names a column {name!r}, which the table has not.",
+                    hint=f"Its columns are {', '.join(table.schema.names)}.",
+                    place=self.statement.place(made.name_span),
+                )
+        for name, sql in made.computed.items():
+            for column in _columns_of(sql):
+                if column.lower() not in known:
+                    raise SchemaError(
+                        f"Computed column {name!r} reads {column!r}, which the table has not.",
+                        hint=f"Its columns are {', '.join(table.schema.names)}.",
+                        place=self.statement.place(made.name_span),
+                    )
+
+    def _blamed(self, error: LookupCacheError, made: Definition) -> Span:
+        """Return the place of the option that an error names, else of all options."""
+        for token in self.tokens:
+            if token.kind == "string" and repr(unquoted(token.text)) in error.fact:
+                return self._span(token)
+        return made.options_span or made.name_span
+
+    # ── words and brackets ───────────────────────────────────────────────────────────────────────────────
+
+    def _span(self, token: Token) -> Span:
+        start = self.statement.span.start
+        return Span(start + token.start, start + token.end)
+
+    def _in(self, token: Token, span: Span) -> bool:
+        return span.holds(self._span(token))
+
+    def _top(self, word: str) -> Token | None:
+        found = [t for t in self.tokens if t.kind == "word" and t.text == word and not t.depth]
+        return found[0] if found else None
+
+    def _after(self, word: str, behind: int = 0) -> Token:
+        at = self.tokens.index(self._top(word))  # type: ignore[arg-type]
+        return self.tokens[min(at + 1 + behind, len(self.tokens) - 1)]
+
+    def _base(self) -> str | None:
+        return self._after("LIKE").name if self._top("LIKE") is not None else None
+
+    def _group(self, word: str, behind: int = 0) -> Span | None:
+        """Return the brackets that follow a word, or one that stands ``behind`` further."""
+        if self._top(word) is None or self._after(word, behind).text != "(":
+            return None
+        opening = self._after(word, behind)
+        rest = self.tokens[self.tokens.index(opening) + 1 :]
+        closing = next((token for token in rest if token.text == ")" and token.depth == opening.depth), self.tokens[-1])
+        return Span(self._span(opening).start, self._span(closing).end)
+
+    def _parts(self, after: Sequence[Token]) -> Iterator[list[Token]]:
+        """Yield what commas part in the brackets that come first; those of ARRAY<…> are no such commas."""
+        closing = next((n for n, t in enumerate(after) if n and t.text == ")" and not t.depth), len(after))
+        yield from _split(after[1:closing])
+
+    def _placed(self, span: Span) -> _Placed:
+        return _Placed(self.statement, span)
+
+
+class _Placed:
+    """Gives errors of ours that are raised inside a place."""
+
+    def __init__(self, statement: Statement, span: Span) -> None:
+        self.place = statement.place(span)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, LookupCacheError) and error.place is None:
+            raise error.at(self.place) from None
+
+
+def _split(found: Sequence[Token]) -> Iterator[list[Token]]:
+    part: list[Token] = []
+    depth = min((token.depth for token in found), default=0)
+    angle = 0
+    for token in found:
+        angle += token.text.count("<") - token.text.count(">") if token.kind == "symbol" and token.text in "<>" else 0
+        if token.text == "," and token.depth == depth and not angle:
+            yield part
+            part = []
+        else:
+            part.append(token)
+    if part:
+        yield part
+
+
+def _columns_of(sql: str) -> list[str]:
+    try:
+        return [column.name for column in sqlglot.parse_one(sql, read="spark").find_all(exp.Column)]
+    except SqlglotError as error:
+        raise StatementError(f"The computed column {sql!r} cannot be read.") from error
+
+
+def options_shown(options: Mapping[str, object]) -> str:
+    """Return options as WITH writes them."""
+    return ",\n".join(f"  '{key}' = '{str(value).replace(chr(39), chr(39) * 2)}'" for key, value in options.items())

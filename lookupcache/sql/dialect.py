@@ -1,0 +1,89 @@
+"""Spark's SQL with the few words that Flink adds, as sqlglot reads it; and where in the text each part stands.
+
+A statement goes to Spark as the user wrote it, but for the parts that are lookups, which are cut out of the text. So
+the parser notes for relations, joins, clauses and expressions where they begin and end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
+
+from lookupcache.errors import StatementError
+from lookupcache.sql.text import Span, Statement
+
+_SPAN = "span"
+_NOTED = (
+    "_parse_table", "_parse_join", "_parse_from", "_parse_where", "_parse_cte", "_parse_lateral", "_parse_paren",
+    "_parse_expression", "_parse_lambda", "_parse_function", "_parse_version", "_parse_disjunction", "_parse_with",
+)  # fmt: skip
+
+
+def _noting(name: str) -> Callable[..., Any]:
+    parse = getattr(SparkParser, name)
+
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        first = self._curr
+        node = parse(self, *args, **kwargs)
+        if isinstance(node, exp.Expr) and first and self._prev and self._prev.end >= first.start:
+            node.meta[_SPAN] = Span(first.start, self._prev.end + 1)
+        return node
+
+    return noted
+
+
+class LookupSql(Spark):
+    """The dialect; `parse` reads with it."""
+
+    class Parser(SparkParser):
+        """Spark's parser, which notes where things stand."""
+
+        def _parse_hint(self) -> Any:
+            hint = super()._parse_hint()
+            if hint is not None:
+                hint.meta[_SPAN] = Span(self._prev.start, self._prev.end + 1)
+            return hint
+
+
+for _name in _NOTED:
+    setattr(LookupSql.Parser, _name, _noting(_name))
+
+
+def parse(statement: Statement) -> exp.Expr:
+    """Read one statement into a tree; raises StatementError, with the place, for what cannot be read."""
+    try:
+        tree = sqlglot.parse_one(statement.read, dialect=LookupSql)
+    except SqlglotError as error:
+        raise _unreadable(statement, error) from None
+    return tree
+
+
+def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:
+    details = (getattr(error, "errors", None) or [{}])[0]
+    fact = re.sub(r" (but got|for) <.*", "", str(details.get("description") or str(error).splitlines()[0]), flags=re.S)
+    before, marked = str(details.get("start_context") or ""), str(details.get("highlight") or "")
+    start = statement.read.find(before + marked) + len(before) if marked else -1
+    place = statement.place(Span(start, start + len(marked))) if start >= len(before) else None
+    return StatementError(f"The statement cannot be read: {fact.rstrip('.')}.", place=place)
+
+
+def span_of(node: exp.Expr) -> Span:
+    """Return where a part of a tree stands in the text: as noted, or from its first name to its last."""
+    if _SPAN in node.meta:
+        found: Span = node.meta[_SPAN]
+        return found
+    spans = [name_span(name) for name in node.find_all(exp.Identifier) if "start" in name.meta]
+    spans += [inner.meta[_SPAN] for inner in node.walk() if _SPAN in inner.meta]
+    return Span(min(s.start for s in spans), max(s.end for s in spans)) if spans else Span(0, 0)
+
+
+def name_span(name: exp.Expr) -> Span:
+    """Return where a name stands, its quotes included."""
+    return Span(name.meta["start"], name.meta["end"] + 1)

@@ -1,0 +1,41 @@
+"""EXPLAIN: the lookup plans above Spark's plan."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+
+from lookupcache.join import LookupJoin
+from lookupcache.planner.clauses import Token
+from lookupcache.sql.query import Query
+
+_MODES = {
+    "EXTENDED": "extended", "CODEGEN": "codegen", "COST": "cost", "FORMATTED": "formatted", "ESTIMATED_COST": "cost",
+    "CHANGELOG_MODE": "simple", "JSON_EXECUTION_PLAN": "simple", "PLAN": "simple", "FOR": "simple",
+}  # fmt: skip
+
+
+def mode_of(found: Sequence[Token]) -> tuple[str, int]:
+    """Return Spark's mode for the words that follow EXPLAIN, Flink's or Spark's, and how many words to skip."""
+    mode, number = "simple", 1
+    while number < len(found) - 1 and (found[number].text in _MODES or found[number].text == ","):
+        told = _MODES.get(found[number].text, "simple")
+        mode, number = told if told != "simple" else mode, number + 1
+    return mode, number
+
+
+def explained(query: Query, mode: str) -> str:
+    """Return a query's lookup plans, the Spark SQL that they leave, and Spark's plan of that."""
+    df = query.df()
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        df.explain(mode=mode)
+    parts = [described(join) for join in query.joins]
+    return "\n\n".join([*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}", shown.getvalue().strip()])
+
+
+def described(join: LookupJoin) -> str:
+    """Return a lookup join's plan, and the form in which it runs."""
+    shuffle = ", the left side partitioned by key" if join.plan.config.shuffle else ""
+    return f"{join.explain()}\n\nForm\n  worker: mapInArrow, one cache in each Python worker{shuffle}"

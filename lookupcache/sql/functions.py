@@ -1,0 +1,78 @@
+"""CREATE FUNCTION: a table function by the path of its Python code."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from lookupcache.errors import LookupCacheError, OptionError, StatementError
+from lookupcache.planner.clauses import Token
+from lookupcache.sql.catalog import Catalog
+from lookupcache.sql.hints import unquoted
+from lookupcache.sql.text import Span, Statement
+from lookupcache.table_function import TableFunction
+
+
+def create_function(catalog: Catalog, statement: Statement, found: Sequence[Token]) -> None:
+    """Run ``CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] f AS 'module:name' [WITH (…)]``.
+
+    WITH may give ``returns``, ``batch`` and the ``lookup.*`` options. Raises errors with the place.
+    """
+    words = [token.text for token in found]
+    start = words.index("FUNCTION") + 1
+    keep = words[start : start + 3] == ["IF", "NOT", "EXISTS"]
+    name = found[start + 3 * keep]
+    path = next(token for token in found if token.kind == "string")
+
+    def span(token: Token) -> Span:
+        return Span(statement.span.start + token.start, statement.span.start + token.end)
+
+    def build() -> TableFunction:
+        try:
+            function = imported(unquoted(path.text))
+            options = _options(found[found.index(path) + 1 :])
+            made = TableFunction.of(
+                name.name,
+                function,
+                returns=options.pop("returns", None),
+                batch={"true": True, "false": False}.get(options.pop("batch", "").lower()),
+                options=options,
+            )
+            made.table(name.name, (), ())
+        except LookupCacheError as error:
+            raise error.at(statement.place(span(path))) from None
+        return made
+
+    try:
+        catalog.functions.create(name.name, build, replace="REPLACE" in words[:3], keep=keep)
+    except LookupCacheError as error:
+        raise error.at(statement.place(span(name))) from None
+
+
+def imported(path: str) -> Any:
+    """Return what ``module:name`` names; raises StatementError where it is not there.
+
+    >>> imported("math:sqrt").__name__
+    'sqrt'
+    """
+    module, _, attribute = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise StatementError(
+            f"The function {path!r} cannot be imported: {error}.",
+            hint="A path is 'module:name', and the module must be importable on driver and workers.",
+        ) from error
+    if not callable(found):
+        raise StatementError(f"{path!r} is no function.", hint="Name a function, or a class with __call__.")
+    return found
+
+
+def _options(found: Sequence[Token]) -> dict[str, str]:
+    strings = [unquoted(token.text) for token in found if token.kind == "string"]
+    if len(strings) % 2:
+        raise OptionError("The function's options cannot be read.", hint="Write WITH ('key' = 'value', …).")
+    return dict(zip(strings[::2], strings[1::2], strict=True))

@@ -1,0 +1,201 @@
+"""Hints: LOOKUP and ASYNC_TABLE_FUNC behind SELECT, OPTIONS behind a table's name, as options of a lookup.
+
+/*+ LOOKUP('table'='c', 'retry-predicate'='lookup_miss', …) */  ─►  {'lookup.retry.on-miss.…': …}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sqlglot import exp
+
+from lookupcache.errors import OptionError, nearest
+from lookupcache.planner.clauses import Token, tokens
+from lookupcache.sql.dialect import span_of
+from lookupcache.sql.text import Span, Statement
+
+_FLIGHTS = {
+    "output-mode": "lookup.async.output-mode",
+    "capacity": "lookup.async.capacity",
+    "timeout": "lookup.timeout",
+}
+_RETRY = {
+    "retry-predicate": None,
+    "retry-strategy": None,
+    "fixed-delay": "lookup.retry.on-miss.delay",
+    "max-attempts": "lookup.retry.on-miss.max-attempts",
+}
+_KEYS: dict[str, dict[str, str | None]] = {
+    "LOOKUP": {"table": None, "async": "lookup.async", **_FLIGHTS, **_RETRY, "shuffle": "lookup.shuffle"},
+    "ASYNC_TABLE_FUNC": {"function": None, **_FLIGHTS, **_RETRY},
+}
+_ONLY = {"retry-predicate": "lookup_miss", "retry-strategy": "fixed_delay"}
+
+
+class Value(NamedTuple):
+    """An option's value, and where it stands with its key."""
+
+    text: str
+    span: Span
+
+
+@dataclass
+class Hint:
+    """One hint: its name in upper case, its options as written, and where it stands."""
+
+    name: str
+    span: Span
+    given: dict[str, Value] = field(default_factory=dict)
+    used: bool = False
+
+    @property
+    def target(self) -> str | None:
+        """The table or function that it is for; None for any."""
+        value = self.given.get("table" if self.name == "LOOKUP" else "function")
+        return value.text if value else None
+
+    def options(self) -> dict[str, str]:
+        """Return what it says as options of a lookup."""
+        if self.name == "OPTIONS":
+            return {key: value.text for key, value in self.given.items()}
+        keys = _KEYS[self.name]
+        return {str(keys[key]): value.text for key, value in self.given.items() if keys[key] is not None}
+
+
+class Hints:
+    """The hints of one SELECT that are ours; ``others`` is the text of those that are Spark's.
+
+    Raises OptionError, with the place, for an unknown key, for a value that is none, and for a retry in parts.
+    """
+
+    def __init__(self, statement: Statement, select: exp.Select) -> None:
+        self._statement = statement
+        node = select.args.get("hint")
+        self.span = None if node is None else span_of(node)
+        found = [] if self.span is None else list(_hints(statement, Span(self.span.start + 3, self.span.end - 2)))
+        self.ours = [hint for hint in found if hint.name in _KEYS]
+        self.others = ", ".join(statement[hint.span] for hint in found if hint.name not in _KEYS)
+        for hint in self.ours:
+            self._check(hint)
+
+    def of_table(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the options for a lookup table that goes by these names: its alias, its own."""
+        return self._options("LOOKUP", names)
+
+    def of_function(self, name: str) -> dict[str, str]:
+        """Return the options for a table function."""
+        return self._options("ASYNC_TABLE_FUNC", [name])
+
+    def refuse_unused(self, tables: Sequence[str], functions: Sequence[str]) -> None:
+        """Raise OptionError for a hint that names what the query does not look up."""
+        for hint in self.ours:
+            known, what = (tables, "table") if hint.name == "LOOKUP" else (functions, "table function")
+            if not hint.used:
+                raise OptionError(
+                    f"Hint {hint.name} is for {what} {hint.target or '(any)'!r}, which this query does not look up.",
+                    hint=nearest(hint.target or "", known, what=f"{what}s of the query"),
+                    place=self._statement.place(hint.given["table" if hint.name == "LOOKUP" else "function"].span)
+                    if hint.target
+                    else self._statement.place(hint.span),
+                )
+
+    def _options(self, kind: str, names: Sequence[str]) -> dict[str, str]:
+        """Return what the hints say, those that name their target last."""
+        options: dict[str, str] = {}
+        for named in (False, True):
+            for hint in self.ours:
+                wanted = hint.target is not None and hint.target.lower() in [name.lower() for name in names]
+                if hint.name == kind and (wanted if named else hint.target is None):
+                    hint.used = True
+                    options |= hint.options()
+        return options
+
+    def _check(self, hint: Hint) -> None:
+        known = _KEYS[hint.name]
+        for key, value in hint.given.items():
+            if key not in known:
+                raise self._wrong(f"Hint {hint.name} has no key {key!r}.", nearest(key, known, what="keys"), value.span)
+            if key in _ONLY and value.text.lower().replace("-", "_") != _ONLY[key]:
+                raise self._wrong(f"{key!r} is {value.text!r}.", f"It takes {_ONLY[key]!r}.", value.span)
+        missing = [key for key in _RETRY if key not in hint.given]
+        if missing and len(missing) < len(_RETRY):
+            raise self._wrong(
+                f"Hint {hint.name} says how to retry, but not {missing[0]!r}.",
+                "A retry on a miss needs 'retry-predicate'='lookup_miss', 'retry-strategy'='fixed_delay', "
+                "'fixed-delay' and 'max-attempts'.",
+                hint.span,
+            )
+        if hint.name == "LOOKUP" and hint.target is None:
+            raise self._wrong("Hint LOOKUP names no table.", "Add 'table'='…', the table's name or alias.", hint.span)
+
+    def _wrong(self, fact: str, cure: str, span: Span) -> OptionError:
+        return OptionError(fact, hint=cure, place=self._statement.place(span))
+
+
+def table_options(statement: Statement, span: Span) -> Hint | None:
+    """Return the hint OPTIONS that stands in a table's text, where there is one."""
+    start = statement.text.find("/*+", span.start, span.end)
+    if start < 0:
+        return None
+    end = statement.text.index("*/", start)
+    for hint in _hints(statement, Span(start + 3, end)):
+        if hint.name == "OPTIONS":
+            return Hint("OPTIONS", Span(start, end + 2), hint.given)
+    raise OptionError(
+        "A hint behind a table can only be OPTIONS.",
+        hint="Write LOOKUP(…) behind SELECT.",
+        place=statement.place(Span(start, end + 2)),
+    )
+
+
+def unquoted(text: str) -> str:
+    """Return what a string literal says.
+
+    >>> unquoted("'it''s'")
+    "it's"
+    """
+    return text[1:-1].replace(text[0] * 2, text[0]).replace("\\'", "'").replace("\\\\", "\\")
+
+
+def _hints(statement: Statement, span: Span) -> Iterator[Hint]:
+    """Read ``NAME(…), NAME, …``."""
+    found = list(tokens(statement[span]))
+    for number, token in enumerate(found):
+        if token.kind != "word" or token.depth:
+            continue
+        inside = [one for one in found[number + 1 :] if one.start > token.start]
+        depth = next((n for n, one in enumerate(inside) if one.depth == 0 and one.text != "("), len(inside))
+        called = bool(inside) and inside[0].text == "("
+        last = inside[depth] if called and depth < len(inside) else token
+        whole = Span(span.start + token.start, span.start + last.end)
+        arguments = inside[1:depth] if called else []
+        hint = Hint(token.text, whole)
+        if token.text in (*_KEYS, "OPTIONS"):
+            hint.given = dict(_pairs(statement, token.text, arguments, span.start))
+        yield hint
+
+
+def _pairs(statement: Statement, name: str, found: Sequence[Token], offset: int) -> Iterator[tuple[str, Value]]:
+    """Read ``'key' = 'value', …``."""
+    while found:
+        key, sign, value = ([*found, *[None] * 3])[:3]
+        span = Span(offset + found[0].start, offset + (value or found[-1]).end)
+        strings = key is not None and key.kind == "string" and value is not None and value.kind == "string"
+        comma = found[3].text if len(found) > 3 else ","
+        if not (strings and sign is not None and sign.text == "=" and comma == ","):
+            raise OptionError(
+                f"Hint {name} cannot be read here.",
+                hint=f"Write {name}('key' = 'value', …).",
+                place=statement.place(span),
+            )
+        assert key is not None
+        assert value is not None
+        yield unquoted(key.text), Value(unquoted(value.text), span)
+        found = found[4:]
+
+
+def merged(*options: Mapping[str, str]) -> dict[str, str]:
+    """Return options of which later ones count."""
+    return {key: value for one in options for key, value in one.items()}

@@ -1,0 +1,149 @@
+"""Table functions in a FROM: ``LATERAL TABLE(f(x)) AS T(a, b)``, and Spark's ``LATERAL f(x)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+from sqlglot import exp
+
+from lookupcache.errors import LookupCacheError, PlanError, StatementError, nearest
+from lookupcache.planner.clauses import tokens
+from lookupcache.schema import as_schema, quote
+from lookupcache.sql.dialect import span_of
+from lookupcache.sql.hints import Hints
+from lookupcache.sql.lookups import Lookup, condition
+from lookupcache.sql.query import Query
+from lookupcache.sql.scope import Scope, Source
+from lookupcache.sql.text import Span
+from lookupcache.table_function import NO_ARGUMENT, Argument, argument
+
+
+def called(query: Query, node: exp.Expr) -> str | None:
+    """Return the name of the table function of ours that a relation calls."""
+    if not isinstance(node, exp.Lateral) or node.args.get("view") or isinstance(node.this, exp.Query):
+        return None
+    name = query.statement[_call(node)[1]].partition("(")[0].strip(" `")
+    return name if name in query.setting.catalog.functions else None
+
+
+def refuse_unknown(query: Query, tree: exp.Expr) -> None:
+    """Raise StatementError for Flink's LATERAL TABLE of a function that is none."""
+    for node in tree.find_all(exp.Lateral):
+        if _is_flink(node) and called(query, node) is None:
+            span = _call(node)[1]
+            name = query.statement[span].partition("(")[0].strip(" `")
+            raise StatementError(
+                f"There is no table function {name!r}.",
+                hint=nearest(name, query.setting.catalog.functions, what="table functions"),
+                place=query.statement.place(Span(span.start, span.start + len(name))),
+            )
+
+
+def _is_flink(node: exp.Lateral) -> bool:
+    return (
+        isinstance(node.this, exp.Anonymous) and node.this.name.upper() == "TABLE" and len(node.this.expressions) == 1
+    )
+
+
+def _call(node: exp.Lateral) -> tuple[exp.Expr, Span]:
+    call = node.this.expressions[0] if _is_flink(node) else node.this
+    return call, span_of(call)
+
+
+def call_lookup(
+    query: Query,
+    hints: Hints,
+    scope: Scope,
+    join: exp.Join,
+    frame: DataFrame,
+    left_text: Callable[[exp.Expr], str],
+) -> Lookup:
+    """Return the lookup that a join with a call is; its arguments are the key."""
+    node = join.this
+    call, span = _call(node)
+    name = str(called(query, node))
+    _refuse_side(query, join)
+    given = [(place, left_text(_expression(call, place))) for place in arguments_of(query, span)]
+    function = query.setting.catalog.functions[name]
+    try:
+        arguments = _arguments(query, frame, given)
+        alias = node.args.get("alias")
+        columns = [column.name for column in (alias.columns if alias else [])]
+        qualifier = (alias.name if alias else "") or name
+        table = function.table(qualifier, columns, arguments)
+        options = hints.of_function(name) | hints.of_table([qualifier])
+        table = table.with_options(options) if options else table
+    except LookupCacheError as error:
+        raise error.at(query.statement.place(span_of(node))) from None
+    returned = function.columns(columns).names
+    keys = [f"{key.sql} = {quote(qualifier)}.{quote(key.name)}" for one in arguments for key in one.columns] or [
+        f"1 = {quote(qualifier)}.{quote(NO_ARGUMENT)}"
+    ]
+    return Lookup(
+        span=span_of(join),
+        source=Source((qualifier,), dict.fromkeys(returned, "")),
+        table=table,
+        how="left" if join.side == "LEFT" else "inner",
+        on=condition(join.args.get("on"), query),
+        on_node=join.args.get("on"),
+        keys=keys,
+    )
+
+
+def _expression(call: exp.Expr, span: Span) -> exp.Expr:
+    """Return the part of a call's tree that stands at a place."""
+    found = [node for node in call.walk() if "span" in node.meta and node.meta["span"] == span]
+    if found:
+        return found[0]
+    whole = exp.Tuple(expressions=[node.copy() for node in call.find_all(exp.Column) if span.holds(span_of(node))])
+    whole.meta["span"] = span
+    return whole
+
+
+def arguments_of(query: Query, span: Span) -> list[Span]:
+    """Return where the arguments of a call stand."""
+    found = list(tokens(query.statement[span]))
+    opening = next(token for token in found if token.text == "(" and token.depth == 0)
+    closing = [token for token in found if token.text == ")" and token.depth == 0][-1]
+    commas = [t for t in found if t.text == "," and t.depth == 1 and opening.start < t.start < closing.start]
+    starts, ends = [opening.end, *(c.end for c in commas)], [*(c.start for c in commas), closing.start]
+    pieces = [
+        (s, e)
+        for s, e in zip(starts, ends, strict=True)
+        if query.statement.text[span.start + s : span.start + e].strip()
+    ]
+    return [_trimmed(query, Span(span.start + s, span.start + e)) for s, e in pieces]
+
+
+def _trimmed(query: Query, span: Span) -> Span:
+    text = query.statement[span]
+    start = span.start + len(text) - len(text.lstrip())
+    return Span(start, start + len(text.strip()))
+
+
+def _arguments(query: Query, frame: DataFrame, given: list[tuple[Span, str]]) -> list[Argument]:
+    """Return the key columns of the arguments, of the types that Spark says."""
+    if not given:
+        return []
+    left = frame.alias("left")
+    schema = left.selectExpr(*(f"{sql} AS a{n}" for n, (_, sql) in enumerate(given))).schema
+    arrow, arguments = as_schema(schema), list[Argument]()
+    for number, ((span, sql), field) in enumerate(zip(given, arrow, strict=True), start=1):
+        first = sum(len(one.columns) for one in arguments)
+        try:
+            arguments.append(
+                argument(f"({sql})", field.type, f"argument {number}", nullable=field.nullable, first=first)
+            )
+        except LookupCacheError as error:
+            raise error.at(query.statement.place(span)) from None
+    return arguments
+
+
+def _refuse_side(query: Query, join: exp.Join) -> None:
+    if join.side in ("RIGHT", "FULL") or join.kind in ("SEMI", "ANTI"):
+        raise PlanError(
+            f"A table function cannot be joined with {join.side or join.kind} JOIN.",
+            hint="Write JOIN LATERAL or LEFT JOIN LATERAL … ON TRUE.",
+            place=query.statement.place(span_of(join)),
+        )

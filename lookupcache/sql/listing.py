@@ -1,0 +1,114 @@
+"""SHOW and DESCRIBE: what a session knows, Spark's things and ours in one list."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lookupcache.connector import hide_userinfo, is_secret
+from lookupcache.planner.clauses import Token
+from lookupcache.schema import quote, to_ddl, type_name
+from lookupcache.sql.catalog import SqlTable
+from lookupcache.sql.hints import unquoted
+from lookupcache.sql.query import Setting
+from lookupcache.table_function import TableFunction
+
+
+def reader(setting: Setting, found: Sequence[Token]) -> Callable[[], DataFrame] | None:
+    """Return what answers a SHOW or DESCRIBE that is about things of ours; None for any other statement."""
+    words = [token.text for token in found]
+    tables, functions = setting.catalog.tables, setting.catalog.functions
+    if words[:2] == ["SHOW", "TABLES"] and not {"IN", "FROM"} & set(words):
+        return partial(_tables, setting, found)
+    if words[:1] == ["SHOW"] and words[1:2] in (["FUNCTIONS"], ["USER"]) and list(functions):
+        return partial(_functions, setting, found)
+    if words[:3] == ["SHOW", "CREATE", "TABLE"] and found[-1].name in tables:
+        return partial(_create_table, setting, tables[found[-1].name])
+    if words[:2] == ["SHOW", "COLUMNS"] and found[-1].name in tables:
+        return partial(_columns, setting, tables[found[-1].name])
+    if words[:1] in (["DESCRIBE"], ["DESC"]) and len(found) > 1:
+        if "FUNCTION" in words[1:3] and found[-1].name in functions:
+            return partial(_function, setting, functions[found[-1].name])
+        if found[-1].name in tables and "FUNCTION" not in words[1:3]:
+            return partial(_described, setting, tables[found[-1].name], bool({"EXTENDED", "FORMATTED"} & set(words)))
+    return None
+
+
+def _tables(setting: Setting, found: Sequence[Token]) -> DataFrame:
+    ours = [("", name, True) for name in setting.catalog.tables if _wanted(name, found)]
+    theirs = setting.spark.sql(_statement(found))
+    return theirs.union(setting.spark.createDataFrame(ours, theirs.schema)) if ours else theirs
+
+
+def _functions(setting: Setting, found: Sequence[Token]) -> DataFrame:
+    ours = [(name,) for name in setting.catalog.functions if _wanted(name, found)]
+    theirs = setting.spark.sql(_statement(found))
+    return theirs.union(setting.spark.createDataFrame(ours, theirs.schema)) if ours else theirs
+
+
+def _statement(found: Sequence[Token]) -> str:
+    return " ".join(token.written for token in found)
+
+
+def _wanted(name: str, found: Sequence[Token]) -> bool:
+    """Return whether a name fits the pattern of a SHOW, in which | parts patterns and * is any text."""
+    patterns = [unquoted(token.text) for token in found if token.kind == "string"]
+    each = patterns[0].split("|") if patterns else ["*"]
+    return any(fnmatch.fnmatch(name.lower(), one.strip().lower().replace("%", "*")) for one in each)
+
+
+def _columns(setting: Setting, table: SqlTable) -> DataFrame:
+    names = [*table.table.schema.names, *table.computed]
+    return setting.spark.createDataFrame([(name,) for name in names], "col_name STRING")
+
+
+def _described(setting: Setting, table: SqlTable, extended: bool) -> DataFrame:
+    """List columns as Spark's DESCRIBE does; extended, key and options too, without secrets."""
+    rows = [(f.name, type_name(f.type), table.comments.get(f.name)) for f in table.table.schema]
+    rows += [(name, type_, table.comments.get(name)) for name, type_ in _computed(setting, table)]
+    if extended:
+        rows += [("", "", None), ("# Lookup table", "", None), ("Name", table.table.name, None)]
+        rows += [("Primary key", ", ".join(table.key), None)] if table.key else []
+        rows += [(key, value, None) for key, value in _options(table).items()]
+    return setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
+
+
+def _computed(setting: Setting, table: SqlTable) -> list[tuple[str, str]]:
+    if not table.computed:
+        return []
+    empty = setting.spark.createDataFrame([], to_ddl(table.table.schema))
+    computed = empty.selectExpr(*(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
+    return computed.dtypes
+
+
+def _options(table: SqlTable) -> dict[str, str]:
+    secrets = table.table.connector.secrets
+    given = table.table.options
+    return {key: "***" if is_secret(key, secrets) else hide_userinfo(str(value)) for key, value in given.items()}
+
+
+def _create_table(setting: Setting, table: SqlTable) -> DataFrame:
+    """Return the statement that makes a table, its secrets starred."""
+    parts = [f"  {part}" for part in to_ddl(table.table.schema).split(", `")]
+    parts = [parts[0], *(part.replace("  ", "  `", 1) for part in parts[1:])]
+    parts += [f"  {quote(name)} AS {sql}" for name, sql in table.computed.items()]
+    if table.key:
+        parts.append(f"  PRIMARY KEY ({', '.join(map(quote, table.key))}) NOT ENFORCED")
+    options = ",\n".join(f"  '{key}' = '{_escaped(value)}'" for key, value in _options(table).items())
+    columns = ",\n".join(parts)
+    text = f"CREATE TEMPORARY TABLE {quote(table.table.name)} (\n{columns}\n) WITH (\n{options}\n)"
+    return setting.spark.createDataFrame([(text,)], "createtab_stmt STRING")
+
+
+def _escaped(value: Any) -> str:
+    return str(value).replace("'", "''")
+
+
+def _function(setting: Setting, function: TableFunction) -> DataFrame:
+    returned = ", ".join(f"{f.name} {type_name(f.type).upper()}" for f in function.columns())
+    lines = [f"Function: {function.name}", f"Returns: {returned}", f"Batch: {str(function.batch).lower()}"]
+    return setting.spark.createDataFrame([(line,) for line in lines], "function_desc STRING")

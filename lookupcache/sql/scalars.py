@@ -1,0 +1,132 @@
+"""Scalar sub-queries over a lookup table: each is a left join that gives a row one match at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from lookupcache.errors import PlanError
+from lookupcache.planner.clauses import conjunct_spans
+from lookupcache.sql.catalog import SqlTable
+from lookupcache.sql.dialect import span_of
+from lookupcache.sql.hints import Hints
+from lookupcache.sql.lookups import Lookup, refuse_period, source_of, with_hints
+from lookupcache.sql.query import Query
+from lookupcache.sql.scope import Reference, Scope, references
+from lookupcache.sql.text import Edit, Span
+
+
+@dataclass(frozen=True, eq=False)
+class Scalar:
+    """A scalar sub-query over a lookup table: where it stands, its SELECT, and the columns that it gives."""
+
+    node: exp.Subquery
+    select: exp.Select
+    table: SqlTable
+    columns: tuple[str, ...]
+    spark_name: str
+
+    @property
+    def item(self) -> exp.Expr:
+        """What it selects."""
+        return self.select.expressions[0].unalias()
+
+    @property
+    def plain(self) -> bool:
+        """Whether that is a column, which is null where there is no row."""
+        return isinstance(self.item, exp.Column) and self.item.name in self.table.table.schema.names
+
+    def text(self, query: Query, column: Callable[[str], str]) -> str:
+        """Return what it selects as SQL over the joined rows; ``column`` spells the table's columns there."""
+        own, _ = _scoped(query, self.select, self.table)
+        item = self.select.expressions[0]
+        span = span_of(item) if not isinstance(item, exp.Alias) else span_of(item.this)
+        edits = []
+        for reference in references(self.item):
+            found = own.find(reference)
+            if found is not None:
+                edits.append(Edit(found.span, column(found.name)))
+        return query.edits.text(span, edits)
+
+
+def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
+    """Return the scalar sub-queries that are lookups, in the order of the text; raises PlanError for what is none."""
+    found = []
+    for node in tree.find_all(exp.Subquery):
+        select = node.this
+        first = select.args.get("from_") if isinstance(select, exp.Select) else None
+        table = query.table_of(first.this) if first is not None else None
+        if table is None or isinstance(node.parent, exp.From | exp.Join | exp.In | exp.CTE | exp.SetOperation | None):
+            continue
+        if isinstance(node.parent, exp.Subquery | exp.Lateral) or select.args.get("joins"):
+            continue
+        if select.args.get("where") is None:
+            continue  # an uncorrelated one over the whole table is Spark's
+        _refuse(query, node, select)
+        found.append(_scalar(query, node, select, table))
+    return sorted(found, key=lambda scalar: span_of(scalar.node).start)
+
+
+def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> Scalar:
+    own, outer = _scoped(query, select, table)
+    item = select.expressions[0].unalias()
+    columns = [found.name for reference in references(item) if (found := own.find(reference)) is not None]
+    names = ", ".join(dict.fromkeys(reference.names[-1].name for reference in outer))
+    return Scalar(node, select, table, tuple(dict.fromkeys(columns)), f"scalarsubquery({names})")
+
+
+def _scoped(query: Query, select: exp.Select, table: SqlTable) -> tuple[Scope, list[Reference]]:
+    """Return the scope of the sub-query alone, and the references in its WHERE to what is outside."""
+    node = select.args["from_"].this
+    own = Scope(query.statement, query.setting.fold, source_of(node.alias or node.name, table))
+    outer = [reference for reference in references(select.args["where"]) if own.find(reference) is None]
+    return own, outer
+
+
+def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
+    limit = select.args.get("limit")
+    parts = {
+        "GROUP BY": select.args.get("group"), "ORDER BY": select.args.get("order"), "HAVING": select.args.get("having"),
+        "DISTINCT": select.args.get("distinct"), "OFFSET": select.args.get("offset"),
+        "an aggregate": select.expressions[0].find(exp.AggFunc, exp.Window),
+        "a LIMIT that is not 1": limit is not None and limit.expression.name != "1" and limit,
+    }  # fmt: skip
+    for what, part in parts.items():
+        if part:
+            where = span_of(part) if isinstance(part, exp.Expr) and span_of(part).end else span_of(node)
+            raise PlanError(
+                f"A scalar sub-query over a lookup table cannot have {what}.",
+                hint="Look the rows up with LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME(), and compute over the result.",
+                place=query.statement.place(where),
+            )
+    if len(select.expressions) != 1 or select.expressions[0].find(exp.Star):
+        raise PlanError(
+            "A scalar sub-query has one column.", hint="Select one.", place=query.statement.place(span_of(node))
+        )
+
+
+def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
+    """Return the lookup that a scalar sub-query is."""
+    node = scalar.select.args["from_"].this
+    if isinstance(node.args.get("version"), exp.Version):
+        refuse_period(query, None, node.args["version"])
+    alias = node.alias or node.name
+    where = scalar.select.args["where"].this
+    span = span_of(where)
+    limit = scalar.select.args.get("limit")
+    inner = Hints(query.statement, scalar.select)
+    table = with_hints(query, inner if inner.ours else hints, node, alias, scalar.table.table)
+    return Lookup(
+        span=span_of(scalar.node),
+        source=source_of(alias, scalar.table),
+        table=table,
+        how="left",
+        on=[Span(span.start + a, span.start + b) for a, b in conjunct_spans(query.statement[span])],
+        on_node=where,
+        matches="single" if limit is None else "first",
+        scalar=True,
+        wants_witness=not scalar.plain,
+        marks=scalar.table.marks,
+    )

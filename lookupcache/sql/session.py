@@ -1,0 +1,78 @@
+"""`LookupSession`: SQL with lookups in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lookupcache.plan import LookupPlan
+from lookupcache.planner.clauses import tokens
+from lookupcache.sql.catalog import Catalog, SqlTable
+from lookupcache.sql.query import Query, Setting
+from lookupcache.sql.statements import rewritten, run
+from lookupcache.sql.text import Statement
+from lookupcache.table import LookupTable
+from lookupcache.table_function import TableFunction
+
+
+class LookupSession:
+    """Takes SQL as people write it for Flink and for Spark, over a Spark session and lookup tables.
+
+    Tables and functions belong to the session. ``time_columns`` are the columns that FOR SYSTEM_TIME AS OF may name
+    for the time of the lookup; they need not exist. What has no lookup in it goes to Spark as it is.
+
+    >>> session = LookupSession(spark)
+    >>> session.register_table(LookupTable.from_function("squares", "n BIGINT, square BIGINT", key=["n"],
+    ...     function=lambda n: [(n, n * n)]))
+    >>> session.sql('''
+    ...     SELECT r.id, s.square FROM range(3) AS r
+    ...     JOIN squares FOR SYSTEM_TIME AS OF PROCTIME() AS s ON r.id = s.n ORDER BY r.id
+    ... ''').collect()
+    [Row(id=0, square=0), Row(id=1, square=1), Row(id=2, square=4)]
+    """
+
+    def __init__(self, spark: SparkSession, *, time_columns: Sequence[str] = ("proc_time", "proctime")) -> None:
+        self.spark = spark
+        self._setting = Setting(spark, Catalog(), tuple(time_columns))
+
+    def sql(self, text: str) -> DataFrame:
+        """Return the result of a query, or run any other statement.
+
+        Raises errors of lookupcache, each with line, column and the marked text, for what is ours and for what Spark
+        finds wrong in a query with lookups; for a statement without any, Spark's own.
+        """
+        return run(self._setting, Statement.of(text))
+
+    def plans(self, text: str) -> list[LookupPlan]:
+        """Return the lookup plans of a query, in the order of their joins, and run nothing."""
+        return [join.plan for join in self.query(text).joins]
+
+    def query(self, text: str) -> Query:
+        """Return a query as it is rewritten: its lookup joins, and the Spark SQL that remains."""
+        return rewritten(self._setting, Statement.of(text), list(tokens(text)))
+
+    def register_table(self, table: LookupTable, name: str | None = None) -> None:
+        """Make a lookup table known under a name, by default its own; one of that name is replaced."""
+        self._setting.catalog.tables[name or table.name] = SqlTable(table)
+
+    def register_function(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        returns: Any = None,
+        batch: bool | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make a table function known; one of that name is replaced.
+
+        ``function`` takes the arguments of a call and returns its rows: sync, async or an async generator, or an
+        object or class with ``__call__``. With ``batch`` it takes a list of argument tuples, bare values where there
+        is one argument, and returns a list of lists of rows. ``returns`` are the columns, as DDL text, where the
+        function's annotation does not tell them, and ``options`` the ``lookup.*`` options of its calls.
+        """
+        made = TableFunction.of(name, function, returns=returns, batch=batch, options=options)
+        made.columns()
+        self._setting.catalog.functions[name] = made
