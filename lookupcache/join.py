@@ -77,9 +77,9 @@ def lookup_join(
 class LookupJoin:
     """A planned lookup join: its ``plan``, its result ``df``, its `explain` and its `metrics`.
 
-    Takes what `lookup_join` takes. Use it where you want to see what went where, or to count. ``matches`` bounds what an
-    inner or left join gives a left row: ``all`` its matches, the ``first``, or a ``single`` one, where a second raises
-    TooManyRows, as in a scalar sub-query.
+    Takes what `lookup_join` takes. Use it where you want to see what went where, or to count. ``matches`` bounds
+    what a left join gives a left row: ``all`` its matches, the ``first``, or a ``single`` one, where a second
+    raises TooManyRows, as in a scalar sub-query.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
     ...     function=lambda n: [(n, n * n)])

@@ -80,7 +80,8 @@ class LookupPlan:
     before the lookup, and after the join. ``source`` is a hash of the connector's class and options.
     ``left_columns`` are those that go through the worker: what the rest needs, or all where ``config`` asks for
     dead letters. ``matches`` says how many rows of the table a left row is given: all that match, the first, or
-    a single one, where a second is an error. Behind ``output`` the result has the columns for age and error that ``config`` names.
+    a single one, where a second is an error. Behind ``output`` the result has the columns for age and error that
+    ``config`` names.
     """
 
     table: str

@@ -81,7 +81,7 @@ class TableFunction:
                 f"Function {self.name!r} gives {len(schema)} columns; the alias names {len(names)}.",
                 hint=f"They are {', '.join(schema.names)}.",
             )
-        return schema.rename_columns(list(names)) if names else schema
+        return pa.schema([f.with_name(name) for f, name in zip(schema, names or schema.names, strict=True)])
 
     def table(self, alias: str, names: Sequence[str], arguments: Sequence[Argument]) -> LookupTable:
         """Return the lookup table that a call of it is."""

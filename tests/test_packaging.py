@@ -70,7 +70,7 @@ STOREYS = """
     sql.hints sql.scope
     sql.query
     sql.relation sql.lookups
-    sql.laterals sql.scalars
+    sql.laterals sql.scalars sql.naming
     sql.select sql.ddl sql.explain sql.functions sql.listing
     sql.statements
     sql.session

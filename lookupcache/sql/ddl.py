@@ -236,10 +236,10 @@ class CreateTable:
 
     def _blamed(self, error: LookupCacheError, made: Definition) -> Span:
         """Return the place of the option that an error names, else of all options."""
-        for token in self.tokens:
-            if token.kind == "string" and repr(unquoted(token.text)) in error.fact:
-                return self._span(token)
-        return made.options_span or made.name_span
+        strings = [token for token in self.tokens if token.kind == "string"]
+        named = {error.fact.rfind(repr(unquoted(token.text))): token for token in strings}
+        last = max(named, default=-1)
+        return self._span(named[last]) if last >= 0 else made.options_span or made.name_span
 
     # ── words and brackets ───────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError, StatementError, nearest
 from lookupcache.planner.clauses import tokens
-from lookupcache.schema import as_schema, quote
+from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup, condition
@@ -76,13 +76,13 @@ def call_lookup(
         table = table.with_options(options) if options else table
     except LookupCacheError as error:
         raise error.at(query.statement.place(span_of(node))) from None
-    returned = function.columns(columns).names
+    returned = {f.name: type_name(f.type) for f in function.columns(columns)}
     keys = [f"{key.sql} = {quote(qualifier)}.{quote(key.name)}" for one in arguments for key in one.columns] or [
         f"1 = {quote(qualifier)}.{quote(NO_ARGUMENT)}"
     ]
     return Lookup(
         span=span_of(join),
-        source=Source((qualifier,), dict.fromkeys(returned, "")),
+        source=Source((qualifier,), dict.fromkeys(returned, ""), returned),
         table=table,
         how="left" if join.side == "LEFT" else "inner",
         on=condition(join.args.get("on"), query),

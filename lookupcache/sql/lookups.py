@@ -16,6 +16,7 @@ from lookupcache.sql.hints import Hints, table_options
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Scope, Source
 from lookupcache.sql.text import Span
+from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
 
 _NOW = (exp.CurrentTimestamp, exp.Localtimestamp)
@@ -51,8 +52,8 @@ class Lookup:
 
 def source_of(alias: str, table: SqlTable) -> Source:
     """Return a lookup table as a relation of FROM; its columns have their names in the result once it is joined."""
-    columns = [*table.table.schema.names, *table.marks]
-    return Source((alias,), dict.fromkeys(columns, ""), computed=table.computed)
+    types = {f.name: type_name(f.type) for f in table.table.schema} | table.marks
+    return Source((alias,), dict.fromkeys(types, ""), types, computed=table.computed)
 
 
 def table_lookup(query: Query, hints: Hints, scope: Scope, join: exp.Join, table: SqlTable) -> Lookup:
@@ -61,14 +62,17 @@ def table_lookup(query: Query, hints: Hints, scope: Scope, join: exp.Join, table
     refuse_period(query, scope, node.args["version"])
     how = _how(query, join)
     alias = node.alias or node.name
+    using = [name.name for name in join.args.get("using") or []]
+    source = source_of(alias, table)
+    source.hidden = frozenset(n for n in source.columns if scope.fold(n) in map(scope.fold, using))
     return Lookup(
         span=span,
-        source=source_of(alias, table),
+        source=source,
         table=with_hints(query, hints, node, alias, table.table),
         how=how,
         on=condition(join.args.get("on"), query),
         on_node=join.args.get("on"),
-        using=[name.name for name in join.args.get("using") or []],
+        using=using,
         marks=table.marks,
     )
 

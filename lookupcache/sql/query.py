@@ -78,7 +78,7 @@ class Query:
 
     def failed(self, error: AnalysisException) -> StatementError:
         """Return Spark's error about edited text as one about the statement."""
-        fact = re.split(r"\n+== SQL|;\s*line \d+ pos \d+|\n'|JVM stacktrace", str(error))[0].strip()
+        fact = re.split(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|\n'|JVM stacktrace", str(error))[0].strip()
         return StatementError(re.sub(r"`?lookup_\d+`?\.", "", fact), place=self._blamed(error))
 
     def _blamed(self, error: AnalysisException) -> Place | None:
@@ -90,7 +90,10 @@ class Query:
             if context.fragment() and found:
                 start = self.statement.span.start
                 return self.statement.place(Span(start + found.start(), start + found.end()))
-        return None
+        near = re.search(r"at or near '(.+?)'", str(error))
+        found = near and re.search(rf"(?<!\w){re.escape(near[1])}(?!\w)", self.statement.sql)
+        start = self.statement.span.start
+        return self.statement.place(Span(start + found.start(), start + found.end())) if found else None
 
     # ── common table expressions ─────────────────────────────────────────────────────────────────────────
 

@@ -25,6 +25,7 @@ from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.relation import Relation, fresh_of, refuse_loose_ends
 from lookupcache.sql.scalars import Scalar, scalar_lookup
+from lookupcache.sql.naming import spark_names
 from lookupcache.sql.scope import Found, Reference, Scope, Source, references
 from lookupcache.sql.text import Edit, Span
 
@@ -453,6 +454,19 @@ class SelectRewriting:
                     self.query.edits.replace(span, self._star_text([(source, n) for n in source.names], item.this))
             elif (name := self._lost_name(item)) is not None:
                 self.query.edits.replace(Span(span.end, span.end), f" AS {quote(name)}")
+        self._name_expressions()
+
+    def _name_expressions(self) -> None:
+        """Name expressions over columns that have another name now as Spark would have named them."""
+        found = [item for item in self.select.expressions if not isinstance(item, exp.Alias | exp.Column | exp.Star)]
+        items = [item for item in found if not item.find(exp.Query) and self._renames(item)]
+        names = spark_names(self.query, self.scope.sources, [self.statement[span_of(item)] for item in items])
+        for item, name in zip(items, names, strict=False):
+            self.query.edits.replace(Span(span_of(item).end, span_of(item).end), f" AS {quote(name)}")
+
+    def _renames(self, item: exp.Expr) -> bool:
+        found = [one for reference in references(item) if (one := self.scope.find(reference)) is not None]
+        return any(self.scope.fold(one.source.columns.get(one.name, "")) != self.scope.fold(one.name) for one in found)
 
     def _star_span(self, item: exp.Expr) -> Span:
         return span_of(item)
@@ -527,7 +541,9 @@ class SelectRewriting:
 
     def _grouped_item(self, scalar: Scalar) -> bool:
         """Return whether a sub-query stands outside of aggregates where rows are grouped."""
-        if self.select.args.get("group") is None and not any(self.select.find_all(exp.AggFunc)):
+        aggregates = self.select.find_all(exp.AggFunc)
+        own = any(one.find_ancestor(exp.Select) is self.select for one in aggregates)
+        if self.select.args.get("group") is None and not own:
             return False
         where = self.select.args.get("where")
         inside = scalar.node.find_ancestor(exp.AggFunc, exp.Group, exp.Where, exp.Select)

@@ -7,6 +7,7 @@ Spark unread.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -103,7 +104,8 @@ def concerns(setting: Setting, found: Sequence[Token]) -> bool:
     """Return whether a statement may have anything of ours in it: a table, a function, a word."""
     names = {token.name.lower() for token in found if token.kind in ("word", "quoted")}
     known = {name.lower() for name in (*setting.catalog.tables, *setting.catalog.functions)}
-    return bool(names & known) or bool(_MARKS & {token.text for token in found})
+    words = [token.text for token in found]
+    return bool(names & known or _MARKS & set(words)) or ("LATERAL", "TABLE") in pairwise(words)
 
 
 def _body(found: Sequence[Token]) -> int:
@@ -187,7 +189,7 @@ def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement
         )
     start, cuts = statement.span.start, [found[3], *(t for t in found if t.text == ";"), found[-1]]
     parts = []
-    for before, after in zip(cuts, cuts[1:], strict=False):
+    for before, after in pairwise(cuts):
         part = statement.part(start + before.end, start + after.start)
         text = part.sql
         part = part.part(part.span.start + len(text) - len(text.lstrip()), part.span.start + len(text.rstrip()))
@@ -230,7 +232,7 @@ def _create_view(setting: Setting, statement: Statement, found: Sequence[Token])
 
 
 def _is_explain(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    return _words(found)[:1] == ["EXPLAIN"] and not (_words(found)[1:2] == ["TABLE"])
+    return _words(found)[:1] == ["EXPLAIN"] and _words(found)[1:2] != ["TABLE"]
 
 
 def _explain(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:

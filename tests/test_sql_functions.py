@@ -1,0 +1,131 @@
+"""Table functions in SQL: ways of calling them, arguments, hints, filters."""
+
+from __future__ import annotations
+
+import pytest
+import sql_functions
+
+from lookupcache import LookupSession, OptionError, PlanError, SchemaError, StatementError
+
+pytestmark = pytest.mark.spark
+
+WORDS = {(1, "a bb", 2), (2, None, 1), (3, "", 3), (4, "ccc a", 4)}
+
+
+@pytest.fixture(scope="module")
+def session(spark):
+    session = LookupSession(spark)
+    names = ("split", "async_split", "each_word", "split_many", "between", "of_struct", "always", "Counting")
+    for name in names:
+        session.sql(f"CREATE FUNCTION {name} AS 'sql_functions:{name}'")
+    spark.createDataFrame(sorted(WORDS), "id INT, text STRING, n INT").createOrReplaceTempView("texts")
+    yield session
+    spark.catalog.dropTempView("texts")
+
+
+def found(session, sql):
+    return sorted(tuple(row) for row in session.sql(sql).collect())
+
+
+SPLIT = [(1, "a", 1), (1, "bb", 2), (2, "nothing", 0), (4, "a", 1), (4, "ccc", 3)]
+CALLS = {
+    "Flink's": "SELECT id, c1, c2 FROM texts, LATERAL TABLE({}(text)) AS T(c1, c2)",
+    "Flink's cross join": "SELECT id, T.* FROM texts AS t CROSS JOIN LATERAL TABLE({}(t.text)) AS T(c1, c2)",
+    "Spark's": "SELECT id, w.word, w.length FROM texts, LATERAL {}(text) AS w(word, length)",
+    "Spark's join": "SELECT texts.id, c1, c2 FROM texts JOIN LATERAL {}(texts.text) AS T(c1, c2)",
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "function"),
+    [(call, "async_split") for call in CALLS] + [("Flink's", f) for f in ("split", "each_word", "split_many")],
+)
+def test_a_call_gives_the_rows_of_each_left_row(session, call, function):
+    assert found(session, CALLS[call].format(function)) == SPLIT
+
+
+def test_a_left_join_keeps_rows_without_any(session):
+    sql = "SELECT id, c1 FROM texts LEFT JOIN LATERAL TABLE(split(text)) AS T(c1, c2) ON TRUE WHERE id > 2"
+    assert [tuple(row) for row in session.sql(sql + " ORDER BY id, c1").collect()] == [(3, None), (4, "a"), (4, "ccc")]
+
+
+def test_names_come_from_the_function_without_an_alias(session):
+    assert session.sql("SELECT * FROM texts, LATERAL split(text)").columns == ["id", "text", "n", "word", "length"]
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("between(1, n - id + 2) AS T(x)", {(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (3, 2), (4, 1), (4, 2)}),
+        ("between(n, n) AS T(x) WHERE x > 2", {(3, 3), (4, 4)}),
+        ("always() AS T(x)", {(1, "here"), (2, "here"), (3, "here"), (4, "here")}),
+        ("of_struct(named_struct('a', n, 'b', named_struct('c', text))) AS T(x, y) WHERE id < 3",
+         {(1, "{'a': 2, 'b': {'c': 'a bb'}}"), (2, "{'a': 1, 'b': {'c': None}}")}),
+        ("of_struct(if(id = 1, named_struct('a', n), NULL)) AS T(x, y) WHERE id < 3 AND y", {(2, "None")}),
+        ("Counting(coalesce(text, '?')) AS T(x, y) WHERE y AND id < 3", {(1, "a bb"), (2, "?")}),
+    ],
+)  # fmt: skip
+def test_arguments_may_be_several_expressions_and_structs(session, call, expected):
+    assert set(found(session, f"SELECT id, x FROM texts, LATERAL {call}")) == expected
+
+
+def test_filters_on_the_functions_columns_go_before_the_cache(session):
+    sql = """SELECT id, c1 FROM texts, LATERAL TABLE(split(text)) AS T(c1, c2)
+             WHERE c2 > 1 AND length(c1) < 3 AND id < 4"""
+    [plan] = session.plans(sql)
+    assert {conjunct.text: conjunct.place for conjunct in plan.conjuncts if "argument" not in conjunct.text} == {
+        "c2 > 1": "calc", "length(c1) < 3": "residual", "id < 4": "pre-filter",
+    }  # fmt: skip
+    assert plan.columns == ("c1",)
+    assert found(session, sql) == [(1, "bb")]
+
+
+def test_a_hint_sets_how_a_function_is_called(session):
+    hint = "/*+ ASYNC_TABLE_FUNC({}'output-mode'='allow_unordered', 'capacity'='7', 'timeout'='18s') */"
+    for target in ("", "'function'='async_split', "):
+        sql = CALLS["Flink's"].format("async_split").replace("SELECT", f"SELECT {hint.format(target)}")
+        [plan] = session.plans(sql)
+        config = plan.config
+        assert (config.output_mode, config.async_capacity, config.timeout) == ("allow-unordered", 7, 18.0)
+    assert found(session, sql) == SPLIT
+
+
+def test_options_of_a_function_are_those_of_any_lookup(session):
+    session.register_function("kept", sql_functions.split, options={"lookup.cache": "LRU", "lookup.max-retries": "7"})
+    [plan] = session.plans(CALLS["Flink's"].format("kept"))
+    assert (plan.config.cache, plan.config.max_retries) == ("LRU", 7)
+
+
+REFUSED = {
+    "an unknown function": ("SELECT * FROM texts, LATERAL TABLE(splitt(text)) AS T(a)", StatementError, "splitt", "split"),
+    "too few names": ("SELECT * FROM texts, LATERAL TABLE(split(text)) AS T(a)", PlanError,
+                      "LATERAL TABLE(split(text)) AS T(a)", "word, length"),
+    "a column that is none": ("SELECT * FROM texts, LATERAL TABLE(split(txt)) AS T(a, b)", SchemaError, "txt", "text"),
+    "an array": ("SELECT * FROM texts, LATERAL TABLE(split(array(text))) AS T(a, b)", PlanError, "array(text)", "to_json"),
+    "a right join": ("SELECT * FROM texts RIGHT JOIN LATERAL TABLE(split(text)) AS T(a, b) ON TRUE", PlanError,
+                     "RIGHT JOIN LATERAL TABLE(split(text)) AS T(a, b) ON TRUE", "LEFT JOIN LATERAL"),
+    "a hint for another": ("SELECT /*+ ASYNC_TABLE_FUNC('function'='splat', 'capacity'='1') */ * FROM texts, "
+                           "LATERAL TABLE(split(text)) AS T(a, b)", OptionError, "'function'='splat'", "split"),
+    "a path that leads nowhere": ("CREATE FUNCTION f AS 'sql_functions:nothing'", StatementError,
+                                  "'sql_functions:nothing'", "module:name"),
+    "no columns": ("CREATE FUNCTION f AS 'sql_functions:no_annotation'", SchemaError,
+                   "'sql_functions:no_annotation'", "returns="),
+    "a name that is taken": ("CREATE FUNCTION split AS 'sql_functions:split'", StatementError, "split", "OR REPLACE"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "kind", "marked", "hint"), REFUSED.values(), ids=REFUSED)
+def test_what_is_wrong_is_said_with_its_place(session, sql, kind, marked, hint):
+    with pytest.raises(kind) as raised:
+        session.sql(sql)
+    assert raised.value.place.marked == marked
+    assert hint in raised.value.hint
+
+
+def test_functions_are_listed_described_and_dropped(session):
+    session.sql("CREATE OR REPLACE TEMPORARY FUNCTION gone AS 'sql_functions:no_annotation' "
+                "WITH ('returns' = 'a STRING, b INT', 'lookup.cache' = 'LRU')")  # fmt: skip
+    assert "gone" in {row[0] for row in session.sql("SHOW USER FUNCTIONS").collect()}
+    assert "Returns: a STRING, b INT" in {row[0] for row in session.sql("DESCRIBE FUNCTION gone").collect()}
+    session.sql("DROP TEMPORARY FUNCTION gone")
+    assert "gone" not in {row[0] for row in session.sql("SHOW USER FUNCTIONS").collect()}

@@ -1,0 +1,252 @@
+"""Statements beside queries, what is refused and where, hints, and streams."""
+
+from __future__ import annotations
+
+import pytest
+from sql_world import VIEWS, make_world, rows_of
+
+from lookupcache import (
+    ConnectorError,
+    LookupCacheError,
+    LookupSession,
+    OptionError,
+    PlanError,
+    SchemaError,
+    StatementError,
+)
+
+pytestmark = pytest.mark.spark
+
+JOIN = "JOIN customers FOR SYSTEM_TIME AS OF o.proc_time AS c ON o.customer_id = c.id"
+
+
+@pytest.fixture(scope="module")
+def session(spark, tmp_path_factory):
+    yield make_world(spark, tmp_path_factory.mktemp("shop"))
+    for view in VIEWS:
+        spark.catalog.dropTempView(view)
+
+
+# ── refused, with the place ──────────────────────────────────────────────────────────────────────────────
+
+OF = "JOIN customers FOR SYSTEM_TIME AS OF {} AS c ON o.customer_id = c.id"
+ON = "JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON {}"
+REFUSED = {
+    "a column of no table": ("c.nme", JOIN, SchemaError, "nme", "Did you mean 'name'?"),
+    "a column of no table, in ON": ("1", ON.format("o.custmer_id = c.id"), SchemaError, "custmer_id", "customer_id"),
+    "a column of no relation": ("1", ON.format("x.customer_id = c.id"), SchemaError, "x.customer_id", "o.customer_id"),
+    "an ambiguous column": ("id", f"JOIN tags AS t ON t.id = o.order_id {JOIN}", SchemaError, "id", "t.id or c.id"),
+    "a right join": ("1", f"RIGHT {JOIN}", PlanError, f"RIGHT {JOIN}", "LEFT JOIN"),
+    "a full join": ("1", f"FULL {JOIN}", PlanError, f"FULL {JOIN}", "LEFT JOIN"),
+    "no equality": ("1", ON.format("o.customer_id > c.id"), PlanError, "o.customer_id > c.id", "Add an equality"),
+    "nothing to join by": ("1", "CROSS " + ON.split(" ON ")[0], PlanError, "CROSS " + ON.split(" ON ")[0], "equality"),
+    "an as-of column": ("1", OF.format("o.order_time"), PlanError, "o.order_time", "PROCTIME()"),
+    "an as-of time": ("1", OF.format("TIMESTAMP '2020-01-01'"), PlanError,
+                      "FOR SYSTEM_TIME AS OF TIMESTAMP '2020-01-01'", "PROCTIME()"),
+    "a period of no relation": ("1", OF.format("x.proc_time"), SchemaError, "x", "'o'"),
+    "types that do not compare": ("1", ON.format("o.customer_id = c.id AND o.order_id = c.name"), PlanError,
+                                  "o.order_id = c.name", "CAST"),
+    "a table that is none": ("1", JOIN.replace("customers", "custommers"), StatementError, "custommers", "customers"),
+    "a hint for no table": ("/*+ LOOKUP('table'='x', 'async'='true') */ 1", JOIN, OptionError, "'table'='x'", "'c'"),
+    "a hint's unknown key": ("/*+ LOOKUP('table'='c', 'asinc'='true') */ 1", JOIN, OptionError, "'asinc'='true'", "async"),
+    "a hint's bad value": ("/*+ LOOKUP('table'='c', 'capacity'='many') */ 1", JOIN, OptionError,
+                           "'capacity'='many'", "a whole number"),
+    "a retry in parts": ("/*+ LOOKUP('table'='c', 'max-attempts'='3') */ 1", JOIN, OptionError,
+                         "LOOKUP('table'='c', 'max-attempts'='3')", "retry-predicate"),
+    "a retry on what is none": ("/*+ LOOKUP('table'='c', 'retry-predicate'='error') */ 1", JOIN, OptionError,
+                                "'retry-predicate'='error'", "lookup_miss"),
+    "a table's unknown option": ("1", JOIN.replace("customers", "customers /*+ OPTIONS('lookup.cash'='LRU') */"),
+                                 OptionError, "'lookup.cash'='LRU'", "lookup.cache"),
+    "what Spark refuses": ("nothing(c.id)", JOIN, StatementError, "nothing(c.id)", None),
+    "what cannot be read": ("c.id +", JOIN, StatementError, "FROM", None),
+    "a scalar with an aggregate": ("(SELECT max(name) FROM customers WHERE id = o.order_id)", "", PlanError,
+                                   "max(name)", "LEFT JOIN"),
+    "a scalar without a key": ("(SELECT name FROM customers WHERE id > o.order_id)", "", PlanError,
+                               "id > o.order_id", "equality"),
+    "a table that cannot be scanned": ("1", "JOIN answers AS a ON a.id = o.order_id", ConnectorError, "answers AS a", "key"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("item", "join", "kind", "marked", "hint"), REFUSED.values(), ids=REFUSED)
+def test_what_is_wrong_is_said_with_its_place(session, item, join, kind, marked, hint):
+    from lookupcache import LookupTable
+
+    session.register_table(LookupTable.from_function("answers", "id BIGINT, a INT", key=["id"], function=print))
+    with pytest.raises(LookupCacheError) as raised:
+        session.sql(f"SELECT\n  {item}\nFROM orders AS o\n{join}")
+    assert (type(raised.value), raised.value.place.marked) == (kind, marked)
+    assert hint is None or hint in raised.value.hint
+    assert f"Line {raised.value.place.line}, column {raised.value.place.column}:" in str(raised.value)
+
+
+def test_a_second_row_of_a_scalar_sub_query_is_an_error(session):
+    for price in ("price", "price + 0 * length(string(price))"):
+        more = " AND length(string(price)) >= o.total - 100" if price != "price" else ""
+        sql = f"SELECT (SELECT {price} FROM prices WHERE item = o.order_id{more}) FROM orders AS o"
+        with pytest.raises(Exception, match="found more than one row"):
+            session.sql(sql).collect()
+        assert len(session.sql(" LIMIT 1) FROM orders".join(sql.rsplit(") FROM orders", 1))).collect()) == 7
+
+
+def test_a_lookup_that_fails_has_its_columns_in_the_query(session):
+    session.sql("CREATE TEMPORARY TABLE broken (id BIGINT, name STRING) WITH ('connector' = 'sources:Guarded', "
+                "'phrase' = 'x', 'url' = 'x', 'lookup.on-error' = 'null', 'lookup.error-column' = 'trouble', "
+                "'lookup.max-retries' = '0')")  # fmt: skip
+    sql = """SELECT o.order_id, b.trouble.code FROM orders AS o
+             LEFT JOIN broken FOR SYSTEM_TIME AS OF PROCTIME() AS b ON o.order_id = b.id
+             WHERE b.trouble IS NOT NULL AND o.order_id = 10"""
+    assert rows_of(session.sql(sql)) == {(10, "LOOKUP_FAILED"): 1}
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────
+
+FLINK = """
+CREATE TABLE IF NOT EXISTS moved (
+  id INT PRIMARY KEY NOT ENFORCED,
+  `at` TIMESTAMP(3), ltz TIMESTAMP_LTZ(3), bytes BYTES, price DECIMAL(10, 2), who ROW<a INT, b STRING>,
+  proc_time AS PROCTIME(),
+  WATERMARK FOR `at` AS `at` - INTERVAL '5' SECOND
+) WITH (
+  'connector' = 'sources:Memory', 'rows' = '',
+  'lookup.cache' = 'PARTIAL', 'lookup.partial-cache.max-rows' = '500',
+  'lookup.partial-cache.expire-after-write' = '1 h'
+)
+"""
+
+
+def test_a_flink_tables_definition_moves_over_unchanged(session):
+    session.sql(FLINK)
+    session.sql(FLINK)
+    described = {row.col_name: row.data_type for row in session.sql("DESCRIBE EXTENDED moved").collect()}
+    assert described["at"] == "timestamp_ntz"
+    assert described["who"] == "struct<`a`:int,`b`:string>"
+    assert described["Primary key"] == "id"
+    assert session._setting.catalog.tables["moved"].table.config.max_rows == 500
+
+
+def test_a_table_may_be_like_another(session):
+    session.sql("CREATE TEMPORARY TABLE copy WITH ('lookup.cache' = 'NONE') LIKE customers")
+    rows = rows_of(session.sql("SELECT o.order_id, c.label FROM orders AS o " + JOIN.replace("customers", "copy")))
+    assert rows[10, "ANN"] == 1
+    session.sql("CREATE OR REPLACE TABLE copy (x INT) WITH ('connector' = 'sources:Memory', 'rows' = '') "
+                "LIKE customers (EXCLUDING OPTIONS EXCLUDING GENERATED)")  # fmt: skip
+    assert session.sql("SHOW COLUMNS IN copy").collect()[-1].col_name == "x"
+
+
+def test_tables_are_listed_shown_and_dropped(session):
+    session.sql(
+        "CREATE TABLE gone (id BIGINT, name STRING) WITH ('connector' = 'redis', 'url' = 'redis://u:secret@h', 'key' = 'c:{id}')"
+    )
+    assert {"gone", "customers"} <= {row.tableName for row in session.sql("SHOW TABLES").collect()}
+    assert "customers" not in {row.tableName for row in session.sql("SHOW TABLES LIKE 'g*'").collect()}
+    [[text]] = session.sql("SHOW CREATE TABLE gone").collect()
+    assert "'connector' = 'redis'" in text
+    assert "secret" not in text
+    session.sql("DROP TEMPORARY TABLE IF EXISTS gone;")
+    with pytest.raises(StatementError, match="no lookup table 'gone'"):
+        session.sql("SELECT 1 FROM orders AS o JOIN gone FOR SYSTEM_TIME AS OF PROCTIME() AS g ON o.order_id = g.id")
+
+
+BAD_TABLES = {
+    "an unknown connector": ("(id INT) WITH ('connector' = 'sqll')", ConnectorError, "'sqll'"),
+    "an unknown option": ("(id INT) WITH ('connector' = 'sql', 'url' = 'sqlite:///x', 'tabel' = 'c')", OptionError, "'tabel'"),
+    "a bad value": ("(id INT) WITH ('connector' = 'sources:Memory', 'lookup.cache' = 'LUR')", OptionError, "'LUR'"),
+    "an unknown type": ("(id INTT) WITH ('connector' = 'sources:Memory')", SchemaError, "id INTT"),
+    "an enforced key": ("(id INT, PRIMARY KEY (id)) WITH ('connector' = 'sources:Memory')", StatementError, "PRIMARY KEY (id)"),
+    "a key of no column": ("(id INT, PRIMARY KEY (x) NOT ENFORCED) WITH ('connector' = 'sources:Memory')", SchemaError, "bad"),
+    "a computed column of none": ("(id INT, b AS x + 1) WITH ('connector' = 'sources:Memory')", SchemaError, "bad"),
+    "like no table": ("WITH ('connector' = 'sources:Memory') LIKE nothing", StatementError, "nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rest", "kind", "marked"), BAD_TABLES.values(), ids=BAD_TABLES)
+def test_a_definition_that_is_wrong_is_refused_with_its_place(session, rest, kind, marked):
+    with pytest.raises(kind) as raised:
+        session.sql(f"CREATE TABLE bad {rest}")
+    assert raised.value.place.marked == marked
+
+
+def test_statements_without_lookups_go_to_spark_as_they_are(session):
+    assert session.sql("SELECT 1 AS one").collect()[0].one == 1
+    assert session.sql("SET spark.sql.ansi.enabled").collect()[0].key == "spark.sql.ansi.enabled"
+    assert "plan" in session.sql("EXPLAIN ESTIMATED_COST SELECT 1").columns
+
+
+def test_a_time_column_may_have_another_name(session):
+    other = LookupSession(session.spark, time_columns=["seen_at"])
+    other.register_table(session._setting.catalog.tables["prices"].table)
+    sql = "SELECT price FROM orders AS o JOIN prices FOR SYSTEM_TIME AS OF o.{} AS p ON p.item = o.order_id"
+    assert len(other.plans(sql.format("seen_at"))) == 1
+    with pytest.raises(PlanError, match="promise"):
+        other.plans(sql.format("proc_time"))
+
+
+# ── explain, insert, views, streams ──────────────────────────────────────────────────────────────────────
+
+
+def test_explain_shows_the_lookup_plan_above_sparks(session):
+    [[text]] = session.sql(f"EXPLAIN ESTIMATED_COST SELECT o.total, c.name FROM orders AS o {JOIN} "
+                           "AND c.country = 'AT' AND o.total > 1 WHERE c.salary > 1000 AND upper(c.name) = 'X'").collect()  # fmt: skip
+    lookup, _, spark = text.partition("== Spark SQL ==")
+    for line in ("constant key    country = 'AT'", "pushed filter", "cached columns", "strategy", "retries", "worker:"):
+        assert line.split("    ")[0] in lookup
+    assert "{lookup_1}" in spark
+    assert "sizeInBytes" in spark
+    assert "MapInArrow" in spark
+
+
+def test_insert_writes_to_tables_and_files(session, tmp_path):
+    session.sql(f"CREATE TABLE named (order_id BIGINT, name STRING) USING parquet LOCATION '{tmp_path / 'named'}'")
+    try:
+        session.sql(f"INSERT INTO named SELECT o.order_id, c.name FROM orders AS o {JOIN} WHERE c.country = 'AT'")
+        session.sql(f"WITH x AS (SELECT 1) SELECT * FROM x")
+        session.sql(f"INSERT OVERWRITE DIRECTORY '{tmp_path / 'files'}' USING parquet "
+                    f"SELECT o.order_id, c.name FROM orders AS o LEFT ANTI {JOIN}".replace(", c.name", ""))  # fmt: skip
+        assert rows_of(session.sql("SELECT order_id FROM named")) == {(10,): 1, (12,): 1, (14,): 1}
+        assert rows_of(session.spark.read.parquet(str(tmp_path / "files"))) == {(13,): 1, (15,): 1}
+        with pytest.raises(StatementError, match="only read") as raised:
+            session.sql("INSERT INTO customers SELECT * FROM orders")
+        assert raised.value.place.marked == "customers"
+    finally:
+        session.sql("DROP TABLE named")
+
+
+def test_a_statement_set_runs_all_or_is_refused_before_the_first(session, tmp_path):
+    session.sql(f"CREATE TABLE a (name STRING) USING parquet LOCATION '{tmp_path / 'a'}'")
+    session.sql(f"CREATE TABLE b (name STRING) USING parquet LOCATION '{tmp_path / 'b'}'")
+    inserts = [f"INSERT INTO {sink} SELECT c.name FROM orders AS o {JOIN} AND o.order_id = {key}"
+               for sink, key in (("a", 10), ("b", 11))]  # fmt: skip
+    try:
+        with pytest.raises(SchemaError) as raised:
+            session.sql(f"EXECUTE STATEMENT SET BEGIN {inserts[0]};\n{inserts[1].replace('c.name', 'c.nme')}; END")
+        assert (raised.value.place.line, raised.value.place.marked) == (2, "nme")
+        assert session.sql("SELECT * FROM a").count() == 0
+        session.sql(f"EXECUTE STATEMENT SET BEGIN\n{inserts[0]};\n{inserts[1]};\nEND;")
+        assert rows_of(session.sql("SELECT * FROM a UNION ALL SELECT * FROM b")) == {("ann",): 1, ("bob",): 1}
+    finally:
+        session.sql("DROP TABLE a")
+        session.sql("DROP TABLE b")
+
+
+def test_a_view_may_hold_a_lookup(session):
+    session.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW places (id, place) AS SELECT o.order_id, c.country FROM orders AS o {JOIN}"
+    )
+    sql = "SELECT v.place, r.region FROM places AS v JOIN countries FOR SYSTEM_TIME AS OF v.proc_time AS r ON r.code = v.place"
+    assert rows_of(session.sql(sql)) == {("AT", "Alps"): 3, ("BE", "Coast"): 1}
+    session.spark.catalog.dropTempView("places")
+    with pytest.raises(StatementError, match="lives as long as the session"):
+        session.sql(f"CREATE VIEW places AS SELECT c.country FROM orders AS o {JOIN}")
+
+
+def test_a_stream_is_joined_and_inserted(session, spark, tmp_path):
+    spark.table("orders").write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(spark.table("orders").schema).parquet(str(tmp_path / "in"))
+    stream.createOrReplaceTempView("arrivals")
+    joined = session.sql("SELECT s.order_id, c.name FROM arrivals AS s JOIN customers FOR SYSTEM_TIME AS OF s.proc_time AS c "
+                         "ON s.customer_id = c.id AND s.total > 1")  # fmt: skip
+    assert joined.isStreaming
+    writer = joined.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "check"))
+    writer.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
+    spark.catalog.dropTempView("arrivals")
+    assert rows_of(spark.read.parquet(str(tmp_path / "out"))) == {(10, "ann"): 1, (11, "bob"): 1, (14, "cem"): 1}
