@@ -13,6 +13,7 @@ The rooms, in the order in which they import each other:
     worker                                            what happens in a Python worker
     report · join                                     between driver and worker, and on the driver
     testing                                           for those who write a connector
+    hitrate                                           what a cache would do, from the keys
     java · demo · cli                                 the command line
 """
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         SchemaError,
         SourceError,
     )
+    from lookupcache.hitrate import hit_rate
     from lookupcache.join import LookupJoin, lookup_join
     from lookupcache.metrics import LookupMetrics
     from lookupcache.plan import LookupPlan
@@ -61,6 +63,7 @@ __all__ = [
     "SchemaError",
     "SourceError",
     "cached",
+    "hit_rate",
     "lookup_join",
 ]
 
@@ -73,6 +76,7 @@ _ROOMS = {
     "LookupRequest": "connector",
     "LookupTable": "table",
     "cached": "decorator",
+    "hit_rate": "hitrate",
     "lookup_join": "join",
 }
 

@@ -69,10 +69,19 @@ STOREYS = """
     testing.holding testing.asking testing.living testing.secrecy
     testing.suite
     testing
+    hitrate.reuse
+    hitrate.curve hitrate.keys
+    hitrate.ageing hitrate.shards hitrate.replay hitrate.width
+    hitrate.deployment
+    hitrate.advice hitrate.spark
+    hitrate.prediction
+    hitrate
+    hitrate.report hitrate.plot
     demo.flights demo.report
     demo.run
     demo
     cli.trial
+    cli.hitrate
     cli.commands
     cli
     __main__
@@ -136,7 +145,7 @@ def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
 PUBLIC = """
     Connector ConnectorError LookupCacheError LookupConfig LookupFailed LookupJoin LookupMetrics LookupPlan
     LookupRefused LookupRequest LookupTable LookupTimeout OptionError PlanError SchemaError SourceError
-    cached lookup_join
+    cached hit_rate lookup_join
 """
 
 
