@@ -14,6 +14,7 @@ The rooms, in the order in which they import each other:
     report · join                                     between driver and worker, and on the driver
     whole · sql                                       tables read whole, and SQL
     testing                                           for those who write a connector
+    hitrate                                           what a cache would do, from the keys
     java · demo · cli                                 the command line
 """
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         StatementError,
         TooManyRows,
     )
+    from lookupcache.hitrate import hit_rate
     from lookupcache.join import LookupJoin, lookup_join
     from lookupcache.metrics import LookupMetrics
     from lookupcache.plan import LookupPlan
@@ -68,6 +70,7 @@ __all__ = [
     "StatementError",
     "TooManyRows",
     "cached",
+    "hit_rate",
     "lookup_join",
 ]
 
@@ -81,6 +84,7 @@ _ROOMS = {
     "LookupSession": "sql",
     "LookupTable": "table",
     "cached": "decorator",
+    "hit_rate": "hitrate",
     "lookup_join": "join",
 }
 

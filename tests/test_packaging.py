@@ -81,10 +81,19 @@ STOREYS = """
     testing.holding testing.asking testing.living testing.secrecy
     testing.suite
     testing
+    hitrate.reuse
+    hitrate.curve hitrate.keys
+    hitrate.ageing hitrate.shards hitrate.replay hitrate.width
+    hitrate.deployment
+    hitrate.advice hitrate.spark
+    hitrate.prediction
+    hitrate
+    hitrate.report hitrate.plot
     demo.flights demo.report
     demo.run
     demo
     cli.trial
+    cli.hitrate
     cli.commands
     cli
     __main__
@@ -148,7 +157,7 @@ def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
 PUBLIC = """
     Connector ConnectorError LookupCacheError LookupConfig LookupFailed LookupJoin LookupMetrics LookupPlan
     LookupRefused LookupRequest LookupSession LookupTable LookupTimeout OptionError PlanError SchemaError SourceError
-    StatementError TooManyRows cached lookup_join
+    StatementError TooManyRows cached hit_rate lookup_join
 """
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from lookupcache import __version__
 from lookupcache.cli import trial
+from lookupcache.cli.hitrate import hitrate
 from lookupcache.connector import Connector, connector_class, connector_names
 from lookupcache.errors import LookupCacheError
 from lookupcache.planner import explain
@@ -132,6 +133,9 @@ def _cells(row: dict[str, Any]) -> Table:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+main.add_command(hitrate)
 
 
 @main.command()

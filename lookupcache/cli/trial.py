@@ -203,11 +203,13 @@ class _Offline:
         return PlanError(f"{sql!r} is for Spark to judge, which this command does without.", hint="Try plain columns.")
 
 
-def plan_of(table: LookupTable, on: str | None, where: str | None, left: str | None) -> LookupPlan:
+def plan_of(
+    table: LookupTable, on: str | None, where: str | None, left: str | None, select: Sequence[str] | None = None
+) -> LookupPlan:
     """Plan an inner join under a condition; without ``on``, by the table's first column.
 
     ``left`` is the left side's schema; without it, a left column has the type of the table's column that it is compared
-    with. Raises PlanError where the condition needs Spark.
+    with. ``select`` are columns of the table, by default all. Raises PlanError where the condition needs Spark.
     """
     if left is not None:
         columns = [LeftColumn(field.name, type_name(field.type)) for field in parse_ddl(left)]
@@ -217,7 +219,9 @@ def plan_of(table: LookupTable, on: str | None, where: str | None, left: str | N
         first = table.schema.field(0)
         columns = [*(one for one in columns if one.name != first.name), LeftColumn(first.name, type_name(first.type))]
     condition: str | list[str] = [table.schema.names[0]] if on is None else on
-    return plan_join(columns, table, on=condition, where=where, select=table_columns(table), analyst=_Offline())
+    return plan_join(
+        columns, table, on=condition, where=where, select=select or table_columns(table), analyst=_Offline()
+    )
 
 
 def table_columns(table: LookupTable) -> list[str]:

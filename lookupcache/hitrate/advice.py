@@ -1,0 +1,125 @@
+"""What to set: the smallest cache that reaches a target, what it costs, and the options for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lookupcache.hitrate.curve import Curve
+from lookupcache.hitrate.deployment import Deployment
+from lookupcache.hitrate.width import Width
+
+_WORTH_A_CHANGE = 0.005
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """A size, why it was chosen, and what it means.
+
+    ``rows`` are those of one worker's cache; ``calls`` are keys asked of the source per second, ``in_flight`` how many
+    are on their way on average; None where that is not known. ``options`` are a table's.
+    """
+
+    rows: int
+    why: str
+    ratio: float
+    knee: int
+    best: float
+    workers: int
+    calls: float | None
+    in_flight: float | None
+    bytes_per_worker: float | None
+    bytes_in_all: float | None
+    options: dict[str, str]
+
+    def lines(self) -> list[str]:
+        """Return the options as lines to paste into a Python dict.
+
+        >>> import numpy as np
+        >>> advised(Curve.of(np.array([1, 2, 2, 3])), Deployment(), target=0.7).lines()[:2]
+        ['"lookup.cache": "LRU",', '"lookup.cache.max-rows": "2",']
+        """
+        return [f'"{key}": "{value}",' for key, value in self.options.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it by name."""
+        return dict(vars(self))
+
+
+def advised(
+    curve: Curve,
+    deployment: Deployment,
+    *,
+    target: float | None = None,
+    rate: float | None = None,
+    cost: float | None = None,
+    width: Width | None = None,
+    eviction: str = "lru",
+) -> Advice:
+    """Choose a size on a deployment's curve: the smallest that reaches the target, else the knee.
+
+    ``rate`` is rows per second, ``cost`` seconds per call.
+    """
+    knee = curve.knee()
+    reached = None if target is None else curve.smallest(target)
+    rows = knee if reached is None else reached
+    ratio = float(curve.ratio([rows])[0])
+    calls = None if rate is None else rate * (1 - ratio)
+    weight = None if width is None else rows * width.calc / _mean_rows(width.rows)
+    return Advice(
+        rows=rows,
+        why=_why(target, reached, curve.best),
+        ratio=ratio,
+        knee=knee,
+        best=curve.best,
+        workers=deployment.workers,
+        calls=calls,
+        in_flight=None if calls is None or cost is None else calls * cost,
+        bytes_per_worker=weight,
+        bytes_in_all=None if weight is None else weight * deployment.workers,
+        options=_options(rows, deployment, eviction),
+    )
+
+
+def winner(ratios: dict[str, float]) -> tuple[str, float]:
+    """Return the policy that hits most, and by how much more than LRU; LRU unless it pays.
+
+    >>> winner({"lru": 0.5, "sieve": 0.53}), winner({"lru": 0.5, "sieve": 0.503})
+    (('sieve', 0.03), ('lru', 0.0))
+    """
+    best = max(ratios, key=lambda name: ratios[name])
+    gain = round(ratios[best] - ratios["lru"], 12)
+    return (best, gain) if gain >= _WORTH_A_CHANGE else ("lru", 0.0)
+
+
+def rows_that_fit(limit: float, width: Width, *, calc: bool) -> int:
+    """Return how many rows a cache of so many bytes holds.
+
+    >>> rows_that_fit(1000, Width(200, 50), calc=True), rows_that_fit(1000, Width(200, 50), calc=False)
+    (20, 5)
+    """
+    per_key, rows = (width.calc, width.rows) if calc else (width.whole, width.whole_rows)
+    return max(int(limit / per_key * _mean_rows(rows)), 1)
+
+
+def _mean_rows(rows: tuple[int, ...]) -> float:
+    return sum(max(count, 1) for count in rows) / len(rows)
+
+
+def _why(target: float | None, reached: int | None, best: float) -> str:
+    if target is None:
+        return "the knee: from here on more brings less than it brought so far"
+    if reached is None:
+        return f"the knee: no size reaches {target:.1%}, an endless cache has {best:.1%}"
+    return f"the smallest that reaches {target:.1%}"
+
+
+def _options(rows: int, deployment: Deployment, eviction: str) -> dict[str, str]:
+    options = {"lookup.cache": "LRU", "lookup.cache.max-rows": str(rows)}
+    if eviction != "lru":
+        options["lookup.cache.eviction"] = eviction
+    if not deployment.remember_misses:
+        options["lookup.cache.missing-key"] = "false"
+    if deployment.workers > 1 and deployment.spread == "key":
+        options["lookup.shuffle"] = "true"
+    return options

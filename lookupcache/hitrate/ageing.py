@@ -1,0 +1,88 @@
+"""Hits of a cache whose entries expire: by requests or by time, after write or after access, with and without a size.
+
+An entry that has expired keeps its place until it is asked for again or evicted. After access, a request hits
+where the one before was not longer ago than the limit: gaps are a curve. After write, what counts is how long ago the
+key was last fetched, which depends on the limit; each key is followed from fetch to fetch, all keys at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lookupcache.hitrate.curve import Curve
+from lookupcache.hitrate.reuse import NEVER, Numbers, Positions
+
+_FEW = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Ages:
+    """The requests of each key one after the other, with their times.
+
+    ``order`` are positions; ``begins`` says where a key begins, or what was kept of it was evicted: there nothing can
+    be found. ``times`` are in the order of ``order``.
+    """
+
+    order: Numbers
+    times: Numbers
+    begins: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, before: Positions, times: Numbers, needed: Numbers | None = None, size: float = np.inf) -> Ages:
+        """Sort requests by key; with a ``size``, an entry that `distances` says needs more is gone."""
+        order = _by_key(before)
+        begins = before[order] < 0
+        if needed is not None and size < np.inf:
+            begins |= needed[order] > size
+        return cls(order, times[order], begins)
+
+    def after_access(self) -> Curve:
+        """Return hits against the limit, by time since the last request."""
+        gaps = np.diff(self.times, prepend=self.times[:1])
+        return Curve.of(np.where(self.begins, NEVER, gaps))
+
+    def after_write(self, limit: int) -> int:
+        """Return the hits under one limit, by time since the key was fetched."""
+        gaps = np.diff(self.times, prepend=self.times[:1])
+        fetched = np.flatnonzero(self.begins | (gaps > limit))
+        ends = np.append(fetched[1:], len(self.times))
+        misses = len(fetched)
+        while len(fetched) > _FEW:
+            fetched = self._first_later(fetched, ends, limit)
+            there = fetched < ends
+            fetched, ends = fetched[there], ends[there]
+            misses += len(fetched)
+        return len(self.times) - misses - sum(map(self._fetches, fetched.tolist(), ends.tolist(), [limit] * len(ends)))
+
+    def _first_later(self, fetched: Numbers, ends: Numbers, limit: int) -> Numbers:
+        """Return for each fetch the first request after it that comes too late, or the end."""
+        low, high, latest = fetched + 1, ends.copy(), self.times[fetched] + limit
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            late = self.times[np.minimum(middle, len(self.times) - 1)] > latest
+            high = np.where(open_ & late, middle, high)
+            low = np.where(open_ & ~late, middle + 1, low)
+        return low
+
+    def _fetches(self, fetched: int, end: int, limit: int) -> int:
+        """Return how often a key that few share is fetched again."""
+        times = self.times[fetched:end].tolist()
+        at, count = 0, 0
+        while (at := bisect_right(times, times[at] + limit, at + 1)) < len(times):
+            count += 1
+        return count
+
+
+def _by_key(before: Positions) -> Numbers:
+    """Return the positions sorted by key, and each key's in order."""
+    first = np.arange(len(before))
+    again = before >= 0
+    # The first of a key is found by following its requests back, twice as far each time.
+    first[again] = before[again]
+    while not np.array_equal(further := first[first], first):
+        first = further
+    return np.argsort(first, kind="stable")

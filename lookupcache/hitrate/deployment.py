@@ -1,0 +1,178 @@
+"""What a deployment makes of the keys: batches, several workers, rows per key, keys without rows."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lookupcache.cache.keys import Hashes
+from lookupcache.errors import OptionError
+from lookupcache.hitrate.curve import Curve, total
+from lookupcache.hitrate.keys import Requests
+from lookupcache.hitrate.reuse import NEVER, Numbers, distances, previous
+from lookupcache.hitrate.shards import Choice, Sample, estimate
+
+Spread = Literal["random", "key"]
+
+_ROWS_LOOKED_AT = 200_000
+_MIX = np.uint64(0xD6E8FEB86659FD93)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """How a lookup join runs.
+
+    A ``batch`` of rows asks for each of its keys once, and entries are evicted when it is through. Each of ``workers``
+    has a cache of its own; rows come to them at ``random`` or by ``key``, as with ``lookup.shuffle``. ``rows`` are
+    numbers of rows that keys have, each as often as it occurs, 0 for a key that the source does not know; it weighs
+    one where ``remember_misses``, and is else asked for in every batch. Sizes are rows of one worker's cache.
+    """
+
+    batch: int = 1
+    workers: int = 1
+    spread: Spread = "random"
+    rows: tuple[int, ...] = (1,)
+    remember_misses: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "workers"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} is {getattr(self, name)}.", hint="It takes a whole number, 1 or more.")
+
+    @property
+    def mean_weight(self) -> float:
+        """What a key weighs on average."""
+        return float(np.mean(np.maximum(self.rows, int(self.remember_misses))))
+
+    def with_rows(self, per_key: int, missing: float) -> Deployment:
+        """Return this deployment with as many rows for each key, but for the part of the keys that have none."""
+        if not 0 <= missing <= 1 or per_key < 1:
+            raise OptionError(f"{per_key} rows per key, a part of {missing:g} without: that cannot be.")
+        none = round(1000 * missing)
+        return replace(self, rows=(per_key,) if not none else (0,) * none + (per_key,) * (1000 - none))
+
+    def rows_of(self, words: Hashes) -> Numbers:
+        """Return how many rows each key has, drawn by its word."""
+        return np.array(self.rows, dtype=np.int64)[(mixed(words) % np.uint64(len(self.rows))).astype(np.int64)]
+
+    def workers_of(self, words: Hashes) -> npt.NDArray[np.int16]:
+        """Return the worker that each row comes to."""
+        if self.spread == "random":
+            return np.random.default_rng(0).integers(0, self.workers, len(words), dtype=np.int16)
+        return ((mixed(words) >> np.uint64(20)) % np.uint64(self.workers)).astype(np.int16)
+
+
+def exact_curve(requests: Requests, deployment: Deployment, *, warm: bool = False) -> Curve:
+    """Return the hits of an LRU cache at every size; ``warm``: those of the second half of the requests only.
+
+    >>> requests = Requests(np.array([1, 2, 1, 1, 2], np.uint64))
+    >>> exact_curve(requests, Deployment()).ratio([1, 2]).tolist()
+    [0.2, 0.6]
+    >>> exact_curve(requests, Deployment(batch=5)).ratio([1]).tolist()
+    [0.6]
+    """
+    needed = needed_sizes(requests, deployment)
+    return Curve.of(needed[len(needed) // 2 :] if warm else needed)
+
+
+def needed_sizes(requests: Requests, deployment: Deployment) -> Numbers:
+    """Return the smallest size, in rows per worker, from which on each request hits."""
+    ids, words = requests.ids.astype(np.int64), requests.words
+    order, batches = np.arange(len(ids)), None
+    if deployment.workers > 1:
+        worker = deployment.workers_of(words)
+        order = np.argsort(worker, kind="stable")
+        ids = (ids + worker.astype(np.int64) * requests.keys)[order]
+    if deployment.batch > 1:
+        batches = _batches(deployment, len(ids), None if deployment.workers == 1 else worker[order])
+    rows = None if deployment.rows == (1,) else deployment.rows_of(words)[order]
+    needed = np.empty(len(ids), dtype=np.int64)
+    needed[order] = _needed(ids, rows, batches, deployment.remember_misses)
+    return needed
+
+
+def _needed(
+    ids: Numbers, rows: Numbers | None, batches: npt.NDArray[np.integer] | None, remember_misses: bool
+) -> Numbers:
+    if rows is None:
+        return distances(previous(ids), None, batches)
+    needed = distances(previous(ids), np.maximum(rows, int(remember_misses)), batches)
+    if not remember_misses:
+        needed[(rows == 0) & ((needed > 0) | (batches is None))] = NEVER
+    return needed
+
+
+def _batches(deployment: Deployment, count: int, worker: npt.NDArray[np.int16] | None) -> npt.NDArray[np.int32]:
+    """Return the number of each row's batch; no batch has rows of two workers."""
+    number = np.arange(count)
+    if worker is None:
+        return (number // deployment.batch).astype(np.int32)
+    counts = np.bincount(worker, minlength=deployment.workers)
+    begins = np.repeat(np.cumsum(counts) - counts, counts)
+    before = np.cumsum(-(-counts // deployment.batch)) - -(-counts // deployment.batch)
+    return ((number - begins) // deployment.batch + np.repeat(before, counts)).astype(np.int32)
+
+
+class Survey:
+    """A part of the keys under one deployment: a sample for each worker; small, whatever it has taken in."""
+
+    def __init__(self, deployment: Deployment, hot: Hashes, rate: float) -> None:
+        choice = Choice(rate, hot, deployment.batch)
+        self.deployment = deployment
+        self.samples = [Sample(choice) for _ in range(deployment.workers)]
+        self.forgotten = 0
+
+    def add(self, words: Hashes) -> None:
+        """Take in the requests that follow."""
+        asked = words
+        if not self.deployment.remember_misses and 0 in self.deployment.rows:
+            asked = words[self.deployment.rows_of(words) > 0]
+            self.forgotten += len(words) - len(asked)
+        if self.deployment.workers == 1:
+            return self.samples[0].add(asked)
+        worker = self.deployment.workers_of(asked)
+        for number, sample in enumerate(self.samples):
+            sample.add(asked[worker == number])
+        return None
+
+    def joined(self, other: Survey) -> Survey:
+        """Return the survey of these requests and, after them, the others."""
+        survey = copy(self)
+        survey.samples = [one.joined(two) for one, two in zip(self.samples, other.samples, strict=True)]
+        survey.forgotten = self.forgotten + other.forgotten
+        return survey
+
+    @property
+    def keys(self) -> int:
+        """How many keys chance has chosen, of all workers together."""
+        return sum(sample.keys for sample in self.samples)
+
+    def curve(self, sizes: list[int]) -> Curve:
+        """Estimate the hits at some sizes, in rows per worker."""
+        held = [max(round(size / self.deployment.mean_weight), 1) for size in sizes]
+        curves = [estimate(sample, held) for sample in self.samples if sample.requests]
+        curve = curves[0] if len(curves) == 1 else total(curves)
+        ratio, error = curve.ratio(held), curve.error_at(held)
+        requests = curve.requests + self.forgotten
+        part = curve.requests / requests
+        return Curve(np.array(sizes, dtype=np.int64), ratio * curve.requests, requests, error * part)
+
+
+def surveyed(words: Hashes, deployment: Deployment, rate: float) -> Survey:
+    """Survey requests that lie in memory."""
+    hot = Choice.of(words[:: max(len(words) // _ROWS_LOOKED_AT, 1)], rate).hot
+    survey = Survey(deployment, hot, rate)
+    for start in range(0, len(words), 1 << 18):
+        survey.add(words[start : start + (1 << 18)])
+    return survey
+
+
+def mixed(words: Hashes) -> Hashes:
+    """Return words in which every bit depends on every bit, by another rule than a sample is chosen by."""
+    words = (words ^ (words >> np.uint64(32))) * _MIX
+    words = (words ^ (words >> np.uint64(32))) * _MIX
+    return words ^ (words >> np.uint64(32))

@@ -1,0 +1,44 @@
+"""A prediction as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lookupcache.errors import LookupCacheError
+from lookupcache.hitrate.prediction import Prediction
+
+
+def plot(found: Prediction, path: Path, title: str = "") -> None:
+    """Draw all curves, the replayed policies and the chosen size into a PNG file; needs matplotlib."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise LookupCacheError("A plot needs matplotlib.", hint="pip install 'lookupcache[plot]'") from error
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(10, 6), layout="constrained")
+    draw(found, axes)
+    axes.set_title(title or f"{found.requests:,} requests for {found.keys:,} keys")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def draw(found: Prediction, axes: Any) -> None:
+    """Draw the curves into matplotlib's axes."""
+    sizes = np.array(found.sizes)
+    for column in found.columns:
+        ratio, error = 100 * column.curve.ratio(sizes), 200 * column.curve.error_at(sizes)
+        axes.plot(sizes, ratio, label=f"LRU, {column.title}")
+        if error.any():
+            axes.fill_between(sizes, ratio - error, ratio + error, alpha=0.2)
+    alone = [row for row in found.policies if row.batch == 1]
+    for name, mark in zip((one for one in (alone[0].ratios if alone else {}) if one != "lru"), "^sD", strict=False):
+        axes.plot([row.size for row in alone], [100 * row.ratios[name] for row in alone], mark, label=f"{name}, plain")
+    axes.axvline(found.advice.rows, color="grey", linestyle=":", label=f"{found.advice.rows:,} rows")
+    axes.set(xscale="log", ylim=(0, 100), xlabel="rows in each worker's cache", ylabel="rows that hit, %")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left", fontsize=8)

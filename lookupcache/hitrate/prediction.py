@@ -1,0 +1,440 @@
+"""`hit_rate`: from keys to curves, columns and advice.
+
+read_requests ─► Requests ─► a curve for each deployment ─► Prediction ─► report, plot, JSON
+                         └─► ages · replays of other policies ─► advice
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from lookupcache.config.values import parse_bytes, parse_duration
+from lookupcache.errors import OptionError
+from lookupcache.hitrate.advice import Advice, advised, rows_that_fit, winner
+from lookupcache.hitrate.ageing import Ages
+from lookupcache.hitrate.curve import Curve, sizes_up_to
+from lookupcache.hitrate.deployment import Deployment, Spread, exact_curve, mixed, needed_sizes, surveyed
+from lookupcache.hitrate.keys import Progress, Requests, read_requests
+from lookupcache.hitrate.replay import Replay, one_by_one, replay
+from lookupcache.hitrate.reuse import distances, previous
+from lookupcache.hitrate.shards import LEAST_KEYS
+from lookupcache.hitrate.width import Width, of_bytes
+
+if TYPE_CHECKING:
+    from lookupcache.hitrate.spark import Surveyed
+
+POLICIES = ("lru", "s3-fifo", "sieve")
+
+_LONG = 20_000_000
+_KEYS_WANTED = 2 * LEAST_KEYS
+_REPLAYED = 400_000
+_LEAST_REPLAYED_SIZE = 100
+_PARTS = (0.01, 0.1, 0.2)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One curve of the report: what it is of, and from how many sampled keys, None where it is exact."""
+
+    title: str
+    deployment: Deployment
+    curve: Curve
+    sampled_keys: int | None = None
+
+
+@dataclass(frozen=True)
+class AgeRow:
+    """Hit ratios under one age limit, without a size and with one; ``limit`` as it was given."""
+
+    limit: str
+    after_write: float
+    after_access: float
+    size: int
+    after_write_sized: float
+    after_access_sized: float
+
+
+@dataclass(frozen=True)
+class PolicyRow:
+    """Hit ratios of the policies at one size, asked in batches of so many rows."""
+
+    size: int
+    batch: int
+    ratios: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a cache would do with these keys; ``columns[0]`` is the plain curve, the last one the deployment."""
+
+    requests: int
+    keys: int
+    nulls: int
+    seconds: float | None
+    sizes: list[int]
+    columns: list[Column]
+    ages: list[AgeRow]
+    policies: list[PolicyRow]
+    fits: dict[str, tuple[int, float]]
+    advice: Advice
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def plain(self) -> Curve:
+        """The curve of one cache that is asked for one key after the other."""
+        return self.columns[0].curve
+
+    def ratio(self, size: int) -> float:
+        """Return the plain hit ratio at one size."""
+        return float(self.plain.ratio([size])[0])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return {
+            "requests": self.requests,
+            "keys": self.keys,
+            "nulls": self.nulls,
+            "seconds": self.seconds,
+            "sizes": self.sizes,
+            "columns": [_column_json(column, self.sizes) for column in self.columns],
+            "ages": [vars(row) for row in self.ages],
+            "policies": [vars(row) for row in self.policies],
+            "max-bytes": {name: {"rows": rows, "ratio": ratio} for name, (rows, ratio) in self.fits.items()},
+            "advice": self.advice.to_json(),
+            "notes": self.notes,
+        }
+
+
+def _column_json(column: Column, sizes: list[int]) -> dict[str, Any]:
+    return {
+        "title": column.title,
+        "sampled_keys": column.sampled_keys,
+        "ratio": [round(float(ratio), 6) for ratio in column.curve.ratio(sizes)],
+        "error": [round(float(error), 6) for error in column.curve.error_at(sizes)],
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is asked of the keys; the values are those of `hit_rate`, read."""
+
+    deployment: Deployment
+    sizes: list[int]
+    ttls: list[str | int]
+    sample: float | None
+    cost: float | None
+    target: float | None
+    rate: float | None
+    max_bytes: int | None
+    width: Width | None
+    policies: tuple[str, ...]
+
+
+def hit_rate(
+    source: Any,
+    keys: Sequence[str] | None = None,
+    time: str | None = None,
+    *,
+    sizes: Sequence[int] | None = None,
+    ttls: Sequence[str | int] | None = None,
+    batch: int = 10_000,
+    workers: int = 1,
+    spread: Spread = "random",
+    rows_per_key: int = 1,
+    missing: float = 0.0,
+    remember_misses: bool = True,
+    sample: float | Literal["auto", "no"] = "auto",
+    cost: Any = None,
+    target: Any = None,
+    rate: float | None = None,
+    max_bytes: Any = None,
+    row_bytes: float | None = None,
+    calc_bytes: float | None = None,
+    width: Width | None = None,
+    policies: Sequence[str] = POLICIES,
+    progress: Progress | None = None,
+) -> Prediction:
+    """Predict the hit rate of a cache from the keys that will be asked for.
+
+    ``source`` is a Spark DataFrame, a pandas or Arrow table, or the path of a Parquet or CSV file or folder;
+    ``keys`` names its key columns and ``time`` the column of their times, in order. A join asks in batches of
+    ``batch`` rows, in so many ``workers``, to which rows come at random or by key (``lookup.shuffle``); a key has
+    ``rows_per_key`` rows, but for the part ``missing`` that has none. ``ttls`` are age limits, as durations, or as
+    numbers of requests. ``sample`` is the part of the keys to look at; ``"auto"`` takes one for long input only.
+    ``cost`` is the duration of a call, ``target`` the wanted hit ratio (0.95 or "95%"), ``rate`` the rows per second
+    where there are no times. ``row_bytes`` is what a row weighs with all columns, ``calc_bytes`` what calc leaves.
+
+    The hits are those of rows: of a key that stands in a batch five times and is not cached, four rows hit.
+    Raises SchemaError for columns and input that do not do, OptionError for other values.
+
+    >>> import pyarrow as pa
+    >>> found = hit_rate(pa.table({"id": [1, 2, 1, 3, 1, 2]}), batch=1)
+    >>> [round(found.ratio(size), 3) for size in (1, 2, 3)]
+    [0.0, 0.333, 0.5]
+    """
+    deployment = Deployment(batch=batch, workers=workers, spread=spread, remember_misses=remember_misses)
+    deployment = deployment.with_rows(rows_per_key, missing)
+    if width is not None:
+        deployment = Deployment(**{**vars(deployment), "rows": width.rows})
+    elif row_bytes is not None:
+        width = of_bytes(row_bytes, calc_bytes, rows_per_key)
+    wanted = Wanted(
+        deployment=deployment,
+        sizes=_sizes(sizes),
+        ttls=list(ttls or []),
+        sample=_part(sample),
+        cost=None if cost is None else _duration("cost", cost),
+        target=None if target is None else _ratio(target),
+        rate=rate,
+        max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
+        width=width,
+        policies=tuple(policies),
+    )
+    if hasattr(source, "sparkSession"):
+        return _predicted_on_spark(source, keys, time, wanted, auto=sample == "auto")
+    return predicted(read_requests(source, keys, time, progress), wanted, auto=sample == "auto")
+
+
+def predicted(requests: Requests, wanted: Wanted, *, auto: bool) -> Prediction:
+    """Answer from requests that lie in memory."""
+    notes: list[str] = []
+    rate = wanted.sample
+    if auto and len(requests) > _LONG:
+        rate = min(_KEYS_WANTED / max(requests.keys, 1), 1.0)
+    if rate is not None and rate < 1 and requests.keys * rate < LEAST_KEYS:
+        notes.append(
+            f"Exact: of {requests.keys:,} keys a part of {rate:g} would be fewer than {LEAST_KEYS:,}, too few to tell."
+        )
+        rate = None
+    sizes = wanted.sizes or sizes_up_to(round(requests.keys * max(wanted.deployment.mean_weight, 1)))
+    columns = [_column(title, one, requests, rate, sizes) for title, one in deployments(wanted.deployment)]
+    last = columns[-1]
+    chosen = _advice(last.curve, wanted, requests)
+    policies = _policies(requests, wanted, chosen.rows)
+    best, _ = winner(policies[-1].ratios) if policies and policies[-1].size == chosen.rows else ("lru", 0.0)
+    if best != "lru":
+        chosen = _advice(last.curve, wanted, requests, best)
+    return Prediction(
+        requests=len(requests),
+        keys=requests.keys,
+        nulls=requests.nulls,
+        seconds=requests.seconds,
+        sizes=sizes,
+        columns=columns,
+        ages=_ages(requests, wanted.ttls, chosen.rows),
+        policies=policies,
+        fits=fits(last.curve, wanted),
+        advice=chosen,
+        notes=notes,
+    )
+
+
+def _predicted_on_spark(
+    df: Any, keys: Sequence[str] | None, time: str | None, wanted: Wanted, *, auto: bool
+) -> Prediction:
+    """Answer from a DataFrame: sampled where its rows are, if it is long or a sample is asked for."""
+    from lookupcache.hitrate import spark
+
+    rate = wanted.sample
+    if auto and df.count() > _LONG:
+        distinct = spark.distinct_keys(df, keys, time)
+        rate = min(_KEYS_WANTED / max(distinct, 1), 1.0)
+    if rate is None or rate >= 1:
+        return predicted(spark.collected(df, keys, time), wanted, auto=False)
+    shown = deployments(wanted.deployment)
+    found = spark.surveyed_on_executors(df, keys, time, [one for _, one in shown], rate)
+    if found.surveys[0].keys < LEAST_KEYS:
+        return predicted(spark.collected(df, keys, time), wanted, auto=False)
+    return _of_surveys(found, [title for title, _ in shown], wanted, rate)
+
+
+def _of_surveys(found: Surveyed, titles: list[str], wanted: Wanted, rate: float) -> Prediction:
+    keys = round(found.surveys[0].keys / rate)
+    sizes = wanted.sizes or sizes_up_to(round(keys * max(wanted.deployment.mean_weight, 1)))
+    columns = [
+        Column(title, survey.deployment, survey.curve(sizes), survey.keys)
+        for title, survey in zip(titles, found.surveys, strict=True)
+    ]
+    per_second = wanted.rate or (None if found.seconds is None else found.requests / found.seconds)
+    return Prediction(
+        requests=found.requests,
+        keys=keys,
+        nulls=found.nulls,
+        seconds=found.seconds,
+        sizes=sizes,
+        columns=columns,
+        ages=[],
+        policies=[],
+        fits=fits(columns[-1].curve, wanted),
+        advice=advice_of(columns[-1].curve, wanted, per_second),
+        notes=[f"Sampled on the executors: a part of {rate:.3g} of the keys. Age limits and other policies need all."],
+    )
+
+
+def deployments(last: Deployment) -> list[tuple[str, Deployment]]:
+    """Return what the report shows beside each other, from the plain cache to the whole deployment."""
+    found = [("plain", Deployment())]
+    if last.batch > 1:
+        found.append((f"batches of {last.batch:,}", Deployment(batch=last.batch)))
+    if last.workers > 1:
+        for spread, title in (("random", "rows at random"), ("key", "rows by key")):
+            one = Deployment(batch=last.batch, workers=last.workers, spread=spread)  # type: ignore[arg-type]
+            found.append((f"{last.workers} workers, {title}", one))
+        if last.spread == "random":
+            found[-2:] = found[:-3:-1]
+    if last.rows != (1,):
+        found.append((_rows_title(last), last))
+    return found
+
+
+def _rows_title(last: Deployment) -> str:
+    mean = float(np.mean([count for count in last.rows if count] or [0]))
+    none = last.rows.count(0) / len(last.rows)
+    how = "remembered" if last.remember_misses else "asked for again"
+    return f"{mean:.3g} rows a key" + (f", {none:.1%} of keys missing, {how}" if none else "")
+
+
+def _column(title: str, deployment: Deployment, requests: Requests, rate: float | None, sizes: list[int]) -> Column:
+    if rate is None or rate >= 1:
+        return Column(title, deployment, exact_curve(requests, deployment))
+    survey = surveyed(requests.words, deployment, rate)
+    return Column(title, deployment, survey.curve(sizes), survey.keys)
+
+
+def _advice(curve: Curve, wanted: Wanted, requests: Requests, eviction: str = "lru") -> Advice:
+    rate = wanted.rate or (None if requests.seconds is None else len(requests) / requests.seconds)
+    return advice_of(curve, wanted, rate, eviction)
+
+
+def advice_of(curve: Curve, wanted: Wanted, rate: float | None, eviction: str = "lru") -> Advice:
+    """Return the advice for a curve, at so many rows per second."""
+    return advised(
+        curve,
+        wanted.deployment,
+        target=wanted.target,
+        rate=rate,
+        cost=wanted.cost,
+        width=wanted.width,
+        eviction=eviction,
+    )
+
+
+def fits(curve: Curve, wanted: Wanted) -> dict[str, tuple[int, float]]:
+    """Return how many rows ``max-bytes`` holds, and the hit ratio with them: of whole rows, and of what calc leaves."""
+    if wanted.max_bytes is None:
+        return {}
+    if wanted.width is None:
+        raise OptionError("max-bytes means nothing without a row's width.", hint="Give row-bytes, or a table.")
+    rows = {
+        "whole rows": rows_that_fit(wanted.max_bytes, wanted.width, calc=False),
+        "what calc leaves": rows_that_fit(wanted.max_bytes, wanted.width, calc=True),
+    }
+    return {name: (size, float(curve.ratio([size])[0])) for name, size in rows.items()}
+
+
+def _ages(requests: Requests, ttls: list[str | int], size: int) -> list[AgeRow]:
+    if not ttls and requests.seconds is None:
+        ttls = [count for count in (100, 1_000, 10_000, 100_000, 1_000_000) if count < len(requests)]
+    elif not ttls:
+        ttls = [f"{requests.seconds / part:.6g} s" for part in (1000, 100, 10)] if requests.seconds else []
+    before = previous(requests.ids)
+    needed = distances(before) if ttls else None
+    return [_age_row(requests, before, needed, ttl, size) for ttl in ttls]
+
+
+def _age_row(requests: Requests, before: Any, needed: Any, ttl: str | int, size: int) -> AgeRow:
+    by_count = isinstance(ttl, int) or ttl.strip().isdigit()
+    if not by_count and requests.times is None:
+        raise OptionError(f"An age limit of {ttl} needs times.", hint="Name the time column, or give a number of rows.")
+    limit = int(ttl) if by_count else round(_duration("ttl", ttl) * 1_000_000)
+    if limit < 1:
+        raise OptionError(f"An age limit of {ttl}: nothing would be kept.")
+    times = np.arange(len(requests)) if by_count or requests.times is None else requests.times
+    free, sized = Ages.of(before, times), Ages.of(before, times, needed, size)
+    return AgeRow(
+        limit=f"{limit:,} requests" if by_count else str(ttl),
+        after_write=free.after_write(limit) / len(requests),
+        after_access=float(free.after_access().ratio([limit])[0]),
+        size=size,
+        after_write_sized=sized.after_write(limit) / len(requests),
+        after_access_sized=float(sized.after_access().ratio([limit])[0]),
+    )
+
+
+def _policies(requests: Requests, wanted: Wanted, chosen: int) -> list[PolicyRow]:
+    """Replay other policies, one request after the other and in batches, on a part of the keys where there are many."""
+    if len(wanted.policies) < 2:
+        return []
+    part = min(_REPLAYED / len(requests), 1.0)
+    words = requests.words
+    if part < 1:
+        words = words[(mixed(words) >> np.uint64(11)).astype(np.float64) < part * 2.0**53]
+    small = Requests(words)
+    sizes = {round(part_ * requests.keys) for part_ in _PARTS} | {chosen}
+    sizes = {size for size in sizes if round(size * part) >= _LEAST_REPLAYED_SIZE and size < requests.keys}
+    rows = [_policy_row(small, size, part, 1, wanted) for size in sorted(sizes - {chosen})]
+    if chosen in sizes:
+        rows.append(_policy_row(small, chosen, part, 1, wanted))
+        if wanted.deployment.batch > 1:
+            rows.append(_policy_row(small, chosen, part, wanted.deployment.batch, wanted))
+    return rows
+
+
+def _policy_row(requests: Requests, size: int, part: float, batch: int, wanted: Wanted) -> PolicyRow:
+    here = max(round(size * part), 1)
+    at_once = one_by_one(here) if batch == 1 else max(round(batch * part), 1)
+
+    def replayed(policy: str) -> Replay:
+        return replay(requests.ids, policy, here, at_once)
+
+    ratios = {policy: replayed(policy).ratio for policy in wanted.policies if policy != "lru"}
+    needed = needed_sizes(requests, Deployment(batch=1 if batch == 1 else at_once))
+    return PolicyRow(size, batch, {"lru": float(np.mean(needed <= here)), **ratios})
+
+
+def _sizes(sizes: Sequence[int] | None) -> list[int]:
+    for size in sizes or []:
+        if size < 1:
+            raise OptionError(f"A cache of {size} rows holds nothing.", hint="Sizes are whole numbers, 1 or more.")
+    return sorted(set(sizes or []))
+
+
+def _part(sample: float | str) -> float | None:
+    if sample in ("auto", "no"):
+        return None
+    try:
+        part = float(sample)
+    except ValueError:
+        part = 0.0
+    if not 0 < part <= 1:
+        raise OptionError(
+            f"sample is {sample!r}.", hint="It takes a part of the keys, above 0 and up to 1, auto or no."
+        )
+    return part
+
+
+def _duration(name: str, value: Any) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise OptionError(f"{name} is {value!r}.", hint=f"It takes {error}.") from None
+
+
+def _ratio(value: Any) -> float:
+    """Read 0.95, or "95%".
+
+    >>> _ratio("95%"), _ratio(0.5)
+    (0.95, 0.5)
+    """
+    text = str(value).strip()
+    try:
+        ratio = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        ratio = -1.0
+    if not 0 < ratio <= 1:
+        raise OptionError(f"target is {value!r}.", hint="It takes a part of the rows, such as 95% or 0.95.")
+    return ratio

@@ -1,0 +1,119 @@
+"""How large an LRU cache a request would need to hit: exact stack distances, for all requests at once.
+
+A request hits where what was used since its key was last asked for, and the key itself, fit the cache. That weight
+does not depend on the cache's size, so one pass gives the hits at every size (Mattson et al., 1970). What was used
+since then is counted by merging: of the earlier requests, how many follow a request of their own key that is
+older than this one's. All of it goes level by level over whole arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int32]
+
+NEVER = np.iinfo(np.int64).max
+"""The distance of a request that hits at no size: the first of its key."""
+
+
+def previous(ids: npt.NDArray[np.integer]) -> Positions:
+    """Return for each request the position of the one before it with the same key, -1 for none.
+
+    >>> previous(np.array([5, 6, 5, 5]))
+    array([-1, -1,  0,  2], dtype=int32)
+    """
+    order = np.argsort(ids, kind="stable").astype(np.int32)
+    before = np.full(len(ids), -1, dtype=np.int32)
+    same = ids[order[1:]] == ids[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    return before
+
+
+def distances(
+    before: Positions, weights: Numbers | None = None, batches: npt.NDArray[np.integer] | None = None
+) -> Numbers:
+    """Return for each request the smallest cache, by weight, that answers it; `NEVER` for the first of its key.
+
+    ``before`` is `previous`; ``weights`` says what the key of each request weighs, 1 by default. With ``batches``, a
+    number for each request that never falls, a cache is asked for a whole batch at once and evicts only when the
+    batch is through: then repeats in a batch need no cache at all.
+
+    >>> distances(previous(np.array([1, 2, 3, 1, 1]))).tolist()[3:]
+    [3, 1]
+    """
+    needed = np.full(len(before), NEVER, dtype=np.int64)
+    again = np.flatnonzero(before >= 0)
+    if not again.size:
+        return needed
+    own = np.ones(len(before), dtype=np.int64) if weights is None else weights
+    older = before[again]
+    ends = again if batches is None else np.searchsorted(batches, batches[again], side="left")
+    first = np.concatenate([[0], np.cumsum(np.where(before < 0, own, 0))])
+    every = np.concatenate([[0], np.cumsum(own)])
+    heavy = None if weights is None else weights[again]
+    seen = _older_before(older, heavy, None if batches is None else batches[again])
+    needed[again] = first[ends] + seen - every[older + 1] + own[again]
+    if batches is not None:
+        needed[again[older >= ends]] = 0
+    return needed
+
+
+def _older_before(older: Positions, weights: Numbers | None, batches: npt.NDArray[np.integer] | None) -> Numbers:
+    """Return for each request what those weigh together that come before it and whose ``older`` is smaller.
+
+    With batches, only those of earlier batches count: in a batch the requests are sorted the other way round.
+    """
+    rank = _ranks(older)
+    if batches is None:
+        return smaller_before(rank, weights)
+    order = np.lexsort((-rank, batches))
+    seen = np.empty(len(rank), dtype=np.int64)
+    seen[order] = smaller_before(rank[order], None if weights is None else weights[order])
+    return seen
+
+
+def _ranks(distinct: Positions) -> Positions:
+    marks = np.zeros(int(distinct.max(initial=0)) + 1, dtype=np.int32)
+    marks[distinct] = 1
+    return (np.cumsum(marks, dtype=np.int32) - 1)[distinct]
+
+
+def smaller_before(values: Positions, weights: Numbers | None = None) -> Numbers:
+    """Return for each place what the smaller values before it weigh; ``values`` are 0, 1, 2 … in any order.
+
+    The places, in the order of their values, are parted by one bit after the other of the place, the highest first:
+    who goes to the upper half counts those of the lower half that stood before it.
+
+    >>> smaller_before(np.array([1, 3, 0, 2], np.int32)).tolist()
+    [0, 1, 0, 2]
+    """
+    count = len(values)
+    kind = np.int32 if weights is None else np.int64
+    total: npt.NDArray[Any] = np.zeros(count, dtype=kind)
+    places = np.empty(count, dtype=np.int32)
+    places[values] = np.arange(count, dtype=np.int32)
+    here = np.arange(count, dtype=np.int32)
+    for bit in range(max(count - 1, 0).bit_length() - 1, -1, -1):
+        upper = ((places >> bit) & 1).astype(np.bool_)
+        starts = (here >> (bit + 1)) << (bit + 1)
+        through = np.cumsum(upper, dtype=np.int32)
+        uppers = through - upper - (through - upper)[starts]
+        lowers = here - starts - uppers
+        counted = lowers if weights is None else _weighed(places, upper, starts, weights)
+        total[places[upper]] += counted[upper]
+        target = starts + np.where(upper, np.int32(1 << bit) + uppers, lowers)
+        parted = np.empty_like(places)
+        parted[target] = places
+        places = parted
+    return total.astype(np.int64)
+
+
+def _weighed(places: Positions, upper: npt.NDArray[np.bool_], starts: Positions, weights: Numbers) -> Numbers:
+    """Return for each place what the lower ones weigh that stand before it in its block."""
+    lower = np.where(upper, 0, weights[places])
+    before = np.cumsum(lower) - lower
+    return before - before[starts]

@@ -1,0 +1,254 @@
+"""Hit ratios from a part of the keys: SHARDS, with the hottest keys counted in full, and its error.
+
+Keys are chosen by a hash, so that all requests of a key are in the sample or none; distances among them are scaled
+up (Waldspurger et al., FAST 2015). A key that is asked for very often would decide the result by being chosen or
+not, so the hottest are no matter of chance: of each only the gaps between its requests are counted, and what a gap
+needs is read off the average number of different keys in a window of that length (Xiang et al., ASPLOS 2013).
+How many requests the other keys have in all is known, which corrects the estimate by regression.
+
+    words ─► Sample.add, on any machine ─► Sample (small) ─► joined ─► estimate ─► Curve with its error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from lookupcache.cache.keys import Hashes
+from lookupcache.hitrate.curve import Curve
+from lookupcache.hitrate.reuse import NEVER, Numbers, distances, previous
+
+LEAST_KEYS = 8_000
+"""With fewer keys in the sample than these, exact figures are worth their time."""
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_MOST_HOT = 512
+_FINE = 1 << 12
+_PER_DOUBLING = 64
+
+
+def _edges() -> npt.NDArray[np.float64]:
+    """Return where bins of gaps begin: one for each small gap, then so many for each doubling."""
+    doublings = np.arange(_PER_DOUBLING * 40) / _PER_DOUBLING
+    return np.concatenate([np.arange(_FINE), _FINE * 2.0**doublings])
+
+
+_EDGES = _edges()
+_MIDDLES = np.concatenate([_EDGES[:_FINE], np.sqrt(_EDGES[_FINE:-1] * _EDGES[_FINE + 1 :]), _EDGES[-1:]])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which keys are in a sample: ``hot`` ones (sorted words), and of the others the part ``rate``.
+
+    With ``batch``, a cache is asked for that many requests at once: of a key's requests in one batch only the first
+    can miss.
+    """
+
+    rate: float
+    hot: Hashes
+    batch: int = 1
+
+    @classmethod
+    def of(cls, some: Hashes, rate: float, batch: int = 1) -> Choice:
+        """Find the hot keys among some requests: those with a two-thousandth of them or more."""
+        words, counts = np.unique(some, return_counts=True)
+        order = np.argsort(counts)[::-1][:_MOST_HOT]
+        hot = words[order[counts[order] >= max(len(some) / 2_000, 8)]]
+        return cls(rate, np.sort(hot), batch)
+
+    def hot_numbers(self, words: Hashes) -> npt.NDArray[np.int16]:
+        """Return the number of each word among the hot ones, -1 for others."""
+        if not len(self.hot):
+            return np.full(len(words), -1, dtype=np.int16)
+        place = np.searchsorted(self.hot, words)
+        place[place == len(self.hot)] = 0
+        return np.where(self.hot[place] == words, place, -1).astype(np.int16)
+
+    def chosen(self, words: Hashes) -> npt.NDArray[np.bool_]:
+        """Return which words chance chooses."""
+        mixed = words * _ODD
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(32)
+        return (mixed >> np.uint64(11)).astype(np.float64) < self.rate * 2.0**53
+
+
+@dataclass
+class Sample:
+    """What is kept of requests that follow each other: positions and words of the chosen, gaps of the hot.
+
+    ``gaps`` counts the gaps of hot keys by their bin; ``first`` and ``last`` say where each hot key stood first and
+    last, -1 for nowhere.
+    """
+
+    choice: Choice
+    requests: int = 0
+    positions: list[Numbers] = field(default_factory=list)
+    words: list[Hashes] = field(default_factory=list)
+    hot_requests: int = 0
+    gaps: Numbers = field(default_factory=lambda: np.zeros(len(_EDGES), dtype=np.int64))
+    first: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    last: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.first):
+            self.first = np.full(len(self.choice.hot), -1, dtype=np.int64)
+            self.last = self.first.copy()
+
+    def add(self, words: Hashes) -> None:
+        """Take in the requests that follow."""
+        hot = self.choice.hot_numbers(words)
+        chosen = np.flatnonzero(self.choice.chosen(words) & (hot < 0))
+        self.positions.append(chosen + self.requests)
+        self.words.append(words[chosen])
+        self._add_hot(hot)
+        self.requests += len(words)
+
+    def _add_hot(self, hot: npt.NDArray[np.int16]) -> None:
+        there = np.flatnonzero(hot >= 0)
+        order = there[np.argsort(hot[there], kind="stable")]
+        number, position = hot[order], order + self.requests
+        begins = np.flatnonzero(np.diff(number, prepend=-1) != 0)
+        ends = np.append(begins[1:], len(number)) - 1
+        before = np.empty_like(position)
+        before[1:] = position[:-1]
+        before[begins] = self.last[number[begins]]
+        self.last[number[ends]] = position[ends]
+        new = begins[self.first[number[begins]] < 0]
+        self.first[number[new]] = position[new]
+        self._count(before[before >= 0], position[before >= 0])
+        self.hot_requests += len(position)
+
+    def _count(self, before: Numbers, position: Numbers) -> None:
+        """Count gaps; those within a batch need no cache, others reach to its beginning."""
+        begin = position // self.choice.batch * self.choice.batch
+        gap = np.where(before >= begin, 0, begin - before) if self.choice.batch > 1 else position - before
+        self.gaps += np.bincount(_bins(gap), minlength=len(_EDGES))
+
+    def joined(self, other: Sample) -> Sample:
+        """Return the sample of these requests and, after them, the others."""
+        both = (self.last >= 0) & (other.first >= 0)
+        sample = Sample(
+            self.choice,
+            self.requests + other.requests,
+            [*self.positions, *(part + self.requests for part in other.positions)],
+            [*self.words, *other.words],
+            self.hot_requests + other.hot_requests,
+            self.gaps + other.gaps,
+            np.where(self.first >= 0, self.first, _moved(other.first, self.requests)),
+            np.where(other.last >= 0, _moved(other.last, self.requests), self.last),
+        )
+        sample._count(self.last[both], other.first[both] + self.requests)
+        return sample
+
+    @property
+    def keys(self) -> int:
+        """How many different keys chance has chosen."""
+        return len(np.unique(np.concatenate(self.words))) if self.words else 0
+
+
+def estimate(sample: Sample, sizes: Sequence[int]) -> Curve:
+    """Estimate the hit ratio of all requests at some sizes, with its standard error.
+
+    >>> words = np.random.default_rng(1).integers(0, 20_000, 200_000).astype(np.uint64)
+    >>> sample = Sample(Choice.of(words[:10_000], rate=0.5))
+    >>> sample.add(words)
+    >>> curve = estimate(sample, [2_000, 10_000])
+    >>> bool(abs(curve.ratio([2_000])[0] - 0.1) < 0.01), bool(curve.error_at([2_000])[0] < 0.01)
+    (True, True)
+    """
+    rate, positions = sample.choice.rate, np.concatenate(sample.positions)
+    keys, ids = np.unique(np.concatenate(sample.words), return_inverse=True)
+    before = previous(ids)
+    batch = sample.choice.batch
+    needed = distances(before, batches=positions // batch if batch > 1 else None)
+    footprint = _Footprint.of(sample, before, positions, len(keys))
+    scaled = np.where(needed == NEVER, np.inf, np.where(needed > 0, (needed - 1) / rate + 1, 0.0))
+    again = (needed != NEVER) & (needed > 0)
+    scaled[again] += footprint.hot_in(positions[again] - positions[before[again]])
+    hot_needs = footprint.keys_in(_MIDDLES) * (_MIDDLES > 0)
+    asked = np.bincount(ids, minlength=len(keys))
+    cold = sample.requests - sample.hot_requests
+    hits, errors = [], []
+    for size in sizes:
+        hit, error = _regressed(np.bincount(ids[scaled <= size], minlength=len(keys)), asked, cold, rate)
+        hits.append(hit + float(sample.gaps[hot_needs <= size].sum()))
+        errors.append(error / sample.requests)
+    rising = np.maximum.accumulate(np.array(hits))
+    return Curve(np.array(sizes, dtype=np.int64), rising, float(sample.requests), np.array(errors))
+
+
+def _regressed(hits: Numbers, asked: Numbers, requests: int, rate: float) -> tuple[float, float]:
+    """Return how many hits all cold keys have, and the standard error of that.
+
+    The sample's requests, scaled up, are more or fewer than there are: what is over or missing is taken to hit as
+    often as keys of the sample do, the hotter the more they count.
+    """
+    squares = float((asked.astype(np.float64) ** 2).sum())
+    slope = float((asked * hits).sum()) / squares if squares else 0.0
+    guess = float(hits.sum()) / rate + slope * (requests - float(asked.sum()) / rate)
+    rest = hits - slope * asked
+    error = np.sqrt(max(1 - rate, 0) * float((rest**2).sum())) / rate
+    return float(np.clip(guess, 0, requests)), float(error)
+
+
+@dataclass(frozen=True, eq=False)
+class _Footprint:
+    """How many different keys a window of requests has on average, by its length: of the hot, and of all."""
+
+    lengths: npt.NDArray[np.float64]
+    hot: npt.NDArray[np.float64]
+    cold: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, sample: Sample, before: npt.NDArray[np.int32], positions: Numbers, keys: int) -> _Footprint:
+        n, lengths = sample.requests, _MIDDLES
+        there = sample.first[sample.first >= 0]
+        ends = n - 1 - sample.last[sample.last >= 0]
+        counts = np.concatenate([sample.gaps, np.ones(2 * len(there))])
+        hot_absent = _absent(np.concatenate([_MIDDLES, there, ends]), counts)
+        again = before >= 0
+        between = positions[again] - positions[before[again]]
+        last = np.ones(len(before), dtype=np.bool_)
+        last[before[again]] = False
+        edges = np.concatenate([between, positions[~again], n - 1 - positions[last]]).astype(np.float64)
+        cold_absent = _absent(edges, np.ones(len(edges)))
+        windows = np.maximum(n - lengths + 1, 1)
+        hot = len(there) - hot_absent(lengths) / windows
+        cold = (keys - cold_absent(lengths) / windows) / sample.choice.rate
+        return cls(lengths, np.maximum.accumulate(np.maximum(hot, 0)), np.maximum.accumulate(np.maximum(cold, 0)))
+
+    def hot_in(self, lengths: Numbers) -> npt.NDArray[np.float64]:
+        return np.interp(lengths, self.lengths, self.hot)
+
+    def keys_in(self, lengths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.interp(lengths, self.lengths, self.hot + self.cold)
+
+
+class _absent:  # noqa: N801 - a function of the length, with its sums ready
+    """In how many windows of a length the keys are not that have these gaps, summed over the keys."""
+
+    def __init__(self, gaps: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> None:
+        order = np.argsort(gaps)
+        self.gaps = gaps[order]
+        self.counts = np.append(np.cumsum(counts[order][::-1])[::-1], 0.0)
+        self.sums = np.append(np.cumsum((counts[order] * self.gaps)[::-1])[::-1], 0.0)
+
+    def __call__(self, lengths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        at = np.searchsorted(self.gaps, lengths, side="right")
+        return self.sums[at] - lengths * self.counts[at]
+
+
+def _moved(places: Numbers, by: int) -> Numbers:
+    return np.where(places >= 0, places + by, -1)
+
+
+def _bins(gaps: Numbers) -> Numbers:
+    bins = np.minimum(gaps, _FINE)
+    wide = gaps >= _FINE
+    bins[wide] = np.searchsorted(_EDGES, gaps[wide], side="right") - 1
+    return bins

@@ -1,0 +1,85 @@
+"""How many bytes a row takes in the cache, with all of a table's columns and with what calc leaves of them.
+
+Rows of keys that are asked for are fetched through the same connector, calc and cache as in a join, and weighed there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache import ColumnCache, Limits
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.config import LookupConfig
+from lookupcache.errors import PlanError
+from lookupcache.plan import LookupPlan
+from lookupcache.table import LookupTable
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.source import Source
+
+
+@dataclass(frozen=True)
+class Width:
+    """Bytes per key with its rows, keys and index counted: ``whole`` with every column, ``calc`` with what calc leaves.
+
+    ``rows`` are the numbers of rows that some keys have with calc, ``whole_rows`` without.
+    """
+
+    whole: float
+    calc: float
+    rows: tuple[int, ...] = (1,)
+    whole_rows: tuple[int, ...] = (1,)
+
+
+def measured(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> Width:
+    """Fetch the rows of these keys and weigh them; ``keys`` has a column for each of the plan's, by its left name."""
+    every = tuple(name for name in plan.schema.names if name not in plan.key_columns)
+    whole = dataclasses.replace(plan, pushed=(), calc=(), constants=(), columns=every)
+    calc_bytes, rows = _held(plan, table, keys)
+    whole_bytes, whole_rows = _held(whole, table, keys)
+    return Width(whole_bytes, calc_bytes, rows, whole_rows)
+
+
+def left_names(plan: LookupPlan) -> list[str]:
+    """Return the left columns that a plan's keys are; PlanError where one is more than a column."""
+    found = [re.fullmatch(r"l\.`(.+)`", key.sql) for key in plan.keys]
+    if not found or not all(found):
+        raise PlanError("Rows can be weighed only where each key is a plain column.", hint="Give row_bytes instead.")
+    return [name[1].replace("``", "`") for name in found if name]
+
+
+def of_bytes(row_bytes: float, calc_bytes: float | None, rows: int, key_type: pa.DataType | None = None) -> Width:
+    """Return the width of rows that are known to take so many bytes, with what the cache adds to each key.
+
+    >>> of_bytes(100, 20, rows=1).whole - of_bytes(100, 20, rows=1).calc
+    80.0
+    """
+    own = _bytes_of_a_key(key_type or pa.int64())
+    calc = row_bytes if calc_bytes is None else calc_bytes
+    return Width(own + rows * row_bytes, own + rows * calc, (rows,), (rows,))
+
+
+def _held(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> tuple[float, tuple[int, ...]]:
+    """Load keys into a cache without limits; return its bytes per key, and the rows that each key has."""
+    source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), table.connector)
+    lookup = lookup_of(source)
+    columns = [keys.column(name).combine_chunks() for name in left_names(plan)]
+    try:
+        wanted = lookup.find(KeyBatch.of(columns, source.reader.key_types))
+        counts = lookup.cache.counts(wanted.entries)
+        lookup.close(wanted)
+        return lookup.cache.nbytes / max(len(lookup.cache), 1), tuple(counts.tolist())
+    finally:
+        source.close()
+
+
+def _bytes_of_a_key(key_type: pa.DataType, keys: int = 10_000) -> float:
+    """Weigh a cache of keys that have an empty row each."""
+    cache = ColumnCache(pa.schema([]), [key_type], Limits())
+    batch = KeyBatch.of([pa.array(np.arange(keys)).cast(key_type)], [key_type])
+    cache.put(batch, pa.table({"": pa.nulls(keys)}).select([]), np.ones(keys, np.int64), 0.0)
+    return cache.nbytes / keys
