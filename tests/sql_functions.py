@@ -36,7 +36,7 @@ async def split_many(texts: list[str | None]) -> list[list[tuple[str, int]]]:
 split_many.batch = True
 
 
-def between(low: int | None, high: int | None) -> list[int]:
+def numbers(low: int | None, high: int | None) -> list[int]:
     """Return the numbers from one to the other, both included."""
     return [] if low is None or high is None else list(range(low, high + 1))
 

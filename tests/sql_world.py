@@ -43,13 +43,16 @@ def make_world(spark: Any, folder: Path) -> LookupSession:
         types = {"code": pa.string(), "region": pa.string(), "item": pa.int64(), "price": pa.int32()}
         rows = pa.table({column: pa.array(values, types[column]) for column, values in columns.items()})
         session.register_table(LookupTable(name, schema, {"connector": "sources:Memory", **options_of(rows)}))
-        spark.createDataFrame(rows, schema).createOrReplaceTempView(name)
-    spark.createDataFrame(ORDERS, "order_id BIGINT, customer_id BIGINT, total DOUBLE").createOrReplaceTempView("orders")
-    spark.createDataFrame(TAGS, "id BIGINT, tag STRING").createOrReplaceTempView("tags")
-    spark.createDataFrame(CUSTOMERS, COLUMNS).selectExpr("*", "upper(name) AS label").createOrReplaceTempView(
-        "customers"
-    )
+        view(spark.createDataFrame(rows, schema), name)
+    view(spark.createDataFrame(ORDERS, "order_id BIGINT, customer_id BIGINT, total DOUBLE"), "orders")
+    view(spark.createDataFrame(TAGS, "id BIGINT, tag STRING"), "tags")
+    view(spark.createDataFrame(CUSTOMERS, COLUMNS).selectExpr("*", "upper(name) AS label"), "customers")
     return session
+
+
+def view(df: Any, name: str) -> None:
+    """Make a view of one partition: few rows, so few tasks."""
+    df.coalesce(1).createOrReplaceTempView(name)
 
 
 def sparks_own(sql: str) -> str:

@@ -43,9 +43,23 @@ def rows(both):
         for side, df in enumerate(pair)
     ]
     found = {name: (Counter(), Counter()) for name in both}
-    for row in united(marked).collect():
+    for row in once(united(marked)):
         found[row.name][row.side][row.row] += 1
     return found
+
+
+def once(df):
+    """Read a large plan of few rows; compiling it would take longer than running it."""
+    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+                "spark.sql.adaptive.enabled": "false"}  # fmt: skip
+    before = {name: df.sparkSession.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            df.sparkSession.conf.set(name, value)
+        return df.collect()
+    finally:
+        for name, value in before.items():
+            df.sparkSession.conf.set(name, value)
 
 
 def united(frames):

@@ -15,7 +15,7 @@ WORDS = {(1, "a bb", 2), (2, None, 1), (3, "", 3), (4, "ccc a", 4)}
 @pytest.fixture(scope="module")
 def session(spark):
     session = LookupSession(spark)
-    names = ("split", "async_split", "each_word", "split_many", "between", "of_struct", "always", "Counting")
+    names = ("split", "async_split", "each_word", "split_many", "numbers", "of_struct", "always", "Counting")
     for name in names:
         session.sql(f"CREATE FUNCTION {name} AS 'sql_functions:{name}'")
     spark.createDataFrame(sorted(WORDS), "id INT, text STRING, n INT").createOrReplaceTempView("texts")
@@ -30,7 +30,7 @@ def found(session, sql):
 SPLIT = [(1, "a", 1), (1, "bb", 2), (2, "nothing", 0), (4, "a", 1), (4, "ccc", 3)]
 CALLS = {
     "Flink's": "SELECT id, c1, c2 FROM texts, LATERAL TABLE({}(text)) AS T(c1, c2)",
-    "Flink's cross join": "SELECT id, T.* FROM texts AS t CROSS JOIN LATERAL TABLE({}(t.text)) AS T(c1, c2)",
+    "Flink's cross join": "SELECT id, T.* FROM texts AS x CROSS JOIN LATERAL TABLE({}(x.text)) AS T(c1, c2)",
     "Spark's": "SELECT id, w.word, w.length FROM texts, LATERAL {}(text) AS w(word, length)",
     "Spark's join": "SELECT texts.id, c1, c2 FROM texts JOIN LATERAL {}(texts.text) AS T(c1, c2)",
 }
@@ -56,8 +56,8 @@ def test_names_come_from_the_function_without_an_alias(session):
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        ("between(1, n - id + 2) AS T(x)", {(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (3, 2), (4, 1), (4, 2)}),
-        ("between(n, n) AS T(x) WHERE x > 2", {(3, 3), (4, 4)}),
+        ("numbers(1, n - id + 2) AS T(x)", {(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (3, 2), (4, 1), (4, 2)}),
+        ("numbers(n, n) AS T(x) WHERE x > 2", {(3, 3), (4, 4)}),
         ("always() AS T(x)", {(1, "here"), (2, "here"), (3, "here"), (4, "here")}),
         ("of_struct(named_struct('a', n, 'b', named_struct('c', text))) AS T(x, y) WHERE id < 3",
          {(1, "{'a': 2, 'b': {'c': 'a bb'}}"), (2, "{'a': 1, 'b': {'c': None}}")}),

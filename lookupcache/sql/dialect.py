@@ -20,6 +20,7 @@ from lookupcache.errors import StatementError
 from lookupcache.sql.text import Span, Statement
 
 _SPAN = "span"
+_AGGREGATES = {name for name, kind in exp.FUNCTION_BY_NAME.items() if issubclass(kind, exp.AggFunc)}
 _NOTED = (
     "_parse_table", "_parse_join", "_parse_from", "_parse_where", "_parse_cte", "_parse_lateral", "_parse_paren",
     "_parse_expression", "_parse_lambda", "_parse_function", "_parse_version", "_parse_disjunction", "_parse_with",
@@ -43,7 +44,12 @@ class LookupSql(Spark):
     """The dialect; `parse` reads with it."""
 
     class Parser(SparkParser):
-        """Spark's parser, which notes where things stand."""
+        """Spark's parser, which notes where things stand.
+
+        It knows aggregates only: any other function's arguments are none of its business, a user's least of all.
+        """
+
+        FUNCTIONS = {name: build for name, build in SparkParser.FUNCTIONS.items() if name in _AGGREGATES}  # noqa: RUF012
 
         def _parse_hint(self) -> Any:
             hint = super()._parse_hint()

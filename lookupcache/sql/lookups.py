@@ -20,6 +20,7 @@ from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
 
 _NOW = (exp.CurrentTimestamp, exp.Localtimestamp)
+_CALLED_NOW = ("PROCTIME", "NOW", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP")
 _SIDES = {
     "RIGHT": "Swap the sides, so that the lookup table stands right of a LEFT JOIN.",
     "FULL": "A lookup sees only rows that are asked for: use LEFT JOIN, or read the table whole, without FOR "
@@ -137,7 +138,7 @@ def is_temporal(node: exp.Expr) -> bool:
 
 def is_present(node: exp.Expr) -> bool:
     """Return whether an expression is one of SQL's words for now."""
-    return isinstance(node, _NOW) or (isinstance(node, exp.Anonymous) and node.name.upper() in ("PROCTIME", "NOW"))
+    return isinstance(node, _NOW) or (isinstance(node, exp.Anonymous) and node.name.upper() in _CALLED_NOW)
 
 
 def refuse_period(query: Query, scope: Scope | None, version: exp.Version) -> None:

@@ -1,0 +1,121 @@
+"""How long it takes to plan a query with lookup joins, beyond Spark's own analysis of the same query.
+
+    python3 .ci/dev.py bench planning
+
+Both ways in one run, in turns: the query with five lookup joins through `LookupSession.sql`, which returns when it is
+planned, and the same query with plain joins of Spark's tables through `SparkSession.sql`, which returns when it is
+analysed. The difference is what planning costs; it is wanted under 100 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from bench.session import session
+from bench.source import SCHEMA
+
+JOINS = (1, 2, 3, 5)
+WANTED_MS = 100
+
+
+def query(joins: int, *, lookup: bool) -> str:
+    """Return a query with so many joins, each with a filter and a column of its own."""
+    period = " FOR SYSTEM_TIME AS OF o.proc_time" if lookup else ""
+    names = [f"c{number}" for number in range(joins)]
+    columns = ", ".join(f"{name}.country AS country_{name}, {name}.salary * 2 AS twice_{name}" for name in names)
+    texts = [f"LEFT JOIN customers{period} AS {name} ON o.k{number} = {name}.id" for number, name in enumerate(names)]
+    return f"SELECT o.n, {columns} FROM orders AS o {' '.join(texts)} WHERE o.n > 10"
+
+
+def prepare(spark: Any) -> Any:
+    """Make the tables for both ways; return the session that knows the lookup table."""
+    from lookupcache import LookupSession, LookupTable
+
+    keys = [f"id % {n + 7} AS k{n}" for n in range(max(JOINS))]
+    spark.range(1000).selectExpr("id AS n", *keys).createOrReplaceTempView("orders")
+    spark.createDataFrame([], SCHEMA).createOrReplaceTempView("customers")
+    lookups = LookupSession(spark)
+    options = {"connector": "bench.source:Customers", "keys": "1000", "lookup.cache": "LRU"}
+    lookups.register_table(LookupTable("customers", SCHEMA, options))
+    return lookups
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Return milliseconds."""
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1000
+
+
+def measure(spark: Any, lookups: Any, joins: int, rounds: int, console: Console) -> dict[str, Any]:
+    """Time both ways in turns; return the medians, after a few rounds that warm Java up."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    plan = lookups.query(query(joins, lookup=True)).joins
+    assert len(plan) == joins
+    for _ in track(range(rounds), description=f"{joins} joins", console=console, transient=True):
+        ours.append(timed(lambda: lookups.sql(query(joins, lookup=True))))
+        theirs.append(timed(lambda: spark.sql(query(joins, lookup=False))))
+    kept = rounds // 3
+    pairs = list(zip(ours[kept:], theirs[kept:], strict=True))
+    return {
+        "joins": joins,
+        "lookup joins ms": round(statistics.median(a for a, _ in pairs), 1),
+        "Spark's analysis ms": round(statistics.median(b for _, b in pairs), 1),
+        "beyond ms": round(statistics.median(a - b for a, b in pairs), 1),
+    }
+
+
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    """Draw both ways over the number of joins."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    joins = [result["joins"] for result in results]
+    for name in ("lookup joins ms", "Spark's analysis ms", "beyond ms"):
+        axes.plot(joins, [result[name] for result in results], marker="o", label=name)
+    axes.axhline(WANTED_MS, linestyle=":", color="grey")
+    axes.set_xlabel("joins in the query")
+    axes.set_ylabel("ms")
+    axes.set_title("Planning a query with lookup joins")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+@click.command()
+@click.option("--rounds", default=60, show_default=True, help="Runs of each way; the first third warms up.")
+@click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
+def main(rounds: int, out: Path) -> None:
+    """Measure, print a table, write planning.json and planning.png."""
+    console = Console()
+    spark = session(1, {})
+    lookups = prepare(spark)
+    results = [measure(spark, lookups, joins, rounds, console) for joins in JOINS]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "planning.json").write_text(json.dumps(results, indent=1))
+    plot(results, out / "planning.png")
+    table = Table(title="Planning, medians")
+    for column in results[0]:
+        table.add_column(column, justify="right")
+    for result in results:
+        table.add_row(*map(str, result.values()))
+    console.print(table)
+    console.print(f"Five lookup joins: {results[-1]['beyond ms']} ms beyond Spark's analysis (wanted {WANTED_MS}).")
+    console.print(f"Wrote {out / 'planning.json'} and {out / 'planning.png'}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The joins that hypothesis draws for the DataFrame API, written as SQL: the same rows, types and names as Spark's.
+
+``LOOKUPCACHE_SQL_CASES`` says how many, ``LOOKUPCACHE_FIRST_CASE`` the number of the first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from cases import Case
+from test_properties import ALLOWED, FIRST, Judge, case_of
+
+from lookupcache import LookupJoin, LookupSession
+
+pytestmark = pytest.mark.spark
+
+CASES = int(os.environ.get("LOOKUPCACHE_SQL_CASES", "120"))
+HOWS = {"inner": "JOIN", "left": "LEFT JOIN", "semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}
+
+
+@dataclass(frozen=True)
+class SqlJoin:
+    """What the judge wants to know of a join: its result, its plan, its text."""
+
+    df: object
+    join: LookupJoin
+
+    @property
+    def plan(self):
+        return self.join.plan
+
+    def explain(self) -> str:
+        return self.join.explain()
+
+
+@dataclass
+class SqlJudge(Judge):
+    """Judges cases as SQL: each has a view for its left side and a lookup table, of names of their own."""
+
+    views: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.session = LookupSession(self.spark)
+
+    def lookup_join(self, case: Case, left) -> SqlJoin:
+        number = next(self.numbers)
+        left.createOrReplaceTempView(f"drawn_{number}")
+        self.views.append(f"drawn_{number}")
+        self.session.register_table(self.lookup_table(case), f"looked_{number}")
+        query = self.session.query(statement(case, number))
+        return SqlJoin(query.df(), query.joins[0])
+
+
+def statement(case: Case, number: int) -> str:
+    items = "*" if case.select is None else ", ".join(case.select)
+    on = f"ON {case.on}" if isinstance(case.on, str) else f"USING ({', '.join(case.on)})"
+    where = "" if case.where is None else f" WHERE {case.where}"
+    table = f"looked_{number} FOR SYSTEM_TIME AS OF o.proc_time AS t"
+    return f"SELECT {items} FROM drawn_{number} AS o {HOWS[case.how]} {table} {on}{where}"
+
+
+@pytest.fixture(scope="module")
+def verdicts(spark, tmp_path_factory):
+    """Return what became of each case, by its number."""
+    judge = SqlJudge(spark, tmp_path_factory.mktemp("sqlite"))
+    drawn = {number: case_of(number) for number in range(FIRST, FIRST + CASES)}
+    judge.judge(list(drawn.values()))
+    for view in judge.views:
+        spark.catalog.dropTempView(view)
+    return {number: judge(case) for number, case in drawn.items()}
+
+
+def test_every_join_in_sql_is_sparks_own(verdicts):
+    wrong = {number: verdict.reason for number, verdict in verdicts.items() if verdict.word == "wrong"}
+    assert wrong == {}
+
+
+def test_few_cases_are_refused_and_many_match(verdicts):
+    words = Counter(verdict.word for verdict in verdicts.values())
+    assert words["joined"] > 0.85 * len(verdicts), (words, ALLOWED.pattern)
+    assert sum(verdict.matched for verdict in verdicts.values()) > 0.3 * len(verdicts)
