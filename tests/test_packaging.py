@@ -57,6 +57,11 @@ STOREYS = """
     report
     worker.task
     worker
+    forms.left_side forms.sides
+    forms.judging forms.choice
+    forms.worker forms.distinct forms.broadcast
+    forms.ways
+    forms
     join
     testing.samples testing.doubles testing.filters
     testing.join
