@@ -11,7 +11,7 @@ The rooms, in the order in which they import each other:
     metrics · calls                                   around calls to a source
     decorator                                         `cached`: all of it before any function, without Spark
     worker                                            what happens in a Python worker
-    report · join                                     between driver and worker, and on the driver
+    report · forms · join                             between driver and worker, who joins, and on the driver
     whole · sql                                       tables read whole, and SQL
     testing                                           for those who write a connector
     hitrate                                           what a cache would do, from the keys

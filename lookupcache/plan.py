@@ -76,7 +76,8 @@ class LookupPlan:
     type). ``pre_filter`` are conjuncts over left columns only: a row that fails them is not looked up.
     ``pushed`` are applied by the source, ``calc`` to the rows it returns, both before the cache.
     ``columns`` are those of the lookup table that are cached. ``residual`` is evaluated by the worker after
-    the cache, ``spark_residual`` by Spark. ``left_filter`` and ``filter_after`` come from WHERE: rows dropped
+    the cache, ``spark_residual`` by Spark; ``residual_sql`` is what Spark evaluates in place of ``residual`` where it
+    makes the join itself. ``left_filter`` and ``filter_after`` come from WHERE: rows dropped
     before the lookup, and after the join. ``source`` is a hash of the connector's class and options.
     ``left_columns`` are those that go through the worker: what the rest needs, or all where ``config`` asks for
     dead letters. ``matches`` says how many rows of the table a left row is given: all that match, the first, or
@@ -97,6 +98,7 @@ class LookupPlan:
     calc: tuple[expr.Expr, ...] = ()
     columns: tuple[str, ...] = ()
     residual: tuple[expr.Expr, ...] = ()
+    residual_sql: tuple[str, ...] = ()
     spark_residual: tuple[str, ...] = ()
     left_filter: tuple[str, ...] = ()
     filter_after: tuple[str, ...] = ()

@@ -199,9 +199,19 @@ class ObserveChannel(Channel):
         return _from_row(_by_name(observed[self.name])[OBSERVED])
 
 
+def is_classic(spark: SparkSession) -> bool:
+    """Return whether the session's JVM is within reach; with Spark Connect it is not."""
+    return not type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def parallelism(spark: SparkSession) -> int | None:
+    """Return how many tasks may run at a time; None where the session cannot tell."""
+    return spark.sparkContext.defaultParallelism if is_classic(spark) else None
+
+
 def channel_of(plan: LookupPlan, spark: SparkSession, *, streaming: bool) -> Channel:
     """Return the channel that the plan's options ask for and this session has."""
-    wanted, classic = plan.config.metrics, not type(spark).__module__.startswith("pyspark.sql.connect")
+    wanted, classic = plan.config.metrics, is_classic(spark)
     if wanted == "off":
         return Channel()
     if wanted == "accumulator" and not classic:

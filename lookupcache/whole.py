@@ -11,7 +11,8 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 
 from lookupcache.connector import offers
 from lookupcache.errors import ConnectorError
-from lookupcache.join import pickled, spark_type
+from lookupcache.forms.sides import spark_type
+from lookupcache.join import pickled
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.planner.coercion import is_key_type
 from lookupcache.schema import type_name

@@ -63,6 +63,11 @@ STOREYS = """
     report
     worker.task
     worker
+    forms.left_side forms.sides
+    forms.judging forms.choice
+    forms.worker forms.distinct forms.broadcast
+    forms.ways
+    forms
     join
     whole
     sql.text

@@ -136,9 +136,9 @@ class Verdict:
 
 @dataclass
 class Pair:
-    """The same join by us and by Spark."""
+    """The same join by us, in each of its forms, and by Spark."""
 
-    ours: LookupJoin
+    ours: dict[str, LookupJoin]
     theirs: object
 
 
@@ -182,10 +182,11 @@ class Judge:
         except AnalysisException as error:
             return Verdict("invalid", _message(error))
         try:
-            ours = self.lookup_join(case, left)
-            if (dtypes := ours.df.drop(AGE, ERROR).dtypes) == theirs.dtypes:
-                return Pair(ours, theirs)
-            return Verdict("wrong", f"{dtypes} is not {theirs.dtypes}")
+            ours = {form: self.lookup_join(case, left, form) for form in forms_of(case)}
+            for form, join in ours.items():
+                if (dtypes := join.df.drop(AGE, ERROR).dtypes) != theirs.dtypes:
+                    return Verdict("wrong", f"{form}: {dtypes} is not {theirs.dtypes}")
+            return Pair(ours, theirs)
         except PlanError as error:
             return Verdict("refused" if ALLOWED.search(str(error)) else "wrong", str(error))
         except Exception:
@@ -196,9 +197,10 @@ class Judge:
         df = df.selectExpr("*", "named_struct('a', v, 'b', array(s)) AS n")
         return {"": df, "coalesce": df.coalesce(1), "repartition": df.repartition(3)}[case.spread]
 
-    def lookup_join(self, case: Case, left) -> LookupJoin:
+    def lookup_join(self, case: Case, left, form: str) -> LookupJoin:
         on = case.on if isinstance(case.on, str) else list(case.on)
-        return LookupJoin(left, self.lookup_table(case), on, case.how, case.select, where=case.where)
+        table = self.lookup_table(case)
+        return LookupJoin(left, table, on, case.how, case.select, where=case.where, options={"lookup.form": form})
 
     def lookup_table(self, case: Case) -> LookupTable:
         options = dict(case.options)
@@ -268,6 +270,13 @@ def spark_join(case: Case, left, right):
     return joined if case.select is None else joined.selectExpr(*case.select)
 
 
+def forms_of(case: Case) -> list[str]:
+    """Return the forms that a case can take: a table is broadcast where it is held whole, for all rows or none."""
+    options = dict(case.options)
+    whole = options.get("lookup.cache") == "ALL" and "lookup.on-error" not in options
+    return ["worker", "distinct", *(["broadcast"] if whole else [])]
+
+
 # ── comparing ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -314,12 +323,14 @@ def together(pairs: Sequence[Pair]) -> list[Verdict]:
     frames = [
         marked(df, n, side)
         for n, pair in enumerate(pairs)
-        for side, df in (("ours", pair.ours.df), ("theirs", pair.theirs))
+        for side, df in {**{form: join.df for form, join in pair.ours.items()}, "theirs": pair.theirs}.items()
     ]
     found: dict[tuple[int, str], Counter] = defaultdict(Counter)
     for row in united(frames).collect():
         found[row.case, row.side][row.row] += 1
-    return [compared(pair, found[n, "ours"], found[n, "theirs"]) for n, pair in enumerate(pairs)]
+    return [
+        compared(pair, {form: found[n, form] for form in pair.ours}, found[n, "theirs"]) for n, pair in enumerate(pairs)
+    ]
 
 
 def alone(pair: Pair) -> Verdict:
@@ -329,22 +340,25 @@ def alone(pair: Pair) -> Verdict:
     """
     try:
         theirs = Counter(row.row for row in marked(pair.theirs, 0, "theirs").collect())
-        ours = Counter(row.row for row in marked(pair.ours.df, 0, "ours").collect())
+        ours = {
+            form: Counter(row.row for row in marked(join.df, 0, form).collect()) for form, join in pair.ours.items()
+        }
     except PythonException as error:
         # That a function is not given its key shows in the worker only.
         word = "refused" if ALLOWED.search(str(error)) else "wrong"
-        return Verdict(word, f"ours raises: {_message(error)}\n{pair.ours.explain()}")
+        return Verdict(word, f"ours raises: {_message(error)}\n{pair.ours['worker'].explain()}")
     except Exception as error:
         known = any(word in str(error) for word in RAISED)
         return Verdict("invalid" if known else "wrong", _message(error))
     return compared(pair, ours, theirs)
 
 
-def compared(pair: Pair, ours: Counter, theirs: Counter) -> Verdict:
-    plan = pair.ours.plan
-    if ours != theirs:
-        differences = f"only ours: {dict(ours - theirs)}\nonly Spark's: {dict(theirs - ours)}"
-        return Verdict("wrong", f"{differences}\n{pair.ours.explain()}")
+def compared(pair: Pair, ours: dict[str, Counter], theirs: Counter) -> Verdict:
+    plan = pair.ours["worker"].plan
+    for form, rows in ours.items():
+        if rows != theirs:
+            differences = f"only ours: {dict(rows - theirs)}\nonly Spark's: {dict(theirs - rows)}"
+            return Verdict("wrong", f"{differences}\n{pair.ours[form].explain()}")
     places = frozenset(f"{part.place}, {part.evaluator}" for part in plan.conjuncts)
     return Verdict("joined", "", places, plan.how, bool(theirs))
 

@@ -199,7 +199,7 @@ def test_insert_writes_to_tables_and_files(session, tmp_path):
     session.sql(f"CREATE TABLE named (order_id BIGINT, name STRING) USING parquet LOCATION '{tmp_path / 'named'}'")
     try:
         session.sql(f"INSERT INTO named SELECT o.order_id, c.name FROM orders AS o {JOIN} WHERE c.country = 'AT'")
-        session.sql(f"WITH x AS (SELECT 1) SELECT * FROM x")
+        session.sql("WITH x AS (SELECT 1) SELECT * FROM x")
         session.sql(f"INSERT OVERWRITE DIRECTORY '{tmp_path / 'files'}' USING parquet "
                     f"SELECT o.order_id, c.name FROM orders AS o LEFT ANTI {JOIN}".replace(", c.name", ""))  # fmt: skip
         assert rows_of(session.sql("SELECT order_id FROM named")) == {(10,): 1, (12,): 1, (14,): 1}

@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 
 def refuse_contradictions(config: LookupConfig) -> None:
     """Raise OptionError for the first contradiction that is found."""
-    for rule in (_idle_limits, _endless_ttl, _idle_reloads, _reloads_without_time, _odd_ages, _odd_errors, _odd_waits):
+    for rule in (
+        _idle_limits,
+        _endless_ttl,
+        _idle_reloads,
+        _reloads_without_time,
+        _odd_ages,
+        _odd_errors,
+        _odd_waits,
+        _odd_forms,
+    ):
         rule(config)
 
 
@@ -142,3 +151,25 @@ def _odd_errors(config: LookupConfig) -> None:
 def _odd_waits(config: LookupConfig) -> None:
     if config.retry_max_delay < config.retry_delay and config.retry_strategy == "exponential":
         raise OptionError("Option 'lookup.retry.max-delay' is shorter than 'lookup.retry.delay'.")
+
+
+def _odd_forms(config: LookupConfig) -> None:
+    """A table that is broadcast is held whole, and is there for all rows or for none."""
+    if config.form != "broadcast":
+        return
+    if config.cache != "ALL":
+        raise OptionError(
+            f"'lookup.form' = 'broadcast' reads the whole table, and 'lookup.cache' is {config.cache!r}.",
+            hint="Set 'lookup.cache' to ALL, or 'lookup.form' to distinct.",
+        )
+    if config.on_error != "fail":
+        raise OptionError(
+            f"'lookup.form' = 'broadcast' has a table for all rows or for none, and no row of its own to treat as "
+            f"'lookup.on-error' = {config.on_error!r} asks.",
+            hint="Set 'lookup.form' to worker, or leave it out.",
+        )
+
+
+_RULES = (
+    _idle_limits, _endless_ttl, _idle_reloads, _reloads_without_time, _odd_ages, _odd_errors, _odd_waits, _odd_forms,
+)  # fmt: skip

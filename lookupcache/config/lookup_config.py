@@ -37,6 +37,7 @@ MetricsChannel = Literal["auto", "accumulator", "observe", "off"]
 ReloadMode = Literal["fixed-delay", "fixed-rate"]
 OutputMode = Literal["ordered", "allow-unordered"]
 OnError = Literal["fail", "null", "dead-letter"]
+Form = Literal["auto", "worker", "distinct", "broadcast"]
 
 LRU_MAX_ROWS = 10_000
 """What ``lookup.cache.max-rows`` is for an LRU cache that sets no limit at all."""
@@ -189,6 +190,11 @@ class LookupConfig:
     age_column: str | None = _option(
         "lookup.age-column", None, parse_name,
         "name of a column for the result: the age in seconds of the answer that a row was given", "none",
+    )  # fmt: skip
+    form: Form = _option(
+        "lookup.form", "auto", one_of(Form, str.lower),
+        "who joins: `worker`: every row goes through Python; `distinct`: only the distinct keys, and Spark joins; "
+        "`broadcast`: Spark joins with the whole table (`ALL`); `auto` chooses, and `explain` says why", "`auto`",
     )  # fmt: skip
     shuffle: bool = _option(
         "lookup.shuffle", False, parse_bool,

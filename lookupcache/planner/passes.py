@@ -79,6 +79,7 @@ class Draft:
     pushed: list[expr.Expr] = field(default_factory=list)
     calc: list[expr.Expr] = field(default_factory=list)
     residual: list[expr.Expr] = field(default_factory=list)
+    residual_sql: list[str] = field(default_factory=list)
     spark_residual: list[str] = field(default_factory=list)
     filter_after: list[str] = field(default_factory=list)
 
@@ -366,6 +367,7 @@ def _residual(draft: Draft) -> None:
             draft.spark_residual.append(entry.fragment.sql)
         else:
             draft.residual.append(translated)
+            draft.residual_sql.append(entry.fragment.sql)
         entry.put("residual", "spark" if translated is None else "worker")
 
 
@@ -376,7 +378,8 @@ def _finished(draft: Draft, result: Result) -> LookupPlan:
     late = [entry.fragment for entry in draft.entries if entry.place in ("residual", "filter after")]
     left = {name for fragment in late for name in fragment.names("left")} | result.left
     right = {name for fragment in late for name in fragment.names("right")} | result.right
-    ready = ("keys", "constants", "pre_filter", "pushed", "calc", "residual", "spark_residual", "left_filter")
+    before = ("left_filter", "pre_filter", "keys", "constants", "pushed", "calc")
+    after = ("residual", "residual_sql", "spark_residual")
     return LookupPlan(
         table=draft.table.name,
         connector=draft.table.connector_name,
@@ -391,7 +394,7 @@ def _finished(draft: Draft, result: Result) -> LookupPlan:
         conjuncts=tuple(entry.shown for entry in draft.entries),
         config=_without_secrets(draft.table.config),
         filter_after=tuple(draft.filter_after),
-        **{name: tuple(getattr(draft, name)) for name in ready},
+        **{name: tuple(getattr(draft, name)) for name in (*before, *after)},
     )
 
 

@@ -22,10 +22,10 @@ from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called
 from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
+from lookupcache.sql.naming import spark_names
 from lookupcache.sql.query import Query
 from lookupcache.sql.relation import Relation, fresh_of, refuse_loose_ends
 from lookupcache.sql.scalars import Scalar, scalar_lookup
-from lookupcache.sql.naming import spark_names
 from lookupcache.sql.scope import Found, Reference, Scope, Source, references
 from lookupcache.sql.text import Edit, Span
 

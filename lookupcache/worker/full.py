@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
 
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
@@ -13,6 +16,8 @@ from lookupcache.calls.flight import Flight
 from lookupcache.errors import SourceError, SourceTrouble
 from lookupcache.worker.partial import CachedLookup, Clock, Wanted, given
 from lookupcache.worker.source import Source
+
+_ROWS_OUT = 10_000
 
 
 def _now() -> dt.datetime:
@@ -58,6 +63,24 @@ class LoadedLookup(CachedLookup):
     def in_flight(self) -> int:
         """No batch waits for a call."""
         return 0
+
+    def whole(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, with their age where the options want it; raises what loading failed with."""
+        now = self.clock()
+        self._keep_loaded(now)
+        if self._error is not None and self._too_old(now):
+            raise self._error
+        for start in range(0, self.cache.rows, _ROWS_OUT):
+            numbers = np.arange(start, min(start + _ROWS_OUT, self.cache.rows))
+            columns = self.cache.gather(numbers)
+            if self.source.plan.config.age_column is not None:
+                columns.append(pa.array(np.full(len(numbers), max(now - self._written_at, 0.0))))
+            yield pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(columns))])
+
+    @property
+    def _written_at(self) -> float:
+        assert self._written is not None
+        return self._written
 
     def _keep_loaded(self, now: float) -> None:
         if self._loading is None and now >= self._due:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from lookupcache.worker.full import LoadedLookup
-from lookupcache.worker.partial import CachedLookup, Clock, Wanted
+from lookupcache.worker.partial import CachedLookup, Clock, Wanted, given
 from lookupcache.worker.source import Source
 
-__all__ = ["CachedLookup", "Clock", "LoadedLookup", "Wanted", "lookup_of"]
+__all__ = ["CachedLookup", "Clock", "LoadedLookup", "Wanted", "given", "lookup_of"]
 
 
 def lookup_of(source: Source, clock: Clock = time.monotonic) -> CachedLookup:

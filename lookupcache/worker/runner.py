@@ -27,7 +27,7 @@ from lookupcache.connector import Connector
 from lookupcache.errors import TooManyRows
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
-from lookupcache.worker.lookup import CachedLookup, Clock, Wanted, lookup_of
+from lookupcache.worker.lookup import CachedLookup, Clock, Wanted, given, lookup_of
 from lookupcache.worker.source import Source
 
 if TYPE_CHECKING:
@@ -62,11 +62,19 @@ class Layout:
     ``output`` gives the columns of the joined batches by their positions among the left columns and, behind
     them, those of the lookup table, then the age and the error, where the options want them; by default they are
     all given, in that order.
+
+    Where rows are keys, ``weights`` are the positions of two numbers: of how many left rows, and left rows with a
+    key, each tells. ``found`` asks for one more column, the last, that says whether a row has a match; a semi or anti
+    join then keeps all rows.
+    ``letters`` says that rows marked with an error become dead letters later, and are counted as such.
     """
 
     left: tuple[str, ...]
     keys: tuple[int, ...]
     output: tuple[int, ...] | None = None
+    weights: tuple[int, int] | None = None
+    found: bool = False
+    letters: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,10 +179,24 @@ class Runner:
     def _opened(self, batch: pa.RecordBatch) -> _Open:
         left = batch.select(list(range(len(self.layout.left))))
         if self.plan.never:
-            self.lookup.tally["rows"] += batch.num_rows
+            self.lookup.tally["rows"] += int(self._weights(left)[0].sum())
             return _Open(left, None)
         columns = [batch.column(position) for position in self.layout.keys]
-        return _Open(left, self.lookup.open(KeyBatch.of(columns, self.lookup.source.reader.key_types)))
+        keys = KeyBatch.of(columns, self.lookup.source.reader.key_types)
+        wanted = self.lookup.open(keys)
+        if self.layout.weights is not None:
+            rows, keyed = self._weights(left)
+            self.lookup.tally["rows"] += int(rows.sum()) - len(keys)
+            self.lookup.tally["hits"] += int(keyed.sum()) - given(keys)
+        return _Open(left, wanted)
+
+    def _weights(self, left: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+        """Return of how many left rows, and of those with a key, each row tells."""
+        if self.layout.weights is None:
+            one = np.ones(left.num_rows, dtype=np.int64)
+            return one, one
+        rows, keyed = (left.column(position).to_numpy() for position in self.layout.weights)
+        return rows, keyed
 
     def _joined(self, one: _Open) -> list[pa.RecordBatch]:
         if one.wanted is None:
@@ -195,7 +217,8 @@ class Runner:
         number = pa.array(wanted.error_of - 1, mask=~failed)
         errors = pa.array(kinds, ERROR).take(number)
         if self.letters is None:
-            self.lookup.tally["failed_rows"] += int(np.count_nonzero(failed))
+            name = "dead_letters" if self.layout.letters else "failed_rows"
+            self.lookup.tally[name] += int(self._weights(rows.left)[0][failed].sum())
             return _Rows(rows.left, rows.entries, errors)
         self.lookup.tally["dead_letters"] += int(np.count_nonzero(failed))
         self.letters.write(rows.left.filter(pa.array(failed)), errors.filter(pa.array(failed)))
@@ -219,13 +242,21 @@ class Runner:
 
     def _emit(self, rows: _Rows) -> pa.RecordBatch:
         if self.nested:
-            return self._batch([*rows.left.columns, self._matches(rows), *self._marks(rows)])
+            found = self._found(lambda: self.lookup.cache.counts(rows.entries) > 0)
+            return self._batch([*rows.left.columns, self._matches(rows), *self._marks(rows), *found])
         if self.plan.how in ("semi", "anti"):
+            if self.layout.found:
+                found = self._found(lambda: self._matched(rows))
+                return self._batch([*rows.left.columns, *self._marks(rows), *found])
             kept = np.flatnonzero((self._matched(rows) == (self.plan.how == "semi")) | rows.failed)
             return self._batch([*rows.left.take(pa.array(kept)).columns, *self._marks(rows, kept)])
         pairs = self._pairs(rows)
         left = rows.left if pairs.left is None else rows.left.take(pa.array(pairs.left))
-        return self._batch([*left.columns, *self.lookup.cache.gather(pairs.right), *self._marks(rows, pairs.left)])
+        right, found = self.lookup.cache.gather(pairs.right), self._found(lambda: pairs.right >= 0)
+        return self._batch([*left.columns, *right, *self._marks(rows, pairs.left), *found])
+
+    def _found(self, mask: Callable[[], Mask]) -> list[pa.Array]:
+        return [pa.array(mask())] if self.layout.found else []
 
     def _marks(self, rows: _Rows, taken: Numbers | None = None) -> list[pa.Array]:
         """Return the columns for age and error, where they are wanted."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import cloudpickle
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lookupcache.connector import Connector
 from lookupcache.errors import ConnectorError
@@ -14,6 +16,7 @@ from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
 from lookupcache.report import Channel
 from lookupcache.worker.dead_letters import DeadLetters
+from lookupcache.worker.full import LoadedLookup
 from lookupcache.worker.runner import Layout, Runner, shared_lookup, tallied
 
 
@@ -33,7 +36,7 @@ class Task:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the join over one partition."""
-        lookup = shared_lookup(self.plan, self._unpickled)
+        lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
         counts = Tally()
         joined = tallied(lookup, Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches), counts)
         return self.channel.reporting(joined, counts)
@@ -42,8 +45,56 @@ class Task:
         """Return what writes them, with the names that the left columns do not have inside the job."""
         return None if self.letters is None else DeadLetters(self.letters, self.plan.table, self.plan.left_columns)
 
-    def _unpickled(self) -> Connector:
-        return unpickled(self.plan, self.connector)
+
+@dataclass(frozen=True)
+class ScanTask:
+    """Called in the worker: no matter what comes in, the rows of a whole table out, after constants and calc.
+
+    The plan caches ALL: the table is loaded, held and loaded again as for a join, and given as it is now. The rows
+    have the plan's ``columns``, and behind them their age where the options want it.
+    """
+
+    plan: LookupPlan
+    connector: bytes
+    channel: Channel
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give the table to one partition."""
+        for _ in batches:
+            pass
+        lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
+        assert isinstance(lookup, LoadedLookup)
+        counts = Tally()
+        return self.channel.reporting(tallied(lookup, lookup.whole(), counts), counts)
+
+
+@dataclass(frozen=True)
+class LetterTask:
+    """Called in the worker: joined rows in, with the error of their lookup as the last column; those without out.
+
+    The others are written as dead letters, their first columns under these names.
+    """
+
+    path: str
+    table: str
+    names: Sequence[str]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Sort the rows of one partition."""
+        letters, complete = DeadLetters(self.path, self.table, self.names), False
+        try:
+            for batch in batches:
+                yield self._sorted(batch, letters)
+            complete = True
+        finally:
+            letters.close(complete)
+
+    def _sorted(self, batch: pa.RecordBatch, letters: DeadLetters) -> pa.RecordBatch:
+        rows, errors = batch.select(range(batch.num_columns - 1)), batch.column(batch.num_columns - 1)
+        failed = errors.is_valid()
+        left = rows.select(range(len(self.names))).filter(failed)
+        letters.write(left, errors.filter(failed))
+        return rows.filter(pc.invert(failed))
 
 
 def unpickled(plan: LookupPlan, connector: bytes) -> Connector:

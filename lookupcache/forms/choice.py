@@ -1,0 +1,102 @@
+"""Which form a join takes, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from lookupcache.errors import OptionError
+from lookupcache.forms.left_side import LeftSide
+from lookupcache.plan import LookupPlan
+from lookupcache.report import is_classic
+
+WIDE = 100
+"""Bytes of a left row from which on `distinct` pays, as Spark reckons them: 20 for a string, 8 for a number."""
+
+LARGE = 32 << 20
+"""Bytes of a left side from which on the form `distinct` pays for the two stages that it adds."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A form and why it was chosen."""
+
+    form: str
+    reason: str
+
+
+def choose(plan: LookupPlan, left: DataFrame) -> Choice:
+    """Return the form that the options ask for, or for ``auto`` the one that pays.
+
+    ``broadcast`` for a batch where the whole table is held anyway (ALL). ``distinct`` for a batch whose left side may
+    be read twice, is wide and large, and of which no row is judged or put away by itself. ``worker`` else. Raises
+    OptionError for a form that the join cannot take.
+    """
+    form = plan.config.form
+    if plan.matches != "all":
+        return Choice("worker", "how many rows a left row is given is counted where its matches are")
+    if form == "worker":
+        return Choice("worker", "as 'lookup.form' says")
+    if left.isStreaming:
+        return _streamed(form)
+    if form != "auto":
+        return Choice(form, "as 'lookup.form' says")
+    if plan.config.cache == "ALL":
+        return _whole_table(plan)
+    against = next(_against_distinct(plan, left), None)
+    if against is not None:
+        return Choice("worker", against)
+    return Choice("distinct", "a wide, large left side that may be read twice: only its keys go through Python")
+
+
+def _streamed(form: str) -> Choice:
+    if form != "auto":
+        raise OptionError(
+            f"'lookup.form' = {form!r} reads its left side more than once, or the table anew, which a stream does not.",
+            hint="Use 'worker' or 'auto' for a stream; inside foreachBatch each micro-batch is a batch.",
+        )
+    return Choice("worker", "the left side is a stream")
+
+
+def _whole_table(plan: LookupPlan) -> Choice:
+    if plan.config.on_error != "fail":
+        return Choice("worker", "rows are marked, or become dead letters, where the table cannot be loaded")
+    return Choice("broadcast", "the whole table is held ('lookup.cache' = 'ALL'): Spark joins with it")
+
+
+def _against_distinct(plan: LookupPlan, left: DataFrame) -> Iterator[str]:
+    """Yield what speaks for `worker`, what is cheap to find out first."""
+    if plan.config.on_error == "dead-letter":
+        yield "dead letters are written where the left rows are"
+    if (plan.residual or plan.spark_residual) and plan.how != "inner":
+        yield f"a residual of a {plan.how} join is judged for each left row"
+    width = row_bytes(plan, left)
+    if width < WIDE:
+        yield f"the left rows are narrow ({width} bytes of those the join reads; 'distinct' pays from {WIDE} on)"
+    if not is_classic(left.sparkSession):
+        yield "Spark Connect does not show whether the left side may be read twice"
+        return
+    side = LeftSide.of(left)
+    if side.obstacle is not None:
+        yield f"'distinct' would read the left side twice, and {side.obstacle}; persisted, it would be taken"
+    if side.size < LARGE:
+        yield f"the left side is small ({side.size:,} bytes; 'distinct' pays from {LARGE:,} on)"
+
+
+def row_bytes(plan: LookupPlan, left: DataFrame) -> int:
+    """Return how wide a left row is, as far as the join reads it, by Spark's default size of each type."""
+    wanted = set(plan.left_columns)
+    return sum(_default_size(field.dataType.typeName()) for field in left.schema if field.name in wanted)
+
+
+def _default_size(type_name: str) -> int:
+    return _SIZES.get(type_name, 8)
+
+
+_SIZES = {
+    "boolean": 1, "byte": 1, "short": 2, "integer": 4, "float": 4, "date": 4,
+    "string": 20, "varchar": 20, "char": 20, "binary": 100, "decimal": 16,
+    "array": 40, "map": 60, "struct": 40, "variant": 2048,
+}  # fmt: skip

@@ -1,0 +1,56 @@
+"""What Spark evaluates once rows are looked up: residuals, filters, the selected columns.
+
+A row whose lookup failed is kept by all of them: what it would be matched with is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from lookupcache.expr import Literal
+from lookupcache.forms.sides import ERROR, Sides
+from lookupcache.planner.constants import literal_sql
+from lookupcache.worker.runner import MATCHES, too_many_rows
+
+
+def selected(sides: Sides, rows: DataFrame) -> DataFrame:
+    """Return the result's columns of joined rows that pass WHERE."""
+    rows = kept(sides, rows, sides.plan.filter_after)
+    columns = [F.expr(sides.sql(output.sql)).alias(output.name) for output in sides.plan.output]
+    return rows.select(*columns, *(F.col(mark).alias(name) for mark, name in sides.marks.items()))
+
+
+def kept(sides: Sides, rows: DataFrame, conditions: Iterable[str]) -> DataFrame:
+    """Return the joined rows that pass conditions over both sides."""
+    for condition in conditions:
+        rows = rows.where(_or_failed(sides, sides.sql(condition)))
+    return rows
+
+
+def listed(sides: Sides, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
+    """Join left rows with those in their lists of matches for which all conditions are true."""
+    true = " AND ".join(f"({sides.sql(sql, 'lookup_row.')})" for sql in conditions)
+    if sides.plan.how in ("semi", "anti"):
+        exists = f"coalesce(exists({MATCHES}, lookup_row -> coalesce({true}, false)), false)"
+        return rows.where(_or_failed(sides, exists if sides.plan.how == "semi" else f"NOT {exists}"))
+    passing = F.expr(f"explode_outer({_limited(sides, f'filter({MATCHES}, lookup_row -> {true})')})").alias("m")
+    rows = rows.select(*(name for name in rows.columns if name != MATCHES), passing)
+    return rows.select("*", *(F.col(f"m.{name}").alias(name) for name in sides.right_names)).drop("m")
+
+
+def _limited(sides: Sides, matches: str) -> str:
+    """Return SQL for as many of a left row's matches as the plan wants."""
+    plan = sides.plan
+    if plan.matches == "single":
+        error = f"raise_error({literal_sql(Literal(too_many_rows(plan.table), pa.string()))})"
+        return f"transform({matches}, (m, n) -> if(n = 0, m, {error}))"
+    return matches if plan.matches == "all" else f"slice({matches}, 1, 1)"
+
+
+def _or_failed(sides: Sides, condition: str) -> str:
+    """Return the condition, or where failed rows are among the others, one that keeps them too."""
+    return f"({condition}) OR {ERROR} IS NOT NULL" if ERROR in sides.marks else condition

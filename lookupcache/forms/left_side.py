@@ -1,0 +1,74 @@
+"""What Spark knows of a left side before anything runs: whether it may be read twice, and how large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+_CHEAP = {"Project", "Filter", "Union", "SubqueryAlias"}
+"""What may stand above the sources: made again for the second reading, it costs little."""
+
+_SAME_AGAIN = {"LocalRelation", "Range", "InMemoryRelation", "OneRowRelation"}
+_FILES = {"LogicalRelation": "HadoopFsRelation", "DataSourceV2ScanRelation": "FileScan"}
+"""Sources that give the same rows again, and where a kind has several, the word in the name of its class."""
+
+_SHOWN = {
+    "LogicalRDD": "an RDD", "MapInArrow": "a Python function", "MapInPandas": "a Python function",
+    "ArrowEvalPython": "a Python function", "BatchEvalPython": "a Python function",
+    "LogicalRelation": "a source that may change", "DataSourceV2ScanRelation": "a source that may change",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LeftSide:
+    """``obstacle`` says why it should be read once only, None where it may be read twice; ``size`` is in bytes."""
+
+    obstacle: str | None
+    size: int
+
+    @classmethod
+    def of(cls, left: DataFrame) -> LeftSide:
+        """Ask classic Spark's optimizer; no job runs."""
+        # A frame keeps the plan that it was first given; a new one sees what has been persisted since.
+        plan = left.select("*")._jdf.queryExecution().optimizedPlan()
+        return cls(_obstacle(plan), int(str(plan.stats().sizeInBytes())))
+
+
+def _obstacle(plan: Any) -> str | None:
+    for node in _nodes(plan):
+        kind = node.getClass().getSimpleName()
+        if kind in _SAME_AGAIN or (kind in _FILES and _FILES[kind] in _source(node, kind)):
+            continue
+        if kind not in _CHEAP:
+            return f"it would run {_SHOWN.get(kind, kind)} twice"
+        if not _is_deterministic(node):
+            return "it calls a function whose value changes from call to call"
+    return None
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    children = plan.children().iterator()
+    while children.hasNext():
+        yield from _nodes(children.next())
+
+
+def _source(node: Any, kind: str) -> str:
+    held = node.relation() if kind == "LogicalRelation" else node.scan()
+    names, kind_ = [], held.getClass()
+    while kind_ is not None:
+        names.append(kind_.getSimpleName())
+        names += [interface.getSimpleName() for interface in kind_.getInterfaces()]
+        kind_ = kind_.getSuperclass()
+    return " ".join(names)
+
+
+def _is_deterministic(node: Any) -> bool:
+    expressions = node.expressions().iterator()
+    while expressions.hasNext():
+        if not expressions.next().deterministic():
+            return False
+    return True

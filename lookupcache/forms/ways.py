@@ -1,0 +1,18 @@
+"""From the name of a form to the join that it makes."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from lookupcache.forms.broadcast import by_broadcast
+from lookupcache.forms.choice import Choice
+from lookupcache.forms.distinct import by_distinct_keys
+from lookupcache.forms.sides import Sides
+from lookupcache.forms.worker import by_worker
+
+_WAYS = {"worker": by_worker, "distinct": by_distinct_keys, "broadcast": by_broadcast}
+
+
+def result_of(sides: Sides, choice: Choice) -> DataFrame:
+    """Return the result of a join in the form that was chosen, lazy as any DataFrame."""
+    return _WAYS[choice.form](sides)
