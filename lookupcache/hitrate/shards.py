@@ -110,6 +110,8 @@ class Sample:
 
     def _add_hot(self, hot: npt.NDArray[np.int16]) -> None:
         there = np.flatnonzero(hot >= 0)
+        if not there.size:
+            return
         order = there[np.argsort(hot[there], kind="stable")]
         number, position = hot[order], order + self.requests
         begins = np.flatnonzero(np.diff(number, prepend=-1) != 0)
