@@ -217,7 +217,9 @@ def measure_all(chosen: list[Work], console: Console) -> list[Measured]:
         spark = session(workers, {**settings, "spark.sql.adaptive.coalescePartitions.enabled": "false"})
         with tempfile.TemporaryDirectory() as folder:
             cases = list(_cases(chosen, workers))
-            for run, (work, deployment, eviction, size) in enumerate(track(cases, f"{workers} workers", console=console)):
+            for run, (work, deployment, eviction, size) in enumerate(
+                track(cases, f"{workers} workers", console=console)
+            ):
                 predicted = predicted_ratio(work.requests, deployment, eviction, size)
                 ratio = measure(spark, Path(folder), work, deployment, eviction, size, run)
                 found.append(Measured(work.name, workers, deployment.spread, eviction, size, predicted, ratio))

@@ -196,11 +196,12 @@ def hit_rate(
     )
     if hasattr(source, "sparkSession"):
         return _predicted_on_spark(source, keys, time, wanted, auto=sample == "auto")
-    return predicted(read_requests(source, keys, time, progress), wanted, auto=sample == "auto")
+    return predicted(read_requests(source, keys, time, progress), wanted, auto=sample == "auto", progress=progress)
 
 
-def predicted(requests: Requests, wanted: Wanted, *, auto: bool) -> Prediction:
+def predicted(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progress | None = None) -> Prediction:
     """Answer from requests that lie in memory."""
+    tell: Progress = progress or (lambda what, done, of: None)
     notes: list[str] = []
     rate = wanted.sample
     if auto and len(requests) > _LONG:
@@ -211,10 +212,14 @@ def predicted(requests: Requests, wanted: Wanted, *, auto: bool) -> Prediction:
         )
         rate = None
     sizes = wanted.sizes or sizes_up_to(round(requests.keys * max(wanted.deployment.mean_weight, 1)))
-    columns = [_column(title, one, requests, rate, sizes) for title, one in deployments(wanted.deployment)]
+    columns = []
+    shown = deployments(wanted.deployment)
+    for title, one in shown:
+        columns.append(_column(title, one, requests, rate, sizes))
+        tell("Curves", len(columns), len(shown))
     last = columns[-1]
     chosen = _advice(last.curve, wanted, requests)
-    policies = _policies(requests, wanted, chosen.rows)
+    policies = _policies(requests, wanted, chosen.rows, tell)
     best, _ = winner(policies[-1].ratios) if policies and policies[-1].size == chosen.rows else ("lru", 0.0)
     if best != "lru":
         chosen = _advice(last.curve, wanted, requests, best)
@@ -365,7 +370,7 @@ def _age_row(requests: Requests, before: Any, needed: Any, ttl: str | int, size:
     )
 
 
-def _policies(requests: Requests, wanted: Wanted, chosen: int) -> list[PolicyRow]:
+def _policies(requests: Requests, wanted: Wanted, chosen: int, tell: Progress) -> list[PolicyRow]:
     """Replay other policies, one request after the other and in batches, on a part of the keys where there are many."""
     if len(wanted.policies) < 2:
         return []
@@ -376,11 +381,13 @@ def _policies(requests: Requests, wanted: Wanted, chosen: int) -> list[PolicyRow
     small = Requests(words)
     sizes = {round(part_ * requests.keys) for part_ in _PARTS} | {chosen}
     sizes = {size for size in sizes if round(size * part) >= _LEAST_REPLAYED_SIZE and size < requests.keys}
-    rows = [_policy_row(small, size, part, 1, wanted) for size in sorted(sizes - {chosen})]
+    asked = [(size, 1) for size in sorted(sizes - {chosen})]
     if chosen in sizes:
-        rows.append(_policy_row(small, chosen, part, 1, wanted))
-        if wanted.deployment.batch > 1:
-            rows.append(_policy_row(small, chosen, part, wanted.deployment.batch, wanted))
+        asked += [(chosen, 1), (chosen, wanted.deployment.batch)][: 1 + (wanted.deployment.batch > 1)]
+    rows = []
+    for size, batch in asked:
+        rows.append(_policy_row(small, size, part, batch, wanted))
+        tell("Replays of other policies", len(rows), len(asked))
     return rows
 
 
