@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lookupcache import OptionError, SchemaError, hit_rate
 from lookupcache.cache import Limits, RowCache
+from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
 from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, surveyed
@@ -197,6 +198,18 @@ def test_a_survey_in_parts_is_that_of_all():
         part.add(some)
     joined = parts[0].joined(parts[1]).joined(parts[2])
     assert joined.curve(sizes).ratio(sizes).tolist() == whole.curve(sizes).ratio(sizes).tolist()
+
+
+@pytest.mark.parametrize("limit", [100, 10_000, 300_000])
+@pytest.mark.parametrize("size", [np.inf, 5_000])
+def test_age_limits_of_a_sample_are_within_two_points(limit, size):
+    requests = zipf(0.99, 500_000)
+    before, times = previous(requests.ids), np.arange(len(requests))
+    exact = Ages.of(before, times, distances(before), size)
+    sampled = AgeSample.of(surveyed(requests.words, Deployment(), 0.1).samples[0], None)
+    assert sampled.after_write(limit, size) == pytest.approx(exact.after_write(limit) / len(requests), abs=0.02)
+    access = float(exact.after_access().ratio([limit])[0])
+    assert sampled.after_access(limit, size) == pytest.approx(access, abs=0.02)
 
 
 def test_too_few_sampled_keys_are_no_sample():

@@ -89,7 +89,7 @@ STOREYS = """
     hitrate.reuse
     hitrate.curve hitrate.keys
     hitrate.ageing hitrate.shards hitrate.replay hitrate.width
-    hitrate.deployment
+    hitrate.deployment hitrate.age_sample
     hitrate.advice hitrate.spark
     hitrate.prediction
     hitrate

@@ -2,11 +2,11 @@
 
 One contract, two makes. `RowCache` holds Python rows and answers one key at a time, for functions outside
 Spark. `ColumnCache` holds Arrow columns and answers a batch of keys at a time, for the worker. Both keep to
-the same `Limits`, weigh an entry by its rows (a known miss weighs one), forget the least recently used
-entry first, and ask the caller for the time.
+the same `Limits`, weigh an entry by its rows (a known miss weighs one), let the same policies say which entries go
+first, and ask the caller for the time.
 
-    limits ◄─ row_cache
-           ◄─ column_cache ─► keys (told apart) · hash_index (found) · row_store (kept in columns)
+    limits · policies ◄─ row_cache
+                      ◄─ column_cache ─► keys (told apart) · hash_index (found) · row_store (kept in columns)
 """
 
 from lookupcache.cache.column_cache import ColumnCache

@@ -126,14 +126,14 @@ class Survey:
         self.samples = [Sample(choice) for _ in range(deployment.workers)]
         self.forgotten = 0
 
-    def add(self, words: Hashes) -> None:
-        """Take in the requests that follow."""
+    def add(self, words: Hashes, times: Numbers | None = None) -> None:
+        """Take in the requests that follow; times are kept for the plain cache only."""
         asked = words
         if not self.deployment.remember_misses and 0 in self.deployment.rows:
             asked = words[self.deployment.rows_of(words) > 0]
             self.forgotten += len(words) - len(asked)
         if self.deployment.workers == 1:
-            return self.samples[0].add(asked)
+            return self.samples[0].add(asked, times if len(asked) == len(words) else None)
         worker = self.deployment.workers_of(asked)
         for number, sample in enumerate(self.samples):
             sample.add(asked[worker == number])

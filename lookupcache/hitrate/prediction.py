@@ -15,6 +15,7 @@ import numpy as np
 from lookupcache.config.values import parse_bytes, parse_duration
 from lookupcache.errors import OptionError
 from lookupcache.hitrate.advice import Advice, advised, rows_that_fit, winner
+from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
 from lookupcache.hitrate.deployment import Deployment, Spread, exact_curve, mixed, needed_sizes, surveyed
@@ -196,11 +197,12 @@ def hit_rate(
     )
     if hasattr(source, "sparkSession"):
         return _predicted_on_spark(source, keys, time, wanted, auto=sample == "auto")
-    return predicted(read_requests(source, keys, time, progress), wanted, auto=sample == "auto")
+    return predicted(read_requests(source, keys, time, progress), wanted, auto=sample == "auto", progress=progress)
 
 
-def predicted(requests: Requests, wanted: Wanted, *, auto: bool) -> Prediction:
+def predicted(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progress | None = None) -> Prediction:
     """Answer from requests that lie in memory."""
+    tell: Progress = progress or (lambda what, done, of: None)
     notes: list[str] = []
     rate = wanted.sample
     if auto and len(requests) > _LONG:
@@ -211,10 +213,14 @@ def predicted(requests: Requests, wanted: Wanted, *, auto: bool) -> Prediction:
         )
         rate = None
     sizes = wanted.sizes or sizes_up_to(round(requests.keys * max(wanted.deployment.mean_weight, 1)))
-    columns = [_column(title, one, requests, rate, sizes) for title, one in deployments(wanted.deployment)]
+    columns = []
+    shown = deployments(wanted.deployment)
+    for title, one in shown:
+        columns.append(_column(title, one, requests, rate, sizes))
+        tell("Curves", len(columns), len(shown))
     last = columns[-1]
     chosen = _advice(last.curve, wanted, requests)
-    policies = _policies(requests, wanted, chosen.rows)
+    policies = _policies(requests, wanted, chosen.rows, tell)
     best, _ = winner(policies[-1].ratios) if policies and policies[-1].size == chosen.rows else ("lru", 0.0)
     if best != "lru":
         chosen = _advice(last.curve, wanted, requests, best)
@@ -260,6 +266,7 @@ def _of_surveys(found: Surveyed, titles: list[str], wanted: Wanted, rate: float)
         for title, survey in zip(titles, found.surveys, strict=True)
     ]
     per_second = wanted.rate or (None if found.seconds is None else found.requests / found.seconds)
+    chosen = advice_of(columns[-1].curve, wanted, per_second)
     return Prediction(
         requests=found.requests,
         keys=keys,
@@ -267,11 +274,11 @@ def _of_surveys(found: Surveyed, titles: list[str], wanted: Wanted, rate: float)
         seconds=found.seconds,
         sizes=sizes,
         columns=columns,
-        ages=[],
+        ages=_sampled_ages(found, wanted.ttls, chosen.rows),
         policies=[],
         fits=fits(columns[-1].curve, wanted),
-        advice=advice_of(columns[-1].curve, wanted, per_second),
-        notes=[f"Sampled on the executors: a part of {rate:.3g} of the keys. Age limits and other policies need all."],
+        advice=chosen,
+        notes=[f"Sampled on the executors: a part of {rate:.3g} of the keys. Other evictions are not replayed there."],
     )
 
 
@@ -337,35 +344,70 @@ def fits(curve: Curve, wanted: Wanted) -> dict[str, tuple[int, float]]:
 
 
 def _ages(requests: Requests, ttls: list[str | int], size: int) -> list[AgeRow]:
-    if not ttls and requests.seconds is None:
-        ttls = [count for count in (100, 1_000, 10_000, 100_000, 1_000_000) if count < len(requests)]
-    elif not ttls:
-        ttls = [f"{requests.seconds / part:.6g} s" for part in (1000, 100, 10)] if requests.seconds else []
+    limits = _limits(ttls, len(requests), requests.seconds, timed=requests.times is not None)
     before = previous(requests.ids)
-    needed = distances(before) if ttls else None
-    return [_age_row(requests, before, needed, ttl, size) for ttl in ttls]
+    needed = distances(before) if limits else None
+    return [_age_row(requests, before, needed, limit, size) for limit in limits]
 
 
-def _age_row(requests: Requests, before: Any, needed: Any, ttl: str | int, size: int) -> AgeRow:
+@dataclass(frozen=True)
+class _Limit:
+    """An age limit, as it is shown, in requests or microseconds."""
+
+    shown: str
+    value: int
+    by_time: bool
+
+
+def _limits(ttls: list[str | int], requests: int, seconds: float | None, *, timed: bool) -> list[_Limit]:
+    """Read age limits; where none are given, take some that fit the input."""
+    if not ttls and seconds is None:
+        ttls = [count for count in (100, 1_000, 10_000, 100_000, 1_000_000) if count < requests]
+    elif not ttls and seconds is not None:
+        ttls = [f"{seconds / part:.6g} s" for part in (1000, 100, 10)]
+    return [_limit(ttl, timed) for ttl in ttls]
+
+
+def _limit(ttl: str | int, timed: bool) -> _Limit:
     by_count = isinstance(ttl, int) or ttl.strip().isdigit()
-    if not by_count and requests.times is None:
+    if not by_count and not timed:
         raise OptionError(f"An age limit of {ttl} needs times.", hint="Name the time column, or give a number of rows.")
-    limit = int(ttl) if by_count else round(_duration("ttl", ttl) * 1_000_000)
-    if limit < 1:
+    value = int(ttl) if by_count else round(_duration("ttl", ttl) * 1_000_000)
+    if value < 1:
         raise OptionError(f"An age limit of {ttl}: nothing would be kept.")
-    times = np.arange(len(requests)) if by_count or requests.times is None else requests.times
+    return _Limit(f"{value:,} requests" if by_count else str(ttl), value, not by_count)
+
+
+def _age_row(requests: Requests, before: Any, needed: Any, limit: _Limit, size: int) -> AgeRow:
+    times = requests.times if limit.by_time and requests.times is not None else np.arange(len(requests))
     free, sized = Ages.of(before, times), Ages.of(before, times, needed, size)
     return AgeRow(
-        limit=f"{limit:,} requests" if by_count else str(ttl),
-        after_write=free.after_write(limit) / len(requests),
-        after_access=float(free.after_access().ratio([limit])[0]),
+        limit=limit.shown,
+        after_write=free.after_write(limit.value) / len(requests),
+        after_access=float(free.after_access().ratio([limit.value])[0]),
         size=size,
-        after_write_sized=sized.after_write(limit) / len(requests),
-        after_access_sized=float(sized.after_access().ratio([limit])[0]),
+        after_write_sized=sized.after_write(limit.value) / len(requests),
+        after_access_sized=float(sized.after_access().ratio([limit.value])[0]),
     )
 
 
-def _policies(requests: Requests, wanted: Wanted, chosen: int) -> list[PolicyRow]:
+def _sampled_ages(found: Surveyed, ttls: list[str | int], size: int) -> list[AgeRow]:
+    ages = AgeSample.of(found.surveys[0].samples[0], found.seconds)
+    limits = _limits(ttls, found.requests, found.seconds, timed=bool(ages.sample.times))
+    return [
+        AgeRow(
+            limit=limit.shown,
+            after_write=ages.after_write(limit.value, by_time=limit.by_time),
+            after_access=ages.after_access(limit.value, by_time=limit.by_time),
+            size=size,
+            after_write_sized=ages.after_write(limit.value, size, by_time=limit.by_time),
+            after_access_sized=ages.after_access(limit.value, size, by_time=limit.by_time),
+        )
+        for limit in limits
+    ]
+
+
+def _policies(requests: Requests, wanted: Wanted, chosen: int, tell: Progress) -> list[PolicyRow]:
     """Replay other policies, one request after the other and in batches, on a part of the keys where there are many."""
     if len(wanted.policies) < 2:
         return []
@@ -376,11 +418,13 @@ def _policies(requests: Requests, wanted: Wanted, chosen: int) -> list[PolicyRow
     small = Requests(words)
     sizes = {round(part_ * requests.keys) for part_ in _PARTS} | {chosen}
     sizes = {size for size in sizes if round(size * part) >= _LEAST_REPLAYED_SIZE and size < requests.keys}
-    rows = [_policy_row(small, size, part, 1, wanted) for size in sorted(sizes - {chosen})]
+    asked = [(size, 1) for size in sorted(sizes - {chosen})]
     if chosen in sizes:
-        rows.append(_policy_row(small, chosen, part, 1, wanted))
-        if wanted.deployment.batch > 1:
-            rows.append(_policy_row(small, chosen, part, wanted.deployment.batch, wanted))
+        asked += [(chosen, 1), (chosen, wanted.deployment.batch)][: 1 + (wanted.deployment.batch > 1)]
+    rows = []
+    for size, batch in asked:
+        rows.append(_policy_row(small, size, part, batch, wanted))
+        tell("Replays of other policies", len(rows), len(asked))
     return rows
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from lookupcache.cache.keys import Hashes
 from lookupcache.hitrate.curve import Curve
-from lookupcache.hitrate.reuse import NEVER, Numbers, distances, previous
+from lookupcache.hitrate.reuse import NEVER, Numbers, Positions, distances, previous
 
 LEAST_KEYS = 8_000
 """With fewer keys in the sample than these, exact figures are worth their time."""
@@ -37,7 +37,7 @@ def _edges() -> npt.NDArray[np.float64]:
 
 
 _EDGES = _edges()
-_MIDDLES = np.concatenate([_EDGES[:_FINE], np.sqrt(_EDGES[_FINE:-1] * _EDGES[_FINE + 1 :]), _EDGES[-1:]])
+MIDDLES = np.concatenate([_EDGES[:_FINE], np.sqrt(_EDGES[_FINE:-1] * _EDGES[_FINE + 1 :]), _EDGES[-1:]])
 
 
 @dataclass(frozen=True)
@@ -81,35 +81,42 @@ class Choice:
 class Sample:
     """What is kept of requests that follow each other: positions and words of the chosen, gaps of the hot.
 
-    ``gaps`` counts the gaps of hot keys by their bin; ``first`` and ``last`` say where each hot key stood first and
-    last, -1 for nowhere.
+    ``times`` are those of the chosen, where they were given. ``gaps`` counts the gaps of hot keys by their bin,
+    ``asked`` the requests of each; ``first`` and ``last`` say where each stood first and last, -1 for nowhere.
     """
 
     choice: Choice
     requests: int = 0
     positions: list[Numbers] = field(default_factory=list)
     words: list[Hashes] = field(default_factory=list)
+    times: list[Numbers] = field(default_factory=list)
     hot_requests: int = 0
     gaps: Numbers = field(default_factory=lambda: np.zeros(len(_EDGES), dtype=np.int64))
     first: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     last: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    asked: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         if not len(self.first):
             self.first = np.full(len(self.choice.hot), -1, dtype=np.int64)
             self.last = self.first.copy()
+            self.asked = np.zeros(len(self.choice.hot), dtype=np.int64)
 
-    def add(self, words: Hashes) -> None:
+    def add(self, words: Hashes, times: Numbers | None = None) -> None:
         """Take in the requests that follow."""
         hot = self.choice.hot_numbers(words)
         chosen = np.flatnonzero(self.choice.chosen(words) & (hot < 0))
         self.positions.append(chosen + self.requests)
         self.words.append(words[chosen])
+        if times is not None:
+            self.times.append(times[chosen])
         self._add_hot(hot)
         self.requests += len(words)
 
     def _add_hot(self, hot: npt.NDArray[np.int16]) -> None:
         there = np.flatnonzero(hot >= 0)
+        if not there.size:
+            return
         order = there[np.argsort(hot[there], kind="stable")]
         number, position = hot[order], order + self.requests
         begins = np.flatnonzero(np.diff(number, prepend=-1) != 0)
@@ -122,6 +129,7 @@ class Sample:
         self.first[number[new]] = position[new]
         self._count(before[before >= 0], position[before >= 0])
         self.hot_requests += len(position)
+        self.asked += np.bincount(number, minlength=len(self.asked))
 
     def _count(self, before: Numbers, position: Numbers) -> None:
         """Count gaps; those within a batch need no cache, others reach to its beginning."""
@@ -137,10 +145,12 @@ class Sample:
             self.requests + other.requests,
             [*self.positions, *(part + self.requests for part in other.positions)],
             [*self.words, *other.words],
+            [*self.times, *other.times],
             self.hot_requests + other.hot_requests,
             self.gaps + other.gaps,
             np.where(self.first >= 0, self.first, _moved(other.first, self.requests)),
             np.where(other.last >= 0, _moved(other.last, self.requests), self.last),
+            self.asked + other.asked,
         )
         sample._count(self.last[both], other.first[both] + self.requests)
         return sample
@@ -161,25 +171,45 @@ def estimate(sample: Sample, sizes: Sequence[int]) -> Curve:
     >>> bool(abs(curve.ratio([2_000])[0] - 0.1) < 0.01), bool(curve.error_at([2_000])[0] < 0.01)
     (True, True)
     """
-    rate, positions = sample.choice.rate, np.concatenate(sample.positions)
-    keys, ids = np.unique(np.concatenate(sample.words), return_inverse=True)
-    before = previous(ids)
-    batch = sample.choice.batch
-    needed = distances(before, batches=positions // batch if batch > 1 else None)
-    footprint = _Footprint.of(sample, before, positions, len(keys))
-    scaled = np.where(needed == NEVER, np.inf, np.where(needed > 0, (needed - 1) / rate + 1, 0.0))
-    again = (needed != NEVER) & (needed > 0)
-    scaled[again] += footprint.hot_in(positions[again] - positions[before[again]])
-    hot_needs = footprint.keys_in(_MIDDLES) * (_MIDDLES > 0)
-    asked = np.bincount(ids, minlength=len(keys))
+    chosen = Chosen.of(sample)
+    rate, ids, keys = sample.choice.rate, chosen.ids, chosen.keys
+    asked = np.bincount(ids, minlength=keys)
     cold = sample.requests - sample.hot_requests
     hits, errors = [], []
     for size in sizes:
-        hit, error = _regressed(np.bincount(ids[scaled <= size], minlength=len(keys)), asked, cold, rate)
-        hits.append(hit + float(sample.gaps[hot_needs <= size].sum()))
+        hit, error = _regressed(np.bincount(ids[chosen.needed <= size], minlength=keys), asked, cold, rate)
+        hits.append(hit + float(sample.gaps[chosen.hot_needed <= size].sum()))
         errors.append(error / sample.requests)
     rising = np.maximum.accumulate(np.array(hits))
     return Curve(np.array(sizes, dtype=np.int64), rising, float(sample.requests), np.array(errors))
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The requests that chance chose: keys by number, the position of the one before, and what each needs to hit.
+
+    ``hot_needed`` is what a gap of each bin needs.
+    """
+
+    ids: Numbers
+    keys: int
+    before: Positions
+    positions: Numbers
+    needed: npt.NDArray[np.float64]
+    hot_needed: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, sample: Sample) -> Chosen:
+        """Find the distances in a sample and scale them up."""
+        rate, batch, positions = sample.choice.rate, sample.choice.batch, np.concatenate(sample.positions)
+        keys, ids = np.unique(np.concatenate(sample.words), return_inverse=True)
+        before = previous(ids)
+        needed = distances(before, batches=positions // batch if batch > 1 else None)
+        footprint = _Footprint.of(sample, before, positions, len(keys))
+        scaled = np.where(needed == NEVER, np.inf, np.where(needed > 0, (needed - 1) / rate + 1, 0.0))
+        again = (needed != NEVER) & (needed > 0)
+        scaled[again] += footprint.hot_in(positions[again] - positions[before[again]])
+        return cls(ids, len(keys), before, positions, scaled, footprint.keys_in(MIDDLES) * (MIDDLES > 0))
 
 
 def _regressed(hits: Numbers, asked: Numbers, requests: int, rate: float) -> tuple[float, float]:
@@ -206,11 +236,11 @@ class _Footprint:
 
     @classmethod
     def of(cls, sample: Sample, before: npt.NDArray[np.int32], positions: Numbers, keys: int) -> _Footprint:
-        n, lengths = sample.requests, _MIDDLES
+        n, lengths = sample.requests, MIDDLES
         there = sample.first[sample.first >= 0]
         ends = n - 1 - sample.last[sample.last >= 0]
         counts = np.concatenate([sample.gaps, np.ones(2 * len(there))])
-        hot_absent = _absent(np.concatenate([_MIDDLES, there, ends]), counts)
+        hot_absent = _absent(np.concatenate([MIDDLES, there, ends]), counts)
         again = before >= 0
         between = positions[again] - positions[before[again]]
         last = np.ones(len(before), dtype=np.bool_)

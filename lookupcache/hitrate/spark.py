@@ -91,10 +91,13 @@ class _Surveying:
         for batch in batches:
             valid = batch.column(0).is_valid().to_numpy(zero_copy_only=False)
             words = _words(batch.column(0))[valid]
-            for survey in surveys:
+            times = None
+            if batch.num_columns > 1:
+                times = np.asarray(batch.column(1).fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+            surveys[0].add(words, None if times is None else times[valid])
+            for survey in surveys[1:]:
                 survey.add(words)
-            if batch.num_columns > 1 and batch.num_rows:
-                times = np.asarray(batch.column(1).to_numpy(zero_copy_only=False), dtype=np.int64)
+            if times is not None and times.size:
                 back = back or _fall(times, last)
                 first, last = int(times[0]) if first is None else first, int(times[-1])
             rows, nulls = rows + len(words), nulls + batch.num_rows - len(words)

@@ -55,8 +55,9 @@ def left_names(plan: LookupPlan) -> list[str]:
 def of_bytes(row_bytes: float, calc_bytes: float | None, rows: int, key_type: pa.DataType | None = None) -> Width:
     """Return the width of rows that are known to take so many bytes, with what the cache adds to each key.
 
-    >>> of_bytes(100, 20, rows=1).whole - of_bytes(100, 20, rows=1).calc
-    80.0
+    >>> width = of_bytes(100, 20, rows=1)
+    >>> round(width.whole - width.calc)
+    80
     """
     own = _bytes_of_a_key(key_type or pa.int64())
     calc = row_bytes if calc_bytes is None else calc_bytes
