@@ -10,13 +10,13 @@ from sqlglot import exp
 from lookupcache.errors import LookupCacheError, OptionError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.plan import How, Matches
 from lookupcache.planner.clauses import conjunct_spans
+from lookupcache.schema import type_name
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.hints import Hints, table_options
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Scope, Source
 from lookupcache.sql.text import Span
-from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
 
 _NOW = (exp.CurrentTimestamp, exp.Localtimestamp)
