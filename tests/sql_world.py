@@ -39,7 +39,8 @@ def make_world(spark: Any, folder: Path) -> LookupSession:
           label AS upper(name), PRIMARY KEY (id) NOT ENFORCED
         ) WITH ('connector' = 'sql', 'url' = 'sqlite:///{path}', 'table' = 'customers', 'lookup.cache' = 'PARTIAL')
     """)
-    for name, columns, schema in (("countries", COUNTRIES, "code STRING, region STRING"), ("prices", PRICES, "item BIGINT, price INT")):  # fmt: skip
+    tables = {"countries": (COUNTRIES, "code STRING, region STRING"), "prices": (PRICES, "item BIGINT, price INT")}
+    for name, (columns, schema) in tables.items():
         types = {"code": pa.string(), "region": pa.string(), "item": pa.int64(), "price": pa.int32()}
         rows = pa.table({column: pa.array(values, types[column]) for column, values in columns.items()})
         session.register_table(LookupTable(name, schema, {"connector": "sources:Memory", **options_of(rows)}))

@@ -76,9 +76,12 @@ STOREYS = """
     sql.query
     sql.relation sql.lookups
     sql.laterals sql.scalars sql.naming
+    sql.spelling
+    sql.where
     sql.select sql.ddl sql.explain sql.functions sql.listing
     sql.statements
     sql.session
+    sql.guide
     sql
     testing.samples testing.doubles testing.filters
     testing.join

@@ -97,11 +97,13 @@ def test_options_of_a_function_are_those_of_any_lookup(session):
 
 
 REFUSED = {
-    "an unknown function": ("SELECT * FROM texts, LATERAL TABLE(splitt(text)) AS T(a)", StatementError, "splitt", "split"),
+    "an unknown function": ("SELECT * FROM texts, LATERAL TABLE(splitt(text)) AS T(a)", StatementError,
+                    "splitt", "split"),
     "too few names": ("SELECT * FROM texts, LATERAL TABLE(split(text)) AS T(a)", PlanError,
                       "LATERAL TABLE(split(text)) AS T(a)", "word, length"),
     "a column that is none": ("SELECT * FROM texts, LATERAL TABLE(split(txt)) AS T(a, b)", SchemaError, "txt", "text"),
-    "an array": ("SELECT * FROM texts, LATERAL TABLE(split(array(text))) AS T(a, b)", PlanError, "array(text)", "to_json"),
+    "an array": ("SELECT * FROM texts, LATERAL TABLE(split(array(text))) AS T(a, b)", PlanError,
+                    "array(text)", "to_json"),
     "a right join": ("SELECT * FROM texts RIGHT JOIN LATERAL TABLE(split(text)) AS T(a, b) ON TRUE", PlanError,
                      "RIGHT JOIN LATERAL TABLE(split(text)) AS T(a, b) ON TRUE", "LEFT JOIN LATERAL"),
     "a hint for another": ("SELECT /*+ ASYNC_TABLE_FUNC('function'='splat', 'capacity'='1') */ * FROM texts, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import pyarrow as pa
 import sqlglot
@@ -230,6 +230,7 @@ def struct_fields(type_: str) -> list[str]:
     return [field.split(":", 1)[0].strip("`") for field in fields]
 
 
+@lru_cache(maxsize=512)
 def _parsed(text: str) -> exp.Expr:
     try:
         tree = sqlglot.parse_one(text, read="spark")

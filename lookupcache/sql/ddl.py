@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -313,8 +313,3 @@ def _columns_of(sql: str) -> list[str]:
         return [column.name for column in sqlglot.parse_one(sql, read="spark").find_all(exp.Column)]
     except SqlglotError as error:
         raise StatementError(f"The computed column {sql!r} cannot be read.") from error
-
-
-def options_shown(options: Mapping[str, object]) -> str:
-    """Return options as WITH writes them."""
-    return ",\n".join(f"  '{key}' = '{str(value).replace(chr(39), chr(39) * 2)}'" for key, value in options.items())

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -194,8 +194,3 @@ def _pairs(statement: Statement, name: str, found: Sequence[Token], offset: int)
         assert value is not None
         yield unquoted(key.text), Value(unquoted(value.text), span)
         found = found[4:]
-
-
-def merged(*options: Mapping[str, str]) -> dict[str, str]:
-    """Return options of which later ones count."""
-    return {key: value for one in options for key, value in one.items()}

@@ -27,7 +27,7 @@ def reader(setting: Setting, found: Sequence[Token]) -> Callable[[], DataFrame] 
     if words[:1] == ["SHOW"] and words[1:2] in (["FUNCTIONS"], ["USER"]) and list(functions):
         return partial(_functions, setting, found)
     if words[:3] == ["SHOW", "CREATE", "TABLE"] and found[-1].name in tables:
-        return partial(_create_table, setting, tables[found[-1].name])
+        return partial(_create_table, setting, found[-1].name, tables[found[-1].name])
     if words[:2] == ["SHOW", "COLUMNS"] and found[-1].name in tables:
         return partial(_columns, setting, tables[found[-1].name])
     if words[:1] in (["DESCRIBE"], ["DESC"]) and len(found) > 1:
@@ -91,7 +91,7 @@ def _options(table: SqlTable) -> dict[str, str]:
     return {key: "***" if is_secret(key, secrets) else hide_userinfo(str(value)) for key, value in given.items()}
 
 
-def _create_table(setting: Setting, table: SqlTable) -> DataFrame:
+def _create_table(setting: Setting, name: str, table: SqlTable) -> DataFrame:
     """Return the statement that makes a table, its secrets starred."""
     parts = [f"  {part}" for part in to_ddl(table.table.schema).split(", `")]
     parts = [parts[0], *(part.replace("  ", "  `", 1) for part in parts[1:])]
@@ -100,7 +100,7 @@ def _create_table(setting: Setting, table: SqlTable) -> DataFrame:
         parts.append(f"  PRIMARY KEY ({', '.join(map(quote, table.key))}) NOT ENFORCED")
     options = ",\n".join(f"  '{key}' = '{_escaped(value)}'" for key, value in _options(table).items())
     columns = ",\n".join(parts)
-    text = f"CREATE TEMPORARY TABLE {quote(table.table.name)} (\n{columns}\n) WITH (\n{options}\n)"
+    text = f"CREATE TEMPORARY TABLE {quote(name)} (\n{columns}\n) WITH (\n{options}\n)"
     return setting.spark.createDataFrame([(text,)], "createtab_stmt STRING")
 
 

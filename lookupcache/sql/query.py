@@ -8,8 +8,9 @@ statement ─► tree ─► each SELECT, the innermost first:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -35,9 +36,10 @@ class Setting:
     catalog: Catalog
     time_columns: Sequence[str] = ("proc_time", "proctime")
 
-    def fold(self, name: str) -> str:
-        """Return a name so that two are equal where Spark says so."""
-        return name if str(self.spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else name.lower()
+    def folding(self) -> Callable[[str], str]:
+        """Return what makes two names equal where Spark says so; Spark is asked once."""
+        sensitive = str(self.spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
+        return str if sensitive else str.lower
 
 
 @dataclass
@@ -50,6 +52,11 @@ class Query:
     edits: Edits
     views: dict[str, DataFrame] = field(default_factory=dict)
     joins: list[LookupJoin] = field(default_factory=list)
+
+    @cached_property
+    def fold(self) -> Callable[[str], str]:
+        """What makes two names equal where Spark says so."""
+        return self.setting.folding()
 
     @property
     def spark_sql(self) -> str:

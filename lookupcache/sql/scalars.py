@@ -80,7 +80,7 @@ def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTabl
 def _scoped(query: Query, select: exp.Select, table: SqlTable) -> tuple[Scope, list[Reference]]:
     """Return the scope of the sub-query alone, and the references in its WHERE to what is outside."""
     node = select.args["from_"].this
-    own = Scope(query.statement, query.setting.fold, source_of(node.alias or node.name, table))
+    own = Scope(query.statement, query.fold, source_of(node.alias or node.name, table))
     outer = [reference for reference in references(select.args["where"]) if own.find(reference) is None]
     return own, outer
 

@@ -6,19 +6,17 @@ FROM … JOIN … ─► relation ─► lookup ─► relation ─► lookup �
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import sqlglot
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, PlanError, SchemaError, nearest
+from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.join import LookupJoin
-from lookupcache.planner.clauses import conjunct_spans, equality, tokens, unwrapped
+from lookupcache.planner.clauses import equality
 from lookupcache.schema import quote
-from lookupcache.sql.dialect import name_span, span_of
+from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called
 from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
@@ -26,18 +24,10 @@ from lookupcache.sql.naming import spark_names
 from lookupcache.sql.query import Query
 from lookupcache.sql.relation import Relation, fresh_of, refuse_loose_ends
 from lookupcache.sql.scalars import Scalar, scalar_lookup
-from lookupcache.sql.scope import Found, Reference, Scope, Source, references
-from lookupcache.sql.text import Edit, Span
-
-
-@dataclass
-class Part:
-    """A conjunct of WHERE: its place, the columns that it reads, whether a lookup join has taken it."""
-
-    span: Span
-    references: Sequence[Reference]
-    closed: bool
-    taken: bool = False
+from lookupcache.sql.scope import Reference, Scope, Source, references
+from lookupcache.sql.spelling import Spelling, columns_of
+from lookupcache.sql.text import Span
+from lookupcache.sql.where import Where, grouped
 
 
 class SelectRewriting:
@@ -48,13 +38,15 @@ class SelectRewriting:
         self.select = select
         self.scalars = list(scalars)
         self.statement = query.statement
-        self.scope = Scope(query.statement, query.setting.fold)
+        self.scope = Scope(query.statement, query.fold)
         self.joins: list[exp.Join] = list(select.args.get("joins") or [])
         self.hints = Hints(query.statement, select)
         self.relation = Relation(query, self.scope, query.with_text(select))
-        self.parts = list(self._where_parts())
+        self.spelling = Spelling(query, self.scope, select)
+        self.where = Where(query, self.scope, self.spelling, select)
         self.looked_up: list[Lookup] = []
         self.functions: list[str] = []
+        self.texts: dict[str, Span] = {}
         self.done: list[tuple[Scalar, Source]] = []
 
     def run(self) -> None:
@@ -112,7 +104,7 @@ class SelectRewriting:
         if table is not None:
             lookup = table_lookup(self.query, self.hints, self.scope, join, table)
         else:
-            lookup = call_lookup(self.query, self.hints, self.scope, join, frame, self._left_text)
+            lookup = call_lookup(self.query, self.hints, self.scope, join, frame, self.spelling.left)
             self.functions.append(str(called(self.query, join.this)))
         self._look_up(frame, lookup, self.joins[: number + 1], self.scalars)
 
@@ -120,7 +112,7 @@ class SelectRewriting:
         """Leave a join to Spark, over what has been joined before."""
         refuse_loose_ends(self.query, join)
         found = references(join, [join.this] if not isinstance(join.this, exp.Lateral) else [])
-        self.relation.text += f" {self.query.edits.text(span_of(join), self._edits(found))}"
+        self.relation.text += f" {self.query.edits.text(span_of(join), self.spelling.edits(found))}"
         self.relation.fresh += fresh_of(join.this, join)
 
     def _scalar(self, scalar: Scalar, others: Sequence[Scalar]) -> None:
@@ -147,15 +139,16 @@ class SelectRewriting:
     ) -> None:
         self.scope.sources.append(lookup.source)
         lookup.source.visible = not lookup.scalar
-        on = [self._on_text(lookup, span) for span in lookup.on]
-        where = self._where_for(lookup, last=done[-1] if done and scalar is None else None)
+        on = [self.spelling.on(lookup, span) for span in lookup.on]
+        self.texts = dict(zip(on, lookup.on, strict=True))
+        where = [] if self._made_up_later(done, scalar) else self.where.take(lookup)
         lookup.source.visible = lookup.how in ("inner", "left") and not lookup.scalar
         used = self._used(lookup, done, scalar)
         select = self._output(lookup, frame, used)
-        if not on and not lookup.keys and not lookup.using:
-            on, where = [text for text in where if text], []
+        if lookup.how == "inner" and not on and not lookup.keys and not lookup.using:
+            on, where = where, []
         self._refuse_keyless(lookup, on)
-        condition: Any = list(lookup.using) or " AND ".join([*lookup.keys, *map(_grouped, on)])
+        condition: Any = list(lookup.using) or " AND ".join([*lookup.keys, *map(grouped, on)])
         try:
             join = LookupJoin(
                 frame,
@@ -163,7 +156,7 @@ class SelectRewriting:
                 condition,
                 lookup.how,
                 select,
-                where=" AND ".join(map(_grouped, where)) or None,
+                where=" AND ".join(map(grouped, where)) or None,
                 matches=lookup.matches,
             )
             df = join.df
@@ -173,6 +166,7 @@ class SelectRewriting:
             raise error.at(self.statement.place(self._blamed(lookup, error))) from None
         self.query.joins.append(join)
         self.relation.joined(self.query.view(df))
+        self.spelling.view = self.relation.view
         self.looked_up.append(lookup)
 
     def _refuse_keyless(self, lookup: Lookup, on: Sequence[str]) -> None:
@@ -186,10 +180,9 @@ class SelectRewriting:
 
     def _blamed(self, lookup: Lookup, error: LookupCacheError) -> Span:
         """Return the conjunct that an error is about, else the condition, else the whole join."""
-        spans = [*lookup.on, *(part.span for part in self.parts if part.taken)]
-        for span in spans:
-            if error.about is not None and error.about in (self._on_text(lookup, span), self.statement[span]):
-                return span
+        spans = self.texts | {self.statement[part.span]: part.span for part in self.where.parts if part.taken}
+        if error.about in spans:
+            return spans[error.about]
         return Span(lookup.on[0].start, lookup.on[-1].end) if lookup.on else lookup.span
 
     def _used(self, lookup: Lookup, done: Sequence[exp.Expr], scalar: Scalar | None) -> list[tuple[Source, str]]:
@@ -197,7 +190,7 @@ class SelectRewriting:
         first = self.select.args.get("from_")
         ended = [one.node for one, _ in self.done] + ([scalar.node] if scalar is not None else [])
         skipped = [*([first] if first is not None else []), *done, *ended]
-        taken = [part.span for part in self.parts if part.taken]
+        taken = [part.span for part in self.where.parts if part.taken]
         found: dict[tuple[int, str], tuple[Source, str]] = {}
         for reference in references(self.select, skipped):
             if any(span.start <= reference.position < span.end for span in taken):
@@ -259,13 +252,14 @@ class SelectRewriting:
                     yield source, column
 
     def _read_by(self, source: Source, name: str) -> list[str]:
-        read = _columns_of(source.computed[name])
+        read = columns_of(source.computed[name])
         return [known for column in read if (known := self.scope.column(source, column.name)) is not None]
 
     def _witnesses(self, lookup: Lookup, used: Iterable[tuple[Source, str]]) -> list[tuple[Source, str]]:
         """Return the columns that tell a row that was found from one that an outer join made up."""
         computed = any(source is lookup.source and name in source.computed for source, name in used)
-        if lookup.wants_witness or (computed and lookup.how == "left"):
+        padded = lookup.how == "left" or any(join.side in ("RIGHT", "FULL") for join in self.joins)
+        if lookup.wants_witness or (computed and padded):
             lookup.source.witness = self._key_column(lookup)
         every = [(source, source.witness) for source in self.scope.sources if source.witness is not None]
         return [(source, name) for source, name in every if source is lookup.source or source.columns[name]]
@@ -279,132 +273,10 @@ class SelectRewriting:
                     return column
         return lookup.using[0] if lookup.using else None
 
-    # ── conditions ───────────────────────────────────────────────────────────────────────────────────────
-
-    def _where_parts(self) -> Iterator[Part]:
-        where = self.select.args.get("where")
-        if where is None:
-            return
-        found = references(where)
-        queries = [span_of(query) for query in where.find_all(exp.Subquery)]
-        queries += [span_of(exists) for exists in where.find_all(exp.Exists)]
-        whole = span_of(where.this)
-        for start, end in conjunct_spans(self.statement[whole]):
-            span = Span(whole.start + start, whole.start + end)
-            inside = [reference for reference in found if span.start <= reference.position < span.end]
-            query = any(span.start <= query.start < span.end for query in queries)
-            yield Part(span, inside, closed=query or any(reference.nested for reference in inside))
-
-    def _where_for(self, lookup: Lookup, last: exp.Expr | None) -> list[str]:
-        """Take the conjuncts of WHERE that this join can judge, as SQL over its two sides."""
-        later = self.joins[self.joins.index(last) + 1 :] if isinstance(last, exp.Join) else []
-        if any(join.side in ("RIGHT", "FULL") for join in later):
-            return []
-        if lookup.scalar or lookup.how in ("semi", "anti"):
-            return self._left_where(lookup)
-        return [self._take(lookup, part) for part in self.parts if self._judged(lookup, part)]
-
-    def _left_where(self, lookup: Lookup) -> list[str]:
-        lookup.source.visible = False
-        return [self._take(lookup, part) for part in self.parts if self._judged(lookup, part)]
-
-    def _judged(self, lookup: Lookup, part: Part) -> bool:
-        """Return whether a conjunct has no place yet, and reads columns only that are there before or in the join."""
-        if part.taken or part.closed or not part.references:
-            return False
-        found = [self.scope.find(reference) for reference in part.references]
-        return all(one and not (one.source is lookup.source and one.name in lookup.marks) for one in found)
-
-    def _take(self, lookup: Lookup, part: Part) -> str:
-        part.taken = True
-        return self._condition_text(lookup, part.span, part.references, lookup.how == "left")
-
-    def _on_text(self, lookup: Lookup, span: Span) -> str:
-        found = references(lookup.on_node) if lookup.on_node is not None else []
-        inside = [reference for reference in found if span.start <= reference.position < span.end]
-        return self._condition_text(lookup, span, inside, False)
-
-    def _condition_text(self, lookup: Lookup, span: Span, inside: Sequence[Reference], padded: bool) -> str:
-        edits = []
-        for reference in inside:
-            found = self._own(lookup, reference) or self.scope.find(reference)
-            if found is None:
-                raise self._unknown(reference)
-            if (text := self._spelled(lookup, found, padded)) is not None:
-                edits.append(Edit(found.span, text))
-        return self.query.edits.text(span, edits)
-
-    def _own(self, lookup: Lookup, reference: Reference) -> Found | None:
-        """Return the column of a scalar sub-query's own table that a reference in it means."""
-        if not lookup.scalar:
-            return None
-        return Scope(self.statement, self.scope.fold, lookup.source).find(reference)
-
-    def _spelled(self, lookup: Lookup, found: Found, padded: bool) -> str | None:
-        """Return how the planner is told a column, None where it understands the text as it is."""
-        source, name, fold = found.source, found.name, self.scope.fold
-        if name in source.computed:
-            return self._computed(lookup, source, name, padded)
-        if source is lookup.source:
-            clear = found.qualifier is not None or not any(
-                fold(other) == fold(name) for s in self.scope.sources if s is not source for other in s.columns.values()
-            )
-            return None if clear else f"{quote(source.alias)}.{quote(name)}"
-        here = source.columns[name]
-        names = {fold(n) for s in self.scope.sources for n in s.columns.values() if s is not lookup.source}
-        nested = found.qualifier is not None and fold(self.statement[found.qualifier].strip("`")) in names
-        bare = found.qualifier is None and self.scope.column(lookup.source, name) is not None
-        return None if fold(here) == fold(name) and not nested and not bare else f"left.{quote(here)}"
-
-    def _computed(self, lookup: Lookup | None, source: Source, name: str, padded: bool) -> str:
-        """Return a computed column as SQL over the columns that it reads; null in rows that an outer join made up."""
-        right = lookup is not None and source is lookup.source
-
-        def column(known: str) -> str:
-            if right:
-                return f"{quote(source.alias)}.{quote(known)}"
-            prefix = "left" if lookup is not None else str(self.relation.view)
-            return f"{prefix}.{quote(source.columns[known])}"
-
-        text = self._with_columns(source, name, column)
-        witness = source.witness if not right or padded else None
-        return f"({text})" if witness is None else f"(CASE WHEN {column(witness)} IS NOT NULL THEN {text} END)"
-
-    def _with_columns(self, source: Source, name: str, column: Any) -> str:
-        sql = source.computed[name]
-        found = _columns_of(sql)
-        edits = [
-            Edit(name_span(part.this), column(known))
-            for part in found
-            if (known := self.scope.column(source, part.name)) is not None
-        ]
-        pieces, done = [], 0
-        for edit in sorted(edits):
-            pieces += [sql[done : edit.span.start], edit.new]
-            done = edit.span.end
-        return "".join([*pieces, sql[done:]])
-
-    def _left_text(self, node: exp.Expr) -> str:
-        """Return an expression over the left side, such as a function's argument, as SQL over its DataFrame."""
-        edits = []
-        for reference in references(node):
-            found = self.scope.find(reference)
-            if found is None:
-                raise self._unknown(reference)
-            source, name = found.source, found.name
-            text = self._computed(None, source, name, True) if name in source.computed else None
-            edits.append(Edit(found.span, text or f"left.{quote(source.columns[name])}"))
-        return self.query.edits.text(span_of(node), edits)
-
-    def _unknown(self, reference: Reference) -> LookupCacheError:
-        names = [part.name for part in reference.names]
-        known = [f"{source.alias}.{name}" for source in self.scope.sources if source.visible for name in source.names]
-        span = Span(name_span(reference.names[0]).start, name_span(reference.names[-1]).end)
-        return SchemaError(
-            f"There is no column {'.'.join(names)!r}.",
-            hint=nearest(".".join(names), known, what="columns"),
-            place=self.statement.place(span),
-        )
+    def _made_up_later(self, done: Sequence[exp.Expr], scalar: Scalar | None) -> bool:
+        """Return whether a join that follows makes rows up, which WHERE must see."""
+        later = [] if scalar is not None else self.joins[len(done) :]
+        return any(join.side in ("RIGHT", "FULL") for join in later)
 
     # ── what remains ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -420,7 +292,7 @@ class SelectRewriting:
         self._finish_items()
         first = self.select.args.get("from_")
         skipped = [*([first] if first is not None else []), *self.joins, *(scalar.node for scalar in self.scalars)]
-        for edit in self._edits(references(self.select, skipped)):
+        for edit in self.spelling.edits(references(self.select, skipped)):
             self.query.edits.replace(*edit)
 
     def _finish_from(self) -> None:
@@ -434,20 +306,19 @@ class SelectRewriting:
 
     def _finish_where(self) -> None:
         where = self.select.args.get("where")
-        if where is None or not any(part.taken for part in self.parts):
+        if where is None or not any(part.taken for part in self.where.parts):
             return
-        rest = [part for part in self.parts if not part.taken]
-        found = [edit for part in rest for edit in self._edits(references(where)) if part.span.holds(edit.span)]
+        rest = [part for part in self.where.parts if not part.taken]
+        found = [edit for part in rest for edit in self.spelling.edits(references(where)) if part.span.holds(edit.span)]
         texts = [self.query.edits.text(part.span, found) for part in rest]
-        whole = f"WHERE {' AND '.join(map(_grouped, texts))}" if texts else ""
-        self.query.edits.replace(span_of(where), whole)
+        self.query.edits.replace(span_of(where), f"WHERE {' AND '.join(map(grouped, texts))}" if texts else "")
 
     def _finish_items(self) -> None:
         """Spell stars out, and give columns that have another name now the one that they had."""
         for item in self.select.expressions:
             span = span_of(item)
             if isinstance(item, exp.Star):
-                self.query.edits.replace(self._star_span(item), self._star_text(self._starred(), item))
+                self.query.edits.replace(span, self._star_text(self._starred(), item))
             elif isinstance(item, exp.Column) and isinstance(item.this, exp.Star):
                 source = self.scope.stars(Reference(item, False, frozenset()))
                 if source is not None:
@@ -468,23 +339,14 @@ class SelectRewriting:
         found = [one for reference in references(item) if (one := self.scope.find(reference)) is not None]
         return any(self.scope.fold(one.source.columns.get(one.name, "")) != self.scope.fold(one.name) for one in found)
 
-    def _star_span(self, item: exp.Expr) -> Span:
-        return span_of(item)
-
     def _star_text(self, columns: Sequence[tuple[Source, str]], star: exp.Expr) -> str:
         without = {self.scope.fold(name.name) for name in star.args.get("except_") or star.args.get("except") or []}
         kept = [(source, name) for source, name in columns if self.scope.fold(name) not in without]
-        items = [self._item_text(source, name) for source, name in kept]
+        items = [self.spelling.item(source, name) for source, name in kept]
         fresh = [
             f"{quote(one.path[-1])}.*" for one in self.relation.fresh if one.visible and star.parent is self.select
         ]
         return ", ".join([*items, *fresh])
-
-    def _item_text(self, source: Source, name: str) -> str:
-        if name in source.computed:
-            return f"{self._computed(None, source, name, True)} AS {quote(name)}"
-        here = source.columns[name]
-        return f"{self.relation.view}.{quote(here)}" + ("" if here == name else f" AS {quote(name)}")
 
     def _lost_name(self, item: exp.Expr) -> str | None:
         """Return the name of an item that Spark would name otherwise now."""
@@ -500,34 +362,6 @@ class SelectRewriting:
             return None
         here = found.source.columns.get(found.name)
         return None if here is not None and self.scope.fold(here) == self.scope.fold(found.name) else item.name
-
-    def _edits(self, found: Sequence[Reference]) -> list[Edit]:
-        """Return what references become over the view that the joins so far gave."""
-        edits: list[Edit] = []
-        for reference in found if self.relation.view is not None else ():
-            if reference.is_star:
-                edits += self._star_edits(reference)
-                continue
-            one = self.scope.find(reference)
-            if one is not None and (text := self._over_view(one)) is not None:
-                edits.append(Edit(one.span, text))
-        return edits
-
-    def _star_edits(self, reference: Reference) -> Iterator[Edit]:
-        source = self.scope.stars(reference)
-        if source is not None and reference.node.parent is not self.select:
-            names = ", ".join(self._item_text(source, name).split(" AS ")[0] for name in source.names)
-            yield Edit(span_of(reference.node), names)
-
-    def _over_view(self, found: Found) -> str | None:
-        source, name = found.source, found.name
-        if name in source.computed:
-            return self._computed(None, source, name, True)
-        here, written = source.columns[name], self.statement[found.written]
-        same = self.scope.fold(here) == self.scope.fold(name)
-        if found.qualifier is None and same:
-            return None
-        return f"{self.relation.view}.{written if same else quote(here)}"
 
     def _scalar_text(self, scalar: Scalar, source: Source) -> str:
         view = str(self.relation.view)
@@ -548,13 +382,3 @@ class SelectRewriting:
         where = self.select.args.get("where")
         inside = scalar.node.find_ancestor(exp.AggFunc, exp.Group, exp.Where, exp.Select)
         return not isinstance(inside, exp.AggFunc | exp.Group | exp.Where) and inside is not where
-
-
-def _grouped(text: str) -> str:
-    """Return a conjunct so that it can stand between others."""
-    words = [token.text for token in tokens(text) if token.kind == "word" and token.depth == 0]
-    return f"({text})" if "OR" in words and unwrapped(text) == text else text
-
-
-def _columns_of(sql: str) -> list[exp.Column]:
-    return list(sqlglot.parse_one(sql, read="spark").find_all(exp.Column))
