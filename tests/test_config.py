@@ -67,7 +67,7 @@ OPTIONS = {
     "lookup.breaker.failures": ({}, [("5", 5)], ["0", "many"]),
     "lookup.breaker.delay": ({}, [("1 min", 60.0)], ["a while"]),
     "lookup.age-column": ({}, [("age", "age")], [""]),
-    "lookup.form": ({}, [("Distinct", "distinct"), ("auto", "auto")], ["fastest", "broadcast"]),
+    "lookup.form": ({}, [("Distinct", "distinct"), ("auto", "auto")], ["fastest", 1]),
     "lookup.shuffle": ({}, [("true", True)], ["2"]),
     "lookup.metrics": ({}, [("OBSERVE", "observe")], ["loud"]),
 }
