@@ -12,6 +12,7 @@ The rooms, in the order in which they import each other:
     decorator                                         `cached`: all of it before any function, without Spark
     worker                                            what happens in a Python worker
     report · forms · join                             between driver and worker, who joins, and on the driver
+    doctor                                            what a session could do better
     testing                                           for those who write a connector
     java · demo · cli                                 the command line
 """

@@ -63,6 +63,7 @@ STOREYS = """
     forms.ways
     forms
     join
+    doctor
     testing.samples testing.doubles testing.filters
     testing.join
     testing.checks
