@@ -133,6 +133,16 @@ def test_the_age_of_an_answer_is_told(visits, right, how, form):
     assert all(0 <= row.age < 600 for row in rows if row.age is not None)
 
 
+@pytest.mark.parametrize("form", ["distinct", "broadcast"])
+def test_left_columns_of_any_type_pass_through(spark, right, form):
+    left = spark.sql(
+        "SELECT id AS person, array(named_struct('a', id, 'b', map('k', DATE'2020-01-01'))) AS deep, "
+        "INTERVAL '1' DAY AS i, X'00' AS bytes, NULL AS nothing, parse_json('[1]') AS v FROM range(3)"
+    )
+    ours = LookupJoin(left, whole(right, **{"lookup.form": form}), "person = p.id", "left")
+    assert multiset(ours.df) == multiset(left.join(right.alias("p"), F.expr("person = p.id"), "left"))
+
+
 # ── a left side that moves ───────────────────────────────────────────────────────────────────────────────
 
 

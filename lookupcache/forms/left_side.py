@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from lookupcache.report import is_classic
@@ -38,8 +39,11 @@ class LeftSide:
         """Ask Spark's optimizer; no job runs. Spark Connect does not show its plans."""
         if not is_classic(left.sparkSession):
             return cls("Spark Connect does not show whether it may", 0)
-        # A frame keeps the plan that it was first given; a new one sees what has been persisted since.
-        plan = left.select("*")._jdf.queryExecution().optimizedPlan()
+        try:
+            # A frame keeps the plan that it was first given; a new one sees what has been persisted since.
+            plan = left.select("*")._jdf.queryExecution().optimizedPlan()
+        except PySparkException:
+            return cls("Spark cannot plan it before it runs", 0)
         return cls(_obstacle(plan), int(str(plan.stats().sizeInBytes())))
 
 
