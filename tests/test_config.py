@@ -139,6 +139,8 @@ def test_an_option_takes_its_values_and_refuses_others(key):
         ({**LETTERS, "lookup.error-column": "e"}, ["lookup.error-column", "'lookup.on-error' = 'dead-letter'"]),
         ({**NULL, "lookup.dead-letter.path": "x"}, ["lookup.dead-letter.path", "'lookup.on-error' = 'null'"]),
         ({**NULL, "lookup.age-column": "e"}, ["lookup.age-column", "lookup.error-column"]),
+        ({**LRU, "lookup.form": "broadcast"}, ["'lookup.form' = 'broadcast'", "'lookup.cache' is 'LRU'"]),
+        ({**ALL, **NULL, "lookup.form": "broadcast"}, ["'lookup.form' = 'broadcast'", "'lookup.on-error' = 'null'"]),
         ({"lookup.retry.delay": "20 s"}, ["lookup.retry.max-delay", "lookup.retry.delay"]),
         (
             {"lookup.partial-cache.max-rows": "5", "lookup.cache.max-rows": "6"},
