@@ -31,7 +31,7 @@ from lookupcache import LookupJoin, LookupTable, PlanError
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", "1000"))
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "550"))
 FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", "0"))
 CASES_PER_JOB = 20
 THREADS = 2
@@ -233,6 +233,7 @@ class Judge:
             "spark.sql.session.timeZone": session.zone,
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(session.arrow_rows),
             "spark.sql.leafNodeDefaultParallelism": str(session.partitions),
+            "spark.sql.shuffle.partitions": str(session.partitions),
             # Small plans, run once: compiling them would take longer than running them.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
