@@ -13,6 +13,7 @@ The rooms, in the order in which they import each other:
     worker                                            what happens in a Python worker
     report · forms · join                             between driver and worker, who joins, and on the driver
     whole · sql                                       tables read whole, and SQL
+    doctor                                            what a session could do better
     testing                                           for those who write a connector
     hitrate                                           what a cache would do, from the keys
     java · demo · cli                                 the command line

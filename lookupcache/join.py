@@ -113,8 +113,9 @@ class LookupJoin:
     @cached_property
     def df(self) -> DataFrame:
         """The result, lazy as any DataFrame."""
-        sides = Sides(self.plan, self.left, pickled(self.table), self._channel, self._letters())
-        return result_of(sides, self.choice)
+        again = self.choice.again
+        sides = Sides(self.plan, self.left, pickled(self.table), self._channel, self._letters(), again)
+        return result_of(sides, self.choice.form)
 
     @cached_property
     def choice(self) -> Choice:

@@ -15,6 +15,8 @@ class LookupMetrics:
     """Counts of one join, as one immutable value; add two for the counts of both.
 
     - ``rows``: left rows that reached the lookup; ``keys``: distinct keys of each batch, added up.
+      Where Spark joins with a whole table (the form ``broadcast``), it counts them by reading the left side once more,
+      and does not where that might cost much or is not safe: rows and hits are 0 then.
     - ``hits``: rows whose key was in the cache, or was being asked for by an earlier row.
     - ``misses``: distinct keys of a batch that the cache did not hold, or held too long, and that nobody was asking
       for. Rows with a null key are neither.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from sources import PEOPLE, SCHEMA, rows_of
+from sources import PEOPLE, SCHEMA, options_of, rows_of
 
 from lookupcache import LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
 
@@ -66,6 +66,26 @@ def test_equals_sparks_own_join(people, visits, right, on, how):
     theirs = visits.join(right.alias("p"), F.expr(on), how)
     assert ours.dtypes == theirs.dtypes
     assert multiset(ours) == multiset(theirs)
+
+
+FORMS = {
+    "distinct": {"lookup.form": "distinct"},
+    "broadcast": {"lookup.form": "broadcast", "lookup.cache": "ALL"},
+    "distinct of a whole table": {"lookup.form": "distinct", "lookup.cache": "ALL"},
+}
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+@pytest.mark.parametrize("options", FORMS.values(), ids=FORMS)
+def test_every_form_equals_sparks_own_join(visits, right, options, how):
+    own = {"connector": "sources:Memory", **options_of(right.toArrow())}
+    on = "person = p.id AND visit < p.salary"
+    join = LookupJoin(visits, LookupTable("p", SCHEMA, {**own, **options}), on, how)
+    assert multiset(join.df) == multiset(visits.join(right.alias("p"), F.expr(on), how))
+
+
+def test_auto_takes_the_worker_since_the_left_side_does_not_show(visits, people):
+    assert LookupJoin(visits, people, "person = p.id").choice.form == "worker"
 
 
 def test_column_names_as_condition(spark, people, right):

@@ -68,7 +68,7 @@ OPTIONS = {
     "lookup.breaker.failures": ({}, [("5", 5)], ["0", "many"]),
     "lookup.breaker.delay": ({}, [("1 min", 60.0)], ["a while"]),
     "lookup.age-column": ({}, [("age", "age")], [""]),
-    "lookup.form": ({}, [("Distinct", "distinct"), ("auto", "auto")], ["fastest", "broadcast"]),
+    "lookup.form": ({}, [("Distinct", "distinct"), ("auto", "auto")], ["fastest", 1]),
     "lookup.shuffle": ({}, [("true", True)], ["2"]),
     "lookup.metrics": ({}, [("OBSERVE", "observe")], ["loud"]),
 }
@@ -141,6 +141,8 @@ def test_an_option_takes_its_values_and_refuses_others(key):
         ({**LETTERS, "lookup.error-column": "e"}, ["lookup.error-column", "'lookup.on-error' = 'dead-letter'"]),
         ({**NULL, "lookup.dead-letter.path": "x"}, ["lookup.dead-letter.path", "'lookup.on-error' = 'null'"]),
         ({**NULL, "lookup.age-column": "e"}, ["lookup.age-column", "lookup.error-column"]),
+        ({**LRU, "lookup.form": "broadcast"}, ["'lookup.form' = 'broadcast'", "'lookup.cache' is 'LRU'"]),
+        ({**ALL, **NULL, "lookup.form": "broadcast"}, ["'lookup.form' = 'broadcast'", "'lookup.on-error' = 'null'"]),
         ({"lookup.retry.delay": "20 s"}, ["lookup.retry.max-delay", "lookup.retry.delay"]),
         (
             {"lookup.partial-cache.max-rows": "5", "lookup.cache.max-rows": "6"},

@@ -82,11 +82,12 @@ def test_every_key_is_asked_once_in_the_whole_cluster_and_rows_are_counted(spark
     assert (metrics.rows, metrics.calls, metrics.asked_keys, metrics.misses, metrics.hits) == (1000, 4, 4, 4, 796)
 
 
-def test_a_table_that_is_broadcast_is_read_once_while_it_is_held(right, visits):
-    table = whole(right, **{"lookup.form": "broadcast"})
-    join = LookupJoin(visits, table, "person = p.id AND p.salary > 1000")
-    assert join.df.count() == 4
-    assert (join.metrics().calls, join.metrics().cached_rows) == (1, 2)
+def test_a_table_that_is_broadcast_is_loaded_once_and_left_rows_are_counted(spark, right):
+    left = spark.range(0, 100, 1, 4).selectExpr("nullif(id % 5, 4) AS person")
+    join = LookupJoin(left, whole(right, **{"lookup.form": "broadcast"}), "person = p.id AND p.salary > 1000")
+    assert join.df.count() == 40
+    metrics = join.metrics()
+    assert (metrics.calls, metrics.cached_rows, metrics.rows, metrics.hits) == (1, 2, 100, 80)
 
 
 def failing(key):
@@ -130,6 +131,16 @@ def test_the_age_of_an_answer_is_told(visits, right, how, form):
         {10: True, 14: False} if how == "left" else {10: True}
     )
     assert all(0 <= row.age < 600 for row in rows if row.age is not None)
+
+
+@pytest.mark.parametrize("form", ["distinct", "broadcast"])
+def test_left_columns_of_any_type_pass_through(spark, right, form):
+    left = spark.sql(
+        "SELECT id AS person, array(named_struct('a', id, 'b', map('k', DATE'2020-01-01'))) AS deep, "
+        "INTERVAL '1' DAY AS i, X'00' AS bytes, NULL AS nothing, parse_json('[1]') AS v FROM range(3)"
+    )
+    ours = LookupJoin(left, whole(right, **{"lookup.form": form}), "person = p.id", "left")
+    assert multiset(ours.df) == multiset(left.join(right.alias("p"), F.expr("person = p.id"), "left"))
 
 
 # ── a left side that moves ───────────────────────────────────────────────────────────────────────────────
@@ -184,8 +195,8 @@ def test_auto_takes_the_worker_where_distinct_does_not_pay_or_is_not_safe(spark,
     letters = {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": str(tmp_path)}
     for left, table, on, reason in (
         (wide.select("person", "s1"), people(), "person = p.id", "narrow"),
-        (wide.limit(10), people(), "person = p.id", "GlobalLimit twice"),
-        (wide.where("s1 = 'a'").coalesce(1), people(), "person = p.id", "Repartition twice"),
+        (wide.limit(10), people(), "person = p.id", "a limit twice"),
+        (wide.where("s1 = 'a'").coalesce(1), people(), "person = p.id", "a shuffle twice"),
         (again, people(), "person = p.id", "twice"),
         (wide, people(**letters), "person = p.id", "dead letters"),
         (wide, people(), "person = p.id AND s1 < p.name", "residual"),
@@ -197,17 +208,17 @@ def test_auto_takes_the_worker_where_distinct_does_not_pay_or_is_not_safe(spark,
         assert reason in why
 
 
-def test_auto_takes_broadcast_for_a_table_that_is_held_whole(visits, right):
-    assert chosen(visits, whole(right))[0] == "broadcast"
+def test_auto_takes_broadcast_for_a_table_that_is_held_whole(wide, visits, right):
+    assert chosen(wide, whole(right))[0] == "broadcast"
+    assert "a shuffle twice" in chosen(visits, whole(right))[1]
+    assert chosen(visits, whole(right, **{"lookup.metrics": "off"}))[0] == "broadcast"
     marks = {"lookup.on-error": "null", "lookup.error-column": "error"}
-    assert chosen(visits, whole(right, **marks))[0] == "worker"
+    assert chosen(wide, whole(right, **marks))[0] == "worker"
 
 
-def test_explain_names_the_form_and_the_reason(visits, right):
-    [line] = [
-        line for line in LookupJoin(visits, whole(right), "person = p.id").explain().splitlines() if "broadcast" in line
-    ]
-    assert "the whole table is held" in line
+def test_explain_names_the_form_and_the_reason(wide, right):
+    told = LookupJoin(wide, whole(right), "person = p.id").explain()
+    assert [line.split()[0] for line in told.splitlines() if "the whole table is held" in line] == ["broadcast"]
 
 
 @pytest.mark.parametrize("form", ["distinct", "broadcast"])
@@ -223,9 +234,11 @@ def test_a_micro_batch_is_a_batch(spark, right, tmp_path):
     seen = []
 
     def join(batch, number):
+        batch.persist()
         for form in ("auto", "distinct"):
             one = LookupJoin(batch, whole(right, **{"lookup.form": form}), "person = p.id", "left")
             seen.append((one.choice.form, one.df.count()))
+        batch.unpersist()
 
     stream = spark.readStream.schema("person BIGINT").parquet(str(tmp_path / "in"))
     query = stream.writeStream.foreachBatch(join).trigger(availableNow=True)

@@ -83,6 +83,7 @@ STOREYS = """
     sql.session
     sql.guide
     sql
+    doctor
     testing.samples testing.doubles testing.filters
     testing.join
     testing.checks

@@ -233,6 +233,7 @@ class Judge:
             "spark.sql.session.timeZone": session.zone,
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(session.arrow_rows),
             "spark.sql.leafNodeDefaultParallelism": str(session.partitions),
+            "spark.sql.shuffle.partitions": str(session.partitions),
             # Small plans, run once: compiling them would take longer than running them.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -6,7 +6,7 @@ import importlib.util
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -18,9 +18,13 @@ from lookupcache.cli import trial
 from lookupcache.cli.hitrate import hitrate
 from lookupcache.connector import Connector, connector_class, connector_names
 from lookupcache.errors import LookupCacheError
+from lookupcache.java import local_spark_environment
 from lookupcache.planner import explain
 from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
+
+if TYPE_CHECKING:
+    from lookupcache.doctor import Finding
 
 _LONGEST_SHOWN = 200
 
@@ -136,6 +140,49 @@ def _shortened(text: str) -> str:
 
 
 main.add_command(hitrate)
+
+
+@main.command()
+@click.option("--remote", metavar="URL", help="Look at a Spark Connect server, as in sc://host:15002.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of the session, as for spark-submit.")
+def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
+    """Look at a Spark session: what would be changed for lookup joins, and why.
+
+    It starts a session as your programs do, with what stands in spark-defaults.conf and --conf, and runs no job. In
+    a program that has one: lookupcache.doctor.examine(spark). Ends with 1 where joins would not run as promised.
+    """
+    console = Console()
+    findings = _diagnosis(remote, dict(pair.partition("=")[::2] for pair in conf))
+    rows = _grid()
+    for finding in sorted(findings, key=lambda one: (one.wanted is None, not one.must)):
+        if finding.wanted is not None:
+            mark = "[red]must[/]" if finding.must else "[yellow]could[/]"
+            rows.add_row(
+                mark, escape(f"{finding.name} = {finding.found}"), escape(f"→ {finding.wanted}: {finding.why}")
+            )
+        else:
+            rows.add_row("[green]well[/]", escape(f"{finding.name} = {finding.found}"), "")
+    console.print(rows)
+    if any(finding.must and finding.wanted is not None for finding in findings):
+        raise SystemExit(1)
+
+
+def _diagnosis(remote: str | None, settings: dict[str, str]) -> list[Finding]:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise LookupCacheError("There is no pyspark.", hint="pip install 'lookupcache[spark]'") from error
+    from lookupcache.doctor import examine
+
+    if remote is None:
+        local_spark_environment()
+    builder = SparkSession.builder.appName("lookupcache doctor")
+    builder = builder.config(map={"spark.ui.enabled": "false", **settings})
+    spark = (builder.remote(remote) if remote else builder).getOrCreate()
+    try:
+        return examine(spark)
+    finally:
+        spark.stop()
 
 
 @main.command()

@@ -46,7 +46,9 @@ SETTINGS: dict[str, Any] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.files.minPartitionNum": str(STEPS),
     "spark.sql.streaming.metricsEnabled": "false",
+    # What `lookupcache doctor` would ask for.
     "spark.python.udf.pipelined.enabled": "true",
+    "spark.python.factory.idleWorkerMaxPoolSize": str(os.cpu_count() or 1),
 }
 
 

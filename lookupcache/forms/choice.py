@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 from lookupcache.errors import OptionError
 from lookupcache.forms.left_side import LeftSide
 from lookupcache.plan import LookupPlan
-from lookupcache.report import is_classic
 
 WIDE = 100
 """Bytes of a left row from which on `distinct` pays, as Spark reckons them: 20 for a string, 8 for a number."""
@@ -21,18 +20,19 @@ LARGE = 32 << 20
 
 @dataclass(frozen=True)
 class Choice:
-    """A form and why it was chosen."""
+    """A form and why it was chosen; ``again`` says that the left side may be read once more, to count its rows."""
 
     form: str
     reason: str
+    again: bool = False
 
 
 def choose(plan: LookupPlan, left: DataFrame) -> Choice:
     """Return the form that the options ask for, or for ``auto`` the one that pays.
 
-    ``broadcast`` for a batch where the whole table is held anyway (ALL). ``distinct`` for a batch whose left side may
-    be read twice, is wide and large, and of which no row is judged or put away by itself. ``worker`` else. Raises
-    OptionError for a form that the join cannot take.
+    ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the whole table is
+    held anyway (ALL). ``distinct`` where the left side is wide and large, and none of its rows is judged or put away
+    by itself. ``worker`` else. Raises OptionError for a form that the join cannot take.
     """
     form = plan.config.form
     if plan.matches != "all":
@@ -42,13 +42,13 @@ def choose(plan: LookupPlan, left: DataFrame) -> Choice:
     if left.isStreaming:
         return _streamed(form)
     if form != "auto":
-        return Choice(form, "as 'lookup.form' says")
+        return Choice(form, "as 'lookup.form' says", again=LeftSide.of(left).obstacle is None)
     if plan.config.cache == "ALL":
-        return _whole_table(plan)
+        return _whole_table(plan, left)
     against = next(_against_distinct(plan, left), None)
     if against is not None:
         return Choice("worker", against)
-    return Choice("distinct", "a wide, large left side that may be read twice: only its keys go through Python")
+    return Choice("distinct", "a wide, large left side that may be read twice: only its keys go through Python", True)
 
 
 def _streamed(form: str) -> Choice:
@@ -60,10 +60,16 @@ def _streamed(form: str) -> Choice:
     return Choice("worker", "the left side is a stream")
 
 
-def _whole_table(plan: LookupPlan) -> Choice:
+def _whole_table(plan: LookupPlan, left: DataFrame) -> Choice:
     if plan.config.on_error != "fail":
         return Choice("worker", "rows are marked, or become dead letters, where the table cannot be loaded")
-    return Choice("broadcast", "the whole table is held ('lookup.cache' = 'ALL'): Spark joins with it")
+    obstacle = LeftSide.of(left).obstacle
+    if obstacle is None or plan.config.metrics == "off":
+        return Choice("broadcast", "the whole table is held (ALL): Spark joins with it", again=obstacle is None)
+    return Choice("worker", f"'broadcast' reads the left side twice, to count its rows, and {obstacle}{_CURE}")
+
+
+_CURE = "; persist it, and the other form is taken"
 
 
 def _against_distinct(plan: LookupPlan, left: DataFrame) -> Iterator[str]:
@@ -75,12 +81,9 @@ def _against_distinct(plan: LookupPlan, left: DataFrame) -> Iterator[str]:
     width = row_bytes(plan, left)
     if width < WIDE:
         yield f"the left rows are narrow ({width} bytes of those the join reads; 'distinct' pays from {WIDE} on)"
-    if not is_classic(left.sparkSession):
-        yield "Spark Connect does not show whether the left side may be read twice"
-        return
     side = LeftSide.of(left)
     if side.obstacle is not None:
-        yield f"'distinct' would read the left side twice, and {side.obstacle}; persisted, it would be taken"
+        yield f"'distinct' reads the left side twice, and {side.obstacle}{_CURE}"
     if side.size < LARGE:
         yield f"the left side is small ({side.size:,} bytes; 'distinct' pays from {LARGE:,} on)"
 

@@ -114,25 +114,33 @@ def _marking(plan: LookupPlan) -> LookupConfig:
 
 
 def _asked(sides: Sides, given: DataFrame, keys: Sequence[str], ask: _Asking) -> DataFrame:
-    """Return each distinct key once, and how many left rows there are, for the counts.
-
-    A row tells of how many it stands for only where those whose lookup fails are to be counted: Spark takes twice as
-    long to count by key as to find the distinct ones, and a count of all costs next to nothing.
-    """
+    """Return each distinct key once, null for rows without one, and how many left rows there are, for the counts."""
     whole = " AND ".join(f"{key} IS NOT NULL" for key in keys)
     expressions = [key if len(keys) == 1 else f"CASE WHEN {whole} THEN {key} END" for key in keys]
     wanted = given.select(*(F.expr(sql).alias(name) for sql, name in zip(expressions, ask.keys, strict=True)))
-    rows, keyed = F.count(F.lit(1)).alias(_ROWS), F.count(F.col(ask.keys[0])).alias(_KEYED)
-    if sides.plan.config.on_error == "fail":
-        none = F.lit(0).cast("bigint")
-        nobody = (F.lit(None).cast(wanted.schema[name].dataType).alias(name) for name in ask.keys)
-        total = wanted.agg(rows, keyed).select(*nobody, _ROWS, _KEYED)
-        asked = wanted.distinct().select("*", none.alias(_ROWS), none.alias(_KEYED)).unionAll(total)
-    else:
-        asked = wanted.groupBy(*ask.keys).agg(rows, keyed)
+    config = sides.plan.config
+    total = config.on_error == "fail" and (sides.counts or config.metrics == "off")
+    asked = _with_total(wanted, ask, sides.counts) if total else wanted.groupBy(*ask.keys).agg(*_counts(ask))
     tasks = parallelism(sides.spark)
     # By a hash of its own: Spark takes a second partitioning by the same columns for idle, and leaves it out.
     return asked if tasks is None else asked.repartition(tasks, F.xxhash64(*ask.keys))
+
+
+def _counts(ask: _Asking) -> list[Column]:
+    return [F.count(F.lit(1)).alias(_ROWS), F.count(F.col(ask.keys[0])).alias(_KEYED)]
+
+
+def _with_total(wanted: DataFrame, ask: _Asking, counted: bool) -> DataFrame:
+    """Return distinct keys that tell of no left row, and one row without a key that tells of all.
+
+    Spark takes twice as long to count by key as to find the distinct ones; a count of all costs next to nothing.
+    """
+    none = F.lit(0).cast("bigint")
+    distinct = wanted.distinct().select("*", none.alias(_ROWS), none.alias(_KEYED))
+    if not counted:
+        return distinct
+    nobody = (F.lit(None).cast(wanted.schema[name].dataType).alias(name) for name in ask.keys)
+    return distinct.unionAll(wanted.agg(*_counts(ask)).select(*nobody, _ROWS, _KEYED))
 
 
 def _nothing_after(asked: DataFrame, given: DataFrame) -> DataFrame:

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from lookupcache.report import is_classic
+
 _CHEAP = {"Project", "Filter", "Union", "SubqueryAlias"}
-"""What may stand above the sources: made again for the second reading, it costs little."""
+"""What may stand above the sources: made again for another reading, it costs little."""
 
 _SAME_AGAIN = {"LocalRelation", "Range", "InMemoryRelation", "OneRowRelation"}
 _FILES = {"LogicalRelation": "HadoopFsRelation", "DataSourceV2ScanRelation": "FileScan"}
@@ -17,7 +20,9 @@ _FILES = {"LogicalRelation": "HadoopFsRelation", "DataSourceV2ScanRelation": "Fi
 
 _SHOWN = {
     "LogicalRDD": "an RDD", "MapInArrow": "a Python function", "MapInPandas": "a Python function",
-    "ArrowEvalPython": "a Python function", "BatchEvalPython": "a Python function",
+    "ArrowEvalPython": "a Python function", "BatchEvalPython": "a Python function", "Join": "a join",
+    "Aggregate": "an aggregate", "Repartition": "a shuffle", "RepartitionByExpression": "a shuffle",
+    "GlobalLimit": "a limit", "LocalLimit": "a limit", "Sort": "a sort", "Window": "a window function",
     "LogicalRelation": "a source that may change", "DataSourceV2ScanRelation": "a source that may change",
 }  # fmt: skip
 
@@ -31,9 +36,14 @@ class LeftSide:
 
     @classmethod
     def of(cls, left: DataFrame) -> LeftSide:
-        """Ask classic Spark's optimizer; no job runs."""
-        # A frame keeps the plan that it was first given; a new one sees what has been persisted since.
-        plan = left.select("*")._jdf.queryExecution().optimizedPlan()
+        """Ask Spark's optimizer; no job runs. Spark Connect does not show its plans."""
+        if not is_classic(left.sparkSession):
+            return cls("Spark Connect does not show whether it may", 0)
+        try:
+            # A frame keeps the plan that it was first given; a new one sees what has been persisted since.
+            plan = left.select("*")._jdf.queryExecution().optimizedPlan()
+        except PySparkException:
+            return cls("Spark cannot plan it before it runs", 0)
         return cls(_obstacle(plan), int(str(plan.stats().sizeInBytes())))
 
 
@@ -57,13 +67,11 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 def _source(node: Any, kind: str) -> str:
-    held = node.relation() if kind == "LogicalRelation" else node.scan()
-    names, kind_ = [], held.getClass()
-    while kind_ is not None:
-        names.append(kind_.getSimpleName())
-        names += [interface.getSimpleName() for interface in kind_.getInterfaces()]
-        kind_ = kind_.getSuperclass()
-    return " ".join(names)
+    """Return the names of a source's class and of those above it."""
+    kinds = [(node.relation() if kind == "LogicalRelation" else node.scan()).getClass()]
+    while kinds[-1].getSuperclass() is not None:
+        kinds.append(kinds[-1].getSuperclass())
+    return " ".join(one.getSimpleName() for one in kinds)
 
 
 def _is_deterministic(node: Any) -> bool:

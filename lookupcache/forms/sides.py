@@ -29,7 +29,8 @@ AGE, ERROR = "age", "error"
 class Sides:
     """A planned join and all that a form needs to run it.
 
-    ``left`` is the left side as it was given, ``connector`` the pickled connector, ``letters`` where dead letters go.
+    ``left`` is the left side as it was given, ``connector`` the pickled connector, ``letters`` where dead letters go;
+    ``again`` says that the left side may be read once more, to count its rows.
     """
 
     plan: LookupPlan
@@ -37,6 +38,7 @@ class Sides:
     connector: bytes
     channel: Channel
     letters: str | None = None
+    again: bool = False
 
     @property
     def spark(self) -> SparkSession:
@@ -107,6 +109,11 @@ class Sides:
         names = [f"k{number}" for number in range(len(keys))]
         expressions = (F.expr(sql).alias(name) for sql, name in zip(keys, names, strict=True))
         return self.filtered(filters).select(*self.carried, *expressions), names
+
+    @property
+    def counts(self) -> bool:
+        """Whether left rows are counted by reading them once more."""
+        return self.again and self.plan.config.metrics != "off"
 
 
 def numbered(left: DataFrame) -> DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from lookupcache.forms.broadcast import by_broadcast
-from lookupcache.forms.choice import Choice
 from lookupcache.forms.distinct import by_distinct_keys
 from lookupcache.forms.sides import Sides
 from lookupcache.forms.worker import by_worker
@@ -13,6 +12,6 @@ from lookupcache.forms.worker import by_worker
 _WAYS = {"worker": by_worker, "distinct": by_distinct_keys, "broadcast": by_broadcast}
 
 
-def result_of(sides: Sides, choice: Choice) -> DataFrame:
-    """Return the result of a join in the form that was chosen, lazy as any DataFrame."""
-    return _WAYS[choice.form](sides)
+def result_of(sides: Sides, form: str) -> DataFrame:
+    """Return the result of a join in this form, lazy as any DataFrame."""
+    return _WAYS[form](sides)

@@ -48,24 +48,31 @@ class Task:
 
 @dataclass(frozen=True)
 class ScanTask:
-    """Called in the worker: no matter what comes in, the rows of a whole table out, after constants and calc.
+    """Called in the worker: one row in, the rows of a whole table out, after constants and calc.
 
     The plan caches ALL: the table is loaded, held and loaded again as for a join, and given as it is now. The rows
-    have the plan's ``columns``, and behind them their age where the options want it.
+    have the plan's ``columns``, and behind them their age where the options want it. With ``counted`` the one row tells
+    how many left rows there are, and how many with a key.
     """
 
     plan: LookupPlan
     connector: bytes
     channel: Channel
+    counted: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give the table to one partition."""
-        for _ in batches:
-            pass
+        told = [number for batch in batches for column in batch.columns for number in column.to_pylist()]
         lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
         assert isinstance(lookup, LoadedLookup)
         counts = Tally()
-        return self.channel.reporting(tallied(lookup, lookup.whole(), counts), counts)
+        return self.channel.reporting(tallied(lookup, self._rows(lookup, told), counts), counts)
+
+    def _rows(self, lookup: LoadedLookup, told: list[int]) -> Iterator[pa.RecordBatch]:
+        if self.counted:
+            lookup.tally["rows"] += told[0]
+            lookup.tally["hits"] += told[1]
+        yield from lookup.whole()
 
 
 @dataclass(frozen=True)
