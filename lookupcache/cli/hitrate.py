@@ -99,7 +99,6 @@ def _opened(source: str) -> Iterator[tuple[Any, Console]]:
     if Path(source).exists() or source.endswith(_FILES) or "/" in source:
         yield Path(source), console
         return
-    from pyspark.errors import AnalysisException
     from pyspark.sql import SparkSession
 
     from lookupcache.java import local_spark_environment
@@ -109,12 +108,19 @@ def _opened(source: str) -> Iterator[tuple[Any, Console]]:
         local_spark_environment()
     spark = active or SparkSession.builder.appName("lookupcache hitrate").getOrCreate()
     try:
-        yield spark.table(source), console
-    except AnalysisException as error:
-        raise OptionError(f"There is no file {source!r}, nor a Spark table of that name.") from error
+        yield _spark_table(spark, source), console
     finally:
         if active is None:
             spark.stop()
+
+
+def _spark_table(spark: Any, name: str) -> Any:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.table(name)
+    except AnalysisException as error:
+        raise OptionError(f"There is no file {name!r}, nor a Spark table of that name.") from error
 
 
 @contextmanager
