@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,6 +100,8 @@ def _opened(source: str) -> Iterator[tuple[Any, Console]]:
     if Path(source).exists() or source.endswith(_FILES) or "/" in source:
         yield Path(source), console
         return
+    if importlib.util.find_spec("pyspark") is None:
+        raise OptionError(f"There is no file {source!r}.", hint="For a Spark table, pip install 'lookupcache[spark]'.")
     from pyspark.sql import SparkSession
 
     from lookupcache.java import local_spark_environment
