@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,10 @@ ALPHAS = (0.8, 0.99, 1.1)
 ZIPF_KEYS = 1_000_000
 BATCH = 10_000
 POINT = 0.01
+ONE_FILE_ONE_TASK = {
+    "spark.sql.files.openCostInBytes": str(1 << 27),
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+}
 
 
 @dataclass
@@ -198,12 +201,14 @@ def measure(spark: Any, folder: Path, work: Work, deployment: Deployment, evicti
     for number in range(int(worker.max()) + 1):
         path = folder / f"{run}-{number}.parquet"
         pq.write_table(pa.table({"id": ids[worker == number].astype(np.int64) * 7 + 13}), path)
-        parts.append(spark.read.parquet(str(path)).coalesce(1))
+        parts.append(str(path))
     options = {"connector": "bench.source:Customers", "keys": str(work.requests.keys + run)}
     options |= {"lookup.cache": "LRU", "lookup.cache.max-rows": str(size), "lookup.cache.eviction": eviction}
     options |= {"lookup.shuffle": str(deployment.spread == "key").lower()}
     table = LookupTable("c", "id BIGINT, age INT", options)
-    join = LookupJoin(reduce(lambda one, other: one.unionAll(other), parts), table, "l.id = c.id", "left", ["c.age"])
+    left = spark.read.parquet(*parts)
+    assert left.rdd.getNumPartitions() == len(parts), "each worker has a file of its own"
+    join = LookupJoin(left, table, "l.id = c.id", "left", ["c.age"])
     join.df.write.format("noop").mode("overwrite").save()
     counts = join.metrics()
     return counts.hits / counts.rows
@@ -213,8 +218,7 @@ def measure_all(chosen: list[Work], console: Console) -> list[Measured]:
     """Measure with 1, 2 and 4 workers, each in a Spark of its own with as many cores."""
     found = []
     for workers in (1, 2, 4):
-        settings = {"spark.sql.shuffle.partitions": str(workers)}
-        spark = session(workers, {**settings, "spark.sql.adaptive.coalescePartitions.enabled": "false"})
+        spark = session(workers, {**ONE_FILE_ONE_TASK, "spark.sql.shuffle.partitions": str(workers)})
         with tempfile.TemporaryDirectory() as folder:
             cases = list(_cases(chosen, workers))
             for run, (work, deployment, eviction, size) in enumerate(

@@ -157,4 +157,4 @@ def test_a_join_hits_as_often_as_was_predicted(spark, tmp_path, eviction):
 
 
 def _rows(keys):
-    return [[(key, key)] for (key,) in keys]
+    return [[(key, key)] for key in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,7 +100,8 @@ def _opened(source: str) -> Iterator[tuple[Any, Console]]:
     if Path(source).exists() or source.endswith(_FILES) or "/" in source:
         yield Path(source), console
         return
-    from pyspark.errors import AnalysisException
+    if importlib.util.find_spec("pyspark") is None:
+        raise OptionError(f"There is no file {source!r}.", hint="For a Spark table, pip install 'lookupcache[spark]'.")
     from pyspark.sql import SparkSession
 
     from lookupcache.java import local_spark_environment
@@ -109,12 +111,19 @@ def _opened(source: str) -> Iterator[tuple[Any, Console]]:
         local_spark_environment()
     spark = active or SparkSession.builder.appName("lookupcache hitrate").getOrCreate()
     try:
-        yield spark.table(source), console
-    except AnalysisException as error:
-        raise OptionError(f"There is no file {source!r}, nor a Spark table of that name.") from error
+        yield _spark_table(spark, source), console
     finally:
         if active is None:
             spark.stop()
+
+
+def _spark_table(spark: Any, name: str) -> Any:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.table(name)
+    except AnalysisException as error:
+        raise OptionError(f"There is no file {name!r}, nor a Spark table of that name.") from error
 
 
 @contextmanager

@@ -34,7 +34,13 @@ class Ages:
     @classmethod
     def of(cls, before: Positions, times: Numbers, needed: Numbers | None = None, size: float = np.inf) -> Ages:
         """Sort requests by key; with a ``size``, an entry that `distances` says needs more is gone."""
-        order = _by_key(before)
+        return cls.sorted(_by_key(before), before, times, needed, size)
+
+    @classmethod
+    def sorted(
+        cls, order: Numbers, before: Positions, times: Numbers, needed: Numbers | None = None, size: float = np.inf
+    ) -> Ages:
+        """Do as `of`, with the ``order`` of other ages of these requests."""
         begins = before[order] < 0
         if needed is not None and size < np.inf:
             begins |= needed[order] > size
@@ -44,6 +50,11 @@ class Ages:
         """Return hits against the limit, by time since the last request."""
         gaps = np.diff(self.times, prepend=self.times[:1])
         return Curve.of(np.where(self.begins, NEVER, gaps))
+
+    def hits_after_access(self, limit: int) -> int:
+        """Return the hits under one limit, by time since the last request."""
+        gaps = np.diff(self.times, prepend=self.times[:1])
+        return int(np.count_nonzero((gaps <= limit) & ~self.begins))
 
     def after_write(self, limit: int) -> int:
         """Return the hits under one limit, by time since the key was fetched."""

@@ -7,7 +7,7 @@ read_requests ─► Requests ─► a curve for each deployment ─► Predicti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -345,9 +345,13 @@ def fits(curve: Curve, wanted: Wanted) -> dict[str, tuple[int, float]]:
 
 def _ages(requests: Requests, ttls: list[str | int], size: int) -> list[AgeRow]:
     limits = _limits(ttls, len(requests), requests.seconds, timed=requests.times is not None)
+    if not limits:
+        return []
     before = previous(requests.ids)
-    needed = distances(before) if limits else None
-    return [_age_row(requests, before, needed, limit, size) for limit in limits]
+    needed = distances(before)
+    free = Ages.of(before, np.arange(len(requests)))
+    sized = Ages.sorted(free.order, before, np.arange(len(requests)), needed, size)
+    return [_age_row(requests, free, sized, limit, size) for limit in limits]
 
 
 @dataclass(frozen=True)
@@ -378,16 +382,18 @@ def _limit(ttl: str | int, timed: bool) -> _Limit:
     return _Limit(f"{value:,} requests" if by_count else str(ttl), value, not by_count)
 
 
-def _age_row(requests: Requests, before: Any, needed: Any, limit: _Limit, size: int) -> AgeRow:
-    times = requests.times if limit.by_time and requests.times is not None else np.arange(len(requests))
-    free, sized = Ages.of(before, times), Ages.of(before, times, needed, size)
+def _age_row(requests: Requests, free: Ages, sized: Ages, limit: _Limit, size: int) -> AgeRow:
+    if limit.by_time and requests.times is not None:
+        times = requests.times[free.order]
+        free, sized = replace(free, times=times), replace(sized, times=times)
+    count = len(requests)
     return AgeRow(
         limit=limit.shown,
-        after_write=free.after_write(limit.value) / len(requests),
-        after_access=float(free.after_access().ratio([limit.value])[0]),
+        after_write=free.after_write(limit.value) / count,
+        after_access=free.hits_after_access(limit.value) / count,
         size=size,
-        after_write_sized=sized.after_write(limit.value) / len(requests),
-        after_access_sized=float(sized.after_access().ratio([limit.value])[0]),
+        after_write_sized=sized.after_write(limit.value) / count,
+        after_access_sized=sized.hits_after_access(limit.value) / count,
     )
 
 

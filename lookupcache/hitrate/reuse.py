@@ -26,7 +26,10 @@ def previous(ids: npt.NDArray[np.integer]) -> Positions:
     >>> previous(np.array([5, 6, 5, 5]))
     array([-1, -1,  0,  2], dtype=int32)
     """
-    order = np.argsort(ids, kind="stable").astype(np.int32)
+    # Sorting numbers that are all different is several times as fast as a stable order.
+    tagged = ids.astype(np.int64) * len(ids) + np.arange(len(ids))
+    tagged.sort()
+    order = (tagged % max(len(ids), 1)).astype(np.int32)
     before = np.full(len(ids), -1, dtype=np.int32)
     same = ids[order[1:]] == ids[order[:-1]]
     before[order[1:][same]] = order[:-1][same]
@@ -70,7 +73,7 @@ def _older_before(older: Positions, weights: Numbers | None, batches: npt.NDArra
     rank = _ranks(older)
     if batches is None:
         return smaller_before(rank, weights)
-    order = np.lexsort((-rank, batches))
+    order = np.argsort(batches.astype(np.int64) * len(rank) - rank)
     seen = np.empty(len(rank), dtype=np.int64)
     seen[order] = smaller_before(rank[order], None if weights is None else weights[order])
     return seen
