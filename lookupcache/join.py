@@ -147,7 +147,7 @@ class LookupJoin:
             left = left.where(self._sql(condition))
         carried = self._carried()
         added = [sql for sql in keys if sql not in carried]
-        given = left.select(*carried, *(F.expr(sql).alias(f"k{n}") for n, sql in enumerate(added)))
+        given = left.selectExpr(*carried, *(f"({sql}) AS k{n}" for n, sql in enumerate(added)))
         if self.plan.config.shuffle:
             places = [f"k{added.index(sql)}" if sql in added else sql for sql in keys]
             given = given.repartition(*(F.expr(place) for place in places))
