@@ -5,7 +5,7 @@ left ─► filter · key expressions (Spark) ─► mapInArrow (runner) ─► 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from lookupcache.plan import Matches
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.constants import literal_sql
+from lookupcache.planner.naming import column_name
 from lookupcache.report import Channel, channel_of
 from lookupcache.schema import quote
 from lookupcache.table import LookupTable
@@ -105,7 +106,6 @@ class LookupJoin:
         self.left = left
         self.table = table.with_options(options) if options else table
         self.spark: SparkSession = left.sparkSession
-        self._numbered = left.toDF(*(f"l{number}" for number in range(len(left.columns))))
         self.plan = plan_join(
             [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields],
             self.table,
@@ -119,6 +119,11 @@ class LookupJoin:
             ansi=self._setting("spark.sql.ansi.enabled") == "true",
         )
         self._channel: Channel = channel_of(self.plan, self.spark, streaming=left.isStreaming)
+
+    @cached_property
+    def _numbered(self) -> DataFrame:
+        """The left side, its columns named by their numbers, which are unique."""
+        return self.left.toDF(*(f"l{number}" for number in range(len(self.left.columns))))
 
     @cached_property
     def df(self) -> DataFrame:
@@ -142,18 +147,21 @@ class LookupJoin:
 
     def _looked_up(self) -> DataFrame:
         filters, keys = self._keys()
-        left = self._numbered
+        left, spelled = self._left()
         for condition in (*self.plan.left_filter, *filters):
-            left = left.where(self._sql(condition))
+            left = left.where(spelled(condition))
         carried = self._carried()
-        added = [sql for sql in keys if sql not in carried]
-        given = left.selectExpr(*carried, *(f"({sql}) AS k{n}" for n, sql in enumerate(added)))
+        added = [sql for sql in keys if self._sql(sql) not in carried]
+        items = [
+            f"{spelled(column_name('left', name))} AS {self._column('l', name)}" for name in self.plan.left_columns
+        ]
+        given = left.selectExpr(*items, *(f"({spelled(sql)}) AS k{n}" for n, sql in enumerate(added)))
         if self.plan.config.shuffle:
-            places = [f"k{added.index(sql)}" if sql in added else sql for sql in keys]
+            places = [f"k{added.index(sql)}" if sql in added else self._sql(sql) for sql in keys]
             given = given.repartition(*(F.expr(place) for place in places))
         layout = Layout(
             left=self.plan.left_columns,
-            keys=tuple([*carried, *added].index(sql) for sql in keys),
+            keys=tuple(len(carried) + added.index(s) if s in added else carried.index(self._sql(s)) for s in keys),
             output=None if self._ready is None else tuple(self._worker_columns().index(name) for name in self._ready),
         )
         task = Task(self.plan, pickled(self.table), layout, self._channel, self._letters())
@@ -174,15 +182,21 @@ class LookupJoin:
         return [*(names[output.sql] for output in self.plan.output), *self._marks]
 
     def _keys(self) -> tuple[Sequence[str], list[str]]:
-        """Return the filters to apply before the lookup, and the key expressions.
+        """Return the filters to apply before the lookup, and the key expressions, as the plan spells them.
 
         A row that fails the pre-filter has no match: it goes, or where the join keeps it, loses its key.
         """
-        keys = [self._sql(key.sql) for key in self.plan.keys]
+        keys = [key.sql for key in self.plan.keys]
         if self.plan.how in ("inner", "semi") or not self.plan.pre_filter:
             return self.plan.pre_filter, keys
-        condition = " AND ".join(f"({self._sql(sql)})" for sql in self.plan.pre_filter)
+        condition = " AND ".join(f"({sql})" for sql in self.plan.pre_filter)
         return (), [f"CASE WHEN {condition} THEN {keys[0]} END", *keys[1:]]
+
+    def _left(self) -> tuple[DataFrame, Callable[[str], str]]:
+        """Return the left side, and what spells a plan's SQL over it: its own names, where no two are alike."""
+        if len({name.lower() for name in self.left.columns}) < len(self.left.columns):
+            return self._numbered, self._sql
+        return self.left, lambda sql: substitute(sql, lambda _, name: quote(name))
 
     def _judged(self, df: DataFrame) -> DataFrame:
         """Apply what only Spark can evaluate: to joined rows, or to each left row's list of matches.

@@ -464,3 +464,15 @@ def test_explain_says_nothing_of_what_is_not_set() -> None:
     found = LookupPlan(table="c", connector="sql", source="", schema=table().schema, how="inner", keys=())
     names = [re.split("  +", line)[1] for line in explain(found).splitlines() if line.startswith("  ")]
     assert names == ["cached columns", "strategy", "identity", "timeout", "retries"]
+
+
+def test_only_a_left_join_bounds_its_matches() -> None:
+    assert plan("o.id = c.id", "left", matches="first").matches == "first"
+    with pytest.raises(PlanError, match="matches='single'"):
+        plan("o.id = c.id", "inner", matches="single")
+
+
+def test_an_error_tells_which_conjunct_it_is_about() -> None:
+    with pytest.raises(PlanError) as raised:
+        plan("o.id = c.id AND o.id = c.label")
+    assert raised.value.about == "o.id = c.label"
