@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from sources import PEOPLE, SCHEMA, options_of, rows_of
 
-from lookupcache import LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache import LookupJoin, LookupSession, LookupTable, OptionError, PlanError, SchemaError, lookup_join
 
 LRU = {"lookup.cache": "LRU"}
 
@@ -119,6 +119,17 @@ def test_where_and_select(people, visits):
         visits, people, "person = p.id", "left", ["visit", "upper(p.name) AS n"], where="p.name IS NULL OR visit = 10"
     )
     assert sorted(map(tuple, joined.collect()), key=str) == [(10, "ANN"), (13, None), (14, None)]
+
+
+def test_sql(spark, people, visits):
+    session = LookupSession(spark)
+    session.register_table(people)
+    visits.createOrReplaceTempView("visits")
+    join = "FROM visits AS v LEFT JOIN p FOR SYSTEM_TIME AS OF v.proc_time AS q ON v.person = q.id"
+    rows = session.sql(f"SELECT v.visit, upper(q.name) {join} WHERE q.name IS NULL OR v.visit = 10").collect()
+    assert sorted(map(tuple, rows), key=str) == [(10, "ANN"), (13, None), (14, None)]
+    with pytest.raises(SchemaError, match="line 1, column|Line 1, column"):
+        session.sql(f"SELECT q.nme {join}")
 
 
 def test_counts_are_observed(spark, people):

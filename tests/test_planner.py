@@ -487,3 +487,15 @@ def test_a_table_held_whole_is_asked_by_any_part_of_its_key():
     options = {**ASKED_BY_KEY[0], "lookup.cache": "ALL"}
     table = LookupTable("w", "origin STRING, hour INT, temp DOUBLE", options)
     assert plan_join([LeftColumn("o", "string")], table, on="o = w.origin", analyst=None).key_columns == ("origin",)
+
+
+def test_only_a_left_join_bounds_its_matches() -> None:
+    assert plan("o.id = c.id", "left", matches="first").matches == "first"
+    with pytest.raises(PlanError, match="matches='single'"):
+        plan("o.id = c.id", "inner", matches="single")
+
+
+def test_an_error_tells_which_conjunct_it_is_about() -> None:
+    with pytest.raises(PlanError) as raised:
+        plan("o.id = c.id AND o.id = c.label")
+    assert raised.value.about == "o.id = c.label"

@@ -160,6 +160,9 @@ def selects(node: exp.Expr) -> Iterator[exp.Select]:
 
 def _withs(node: exp.Expr) -> Iterator[tuple[exp.With, list[exp.CTE]]]:
     """Yield what WITH clauses a node is below, the nearest first, and which of their names it sees."""
+    own = node.args.get("with_")
+    if own is not None:
+        yield own, list(own.expressions)
     below: exp.Expr | None = node
     while below is not None:
         above = below.parent

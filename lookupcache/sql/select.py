@@ -367,6 +367,8 @@ class SelectRewriting:
         view = str(self.relation.view)
 
         def column(known: str) -> str:
+            if known in source.computed:
+                return self.spelling.computed(source, known, column, padded=False)
             return f"{view}.{quote(source.columns[known])}"
 
         text = scalar.text(self.query, column)

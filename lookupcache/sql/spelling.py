@@ -152,9 +152,10 @@ class Spelling:
 
 
 def columns_of(sql: str) -> list[exp.Column]:
-    """Return the columns that an expression reads.
+    """Return the columns that an expression reads, in the order of the text.
 
     >>> [column.name for column in columns_of("upper(name) || zip")]
     ['name', 'zip']
     """
-    return list(sqlglot.parse_one(sql, read="spark").find_all(exp.Column))
+    found = sqlglot.parse_one(sql, read="spark").find_all(exp.Column)
+    return sorted(found, key=lambda column: name_span(column.this).start)
