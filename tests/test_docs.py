@@ -39,7 +39,7 @@ def test_examples_of_a_module(name: str, request: pytest.FixtureRequest) -> None
 @pytest.mark.spark
 def test_the_readme_prints_what_it_says(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```\s*```text\n(.*?)```", README, re.DOTALL)
+    blocks = re.findall(r"```python\n((?:(?!```).)*)```\s*```text\n(.*?)```", README, re.DOTALL)
     names: dict[str, Any] = {}
     assert blocks
     for code, expected in blocks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -13,7 +14,6 @@ from lookupcache.doctor import RULES, examine
 pytestmark = pytest.mark.spark
 
 ILL = {
-    "spark.python.udf.pipelined.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.exchange.reuse": "false",
@@ -34,6 +34,7 @@ def ill(spark):
 def test_settings_that_do_not_help_are_named_with_a_cure(ill):
     found = {finding.name: finding for finding in examine(ill)}
     assert [key for key in ILL if found[key].wanted is None or found[key].found != ILL[key]] == []
+    assert found["spark.python.udf.pipelined.enabled"].wanted == "true"
     assert found["spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled"].must
 
 
@@ -49,7 +50,8 @@ def test_the_demo_sets_what_helps(rule):
 
 def test_the_command_looks_at_a_session_of_its_own():
     command = [sys.executable, "-m", "lookupcache", "doctor", "--conf", "spark.python.worker.reuse=false"]
-    told = subprocess.run([*command, "--conf", "spark.master=local[1]"], capture_output=True, text=True)
+    command += ["--conf", "spark.master=local[1]"]
+    told = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
     assert told.returncode == 1, told.stdout + told.stderr
     words = " ".join(told.stdout.split())
     assert "must spark.python.worker.reuse = false" in words

@@ -409,3 +409,46 @@ def test_an_async_call_that_fails_cancels_those_beside_it():
     with pytest.raises(LookupFailed, match="ValueError: no such key"):
         list(async_runner(connector).run([left_batch([1, 2, 0])]))
     assert connector.flying == 0
+
+
+# ── keys in place of rows ────────────────────────────────────────────────────────────────────────────────
+
+
+def of_keys(how: str, **options) -> Runner:
+    """Return a runner that is given keys, each with how many left rows it stands for and how many of them have it."""
+    table = pa.table({"id": pa.array([1, 1, 2], pa.int64()), "name": ["a", "b", "c"]})
+    plan = LookupPlan(
+        table="t", connector="memory", source="", schema=table.schema, how=how, left_columns=("id", "n", "m"),
+        keys=(FieldKey(column="id", sql="id"),), columns=("name",), config=LookupConfig(**options),
+    )  # fmt: skip
+    output = (0, 3) if how in ("semi", "anti") else (0, 3, 4)
+    layout = Layout(plan.left_columns, (0,), output, weights=(1, 2), found=True)
+    return Runner(plan, layout, lookup_of(Source(plan, Memory(table))))
+
+
+KEYS_IN = {"id": [1, 2, 9, None], "n": [5, 1, 2, 3], "m": [5, 1, 2, 0]}
+FOUND = {
+    "left": [(1, "a", True), (1, "b", True), (2, "c", True), (9, None, False), (None, None, False)],
+    "semi": [(1, True), (2, True), (9, False), (None, False)],
+    "anti": [(1, True), (2, True), (9, False), (None, False)],
+}
+
+
+@pytest.mark.parametrize("how", FOUND)
+def test_every_key_that_was_asked_for_is_told_with_whether_it_was_found(how):
+    [batch] = of_keys(how).run([pa.record_batch(KEYS_IN)])
+    assert list(zip(*(column.to_pylist() for column in batch.columns), strict=True)) == FOUND[how]
+
+
+def test_left_rows_are_counted_by_the_numbers_that_keys_tell():
+    runner = of_keys("left")
+    list(runner.run([pa.record_batch(KEYS_IN)]))
+    counts = {name: runner.lookup.tally[name] for name in ("rows", "hits", "misses", "keys")}
+    assert counts == {"rows": 11, "hits": 5, "misses": 3, "keys": 3}
+
+
+def test_a_whole_table_is_given_as_it_is_held():
+    runner = of_keys("left", cache="ALL")
+    for _ in range(2):
+        assert [batch.to_pydict() for batch in runner.lookup.whole()] == [{"0": ["a", "b", "c"]}]
+    assert runner.lookup.tally["fetched_rows"] == 3

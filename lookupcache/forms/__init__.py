@@ -9,6 +9,7 @@ judging    residuals and filters that Spark evaluates
 worker · distinct · broadcast    the forms: each a function from `Sides` to the result
 left_side  what Spark knows of the left side before anything runs
 choice     which form, and why
+ways       from the name of a form to its function
 """
 
 from lookupcache.forms.choice import Choice, choose
