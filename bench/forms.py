@@ -133,19 +133,21 @@ def counted(spark: Any) -> dict[str, int]:
     return {"distinct keys": left.select("id").distinct().count(), **calls}
 
 
-def scaled(spark: Any, sizes: Iterable[int], console: Console) -> list[dict[str, Any]]:
-    """Run each form over more and more rows, ten to a key."""
+def scaled(spark: Any, sizes: Iterable[int], console: Console, save: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Run each form over more and more rows, ten to a key; save what is there after each. A first run warms up."""
     found = []
     for form in FORMS:
-        for rows in sizes:
+        run(joined(left_side(spark, SCALE[0], SCALE[0] // ROWS_PER_KEY, 3), form, SCALE[0], ["salary"]).df)
+    for rows in sizes:
+        for form in FORMS:
             keys = max(rows // ROWS_PER_KEY, 1)
             left = left_side(spark, rows, keys, 3)
             taken = run(joined(left, form, keys, ["salary"]).df)
             row = {"form": form, "rows": rows, "keys": keys, "seconds": round(taken.seconds, 2)}
             row |= {"CPU seconds": round(taken.cpu, 2), "ns per row": round(taken.seconds / rows * 1e9)}
             found.append(row | {"peak MB": round(taken.peak / 1e6)})
+            save(found)
             console.print(f"  {form}: {rows:,} rows in {taken.seconds:.1f} s, {taken.peak / 1e9:.1f} GB", style="dim")
-    return found
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,12 +193,19 @@ def plot_scale(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def save_scale(rows: list[dict[str, Any]], out: Path) -> None:
+    """Write forms-scale.json and forms-scale.png."""
+    (out / "forms-scale.json").write_text(json.dumps(rows, indent=1))
+    plot_scale(rows, out / "forms-scale.png")
+
+
 def _panels(rows: int, columns: int) -> Any:
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
+    plt.close("all")
     return plt.subplots(rows, columns, figsize=(4 * columns, 3.5 * rows), layout="constrained", squeeze=False)
 
 
@@ -233,9 +242,7 @@ def main(rows: int, rounds: int, scale: bool, most: int, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if scale:
         spark = session(2, {"spark.sql.shuffle.partitions": "16"})
-        found = scaled(spark, [size for size in SCALE if size <= most], console)
-        (out / "forms-scale.json").write_text(json.dumps(found, indent=1))
-        plot_scale(found, out / "forms-scale.png")
+        scaled(spark, [size for size in SCALE if size <= most], console, lambda found: save_scale(found, out))
         return
     results = compare(rows, rounds, console)
     (out / "forms.json").write_text(json.dumps(results, indent=1))
