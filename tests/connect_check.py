@@ -128,7 +128,7 @@ def test_sql(spark, people, visits):
     join = "FROM visits AS v LEFT JOIN p FOR SYSTEM_TIME AS OF v.proc_time AS q ON v.person = q.id"
     rows = session.sql(f"SELECT v.visit, upper(q.name) {join} WHERE q.name IS NULL OR v.visit = 10").collect()
     assert sorted(map(tuple, rows), key=str) == [(10, "ANN"), (13, None), (14, None)]
-    with pytest.raises(SchemaError, match="line 1, column|Line 1, column"):
+    with pytest.raises(SchemaError, match=r"line 1, column|Line 1, column"):
         session.sql(f"SELECT q.nme {join}")
 
 
