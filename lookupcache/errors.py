@@ -13,6 +13,8 @@ LookupCacheError
     ├── LookupTimeout    … because it did not answer in time
     ├── LookupRefused    … so often that it was not asked again
     └── SourceError      … because it answered with the wrong columns, types or values
+
+and one warning, `LookupAdvice`: lookups are right, and could be faster.
 """
 
 from __future__ import annotations

@@ -526,7 +526,7 @@ class PostgresServer(DatabaseServer):
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
             "fsync": "off",
-            "max_connections": 50,
+            "max_connections": 200,
         }
         if self.certificate:
             options |= {"ssl": "on", "ssl_cert_file": self.certificate, "ssl_key_file": self.certificate}

@@ -60,9 +60,10 @@ class Shelf(Connector):
 
     def index(self, rows, names):
         if names not in self.indexes:
-            self.indexes[names] = defaultdict(list)
+            index = defaultdict(list)
             for number, key in enumerate(tuples(rows, names)):
-                self.indexes[names][self.alike(key)].append(number)
+                index[self.alike(key)].append(number)
+            self.indexes[names] = index
         return self.indexes[names]
 
     def ready(self):

@@ -45,20 +45,21 @@ class SqlJudge(Judge):
     def __post_init__(self) -> None:
         self.session = LookupSession(self.spark)
 
-    def lookup_join(self, case: Case, left) -> SqlJoin:
+    def lookup_join(self, case: Case, left, form: str) -> SqlJoin:
         number = next(self.numbers)
         left.createOrReplaceTempView(f"drawn_{number}")
         self.views.append(f"drawn_{number}")
         self.session.register_table(self.lookup_table(case), f"looked_{number}")
-        query = self.session.query(statement(case, number))
+        query = self.session.query(statement(case, number, form))
         return SqlJoin(query.df(), query.joins[0])
 
 
-def statement(case: Case, number: int) -> str:
+def statement(case: Case, number: int, form: str) -> str:
     items = "*" if case.select is None else ", ".join(case.select)
     on = f"ON {case.on}" if isinstance(case.on, str) else f"USING ({', '.join(case.on)})"
     where = "" if case.where is None else f" WHERE {case.where}"
-    table = f"looked_{number} FOR SYSTEM_TIME AS OF o.proc_time AS t"
+    hint = f"/*+ OPTIONS('lookup.form'='{form}') */"
+    table = f"looked_{number} {hint} FOR SYSTEM_TIME AS OF o.proc_time AS t"
     return f"SELECT {items} FROM drawn_{number} AS o {HOWS[case.how]} {table} {on}{where}"
 
 

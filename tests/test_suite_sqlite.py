@@ -24,10 +24,6 @@ class TestSqlite(ConnectorSuite):
     pushes_filters = True
     can_scan = True
 
-    test_secrets_by_reference = pytest.mark.xfail(reason="it reads its url on the driver")(
-        ConnectorSuite.test_secrets_by_reference
-    )
-
     @pytest.fixture
     def load(self, tmp_path):
         numbers = iter(range(1_000))

@@ -60,6 +60,7 @@ def source_of(alias: str, table: SqlTable) -> Source:
 def table_lookup(query: Query, hints: Hints, scope: Scope, join: exp.Join, table: SqlTable) -> Lookup:
     """Return the lookup that a join with ``FOR SYSTEM_TIME AS OF`` is; raises with the place what cannot be."""
     node, span = join.this, span_of(join)
+    _refuse_more(query, node)
     refuse_period(query, scope, node.args["version"])
     how = _how(query, join)
     alias = node.alias or node.name
@@ -76,6 +77,23 @@ def table_lookup(query: Query, hints: Hints, scope: Scope, join: exp.Join, table
         using=using,
         marks=table.marks,
     )
+
+
+def _refuse_more(query: Query, node: exp.Expr) -> None:
+    """Refuse what a relation of Spark's may have behind it, and a lookup table may not."""
+    alias = node.args.get("alias")
+    more = {
+        "TABLESAMPLE": node.args.get("sample"),
+        "other joins in between": node.args.get("joins"),
+        "names for its columns": alias is not None and alias.columns,
+    }
+    for what, found in more.items():
+        if found:
+            raise PlanError(
+                f"A lookup table cannot have {what}.",
+                hint="Write JOIN table FOR SYSTEM_TIME AS OF … AS alias ON …, and name columns in SELECT.",
+                place=query.statement.place(span_of(node)),
+            )
 
 
 def with_hints(query: Query, hints: Hints, node: exp.Expr, alias: str, table: LookupTable) -> LookupTable:

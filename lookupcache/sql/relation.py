@@ -53,10 +53,11 @@ class Relation:
 
     def _together(self) -> DataFrame:
         """Name the columns of several relations apart."""
-        structs = self._sql(", ".join(f"struct({quote(f.path[-1])}.*) AS s{n}" for n, f in enumerate(self.fresh)))
+        seen = [fresh for fresh in self.fresh if fresh.visible]
+        structs = self._sql(", ".join(f"struct({quote(f.path[-1])}.*) AS s{n}" for n, f in enumerate(seen)) or "1")
         old = [source for source in self.scope.sources if source.columns]
         now = {id(source): dict(source.columns) for source in old}
-        for fresh, column in zip(self.fresh, structs.schema, strict=True):
+        for fresh, column in zip(seen, structs.schema, strict=False):
             assert isinstance(column.dataType, T.StructType)
             self.scope.sources.append(self._source(fresh, column.dataType))
         unique_names(self.scope.sources, self.scope.fold)

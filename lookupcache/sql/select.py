@@ -55,6 +55,7 @@ class SelectRewriting:
             self._refuse_first()
             return
         self._refuse_first()
+        self._refuse_pivot()
         self._begin()
         for number, join in enumerate(self.joins):
             self._joined(number, join)
@@ -88,6 +89,16 @@ class SelectRewriting:
                         "SYSTEM_TIME AS OF a table is read whole.",
                         place=self.statement.place(span_of(one)),
                     )
+
+    def _refuse_pivot(self) -> None:
+        """Refuse PIVOT, which reads columns that it does not name."""
+        pivots = [pivot for pivot in self.select.find_all(exp.Pivot) if pivot.find_ancestor(exp.Select) is self.select]
+        if pivots:
+            raise PlanError(
+                "PIVOT and UNPIVOT cannot stand in a SELECT with lookups.",
+                hint="Put the lookups in a sub-query: SELECT … FROM (SELECT … JOIN …) PIVOT (…).",
+                place=self.statement.place(span_of(self.joins[-1]) if self.joins else span_of(self.select)),
+            )
 
     def _begin(self) -> None:
         first = self.select.args.get("from_")

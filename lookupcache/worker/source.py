@@ -171,12 +171,10 @@ class Source:
         with self._lending:
             if connector.thread_safe:
                 self._users -= 1
-                if self._users:
-                    return
-        if self._async:
-            run_async(_awaited(connector.close))
-        else:
-            connector.close()
+                if not self._users:
+                    self._close(connector)
+                return
+        self._close(connector)
 
     def _open(self, connector: Connector) -> None:
         """Connect; what an async connector opens may want the running loop."""
@@ -184,6 +182,12 @@ class Source:
             run_async(_awaited(self._opening(connector)))
         else:
             self._opening(connector)()
+
+    def _close(self, connector: Connector) -> None:
+        if self._async:
+            run_async(_awaited(connector.close))
+        else:
+            connector.close()
 
     async def _open_async(self) -> None:
         await self.guard.connect(lambda: _awaited(self._opening(self.connector)))
