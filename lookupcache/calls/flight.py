@@ -137,9 +137,9 @@ class Dispatcher:
                 flight.answers = [answer] * len(flight.calls)
             flight.remaining -= answered
             self.in_flight -= answered
-            landed = not flight.remaining
+            landed, broken = not flight.remaining, flight.broken
             room, self._wants_room = self._wants_room, self._wants_room and self.in_flight >= self.most
-        if flight.broken:
+        if broken:
             self._break_off(flight)
         elif landed:
             self._landed.put(flight)

@@ -75,11 +75,14 @@ class Threads(Dispatcher):
     def _staff(self) -> None:
         with self._wake:
             self._closed = False
-            for _ in range(min(self.most - len(self._lanes), len(self._queue) - self._idle)):
-                lane = _Lane()
-                self._lanes.add(lane)
-                threading.Thread(target=self._run, args=(lane,), name="lookupcache-lane", daemon=True).start()
+            self._start_lanes()
             self._wake.notify(len(self._queue))
+
+    def _start_lanes(self) -> None:
+        for _ in range(min(self.most - len(self._lanes), len(self._queue) - self._idle)):
+            lane = _Lane()
+            self._lanes.add(lane)
+            threading.Thread(target=self._run, args=(lane,), name="lookupcache-lane", daemon=True).start()
 
     def _run(self, lane: _Lane) -> None:
         connector = None
@@ -141,9 +144,10 @@ class Threads(Dispatcher):
         for job in jobs:
             if job is not None:
                 self._answered(*job, self._timed_out())
-        self._staff()
 
     def _give_up(self, lanes: list[_Lane]) -> None:
+        """Leave lanes to their calls; others take their places where calls are waiting."""
         for lane in lanes:
             lane.given_up = True
             self._lanes.discard(lane)
+        self._start_lanes()

@@ -111,9 +111,9 @@ def people() -> pa.Table:
     return table_of({"id": ("bigint", [1, 2, 3]), "name": ("string", ["ann", "bob", "cy"])})
 
 
-def lanes() -> list[threading.Thread]:
+def lanes() -> set[threading.Thread]:
     """Return the threads in which connectors are open."""
-    return [thread for thread in threading.enumerate() if thread.name == "lookupcache-lane"]
+    return {thread for thread in threading.enumerate() if thread.name == "lookupcache-lane"}
 
 
 def eventually(true: Callable[[], bool], seconds: float) -> bool:

@@ -64,21 +64,22 @@ class LivingChecks(Checks):
     def test_it_is_pickled_after_it_was_closed(self, load: Load) -> None:
         """`close` leaves nothing that cannot be pickled."""
         rows = people()
-        table = self.table(rows.schema, load(rows, ["id"]))
+        table, before = self.table(rows.schema, load(rows, ["id"])), lanes()
         with LocalJoin(table, ID) as join:
             join.rows([(1,)])
-        eventually(lambda: not lanes(), self.patience)
+        eventually(lambda: not lanes() - before, self.patience)
         self._expect_copy(rows, table, table.connector, "Let `close` set the clients on `self` to None.")
 
     def test_it_opens_again_after_it_was_closed(self, load: Load) -> None:
         """A connector that was closed can be opened again."""
         rows = people()
         cure = "Let `close` put back what `open` needs; let `open` make all clients anew."
+        before = lanes()
         with LocalJoin(self.table(rows.schema, load(rows, ["id"])), ID) as join:
             for _ in range(2):
                 self.compare(join.rows([(1,), (4,)]), rows, ID, [(1,), (4,)], cure)
                 join.close()
-                eventually(lambda: not lanes(), self.patience)
+                eventually(lambda: not lanes() - before, self.patience)
 
     def test_nothing_is_left_when_it_is_closed(self, load: Load) -> None:
         """`close` ends threads, tasks, connections and files."""

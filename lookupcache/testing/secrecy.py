@@ -107,7 +107,7 @@ class SecrecyChecks(Checks):
 
     def _expect_resolved(self, rows: pa.Table, options: Mapping[str, Any], name: str, value: str) -> None:
         """Expect that a reference opens the door, and that what it stands for is shown nowhere."""
-        table, keys = self.table(rows.schema, options), [(1,), (4,)]
+        table, keys, before = self.table(rows.schema, options), [(1,), (4,)], lanes()
         cure = f"Read {name!r} in `open`, from `self.settings`, where references are resolved; not in __init__."
         shown = {"a pickle": _pickled(table.connector), **_said_of(table)}
         with LocalJoin(table, _ID) as join:
@@ -116,7 +116,7 @@ class SecrecyChecks(Checks):
             except LookupCacheError as error:
                 _refuse_reading(name, f"With option {name!r} as a reference, lookups fail: {error}")
             shown["the repr of the open connector"] = repr(table.connector)
-        eventually(lambda: not lanes(), self.patience)
+        eventually(lambda: not lanes() - before, self.patience)
         shown["a pickle of the closed connector"] = _pickled(table.connector)
         self.compare(found, rows, _ID, keys, cure)
         _expect_hidden([value], shown)
