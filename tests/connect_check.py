@@ -9,8 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from sources import PEOPLE, SCHEMA, options_of, rows_of
+from test_column import written
 
 from lookupcache import LookupJoin, LookupSession, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache.planner.column import column_sql
 
 LRU = {"lookup.cache": "LRU"}
 
@@ -112,6 +114,13 @@ COLUMNS = {
 def test_a_column_as_condition(people, visits, right, condition, how):
     theirs = visits.join(right.alias("p"), condition(visits), how)
     assert multiset(lookup_join(visits, people, condition(visits), how)) == multiset(theirs)
+
+
+def test_the_text_of_a_column_is_that_of_classic_spark(spark):
+    for column, text in written(F, spark.range(1)):
+        assert column_sql(column) == text
+    with pytest.raises(PlanError, match="Write the condition as SQL text"):
+        column_sql(F.udf(lambda x: x, "int")("a") == 1)
 
 
 def test_where_and_select(people, visits):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,28 +100,3 @@ def test_what_text_cannot_say_is_refused(spark: Any) -> None:
     for column in [plus("a") == F.col("c.id"), F.col("a").over(__import__("pyspark").sql.Window.partitionBy("a")) == 1]:
         with pytest.raises(PlanError, match="Write the condition as SQL text"):
             column_sql(column)
-
-
-@pytest.mark.connect
-def test_connect_gives_the_same_text() -> None:
-    program = """
-from lookupcache.java import local_spark_environment
-local_spark_environment()
-import os
-os.environ["SPARK_TESTING"] = "1"
-from pyspark.sql import SparkSession, functions as F
-from lookupcache.planner.column import column_sql
-from test_column import written
-spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-for column, text in written(F, spark.range(1)):
-    assert column_sql(column) == text, (column_sql(column), text)
-try:
-    column_sql(F.udf(lambda x: x, "int")("a") == 1)
-except Exception as error:
-    print("refused:", type(error).__name__)
-"""
-    here = Path(__file__).parent
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=here, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.stdout.endswith("refused: PlanError\n"), done.stderr[-2000:]

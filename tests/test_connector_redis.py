@@ -1084,7 +1084,7 @@ class TestHashesThatAreTold(RedisSuite):
 
 # ── whole joins, against Spark's own ─────────────────────────────────────────────────────────────────────────
 
-CASES = int(os.environ.get("LOOKUPCACHE_REDIS_CASES", "40"))
+CASES = int(os.environ.get("LOOKUPCACHE_REDIS_CASES", "25"))
 
 
 def in_redis(data, number, case):

@@ -12,7 +12,9 @@ from lookupcache.errors import LookupCacheError, nearest
 TREE = {
     name: kind
     for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, Exception) and kind.__module__ == errors.__name__
+    if isinstance(kind, type)
+    and issubclass(kind, Exception)
+    and kind.__module__ == errors.__name__
     and not issubclass(kind, Warning)
 }
 
