@@ -6,7 +6,7 @@ left, table, condition ─► plan (planner) ─► form (forms.choice) ─► t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -113,14 +113,16 @@ class LookupJoin:
     @cached_property
     def df(self) -> DataFrame:
         """The result, lazy as any DataFrame."""
-        again = self.choice.again
-        sides = Sides(self.plan, self.left, pickled(self.table), self._channel, self._letters(), again)
-        return result_of(sides, self.choice.form)
+        return result_of(replace(self._sides, again=self.choice.again), self.choice.form)
 
     @cached_property
     def choice(self) -> Choice:
         """The physical form of the join, and why it was chosen."""
-        return choose(self.plan, self.left)
+        return choose(self._sides)
+
+    @cached_property
+    def _sides(self) -> Sides:
+        return Sides(self.plan, self.left, pickled(self.table), self._channel, self._letters())
 
     def explain(self) -> str:
         """Return where each part of the condition went, what is pushed and cached, who joins and why."""

@@ -6,12 +6,14 @@ import itertools
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 from sources import PEOPLE, SCHEMA, options_of, rows_of
 
 from lookupcache import LookupJoin, LookupTable, OptionError
 from lookupcache.forms.distinct import UNASKED
+from lookupcache.forms.reckoning import seen_and_unseen
 
 pytestmark = pytest.mark.spark
 
@@ -200,12 +202,35 @@ def test_auto_takes_the_worker_where_distinct_does_not_pay_or_is_not_safe(spark,
         (again, people(), "person = p.id", "twice"),
         (wide, people(**letters), "person = p.id", "dead letters"),
         (wide, people(), "person = p.id AND s1 < p.name", "residual"),
+        (wide.withColumn("person", F.xxhash64("s1")), people(), "person = p.id", "more than 327,680 keys"),
         (spark.createDataFrame([(1, *"abcdefgh")], "person BIGINT, a STRING, b STRING, c STRING, d STRING, e STRING, "
                                "f STRING, g STRING, h STRING"), people(), "person = p.id", "RDD"),
     ):  # fmt: skip
         form, why = chosen(left, table, on)
         assert form == "worker"
         assert reason in why
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("spark.sql.adaptive.enabled", "false"),
+        ("spark.sql.autoBroadcastJoinThreshold", "-1"),
+        ("spark.sql.adaptive.autoBroadcastJoinThreshold", "-1"),
+    ],
+)
+def test_auto_takes_the_worker_where_spark_broadcasts_nothing(spark, wide, setting, value):
+    spark.conf.set(setting, value)
+    try:
+        assert "would not broadcast" in chosen(wide, people())[1]
+    finally:
+        spark.conf.unset(setting)
+
+
+@pytest.mark.parametrize("keys", [100, 5_000, 100_000, 1_000_000])
+def test_a_few_rows_tell_about_how_many_keys_there_are(keys):
+    drawn = np.random.default_rng(7).integers(0, keys, 10_000)
+    assert seen_and_unseen(np.unique(drawn, return_counts=True)[1].tolist()) == pytest.approx(keys, rel=0.2)
 
 
 def test_auto_takes_broadcast_for_a_table_that_is_held_whole(wide, visits, right):

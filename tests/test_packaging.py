@@ -64,7 +64,8 @@ STOREYS = """
     worker.task
     worker
     forms.left_side forms.sides
-    forms.judging forms.choice
+    forms.judging forms.reckoning
+    forms.choice
     forms.worker forms.distinct forms.broadcast
     forms.ways
     forms

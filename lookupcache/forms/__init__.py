@@ -8,6 +8,7 @@ sides      the two sides inside the job: names, types, SQL over both
 judging    residuals and filters that Spark evaluates
 worker · distinct · broadcast    the forms: each a function from `Sides` to the result
 left_side  what Spark knows of the left side before anything runs
+reckoning  how many keys there may be
 choice     which form, and why
 ways       from the name of a form to its function
 """

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.errors import OptionError
 from lookupcache.forms.left_side import LeftSide
+from lookupcache.forms.reckoning import reckoned_keys
+from lookupcache.forms.sides import Sides
 from lookupcache.plan import LookupPlan
 
 WIDE = 100
@@ -27,13 +30,20 @@ class Choice:
     again: bool = False
 
 
-def choose(plan: LookupPlan, left: DataFrame) -> Choice:
+PACKED = 2
+"""How many bytes of looked-up rows, as Spark reckons them, are one byte to be broadcast: they are compressed."""
+
+
+def choose(sides: Sides) -> Choice:
     """Return the form that the options ask for, or for ``auto`` the one that pays.
 
     ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the whole table is
-    held anyway (ALL). ``distinct`` where the left side is wide and large, and none of its rows is judged or put away
-    by itself. ``worker`` else. Raises OptionError for a form that the join cannot take.
+    held anyway (ALL). ``distinct`` where the left side is wide and large, none of its rows is judged or put away by
+    itself, and its keys are so few that Spark will broadcast what was looked up; only to find that out, once all else
+    speaks for it, a Spark job looks at a few left rows. ``worker`` else. Raises OptionError for a form that the join
+    cannot take.
     """
+    plan, left = sides.plan, sides.left
     form = plan.config.form
     if plan.matches != "all":
         return Choice("worker", "how many rows a left row is given is counted where its matches are")
@@ -45,7 +55,7 @@ def choose(plan: LookupPlan, left: DataFrame) -> Choice:
         return Choice(form, "as 'lookup.form' says", again=LeftSide.of(left).obstacle is None)
     if plan.config.cache == "ALL":
         return _whole_table(plan, left)
-    against = next(_against_distinct(plan, left), None)
+    against = next(_against_distinct(sides), None)
     if against is not None:
         return Choice("worker", against)
     return Choice("distinct", "a wide, large left side that may be read twice: only its keys go through Python", True)
@@ -72,8 +82,9 @@ def _whole_table(plan: LookupPlan, left: DataFrame) -> Choice:
 _CURE = "; persist it, and the other form is taken"
 
 
-def _against_distinct(plan: LookupPlan, left: DataFrame) -> Iterator[str]:
+def _against_distinct(sides: Sides) -> Iterator[str]:
     """Yield what speaks for `worker`, what is cheap to find out first."""
+    plan, left = sides.plan, sides.left
     if plan.config.on_error == "dead-letter":
         yield "dead letters are written where the left rows are"
     if (plan.residual or plan.spark_residual) and plan.how != "inner":
@@ -86,16 +97,40 @@ def _against_distinct(plan: LookupPlan, left: DataFrame) -> Iterator[str]:
         yield f"'distinct' reads the left side twice, and {side.obstacle}{_CURE}"
     if side.size < LARGE:
         yield f"the left side is small ({side.size:,} bytes; 'distinct' pays from {LARGE:,} on)"
+    most = PACKED * _broadcast_bytes(left.sparkSession) // looked_up_bytes(sides)
+    if not most:
+        yield "Spark would not broadcast what was looked up: it may broadcast nothing, or may not adapt plans"
+    if reckoned_keys(sides) > most:
+        yield f"by a few of its rows the left side has more than {most:,} keys: their matches are not broadcast"
+
+
+def _broadcast_bytes(spark: SparkSession) -> int:
+    """Return how large a table may be that Spark broadcasts once it knows its size; 0 where it does not find out."""
+    if spark.conf.get("spark.sql.adaptive.enabled") != "true":
+        return 0
+    text = spark.conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None) or spark.conf.get(
+        "spark.sql.autoBroadcastJoinThreshold"
+    )
+    if text is None or text.startswith("-"):
+        return 0
+    assert spark._jvm is not None
+    return int(spark._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))
+
+
+def looked_up_bytes(sides: Sides) -> int:
+    """Return how wide a looked-up row is, with its key, by Spark's default size of each type."""
+    names = [*sides.plan.key_columns, *sides.plan.columns]
+    return sum(_default_size(sides.types[sides.column("r", name)]) for name in names)
 
 
 def row_bytes(plan: LookupPlan, left: DataFrame) -> int:
     """Return how wide a left row is, as far as the join reads it, by Spark's default size of each type."""
     wanted = set(plan.left_columns)
-    return sum(_default_size(field.dataType.typeName()) for field in left.schema if field.name in wanted)
+    return sum(_default_size(field.dataType) for field in left.schema if field.name in wanted)
 
 
-def _default_size(type_name: str) -> int:
-    return _SIZES.get(type_name, 8)
+def _default_size(type_: T.DataType) -> int:
+    return _SIZES.get(type_.typeName(), 8)
 
 
 _SIZES = {
