@@ -375,9 +375,8 @@ def test_ttl_hit_ratio_is_exact(name):
 
 
 def test_columns_are_exact_one_key_at_a_time():
-    keys, facts = trace(TRACES[1])
-    hits = replay_columns(keys, Limits(rows=1001), 1)
-    assert hits / len(keys) == pytest.approx(facts["LRU_curve_exact"]["1001"], abs=6e-7)
+    keys = trace(TRACES[1])[0][:20_000]
+    assert replay_columns(keys, Limits(rows=301), 1) == replay_rows(keys, Limits(rows=301))
 
 
 def exact_hits_with_repeats(keys, size: int, batch: int) -> int:
