@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # Before anything imports pyspark. Without SPARK_TESTING a second Spark Connect server dies on its fixed port.
 local_spark_environment()
 os.environ["SPARK_TESTING"] = "1"
+# Each query of a test runs once: to compile it well takes more of the processor than to run it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # Workers import functions and connectors of the tests by name.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
