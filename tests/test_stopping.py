@@ -110,7 +110,9 @@ def exited(pid: int) -> bool:
 
 @pytest.mark.parametrize("channel", ["accumulator", "observe"])
 @pytest.mark.parametrize("function", [trace, trace_async])
-def test_a_limit_gives_right_rows_and_leaves_no_thread_behind(spark, function, channel):
+def test_a_limit_gives_right_rows_and_leaves_no_thread_behind(spark, function, channel, monkeypatch):
+    # Workers of another environment are new ones, without the threads of other tests' lookups.
+    monkeypatch.setitem(spark.sparkContext.environment, "LOOKUPCACHE_TEST", f"stopping {function.__name__} {channel}")
     left = spark.range(0, 200_000, 1, 2)
     options = {"lookup.cache": "LRU", "lookup.metrics": channel}
     table = LookupTable.from_function("t", TRACE, key=["id"], function=function, options=options)
