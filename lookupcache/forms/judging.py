@@ -14,14 +14,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from lookupcache.expr import Literal
 from lookupcache.forms.sides import ERROR, Sides
 from lookupcache.planner.constants import literal_sql
+from lookupcache.schema import quote
 from lookupcache.worker.runner import MATCHES, too_many_rows
 
 
 def selected(sides: Sides, rows: DataFrame) -> DataFrame:
     """Return the result's columns of joined rows that pass WHERE."""
     rows = kept(sides, rows, sides.plan.filter_after)
-    columns = [F.expr(sides.sql(output.sql)).alias(output.name) for output in sides.plan.output]
-    return rows.select(*columns, *(F.col(mark).alias(name) for mark, name in sides.marks.items()))
+    columns = [f"({sides.sql(output.sql)}) AS {quote(output.name)}" for output in sides.plan.output]
+    return rows.selectExpr(*columns, *(f"{mark} AS {quote(name)}" for mark, name in sides.marks.items()))
 
 
 def kept(sides: Sides, rows: DataFrame, conditions: Iterable[str]) -> DataFrame:

@@ -41,10 +41,22 @@ class LeftSide:
             return cls("Spark Connect does not show whether it may", 0)
         try:
             # A frame keeps the plan that it was first given; a new one sees what has been persisted since.
-            plan = left.select("*")._jdf.queryExecution().optimizedPlan()
+            execution = left.select("*")._jdf.queryExecution()
+            if _calls_python(execution.withCachedData()):
+                return cls(f"it would run {_SHOWN['MapInArrow']} twice", 0)
+            plan = execution.optimizedPlan()
         except PySparkException:
             return cls("Spark cannot plan it before it runs", 0)
         return cls(_obstacle(plan), int(str(plan.stats().sizeInBytes())))
+
+
+def _calls_python(plan: Any) -> bool:
+    """Whether a function that stays in any plan, as other lookups are, stands on top: no need then to optimize it."""
+    kind = plan.getClass().getSimpleName()
+    while kind in _CHEAP and kind != "Union":
+        plan = plan.children().head()
+        kind = plan.getClass().getSimpleName()
+    return kind == "MapInArrow"
 
 
 def _obstacle(plan: Any) -> str | None:

@@ -6,19 +6,19 @@ no name of either side can meet another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
 from lookupcache.plan import LookupPlan
 from lookupcache.planner import substitute
 from lookupcache.report import Channel
+from lookupcache.schema import quote
 from lookupcache.worker.runner import ERROR as ERROR_TYPE
 
 AGE, ERROR = "age", "error"
@@ -86,34 +86,47 @@ class Sides:
     # ── the left side ────────────────────────────────────────────────────────────────────────────────────
 
     def keys(self) -> tuple[Sequence[str], list[str]]:
-        """Return the filters to apply before the lookup, and the key expressions.
+        """Return the filters to apply before the lookup, and the key expressions, as the plan writes them.
 
         A row that fails the pre-filter has no match: it goes, or where the join keeps it, loses its key.
         """
-        keys = [self.sql(key.sql) for key in self.plan.keys]
+        keys = [key.sql for key in self.plan.keys]
         if self.plan.how in ("inner", "semi") or not self.plan.pre_filter:
             return self.plan.pre_filter, keys
-        condition = " AND ".join(f"({self.sql(sql)})" for sql in self.plan.pre_filter)
+        condition = " AND ".join(f"({sql})" for sql in self.plan.pre_filter)
         return (), [f"CASE WHEN {condition} THEN {keys[0]} END", *keys[1:]]
 
-    def filtered(self, filters: Sequence[str]) -> DataFrame:
-        """Return the left rows, under the job's names, that pass WHERE and these filters."""
-        rows = numbered(self.left)
-        for condition in (*self.plan.left_filter, *filters):
-            rows = rows.where(self.sql(condition))
-        return rows
+    def rows(self, filters: Sequence[str], named: Mapping[str, str]) -> DataFrame:
+        """Return the left rows that pass WHERE and these filters: what the join carries, and expressions by name."""
+        filters = (*self.plan.left_filter, *filters)
+        if self._clear([*filters, *named.values()]):
+            left, column = self.left, _own
+        else:
+            left, column = numbered(self.left), self.column
+        for condition in filters:
+            left = left.where(substitute(condition, column))
+        carried = [f"{column('l', name)} AS {self.column('l', name)}" for name in self.plan.left_columns]
+        return left.selectExpr(*carried, *(f"({substitute(sql, column)}) AS {name}" for name, sql in named.items()))
+
+    def _clear(self, expressions: Sequence[str]) -> bool:
+        """Whether left columns may go by their own names: all differ, and no lambda has a variable of such a name."""
+        names = {name.casefold() for name in self.left.columns}
+        return len(names) == len(self.left.columns) and not any("->" in sql for sql in expressions)
 
     def given(self) -> tuple[DataFrame, list[str]]:
         """Return the left rows that reach the lookup, with their keys, and the names of those."""
         filters, keys = self.keys()
-        names = [f"k{number}" for number in range(len(keys))]
-        expressions = (F.expr(sql).alias(name) for sql, name in zip(keys, names, strict=True))
-        return self.filtered(filters).select(*self.carried, *expressions), names
+        named = {f"k{number}": sql for number, sql in enumerate(keys)}
+        return self.rows(filters, named), list(named)
 
     @property
     def counts(self) -> bool:
         """Whether left rows are counted by reading them once more."""
         return self.again and self.plan.config.metrics != "off"
+
+
+def _own(side: str, name: str) -> str:
+    return quote(name)
 
 
 def numbered(left: DataFrame) -> DataFrame:

@@ -6,7 +6,6 @@ left ─► filter · key expressions (Spark) ─► mapInArrow (runner) ─► 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.forms.judging import kept, listed, selected
@@ -28,15 +27,15 @@ def by_worker(sides: Sides) -> DataFrame:
 def _looked_up(sides: Sides, ready: list[str] | None) -> DataFrame:
     filters, keys = sides.keys()
     carried = sides.carried
-    added = [sql for sql in keys if sql not in carried]
-    named = (F.expr(sql).alias(f"k{number}") for number, sql in enumerate(added))
-    given = sides.filtered(filters).select(*carried, *named)
+    added = {f"k{number}": sql for number, sql in enumerate(sql for sql in keys if sides.sql(sql) not in carried)}
+    given = sides.rows(filters, added)
+    places = {sql: name for name, sql in added.items()}
+    names = [places.get(sql) or sides.sql(sql) for sql in keys]
     if sides.plan.config.shuffle:
-        places = [f"k{added.index(sql)}" if sql in added else sql for sql in keys]
-        given = given.repartition(*(F.expr(place) for place in places))
+        given = given.repartition(*names)
     layout = Layout(
         left=sides.plan.left_columns,
-        keys=tuple([*carried, *added].index(sql) for sql in keys),
+        keys=tuple([*carried, *added].index(name) for name in names),
         output=None if ready is None else tuple(_columns(sides).index(name) for name in ready),
     )
     task = Task(sides.plan, sides.connector, layout, sides.channel, sides.letters)
