@@ -100,7 +100,8 @@ class LookupConfig:
     )  # fmt: skip
     stale_if_error: float | None = _option(
         "lookup.cache.stale-if-error", None, parse_duration,
-        "longest age that is served where the source fails; `ALL` without it serves its rows however old",
+        "longest age that is served where the source fails, of rows and of known misses; `ALL` without it serves its "
+        "rows however old",
         "expired entries are never served",
     )  # fmt: skip
     reload_interval: float | None = _option(
@@ -113,7 +114,8 @@ class LookupConfig:
     )  # fmt: skip
     reload_at: str | None = _option(
         "lookup.cache.reload-at", None, parse_time_of_day,
-        "`ALL`: load again at this time of day, as in `03:00Z`; without a zone, the worker's", "never",
+        "`ALL`: load again at this time of day, as in `03:00Z`; without a zone, the worker's, once a day where "
+        "its clocks change too", "never",
     )  # fmt: skip
     reload_allow_empty: bool = _option(
         "lookup.cache.reload-allow-empty", False, parse_bool,
