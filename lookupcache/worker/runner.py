@@ -142,12 +142,15 @@ class Runner:
         while window:
             self.lookup.poll()
             self._refuse_errors(window)
-            for one in self._ready(window):
+            ready = self._ready(window)
+            for one in ready:
                 window.remove(one)
                 yield from self._timed(self._joined, one)
             if not window or not (last or self._is_full(window)):
                 return
-            self._timed(partial(self.lookup.wait, room=not last and not self._is_large(window)))
+            # While we yielded, another runner may have taken in what we would wait for: look again before.
+            if not ready:
+                self._timed(partial(self.lookup.wait, room=not last and not self._is_large(window)))
 
     def _ready(self, window: deque[_Open]) -> list[_Open]:
         """Return the batches that may leave: any that are ready, or the first ones."""
@@ -163,10 +166,10 @@ class Runner:
         return sum(one.left.nbytes for one in window) > _MOST_OPEN_BYTES
 
     def _refuse_errors(self, window: Iterable[_Open]) -> None:
-        if self.plan.config.on_error != "fail":
-            return
         for one in window:
-            if one.wanted is not None and one.wanted.errors:
+            if one.wanted is not None and one.wanted.broken is not None:
+                raise one.wanted.broken
+            if one.wanted is not None and one.wanted.errors and self.plan.config.on_error == "fail":
                 raise one.wanted.errors[0]
 
     def _timed(self, work: Callable[..., T], *arguments: Any) -> T:
