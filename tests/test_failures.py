@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -745,11 +745,24 @@ def check(case: Case) -> None:
     join.end()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@st.composite
+def shared_cases(draw, kind: str) -> Case:
+    """Draw runs that share a lookup: several batches each, mostly with calls under way when another's turn comes."""
+    case = draw(cases(kind, hangs=draw(st.sampled_from([False, False, False, True]))))
+    numbers = st.lists(st.integers(0, 4), min_size=1, max_size=2)
+    batches = st.lists(st.tuples(st.sampled_from([0, 0, 1]), numbers), min_size=2, max_size=5)
+    runs = st.lists(st.tuples(batches, st.sampled_from([None, None, None, 1, 2])), min_size=2, max_size=3)
+    at_once = {"async_": True, "async_capacity": draw(st.integers(2, 5))} if draw(st.booleans()) else {}
+    late = {number: draw(st.lists(st.sampled_from(["right", "late", "late"]), max_size=3)) for number in range(5)}
+    course = {number: [*late[number], *case.course.get(number, ())] for number in range(5)}
+    return replace(case, runs=draw(runs), options=case.options | at_once, course=course)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), turns=st.lists(st.integers(0, 2), max_size=12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_so_it_is_where_runs_that_share_a_lookup_take_turns(kind, data, turns):
-    case = data.draw(cases(kind, hangs=data.draw(st.sampled_from([False, False, False, True]))))
+    case = data.draw(shared_cases(kind))
     join = Join(case)
     for end in join.run_in_turns(case.runs, turns):
         event(end)

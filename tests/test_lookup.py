@@ -176,6 +176,20 @@ def test_a_batch_that_needs_no_call_does_not_overtake_one_that_does():
     assert all_names(join, feed) == ["n1", "n7", "n7"]
 
 
+def test_two_runs_that_share_a_lookup_take_turns():
+    """The second takes in what the first waits for; the first looks again before it waits."""
+    source = Gated()
+    first = runner(source, async_capacity=4)
+    second = Runner(first.plan, first.layout, first.lookup)
+    one = first.run(Feed(batch(1), batch(2), then=lambda: source.open_gates(1)))
+    assert names(next(one)) == ["n1"]
+    other = second.run(Feed(batch(2), batch(3), then=lambda: source.open_gates(2, 3)))
+    assert [name for joined in other for name in names(joined)] == ["n2", "n3"]
+    assert first.lookup.in_flight == 0
+    assert [name for joined in one for name in names(joined)] == ["n2"]
+    assert sorted(source.asked) == [[1], [2], [3]]
+
+
 # ── single flight ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -626,11 +640,11 @@ def test_of_calls_that_end_together_all_are_taken_in_though_one_breaks_the_run()
 
 def test_what_breaks_a_run_breaks_all_who_wait_for_it():
     source = Refusing()
-    join = runner(source, async_=True, on_error="null", error_column="error")
+    join = runner(source, async_=True, output_mode="allow-unordered", on_error="null", error_column="error")
     other = Runner(join.plan, join.layout, join.lookup)
     source.refused = (1,)
     source.gate.clear()
-    paused = join.run(Feed(batch(None), batch(1), batch(None), then=source.gate.set))
+    paused = join.run([batch(1), batch(None)])
     assert names(next(paused)) == [None]
     with pytest.raises(PlanError):
         all_names(other, Feed(batch(1), then=source.gate.set))
