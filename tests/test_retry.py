@@ -85,6 +85,14 @@ HINTS = {
     "a header of the response": ({"response": SimpleNamespace(headers={"Retry-After": "7"})}, 7.0),
     "a header in lower case": ({"headers": {"retry-after": "7"}}, 7.0),
     "a header that is no time": ({"headers": {"Retry-After": "soon"}}, None),
+    "a date with an absurd zone": (
+        {"headers": {"Retry-After": "Fri, 31 Dec 2026 23:59:59 +99999999999999"}},
+        None,
+    ),
+    "a date with an absurd year": (
+        {"headers": {"Retry-After": "Fri, 31 Dec 10000000000000000000000 23:59:59 GMT"}},
+        None,
+    ),
     "a date without a zone": ({"headers": {"Retry-After": "Wed, 21 Oct 2015 07:28:00 -0000"}}, 0.0),
     "other headers": ({"headers": {"Age": "7"}}, None),
     "headers of another kind": ({"headers": [("Retry-After", "7")]}, None),

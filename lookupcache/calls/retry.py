@@ -58,7 +58,7 @@ def _header_seconds(text: str) -> float | None:
         pass
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     # A date in the zone "-0000" comes without one; it is in UTC too.
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
