@@ -154,7 +154,8 @@ class Connector:
         """Return every row that matches any key, in any order, with the columns ``request.fields``.
 
         ``keys`` holds distinct keys without nulls, its columns named as ``request.key_columns`` and of
-        the types in the schema. Too many rows (a looser equality, say) do no harm: they are dropped.
+        the types in the schema. Too many rows (a looser equality, say) do no harm: they are dropped. Whatever it
+        raises is the failure of all keys, but for a `WrongRows`, which names those that it concerns.
         """
         raise NotImplementedError
 
