@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -85,6 +87,14 @@ def test_rows_of_a_table_are_weighed_with_calc_and_without(visits, tmp_path):
     whole, calc = (int(line.split(": ")[1].split()[0]) for line in told.splitlines() if "max-bytes with" in line)
     assert calc > 2 * whole
     assert "1 rows a key, 60.0% of keys missing, remembered" in " ".join(told.split())
+
+
+def test_a_file_is_read_without_spark(visits):
+    code = "import sys; from lookupcache.cli import main; main(sys.argv[1:], standalone_mode=False); "
+    code += "sys.exit('pyspark' in sys.modules)"
+    command = [sys.executable, "-c", code, "hitrate", str(visits), "-k", "customer", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ STOREYS = """
     sql.session
     sql.guide
     sql
+    stages
     doctor
     testing.samples testing.doubles testing.filters
     testing.join

@@ -149,7 +149,8 @@ def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     """Look at a Spark session: what would be changed for lookup joins, and why.
 
     It starts a session as your programs do, with what stands in spark-defaults.conf and --conf, and runs no job. In
-    a program that has one: lookupcache.doctor.examine(spark). Ends with 1 where joins would not run as promised.
+    a program that has one: lookupcache.doctor.examine(spark); examine(spark, df) also judges by a query's plan. Ends
+    with 1 where joins would not run as promised.
     """
     console = Console()
     findings = _diagnosis(remote, dict(pair.partition("=")[::2] for pair in conf))
