@@ -93,9 +93,12 @@ def _hidden_parameter(match: re.Match[str]) -> str:
 # ── spellings ────────────────────────────────────────────────────────────────────────────────────────────────
 
 _ESCAPE = re.compile(
-    r"%(?P<percent>[0-9a-fA-F]{2})|\\+u\{?(?P<u>[0-9a-fA-F]{4})\}?|\\+U(?P<U>[0-9a-fA-F]{8})|\\+x(?P<x>[0-9a-fA-F]{2})"
-    r"|\\+(?P<letter>[nrtbf])|\\+(?P<sign>[^\w\s])|&(?P<entity>#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|amp|lt|gt|quot|apos);"
+    r"%(?P<percent>[0-9a-fA-F]{2})"
+    r"|&(?:#(?P<number>\d{1,7})|#[xX](?P<hex>[0-9a-fA-F]{1,6})|(?P<entity>amp|lt|gt|quot|apos));"
+    # From the first backslash on, all or none: many of them would take long.
+    r"|(?<!\\)\\++(?:u\{?(?P<u>[0-9a-fA-F]{4})\}?|U(?P<U>[0-9a-fA-F]{8})|x(?P<x>[0-9a-fA-F]{2})|(?P<letter>[nrtbf]))"
 )
+_BACKSLASHES = re.compile(r"\\++(.?)", re.DOTALL)
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _UTF8_READ_AS_LATIN1 = re.compile("[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
@@ -127,7 +130,8 @@ class _Plain:
                 plain = plain._without(encoded, decode)
             if plain.text == before:
                 break
-        # In a query a plus is a blank; which of the two was meant does not matter here.
+        # Backslashes are doubled by each layer of escapes, and in a query a plus is a blank: neither tells anything.
+        plain = plain._without(_BACKSLASHES, lambda match: match[1])
         return cls(plain.text.replace("+", " "), plain.starts)
 
     def spans(self, wanted: _Wanted) -> Iterator[tuple[int, int]]:
@@ -142,11 +146,12 @@ class _Plain:
                 yield self.starts[at], self.starts[at + _SHORTEST_PIECE]
 
     def _without(self, encoded: re.Pattern[str], decode: Callable[[re.Match[str]], str]) -> _Plain:
-        """Return the text with what is encoded so decoded, to one character each."""
+        """Return the text with what is encoded so decoded, to one character each, or to none."""
         parts, starts, last = list[str](), list[int](), 0
         for match in encoded.finditer(self.text):
-            parts += [self.text[last : match.start()], decode(match)]
-            starts += [*self.starts[last : match.start()], self.starts[match.start()]]
+            decoded = decode(match)
+            parts += [self.text[last : match.start()], decoded]
+            starts += self.starts[last : match.start() + len(decoded)]
             last = match.end()
         return _Plain("".join([*parts, self.text[last:]]), starts + self.starts[last:]) if last else self
 
@@ -155,11 +160,9 @@ def _unescaped(match: re.Match[str]) -> str:
     kind = str(match.lastgroup)
     if kind == "letter":
         return _LETTERS[match[kind]]
-    if kind == "sign":
-        return match[kind]
     if kind == "entity":
-        return html.unescape(match[0])[:1] or "\ufffd"
-    code = int(match[kind], 16)
+        return html.unescape(match[0])
+    code = int(match[kind], 10 if kind == "number" else 16)
     return chr(code) if code < 0x110000 else "\ufffd"
 
 
