@@ -20,9 +20,8 @@ from lookupcache_http_json import parse_json
 from lookupcache_http_rows import RowReader, Rows, rows_at
 from lookupcache_http_service import OPTIONS, Place, Service, family
 
-from lookupcache.connector import Connector, LookupRequest
+from lookupcache.connector import Connector, LookupRequest, hidden
 from lookupcache.errors import ConnectorError, PlanError, SourceError
-from lookupcache.redaction import hidden
 
 T = TypeVar("T")
 

@@ -18,7 +18,8 @@ from lookupcache import expr
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, nearest
 from lookupcache.expr import Expr
 from lookupcache.plan import LookupPlan
-from lookupcache.redaction import hide_userinfo as hide_userinfo  # connectors take both from here
+from lookupcache.redaction import hidden as hidden  # connectors take these from here
+from lookupcache.redaction import hide_userinfo as hide_userinfo
 from lookupcache.redaction import is_secret as is_secret
 from lookupcache.redaction import url_secrets
 from lookupcache.secrets import is_reference, resolved

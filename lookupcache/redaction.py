@@ -96,7 +96,7 @@ _ESCAPE = re.compile(
     r"%(?P<percent>[0-9a-fA-F]{2})"
     r"|&(?:#(?P<number>\d{1,7})|#[xX](?P<hex>[0-9a-fA-F]{1,6})|(?P<entity>amp|lt|gt|quot|apos));"
     # From the first backslash on, all or none: many of them would take long.
-    r"|(?<!\\)\\++(?:u\{?(?P<u>[0-9a-fA-F]{4})\}?|U(?P<U>[0-9a-fA-F]{8})|x(?P<x>[0-9a-fA-F]{2})|(?P<letter>[nrtbf]))"
+    r"|(?<!\\)\\++(?:u(?P<u>[0-9a-fA-F]{4})|U(?P<U>[0-9a-fA-F]{8})|x(?P<x>[0-9a-fA-F]{2})|(?P<letter>[nrtbf]))"
 )
 _BACKSLASHES = re.compile(r"\\++(.?)", re.DOTALL)
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}

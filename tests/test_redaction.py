@@ -75,8 +75,8 @@ def test_a_secret_is_hidden_in_base64_whatever_stands_before_and_behind_it(secre
 
 
 @settings(max_examples=300, deadline=None)
-# Of a percent-sign and the like, a piece may be half of an escape.
-@given(secrets_of(sorted(set(LETTERS) - set("%\\&")), 9, 40), encodings, st.data())
+# Of a percent-sign and the like, a piece may be half of an escape; of a URL, no piece is hidden.
+@given(secrets_of(sorted(set(LETTERS) - set("%\\&:")), 9, 40), encodings, st.data())
 def test_a_piece_of_ten_characters_is_hidden(secret, names, data):
     start = data.draw(st.integers(0, len(secret) - 10))
     piece = secret[start : data.draw(st.integers(start + 10, len(secret)))]
