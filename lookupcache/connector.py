@@ -18,9 +18,10 @@ from lookupcache import expr
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, nearest
 from lookupcache.expr import Expr
 from lookupcache.plan import LookupPlan
-from lookupcache.redaction import hide_userinfo as hide_userinfo  # connectors take both from here
+from lookupcache.redaction import hidden as hidden  # connectors take these from here
+from lookupcache.redaction import hide_userinfo as hide_userinfo
 from lookupcache.redaction import is_secret as is_secret
-from lookupcache.redaction import url_passwords
+from lookupcache.redaction import url_secrets
 from lookupcache.secrets import is_reference, resolved
 
 ENTRY_POINTS = "lookupcache.connectors"
@@ -206,9 +207,9 @@ class Connector:
         return self.settings
 
     def secret_values(self) -> list[str]:
-        """Return what must not be shown anywhere: secret options, what references stand for, passwords in URLs."""
+        """Return what must not be shown anywhere: secret options, what references stand for, secrets in URLs."""
         whole = [value for key, value in self.settings.items() if self._hides(key)]
-        inside = [secret for value in self.settings.values() for secret in url_passwords(str(value))]
+        inside = [secret for value in self.settings.values() for secret in url_secrets(str(value))]
         return [secret for secret in (*whole, *inside) if secret]
 
     def _hides(self, key: str) -> bool:

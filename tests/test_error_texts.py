@@ -14,9 +14,10 @@ from pyspark.errors import PythonException
 
 from lookupcache import LookupTable, lookup_join
 from lookupcache.connector import Connector
+from lookupcache.error_text import presentable, text_of
 from lookupcache.errors import LookupFailed, SourceError
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.redaction import MOST_LETTERS, hidden, presentable, text_of
+from lookupcache.redaction import MOST_LETTERS, hidden
 from lookupcache.table_function import Calls, Form, Many
 from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.lookup import lookup_of

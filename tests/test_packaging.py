@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 # One line per storey, the lowest first: a room imports from the lines above its own and from its own line.
 STOREYS = """
     errors redaction
+    error_text
     java schema config.values config.flink config.contradictions secrets
     config.lookup_config
     config

@@ -30,6 +30,7 @@ from lookupcache.calls.guard import GaveUp, Guard
 from lookupcache.calls.rate import RateLimit
 from lookupcache.calls.threads import Threads
 from lookupcache.connector import Connector, offers
+from lookupcache.error_text import is_presentable, rebuilt, shown_as, text_of
 from lookupcache.errors import (
     LookupAdvice,
     LookupCacheError,
@@ -42,7 +43,7 @@ from lookupcache.errors import (
 from lookupcache.function import FunctionConnector
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
-from lookupcache.redaction import hidden, is_presentable, rebuilt, shown_as, text_of
+from lookupcache.redaction import hidden
 from lookupcache.worker.answers import Fetched, Numbers, Reader
 
 Trouble = TypeVar("Trouble", bound=LookupCacheError)

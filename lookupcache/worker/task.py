@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.connector import Connector
+from lookupcache.error_text import presentable
 from lookupcache.errors import ConnectorError
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
-from lookupcache.redaction import hidden, presentable
+from lookupcache.redaction import hidden
 from lookupcache.report import Channel
 from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.full import LoadedLookup
