@@ -9,19 +9,16 @@ rates run the same policies.
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from lookupcache.cache.entry_columns import NO_ENTRIES, Numbers, grown, renumbered
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import Hashes
 
-Numbers = npt.NDArray[np.int64]
+__all__ = ["Holder", "OneEach", "Policy", "grown", "parted"]
 
-Scalar = TypeVar("Scalar", bound=np.generic)
-
-_NO_ENTRIES = np.empty(0, dtype=np.int32)
 _NEVER = -1
 
 
@@ -54,7 +51,7 @@ class Policy:
     def __init__(self) -> None:
         self.used = np.full(1, _NEVER, dtype=np.int64)
         self._clock = 0
-        self._oldest = _NO_ENTRIES
+        self._oldest = NO_ENTRIES
         self._oldest_used = np.empty(0, dtype=np.int64)
 
     @property
@@ -87,7 +84,7 @@ class Policy:
 
     def victims(self, weight: float, held: float, holder: Holder) -> Entries:
         """Choose entries that weigh at least ``weight`` together, of all that weigh ``held``; list them no more."""
-        chosen = [_NO_ENTRIES]
+        chosen = [NO_ENTRIES]
         while weight > 0:
             entries = self._next_oldest(weight)
             if not entries.size:
@@ -101,7 +98,7 @@ class Policy:
 
     def renumber(self, live: Entries) -> None:
         """Let the entries ``live`` be 0, 1, 2 …; there are no others."""
-        self.used = self.used[np.append(live, -1)]
+        self.used = renumbered(self.used, live)
         self._oldest, self._oldest_used = self._oldest[:0].copy(), self._oldest_used[:0].copy()
 
     def _next_oldest(self, weight: float) -> Entries:
@@ -114,7 +111,7 @@ class Policy:
             if not self._oldest.size:
                 self._queue_oldest(weight)
                 if not self._oldest.size:
-                    return _NO_ENTRIES
+                    return NO_ENTRIES
             size = int(min(len(self._oldest), max(2 * weight, 16)))
             entries, used = self._oldest[:size], self._oldest_used[:size]
             self._oldest, self._oldest_used = self._oldest[size:], self._oldest_used[size:]
@@ -153,11 +150,3 @@ def parted(entries: Entries, weight: float, holder: Holder) -> tuple[Entries, En
     total = np.cumsum(holder.weights(entries))
     enough = min(int(np.searchsorted(total, weight)) + 1, len(entries))
     return entries[:enough], entries[enough:], float(total[enough - 1]) if enough else 0.0
-
-
-def grown(column: npt.NDArray[Scalar], size: int, empty: int) -> npt.NDArray[Scalar]:
-    """Return a column with places for entries below ``size``, and the last place where it was: at the end."""
-    missing = size + 1 - len(column)
-    if missing <= 0:
-        return column
-    return np.concatenate([column[:-1], np.full(missing, empty, column.dtype), column[-1:]])
