@@ -22,9 +22,9 @@ __all__ = ["ColumnCache", "Lease"]
 class ColumnCache:
     """Arrow rows by key, a batch of keys at a time.
 
-    An entry is a key with its rows; entries are numbered. `find` leases the entries of a batch of keys until they
-    are given back with `release`; then `settle` removes entries that are too old or too many. Several batches may be
-    open at a time. Recency is by row of the batch: of two keys in one batch, the later is the more recent.
+    An entry is a key with its rows; entries are numbered. `find` leases the entries of a batch of keys until
+    `release`; then `settle` removes entries that are too old or too many. Several batches may be open at a time.
+    Recency is by row of the batch: of two keys in one batch, the later is the more recent.
 
     A key that is being fetched has an entry too: `reserve` makes it, marked with the number of the in-flight call
     group that fetches it. `fill` writes its rows, `fail` removes it. A batch that looks for the key in the meantime
