@@ -41,11 +41,15 @@ STOREYS = """
     planner
     cache.limits cache.keys cache.row_store
     cache.hash_index
-    cache.line cache.ghost
+    cache.entry_columns cache.line cache.ghost
     cache.policy
     cache.policy_queues
     cache.policies
     cache.row_cache
+    cache.key_lookup cache.entry_numbers cache.entry_rows cache.in_flight
+    cache.expiry
+    cache.entry_table
+    cache.limit_enforcer
     cache.column_cache
     cache
     calls.flight
