@@ -31,7 +31,7 @@ def test_connectors_are_listed_with_their_options() -> None:
 def test_our_errors_are_text_without_a_traceback() -> None:
     told = CliRunner().invoke(main, ["demo", "--cache", "ALL", "--max-rows", "5"])
     assert told.exit_code == 1
-    assert told.output.startswith("Error: Option 'lookup.cache.max-rows' means nothing with 'lookup.cache' = 'ALL'.")
+    assert told.output.startswith("Error: Option 'lookup.cache.max-rows' has no effect with 'lookup.cache' = 'ALL'.")
     assert "Traceback" not in told.output
 
 
