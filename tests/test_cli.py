@@ -241,7 +241,7 @@ def test_a_connector_that_cannot_scan_wants_a_key(check) -> None:
 
 def test_a_connector_that_cannot_infer_wants_a_schema(check) -> None:
     told, code = check(f"[options]\nconnector = '{__name__}:Rough'\n")
-    assert (code, "cannot tell it. Hint: Write it as in CREATE TABLE: 'id BIGINT, name STRING'." in told) == (1, True)
+    assert (code, "cannot infer it. Hint: Pass it as in CREATE TABLE: 'id BIGINT, name STRING'." in told) == (1, True)
 
 
 def test_a_key_without_an_index_is_warned_of(check) -> None:
