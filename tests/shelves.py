@@ -20,7 +20,7 @@ from lookupcache import expr
 from lookupcache.connector import Connector
 from lookupcache.errors import SchemaError
 from lookupcache.testing import ConnectorSuite
-from lookupcache.testing.samples import TYPES, Held
+from lookupcache.testing.samples import TYPES, Supported
 
 PASSWORD = "open sesame"
 LATER = threading.Event()
@@ -152,7 +152,7 @@ FAULTS: dict[str, tuple[type[ConnectorSuite], str]] = {}
 """By name: the suite of each broken shelf, and the check that it must fail."""
 
 
-class Narrow(Held):
+class Narrow(Supported):
     """Holds a few types only, so that the many broken shelves are soon tried."""
 
     def types(self, names=TYPES):
@@ -163,8 +163,8 @@ class BrokenShelfSuite(ShelfSuite):
     """What is the same for all broken shelves."""
 
     patience = 0.5
-    held = property(lambda self: Narrow(self.unsupported))
-    keyed = property(lambda self: Narrow({**self.unsupported, **self.unsupported_keys}))
+    supported = property(lambda self: Narrow(self.unsupported))
+    supported_keys = property(lambda self: Narrow({**self.unsupported, **self.unsupported_keys}))
 
 
 def fails(check, **claims):
