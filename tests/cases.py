@@ -1,7 +1,7 @@
-"""Joins drawn by hypothesis: schemas, rows, conditions, options. Pure data; nothing here knows Spark.
+"""Hypothesis strategies for joins: schemas, rows, conditions, options. Plain data, independent of Spark.
 
 The left side is `o`, the lookup table `t`. Keys are `k0`, `k1`, … on the left and `b0`, `b1`, … on the right
-(or `k0`, `k1`, … on both); `v` and `w` are small numbers, `s` and `u` texts, `x` and `y` of any type that compares.
+(or `k0`, `k1`, … on both); `v` and `w` are small numbers, `s` and `u` strings, `x` and `y` of any comparable types.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SOURCES = (
     "memory", "superset", "filtering", "async", "sql", "memory", "superset", "filtering", "async", "sql",
     "function", "function async", "functions", "functions async",
 )  # fmt: skip
-"""What answers: connectors, or functions of one key or of many at a time."""
+"""The sources: connectors, and functions for one key or for many keys."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """Settings of a Spark session; cases that share them share a job."""
+    """Settings of a Spark session; cases with equal settings share a job."""
 
     ansi: bool = True
     zone: str = "UTC"
@@ -47,7 +47,7 @@ class Side:
         return ", ".join(f"{name} {type_.upper()}" for name, type_ in self.columns)
 
     def table(self) -> pa.Table:
-        """Return the rows as Arrow; floats are rounded on the way, as Arrow refuses to."""
+        """Return the rows as Arrow; floats are rounded explicitly, which Arrow does not do by default."""
         types = [parse_type(type_) for _, type_ in self.columns]
         values = zip(*self.rows, strict=True) if self.rows else [()] * len(types)
         arrays = [_array(list(column), type_) for column, type_ in zip(values, types, strict=True)]
@@ -62,7 +62,7 @@ def _array(values: list, type_: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True)
 class Case:
-    """One join, whole; its `repr` is enough to run it again."""
+    """One complete join; its `repr` is sufficient to run it again."""
 
     left: Side
     right: Side
@@ -126,25 +126,25 @@ PAIRS: list[tuple[str, str]] = [
     ("float", "tinyint"), ("float", "double"), ("double", "float"), ("tinyint", "float"),
 ]  # fmt: skip
 LOSSY = [("bigint", "double"), ("int", "float"), ("decimal(10,2)", "double"), ("string", "int"), ("date", "string")]
-"""Pairs that a lookup refuses as keys though Spark would compare them."""
+"""Pairs of types that a lookup refuses as keys although Spark would compare them."""
 
 
 def alike(a, b) -> bool:
-    """Return whether two values may be equal once in one type; moments by their day."""
+    """Return whether two values may be equal after a cast to a common type; dates and times by their day."""
     if isinstance(a, dt.date) and isinstance(b, dt.date):
         return (a.year, a.month, a.day) == (b.year, b.month, b.day)
     return a == b or (a != a and b != b)
 
 
 def _shared(pair: tuple[str, str]) -> tuple[list, list]:
-    """Return the values of each type that have a counterpart in the other."""
+    """Return the values of each type that have an equal value in the other type."""
     left, right = (VALUES[type_] for type_ in pair)
     return [a for a in left if any(alike(a, b) for b in right)], [b for b in right if any(alike(a, b) for a in left)]
 
 
 @st.composite
 def _pools(draw, pair: tuple[str, str]):
-    """Draw few values for a column of either side, so that rows meet."""
+    """Draw a few values for a column of each side, so that rows match."""
     left, right = _shared(pair)
     few = draw(st.lists(st.sampled_from(left), min_size=1, max_size=2)) if left else []
     met = [b for b in right if any(alike(a, b) for a in few)]
@@ -215,7 +215,7 @@ _KEYS_OF_ANY = [
 
 
 _KINDS = ["left", "right", "right", "right", "pair", "pair", "both", "both", "constant", "constant", "again", "nested"]
-"""What may stand beside the keys."""
+"""Kinds of conjuncts in addition to the keys."""
 
 rarely = st.sampled_from([False] * 20 + [True] + [False] * 19)
 seldom = st.sampled_from([False, False, True, False, False])
@@ -231,7 +231,7 @@ def _comparable(a: str, b: str) -> bool:
 
 @st.composite
 def _tests(draw, column: str, type_: str) -> str:
-    """Draw a condition on one column; mostly one that a worker can judge."""
+    """Draw a condition on one column, mostly one that a worker can evaluate."""
     literals = st.sampled_from(LITERALS[type_])
     kind = draw(st.sampled_from(["compare", "compare", "any", "in", "between", "own", "own", "spark", "flipped"]))
     if kind == "compare":
@@ -258,7 +258,7 @@ def _templates(kind: str, type_: str) -> Sequence[str]:
 
 @st.composite
 def _filters(draw, columns) -> str:
-    """Draw a condition over the columns of one side, of one or two tests."""
+    """Draw a condition on the columns of one side, with one or two comparisons."""
     tests = [draw(_tests(*draw(st.sampled_from(columns)))) for _ in range(draw(st.sampled_from([1, 1, 1, 2])))]
     if len(tests) == 1:
         return draw(st.sampled_from(["{}", "{}", "NOT ({})", "({})"])).format(*tests)
@@ -267,7 +267,7 @@ def _filters(draw, columns) -> str:
 
 @st.composite
 def _key(draw, pair: tuple[str, str], left: str, right: str) -> str:
-    """Draw an equality that makes a key, mostly of plain columns."""
+    """Draw an equality of a left expression, mostly a column, and a key column."""
     expression = left
     if draw(seldom):
         own = _KEYS_OF_TEXT if pair[0] == "string" else _KEYS_OF_NUMBERS if _is_number(pair[0]) else []
@@ -278,7 +278,7 @@ def _key(draw, pair: tuple[str, str], left: str, right: str) -> str:
 
 @st.composite
 def _conditions(draw, pairs, left, right, right_keys) -> str:
-    """Draw ON: keys, then whatever else may stand beside them, in any order."""
+    """Draw an ON condition: keys and other conjuncts, in any order."""
     parts = [draw(_key(pair, f"o.k{n}", f"t.{right_keys[n]}")) for n, pair in enumerate(pairs)]
     for _ in range(draw(st.sampled_from([0, 0, 1, 1, 1, 1, 2, 3]))):
         kind = draw(st.sampled_from(_KINDS))
@@ -337,7 +337,7 @@ _OPTIONS: list[dict[str, str]] = [
 
 
 AGE, ERROR = "lookup_age", "lookup_error"
-"""The columns that some options add to a result."""
+"""The result columns that some options add."""
 
 _MARKS: list[dict[str, str]] = [
     {"lookup.age-column": AGE},
@@ -349,7 +349,7 @@ _LOOKS_AGAIN = {"lookup.retry.on-miss.max-attempts": "1", "lookup.retry.on-miss.
 
 @st.composite
 def _asking(draw) -> dict[str, str]:
-    """Draw how the source is asked: how many calls at a time, of how many keys, in which order they are taken in."""
+    """Draw how the source is called: concurrent calls, keys per call, and the order of results."""
     options = {}
     if draw(st.booleans()):
         options["lookup.batch.max-size"] = draw(st.sampled_from(["1", "2", "3"]))
@@ -393,7 +393,7 @@ def _selects(draw, how: str, shared_names: bool):
 
 
 def _in_sqlite(column: st.SearchStrategy) -> st.SearchStrategy:
-    """SQLite has no NaN, and writes -0.0 as 0."""
+    """Replace values that SQLite cannot store: it has no NaN, and stores -0.0 as 0."""
     return column.map(lambda v: 0.5 if isinstance(v, float) and (v != v or (v == 0 and math.copysign(1, v) < 0)) else v)
 
 

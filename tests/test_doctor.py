@@ -187,5 +187,5 @@ def test_the_command_looks_at_a_session_of_its_own():
     told = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
     assert told.returncode == 1, told.stdout + told.stderr
     words = " ".join(told.stdout.split())
-    assert "must spark.python.worker.reuse = false" in words
+    assert "required spark.python.worker.reuse = false" in words
     assert "takes its cache and its connections with it" in words

@@ -102,8 +102,8 @@ def test_a_file_is_read_without_spark(visits):
     [
         (["-k", "custommer"], "no column 'custommer'(?s:.*)Did you mean 'customer'"),
         (["-k", "customer", "--sizes", "0"], "A cache of 0 rows holds nothing"),
-        (["-k", "customer", "--sizes", "few"], "are no sizes"),
-        (["-k", "customer", "--missing", "some"], "is no part"),
+        (["-k", "customer", "--sizes", "few"], "is not a list of sizes"),
+        (["-k", "customer", "--missing", "some"], "is not a fraction"),
         (["-k", "at", "-t", "customer"], "holds nulls"),
         (["-k", "customer", "--cost", "much", "--rate", "5"], "cost is 'much'(?s:.*)It takes a duration"),
     ],
