@@ -126,12 +126,14 @@ class Parameters:
     ((1, 2, 4), (1, 2, 7, 8, 3), None)
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], batch: bool = False) -> None:
         try:
             found = list(inspect.signature(_called(function)).parameters.values())
         except (TypeError, ValueError):  # some builtins have none
             found = [Parameter("arguments", Parameter.VAR_POSITIONAL)]
         parameters = found[1:] if isinstance(function, type) else found
+        if batch:
+            parameters = _keys_only(parameters)
         kinds = [p.kind for p in parameters]
         self._positional = sum(kind in _POSITIONAL for kind in kinds)
         self._named = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
@@ -152,6 +154,12 @@ class Parameters:
 
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _keys_only(parameters: list[Parameter]) -> list[Parameter]:
+    """Return those that a function of many keys must be given: the keys and, for a method, its object before them."""
+    needed = [p for p in parameters if p.kind in _POSITIONAL and p.default is Parameter.empty]
+    return needed or [Parameter("keys", Parameter.POSITIONAL_OR_KEYWORD)]
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:

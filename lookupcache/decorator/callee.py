@@ -63,7 +63,7 @@ class _Callee:
         self.function = function
         self.batch = batch
         self.timeout = timeout
-        self.parameters = Parameters(function)
+        self.parameters = Parameters(function, batch)
         self._target: Any = None
         self._opening: _Opening | None = None
         self._lock = threading.Lock()

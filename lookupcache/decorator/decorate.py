@@ -199,6 +199,8 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
             hint = f"It is called {_ELSEWHERE[name]!r} here." if name in _ELSEWHERE else None
             raise OptionError(f"There is no option {name!r}.", hint=hint or nearest(name, known, what="options"))
     if isinstance(given, Mapping):
+        if not any("." in name for name in given):
+            return _config(None, {**given, **options})
         given = LookupConfig.from_options({"lookup.cache": "LRU", **given})
     elif given is None:
         given, options = LookupConfig(cache=options.get("cache", "LRU"), **_without(options, "cache")), {}

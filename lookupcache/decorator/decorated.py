@@ -118,8 +118,6 @@ class Decorated:
         return typed(values)
 
     def _keys(self, values: Any, named: Any) -> list[Key]:
-        if self._is_method:
-            values = self._with_instance(values)
         *first, keys = self._bind(*values, **named)
         if isinstance(keys, str | bytes):
             raise TypeError(f"{self!r} takes many keys, and was given one {type(keys).__name__}.\n\nHint: Use a list.")
@@ -196,7 +194,8 @@ class Bound(functools.partial[Any]):
 
     def invalidate(self, *args: Any, **kwargs: Any) -> bool:
         """Do what `invalidate` of the function does, for this object."""
-        return cast(bool, self.__func__.invalidate(self.__self__, *args, **kwargs))
+        function = self.__func__
+        return cast(bool, function.invalidate(function._instance_of(self.__self__), *args, **kwargs))
 
     def clear(self) -> None:
         """Forget every key of this object."""
@@ -252,9 +251,8 @@ class _ManyKeys(Decorated, Generic[K, V]):
 
     def invalidate(self, *keys: K) -> bool:
         """Forget these keys, and what is being fetched for them; return whether there was any."""
-        values = self._with_instance(keys) if self._is_method else keys
-        first, keys = values[: self._count - 1], values[self._count - 1 :]
-        found = [self.lookup.invalidate((*first, key)) for key in keys]
+        first = keys[: self._count - 1]
+        found = [self.lookup.invalidate((*first, key)) for key in keys[len(first) :]]
         return any(found)
 
     if TYPE_CHECKING:
@@ -337,10 +335,13 @@ class CachedBatch(_SyncDecorated, _ManyKeys[K, V]):
 
     def __call__(self, keys: Iterable[K]) -> list[V]:
         """Return the value of each key."""
-        return self._method(keys)
+        return self._values((keys,), {})
 
-    def _method(self, *args: Any, **kwargs: Any) -> list[V]:
-        keys = self._keys(args, kwargs)
+    def _method(self, owner: Any, *args: Any, **kwargs: Any) -> list[V]:
+        return self._values((self._instance_of(owner), *args), kwargs)
+
+    def _values(self, values: Any, named: Any) -> list[V]:
+        keys = self._keys(values, named)
         try:
             return self.lookup.many(keys)
         except TypeError as error:
@@ -352,10 +353,13 @@ class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
 
     async def __call__(self, keys: Iterable[K]) -> list[V]:
         """Return the value of each key."""
-        return await self._method(keys)
+        return await self._values((keys,), {})
 
-    async def _method(self, *args: Any, **kwargs: Any) -> list[V]:
-        keys = self._keys(args, kwargs)
+    async def _method(self, owner: Any, *args: Any, **kwargs: Any) -> list[V]:
+        return await self._values((self._instance_of(owner), *args), kwargs)
+
+    async def _values(self, values: Any, named: Any) -> list[V]:
+        keys = self._keys(values, named)
         try:
             return await self.lookup.many(keys)
         except TypeError as error:

@@ -260,7 +260,8 @@ class SingleFlight:
         """Give a caller what a call brought, or what stands in for it; ask again where it was given up."""
         keys = wanted.calls.pop(call)
         if error is not None:
-            wanted.found.update((key, self._instead(key, error)) for key in keys)
+            # No generator: it would make another error of a StopIteration.
+            wanted.found.update({key: self._instead(key, error) for key in keys})
         elif call.answers is not None:
             wanted.found.update((key, call.answers[key]) for key in keys)
         else:
