@@ -73,7 +73,10 @@ def _pandas(value: Any) -> int | None:
 
 def _arrow(value: Any) -> int | None:
     total = getattr(value, "get_total_buffer_size", None)
-    return None if total is None else int(total()) + object.__sizeof__(value)
+    if total is None:
+        # A buffer, or what holds none.
+        return int(value.size) if hasattr(value, "address") else None
+    return int(total()) + object.__sizeof__(value)
 
 
 def _polars(value: Any) -> int | None:
@@ -92,7 +95,9 @@ def _shallow(value: Any) -> int:
 
 
 def _nbytes(value: Any) -> int:
-    """Return the bytes that an object says it has, as tensors and memory views do."""
+    """Return the bytes that an object says it has, as tensors do."""
+    if isinstance(value, memoryview):
+        return 0  # they are those of what it is a view of
     try:
         found = getattr(value, "nbytes", 0)
     except Exception:
