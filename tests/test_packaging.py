@@ -44,14 +44,19 @@ STOREYS = """
     cache.policy
     cache.policy_queues
     cache.policies
+    cache.size
     cache.row_cache
     cache.column_cache
     cache
     calls.flight
     calls.coroutines calls.threads
     calls
-    decorator.latch decorator.pool decorator.batching
-    decorator.callee decorator.single_flight
+    decorator.latch decorator.pool decorator.arguments
+    decorator.batching
+    decorator.callee decorator.nesting
+    decorator.single_flight
+    decorator.sync_lookup decorator.async_lookup
+    decorator.decorated
     decorator.decorate
     decorator
     worker.answers

@@ -1,11 +1,11 @@
 """Storage of looked-up rows: it finds, keeps and forgets; it never loads.
 
-One contract, two makes. `RowCache` holds Python rows and answers one key at a time, for functions outside
+One contract, two makes. `RowCache` holds Python values and answers one key at a time, for functions outside
 Spark. `ColumnCache` holds Arrow columns and answers a batch of keys at a time, for the worker. Both keep to
 the same `Limits`, weigh an entry by its rows (a known miss weighs one), let the same policies say which entries go
 first, and ask the caller for the time.
 
-    limits · policies ◄─ row_cache
+    limits · policies ◄─ row_cache ─► size (what a value holds)
                       ◄─ column_cache ─► keys (told apart) · hash_index (found) · row_store (kept in columns)
 """
 

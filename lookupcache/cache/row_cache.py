@@ -47,14 +47,14 @@ class RowCache:
     too old is None to `get`, and who loads may find it with `stale` for as long as the limits allow. ``now`` is in
     seconds.
 
+    ``entries`` is what is held, however old, and ``touch`` makes an entry recent. To find one and to touch it are
+    atomic where keys are compared without Python code, so that hits which are simple need no lock.
+
     >>> cache = RowCache(Limits(rows=2))
     >>> for key in "abc":
     ...     cache.put(key, [key.upper()], now=0)
     >>> cache.get("a", now=0), cache.get("c", now=0), len(cache), cache.evictions
     (None, ['C'], 2, 1)
-
-    ``entries`` is what is held, however old, and ``touch`` makes an entry recent. To find one and to touch it are
-    atomic where keys are compared without Python code, so that hits which are simple need no lock.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -247,7 +247,7 @@ def rows_in(value: Any) -> int:
     >>> rows_in(["a", "b"]), rows_in("text"), rows_in(("a", "b")), rows_in([]), rows_in(None)
     (2, 1, 1, 0, 0)
     """
-    return len(value) if isinstance(value, list) else value is not None
+    return len(value) if isinstance(value, list) else int(value is not None)
 
 
 def _storage(limits: Limits) -> OrderedDict[Hashable, Entry] | PolicyStorage:

@@ -69,8 +69,10 @@ class LookupConfig:
         "most rows (not keys) held per worker; a known miss weighs one row", "10000 with `LRU`",
     )  # fmt: skip
     max_bytes: int | None = _option(
-        "lookup.cache.max-bytes", None, parse_bytes, "most bytes held per worker, keys and index counted", "none"
-    )
+        "lookup.cache.max-bytes", None, parse_bytes,
+        "most bytes held per worker, keys and index counted; `cached` measures a value when it comes, with all that it "
+        "refers to, but not what objects of other libraries hold outside of Python and do not tell", "none",
+    )  # fmt: skip
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", one_of(Eviction, dashed),
         "who goes where there are too many: `lru`, the least recently used; `s3-fifo` and `sieve`, who was not used "
@@ -131,8 +133,10 @@ class LookupConfig:
         "`ordered`",
     )  # fmt: skip
     timeout: float = _option(
-        "lookup.timeout", 180.0, parse_duration, "time for one call to the source, retries included", "3 min"
-    )
+        "lookup.timeout", 180.0, parse_duration,
+        "time for one call to the source, retries included; a sync function under `cached` is left to itself only with "
+        "`lookup.async`, which gives it a thread", "3 min",
+    )  # fmt: skip
     batch_max_size: int | None = _option(
         "lookup.batch.max-size", None, parse_count, "most keys in one call to the source", "connector's choice"
     )

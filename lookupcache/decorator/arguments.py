@@ -121,9 +121,10 @@ class Parameters:
 
     >>> def rows_of(a, b=2, *more, c=3): ...
     >>> parameters = Parameters(rows_of)
-    >>> parameters.bind(1, c=4), parameters.bind(1, 2, 7, 8), parameters.call_with((1, 2, 7, 3), print)
-    1 2 7 c=3
-    ((1, 2, 4), (1, 2, 7, 8, 3), None)
+    >>> parameters.bind(1, c=4), parameters.bind(1, 2, 7, 8)
+    ((1, 2, 4), (1, 2, 7, 8, 3))
+    >>> parameters.call_with((1, 2, 7, 8, 3), lambda *args, **named: (args, named))
+    ((1, 2, 7, 8), {'c': 3})
     """
 
     def __init__(self, function: Callable[..., Any], batch: bool = False) -> None:
