@@ -121,6 +121,11 @@ class FunctionConnector(Connector):
 
     def table(self, request: LookupRequest, arguments: Sequence[Any], answers: Iterable[Any]) -> pa.Table:
         """Return the rows of some of the function's keys as Arrow; raises WrongRows where those of some are wrong."""
+        if isinstance(answers, Mapping | set | frozenset | str | bytes):
+            raise SourceError(
+                f"The function of table {request.table!r} returned {type(answers).__name__} for its keys, not a list.",
+                hint="Return one list of rows per key, in the order of the keys.",
+            )
         answers = [list(answer) if isinstance(answer, Iterator) else answer for answer in answers]
         if len(answers) != len(arguments):
             raise SourceError(
@@ -221,6 +226,12 @@ class _Reading:
 
 
 def _listed(answer: Iterable[Any] | None) -> list[Any]:
+    """Return the rows of a key; raises SourceError for what is a row itself, or columns, and would come apart."""
+    if isinstance(answer, Mapping | str | bytes) or hasattr(answer, "_fields") or hasattr(answer, "columns"):
+        raise SourceError(
+            f"The function returned {type(answer).__name__} for a key, not a list of rows.",
+            hint="Return a list, also where there is one row.",
+        )
     return [] if answer is None else list(answer)
 
 

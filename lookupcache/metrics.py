@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 import time
 from collections import Counter
@@ -85,6 +86,16 @@ class LookupMetrics:
 
 
 _add_lock = threading.Lock()
+
+
+def _reset_after_fork() -> None:
+    """Replace a lock that a thread of the parent process may hold."""
+    global _add_lock
+    _add_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 HELD = ("cached_rows", "cached_bytes", "cached_keys")
 """Gauges: counts that describe the current content of a cache, and are not added up over time."""

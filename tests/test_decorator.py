@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
+from collections import namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
@@ -11,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lookupcache.config import LookupConfig
@@ -34,7 +37,7 @@ class Source:
         if self.fails:
             self.fails -= 1
             raise self.error
-        return ROWS.get(key)
+        return ROWS.get(key, [])
 
     def many(self, keys):
         self.one(tuple(keys))
@@ -106,10 +109,9 @@ def test_remembers_that_a_key_has_no_rows(decorate):
     assert (lookup(9), lookup(9), len(source.asked)) == ([], [], 1)
 
 
-def test_a_caller_that_changes_its_rows_changes_no_one_elses(decorate):
+def test_every_hit_returns_the_same_object(decorate):
     lookup = decorate(Source(), LRU)
-    lookup(1).clear()
-    assert lookup(1) == ROWS[1]
+    assert lookup(1) is lookup(1)
 
 
 def test_rows_expire_by_the_clock(decorate):
@@ -172,7 +174,7 @@ def test_a_batch_asks_only_for_what_is_missing_each_key_once():
 
 def test_a_batch_that_answers_short_is_an_error():
     lookup = cached(LRU, batch=True)(lambda keys: [[]])
-    with pytest.raises(SourceError, match="returned 1 lists for 2 keys"):
+    with pytest.raises(SourceError, match="returned 1 values for 2 keys"):
         lookup([1, 2])
 
 
@@ -185,7 +187,9 @@ def test_a_key_of_several_arguments():
         return [a + b]
 
     assert (lookup(1, 2), lookup(1, 2), lookup((1, 2), (3,))) == ([3], [3], [(1, 2, 3)])
-    lookup.invalidate((1, 2))
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'"):
+        lookup.invalidate((1, 2))
+    assert (lookup.invalidate(1, 2), lookup.invalidate(b=2, a=1)) == (True, False)
     lookup(1, 2)
     assert calls == [(1, 2), ((1, 2), (3,)), (1, 2)]
 
@@ -388,20 +392,29 @@ def test_an_async_open_that_fails_is_tried_again():
 async def one_row(key): ...
 
 
+async def items(key):
+    yield key
+
+
+Pair = namedtuple("Pair", "id name")
+
+
 WRONG = {
-    "a dict for a key": (False, lambda key: {"id": 1}, "returned dict for a key"),
-    "a text for a key": (False, lambda key: "row", "returned str for a key"),
-    "a number for a key": (False, lambda key: 1, "returned int for a key"),
-    "a coroutine": (False, lambda key: one_row(key), "returned coroutine for a key"),
-    "a batch without order": (True, lambda keys: {key: [] for key in keys}, "returned dict, not a list"),
+    "a coroutine": (False, lambda key: one_row(key), "returned coroutine, which can be used only once"),
+    "async items": (False, lambda key: items(key), "returned async_generator, which can be used only once"),
+    "an open file": (False, lambda key: io.StringIO("rows"), "returned StringIO, which can be used only once"),
     "no batch at all": (True, lambda keys: None, "returned NoneType, not a list"),
-    "a batch of dicts": (True, lambda keys: [{"id": 1}], "returned dict for a key"),
-    "a short batch": (True, lambda keys: [], "returned 0 lists for 1 keys"),
+    "a batch without order": (True, lambda keys: {1, 2}, "returned set, not a list"),
+    "a text for a batch": (True, lambda keys: "1", "returned str, not a list"),
+    "one row for a batch": (True, lambda keys: Pair(1, "ann"), "returned Pair, not a list"),
+    "columns for a batch": (True, lambda keys: pa.table({"id": [1]}), "returned Table, not a list"),
+    "a batch of other keys": (True, lambda keys: {"1": []}, "a value for '1', which it was not asked for"),
+    "a short batch": (True, lambda keys: [], "returned 0 values for 1 keys"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_an_answer_that_is_no_list_of_rows_is_an_error(case):
+def test_an_answer_that_cannot_be_kept_is_an_error(case):
     batch, function, said = WRONG[case]
     with pytest.raises(SourceError, match=said):
         cached(LRU, batch=batch)(function)([1] if batch else 1)

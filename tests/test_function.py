@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import functools
 import pickle
-from collections import Counter
+from collections import Counter, namedtuple
 
 import numpy as np
 import pyarrow as pa
@@ -183,6 +183,23 @@ def test_lists_in_another_order_than_the_keys_are_all_wrong_whatever_else_is():
     with pytest.raises(SourceError, match="in the list of another") as raised:
         answer(asked)
     assert not isinstance(raised.value, WrongRows)
+
+
+ROW = namedtuple("ROW", "id name")
+
+
+@pytest.mark.parametrize("row", [ROW(1, "ann"), {}, {"name": "ann"}, "", "ab", b"", pa.table({})], ids=repr)
+def test_a_row_in_the_place_of_a_list_of_rows_is_refused(row):
+    keys = pa.record_batch({"id": pa.array([1])})
+    for function, batch in ((lambda key: row, False), (lambda keys: [row], True)):
+        with pytest.raises(SourceError, match=f"returned {type(row).__name__} for a key, not a list of rows"):
+            connector(function, batch=batch).lookup(BY_ID, keys)
+
+
+@pytest.mark.parametrize("answers", [{1: [(1, "ann")]}, {((1, "ann"),)}, "a"], ids=repr)
+def test_a_batch_without_order_is_refused(answers):
+    with pytest.raises(SourceError, match="for its keys, not a list"):
+        connector(lambda keys: answers, batch=True).lookup(BY_ID, pa.record_batch({"id": pa.array([1])}))
 
 
 def test_a_time_of_day_is_not_dropped():

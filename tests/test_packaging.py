@@ -45,6 +45,7 @@ STOREYS = """
     cache.policy
     cache.policy_queues
     cache.policies
+    cache.size
     cache.row_cache
     cache.key_lookup cache.entry_numbers cache.entry_rows cache.in_flight
     cache.expiry
@@ -55,8 +56,12 @@ STOREYS = """
     calls.flight
     calls.coroutines calls.threads
     calls
-    decorator.latch decorator.pool decorator.batching
-    decorator.callee decorator.single_flight
+    decorator.latch decorator.pool decorator.arguments
+    decorator.batching
+    decorator.callee decorator.nesting
+    decorator.single_flight
+    decorator.sync_lookup decorator.async_lookup
+    decorator.decorated
     decorator.decorate
     decorator
     worker.answers

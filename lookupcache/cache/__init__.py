@@ -1,11 +1,11 @@
 """Storage of looked-up rows: it finds, adds and removes; it never fetches.
 
-There are two implementations of one contract. `RowCache` stores Python rows and looks up one key at a time, for
+There are two implementations of one contract. `RowCache` stores Python values and looks up one key at a time, for
 functions outside Spark. `ColumnCache` stores Arrow columns and looks up a batch of keys at a time, for the worker.
 Both follow the same `Limits`, weigh an entry by its rows (a known miss weighs one), use the same eviction policies,
 and take the time from the caller.
 
-    limits · policies ◄─ row_cache
+    limits · policies ◄─ row_cache ─► size (the bytes of a value)
                       ◄─ column_cache ─► limit_enforcer ─► entry_table
 
     entry_table ─► key_lookup      keys to entries           ─► hash_index · row_store (the keys' values)

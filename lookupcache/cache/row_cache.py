@@ -1,14 +1,13 @@
-"""`RowCache`: Python rows by key, one key at a time, on cachetools."""
+"""`RowCache`: Python values by key, one key at a time."""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import cachetools
 import numpy as np
 import numpy.typing as npt
 
@@ -17,13 +16,21 @@ from lookupcache.cache.keys import Hashes
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.policies import policy_of
 from lookupcache.cache.policy import Policy
+from lookupcache.cache.size import size_of
+
+_INDEX_BYTES = 400
+"""About what an entry, its dates and its place in the index take."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """The rows of a key, and the moments that matter to them, by the clock of who put them."""
+    """The value of a key, and the moments that matter to it, by the clock of who put it.
 
-    rows: Sequence[Any]
+    Before ``simple_until`` there is nothing to a hit but to `RowCache.touch` the entry.
+    """
+
+    value: Any
+    simple_until: float
     weight: int
     nbytes: int
     deadline: float
@@ -34,10 +41,14 @@ class Entry:
 
 
 class RowCache:
-    """Python rows by hashable key; the least recently used goes first, or whom `Limits.eviction` chooses.
+    """Python values by hashable key; the least recently used goes first, or whom `Limits.eviction` chooses.
 
-    It never loads: what is too old is None to `get`, and who loads may find it with `stale` for as long as
-    the limits allow. ``now`` is in seconds.
+    A list counts as its rows, any other value as one; None and an empty list are known misses. It never loads: what is
+    too old is None to `get`, and who loads may find it with `stale` for as long as the limits allow. ``now`` is in
+    seconds.
+
+    ``entries`` is what is held, however old, and ``touch`` makes an entry recent. To find one and to touch it are
+    atomic where keys are compared without Python code, so that hits which are simple need no lock.
 
     >>> cache = RowCache(Limits(rows=2))
     >>> for key in "abc":
@@ -52,73 +63,91 @@ class RowCache:
         self.expirations = 0
         self.rows = 0
         self.nbytes = 0
-        self._entries: cachetools.Cache[Hashable, Entry] = _storage(limits)
+        self.entries: OrderedDict[Hashable, Entry] | PolicyStorage = _storage(limits)
+        self.touch: Callable[[Hashable], None] = (
+            self.entries.move_to_end if isinstance(self.entries, OrderedDict) else self.entries.touch
+        )
+        self._has_simple_hits = limits.eviction == "lru" and limits.access_seconds == math.inf
         self._next_sweep = -math.inf
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
-    def get(self, key: Hashable, now: float) -> Sequence[Any] | None:
-        """Return the rows of a key, or None where it is not here or too old; a hit makes it recent."""
+    def get(self, key: Hashable, now: float) -> Any:
+        """Return the value of a key, or None where it is not here or too old; a hit makes it recent."""
         entry = self.find(key, now)
-        return None if entry is None else entry.rows
+        return None if entry is None else entry.value
 
     def find(self, key: Hashable, now: float) -> Entry | None:
         """Return what `get` does, with its dates; from ``refresh_at`` on it wants to be fetched anew."""
-        try:
-            entry: Entry = self._entries[key]
-        except KeyError:
+        entry = self.entries.get(key)
+        if entry is None:
             return None
+        self.touch(key)
         if now > entry.deadline or now > entry.idle_deadline:
             self._expire(key, entry, now)
             return None
         entry.idle_deadline = now + self.limits.access_seconds
         return entry
 
-    def stale(self, key: Hashable, now: float) -> Sequence[Any] | None:
-        """Return the rows of a key, expired or not, that may be served where fetching them anew failed.
+    def stale(self, key: Hashable, now: float) -> Any:
+        """Return the value of a key, expired or not, that may be served where fetching it anew failed.
 
         >>> cache = RowCache(Limits(write_seconds=10, stale_seconds=60))
         >>> cache.put("a", [1], now=0)
         >>> cache.get("a", now=20), cache.stale("a", now=20), cache.stale("a", now=61)
         (None, [1], None)
         """
-        entry: Entry | None = self._entries.get(key)
-        return None if entry is None or now > entry.stale_until else entry.rows
+        entry = self.find_stale(key, now)
+        return None if entry is None else entry.value
 
-    def put(self, key: Hashable, rows: Sequence[Any], now: float) -> None:
-        """Keep the rows of a key, as far as the limits let it."""
+    def find_stale(self, key: Hashable, now: float) -> Entry | None:
+        """Return what `stale` does, as an entry: its value may be None."""
+        entry = self.entries.get(key)
+        return None if entry is None or now > entry.stale_until else entry
+
+    def put(self, key: Hashable, value: Any, now: float) -> None:
+        """Keep the value of a key, as far as the limits let it."""
         self.remove(key)
-        if not self.limits.remembers or not (rows or self.limits.misses):
+        if not self.limits.remembers or not (self.limits.misses or rows_in(value)):
             return
-        entry = self._entry(key, rows, now)
-        self._entries[key] = entry
+        entry = self._entry(key, value, now)
+        self.entries[key] = entry
         self._count(entry, 1)
         self._sweep(now)
-        while self._entries and (self.rows > self.limits.rows or self.nbytes > self.limits.bytes):
-            self._count(self._entries.popitem()[1], -1)
+        while self.entries and (self.rows > self.limits.rows or self.nbytes > self.limits.bytes):
+            self._count(self.entries.popitem(last=False)[1], -1)
             self.evictions += 1
 
-    def remove(self, key: Hashable) -> None:
-        """Forget a key."""
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._count(entry, -1)
+    def remove(self, key: Hashable) -> bool:
+        """Forget a key; return whether it was here."""
+        entry = self.entries.pop(key, None)
+        if entry is None:
+            return False
+        self._count(entry, -1)
+        return True
+
+    def remove_all(self, unwanted: Callable[[Hashable], bool]) -> None:
+        """Forget every key of which ``unwanted`` says so; it is shown all of them."""
+        for key in [key for key in self.entries if unwanted(key)]:
+            self.remove(key)
 
     def clear(self) -> None:
         """Forget every key."""
-        self._entries.clear()
+        self.entries.clear()
         self.rows = self.nbytes = 0
 
-    def _entry(self, key: Hashable, rows: Sequence[Any], now: float) -> Entry:
-        limits = self.limits
+    def _entry(self, key: Hashable, value: Any, now: float) -> Entry:
+        limits, rows = self.limits, rows_in(value)
+        deadline, refresh_at = limits.deadline(now, rows), now + limits.refresh_seconds
         return Entry(
-            rows,
-            weight=max(len(rows), 1),
-            nbytes=_size((key, rows)) if limits.bytes < math.inf else 0,
-            deadline=limits.deadline(now, len(rows)),
+            value,
+            simple_until=min(deadline, refresh_at) if self._has_simple_hits else -math.inf,
+            weight=max(rows, 1),
+            nbytes=size_of(key, value) + _INDEX_BYTES if limits.bytes < math.inf else 0,
+            deadline=deadline,
             idle_deadline=now + limits.access_seconds,
-            refresh_at=now + limits.refresh_seconds,
+            refresh_at=refresh_at,
             stale_until=now + limits.stale_seconds if limits.stale_seconds else -math.inf,
         )
 
@@ -139,27 +168,22 @@ class RowCache:
             return
         limits = self.limits
         self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
-        # The storage's own access would make every entry recent.
-        entries = [(key, cachetools.Cache.__getitem__(self._entries, key)) for key in self._entries]
-        for key, entry in entries:
+        for key, entry in list(self.entries.items()):
             if now > min(entry.deadline, entry.idle_deadline):
                 self._expire(key, entry, now)
 
 
-class PolicyStorage(cachetools.Cache[Hashable, Entry]):
-    """A cachetools cache whose `popitem` takes whom a policy chooses."""
+class PolicyStorage(dict[Hashable, Entry]):
+    """A dict whose `popitem` takes whom a policy chooses; `touch` tells the policy of a hit."""
 
-    def __init__(self, policy: Policy) -> None:
-        super().__init__(math.inf)
-        self._policy = policy
-        self._number: dict[Hashable, int] = {}
-        self._key: list[Hashable] = []
-        self._free: list[int] = []
+    def __init__(self, policy: Callable[[], Policy]) -> None:
+        super().__init__()
+        self._new_policy = policy
+        self.clear()
 
-    def __getitem__(self, key: Hashable) -> Entry:
-        entry: Entry = super().__getitem__(key)
+    def touch(self, key: Hashable) -> None:
+        """Note that a key was used."""
         self._policy.touch(self._one(self._number[key]))
-        return entry
 
     def __setitem__(self, key: Hashable, entry: Entry) -> None:
         self._delist(key)
@@ -170,18 +194,25 @@ class PolicyStorage(cachetools.Cache[Hashable, Entry]):
         self._policy.admit(one, self.words(one))
         self._policy.touch(one)
 
-    def __delitem__(self, key: Hashable) -> None:
-        super().__delitem__(key)
+    def pop(self, key: Hashable, default: Any = None) -> Any:
+        """Remove a key and return its entry, or the default."""
         self._delist(key)
+        return super().pop(key, default)
 
-    def popitem(self) -> tuple[Hashable, Entry]:
-        """Remove and return the entry that the policy chooses, with its key."""
+    def popitem(self, last: bool = False) -> tuple[Hashable, Entry]:
+        """Remove and return the entry that the policy chooses, with its key; ``last`` means nothing."""
         number = int(self._policy.victims(1, len(self), self)[0])
         key = self._key[number]
-        entry: Entry = super().__getitem__(key)
-        super().__delitem__(key)
         self._set_free(key)
-        return key, entry
+        return key, super().pop(key)
+
+    def clear(self) -> None:
+        """Remove all keys, and what the policy knows of them."""
+        super().clear()
+        self._policy = self._new_policy()
+        self._number: dict[Hashable, int] = {}
+        self._key: list[Hashable] = []
+        self._free: list[int] = []
 
     def weights(self, entries: Entries) -> npt.NDArray[np.int64]:
         """Return ones: entries leave one at a time."""
@@ -210,17 +241,16 @@ class PolicyStorage(cachetools.Cache[Hashable, Entry]):
         return np.array([number], dtype=np.int32)
 
 
-def _storage(limits: Limits) -> cachetools.Cache[Hashable, Entry]:
+def rows_in(value: Any) -> int:
+    """Return the rows that a value counts for; none is a known miss.
+
+    >>> rows_in(["a", "b"]), rows_in("text"), rows_in(("a", "b")), rows_in([]), rows_in(None)
+    (2, 1, 1, 0, 0)
+    """
+    return len(value) if isinstance(value, list) else int(value is not None)
+
+
+def _storage(limits: Limits) -> OrderedDict[Hashable, Entry] | PolicyStorage:
     if limits.eviction == "lru":
-        return cachetools.LRUCache(math.inf)
-    return PolicyStorage(policy_of(limits.eviction))
-
-
-def _size(value: Any) -> int:
-    """Return the bytes of a key or of rows made of plain Python values."""
-    inner: Iterator[Any] = iter(())
-    if isinstance(value, Mapping):
-        inner = (item for pair in value.items() for item in pair)
-    elif isinstance(value, list | tuple | set | frozenset):
-        inner = iter(value)
-    return sys.getsizeof(value) + sum(_size(item) for item in inner)
+        return OrderedDict()
+    return PolicyStorage(lambda: policy_of(limits.eviction))

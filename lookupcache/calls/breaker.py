@@ -86,6 +86,11 @@ class Breaker:
         until = self._until
         return 0.0 if until is None else max(until - self._clock(), 0.0)
 
+    def reset_after_fork(self) -> None:
+        """Forget what calls of the parent process were about to say: they do not end in this one."""
+        self._lock = threading.Lock()
+        self._probing = False
+
     def _open(self) -> None:
         self._until = self._clock() + self._delay
         self._probing = False

@@ -84,6 +84,12 @@ class Guard:
         self._limiter = limiter
         self._clock = clock
 
+    def reset_after_fork(self) -> None:
+        """Let go of what threads of the parent process may hold."""
+        self._breaker.reset_after_fork()
+        if self._limiter is not None:
+            self._limiter.reset_after_fork()
+
     async def call(self, ask: Callable[[], Awaitable[T]], sleep: Sleep = asyncio.sleep) -> T:
         """Return what ``ask`` answers, at the latest when the retries are used up.
 

@@ -70,6 +70,10 @@ class RateLimit:
             os.pwrite(file, _SLOT.pack(after, self._clock(), _boot()), 0)
         return wait
 
+    def reset_after_fork(self) -> None:
+        """Replace a lock that a thread of the parent process may hold."""
+        self._lock = threading.Lock()
+
     def _take(self, free: float, within: float) -> tuple[float, float]:
         """Return the wait for a slot, and the slot that is free after it."""
         now = self._clock()
@@ -112,6 +116,8 @@ def _locked(place: Path) -> Iterator[int]:
                 yield file
                 return
         finally:
+            # A process that was forked meanwhile has the file open too, and closing it here would not free the lock.
+            fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
 

@@ -82,7 +82,9 @@ class LookupConfig:
     )  # fmt: skip
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
-        "maximum number of bytes cached per worker, including keys and index", "none",
+        "maximum number of bytes cached per worker, including keys and index; `cached` measures a value once, when it "
+        "is added, with everything that it refers to, but not the memory that objects of other libraries hold outside of "
+        "Python and do not report", "none",
     )  # fmt: skip
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", one_of(Eviction, to_dashes),
@@ -148,8 +150,10 @@ class LookupConfig:
         "`ordered`",
     )  # fmt: skip
     timeout: float = _option(
-        "lookup.timeout", 180.0, parse_duration, "timeout of one call to the source, including retries", "3 min"
-    )
+        "lookup.timeout", 180.0, parse_duration,
+        "timeout of one call to the source, including retries; `cached` abandons a sync function that hangs only with "
+        "`lookup.async`, which runs it in a thread", "3 min",
+    )  # fmt: skip
     batch_max_size: int | None = _option(
         "lookup.batch.max-size",
         None,

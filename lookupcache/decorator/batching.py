@@ -24,11 +24,16 @@ class Call:
 
     With neither, its opener gave it up, and who waits for it asks again. ``home`` is the event loop that it is
     made on, None for threads; ``deadline``, by `time.monotonic`, is when it counts as hung; ``carrier`` is the
-    task or the thread's job that makes it, None for the opener's own thread.
+    task or the thread's job that makes it, None for the opener's own thread. ``maker`` makes it, for a method of
+    ``owner``; ``outer`` is the call in whose course it was opened, and ``waits_for`` those that it waits for itself.
     """
 
-    def __init__(self, home: AbstractEventLoop | None = None) -> None:
+    def __init__(self, home: AbstractEventLoop | None = None, owner: Any = None) -> None:
         self.home = home
+        self.owner = owner
+        self.maker: Any = None
+        self.outer: Call | None = None
+        self.waits_for: list[Call] = []
         self.keys: list[Any] = []
         self.opened = time.monotonic()
         self.closed = False
@@ -60,19 +65,22 @@ class Batches:
     def __init__(self, size: float = math.inf, delay: float = 0.0) -> None:
         self.size = size
         self.delay = delay
-        self._filling: dict[AbstractEventLoop | None, Call] = {}
+        self._filling: dict[Any, Call] = {}
         self._lock = threading.Lock()
 
-    def add(self, keys: Sequence[Key], home: AbstractEventLoop | None = None) -> tuple[list[Call], list[Call]]:
+    def add(
+        self, keys: Sequence[Key], home: AbstractEventLoop | None = None, owner: Any = None
+    ) -> tuple[list[Call], list[Call]]:
         """Return the call that each key goes into, and those calls that were opened for it.
 
-        The caller has to make the latter, when `wait_closed` says so.
+        The caller has to make the latter, when `wait_closed` says so. Keys for methods of different owners do not
+        share a call.
         """
         opened: list[Call] = []
         with self._lock:
-            calls = [self._enter(key, home, opened) for key in keys]
-            if not self.delay and home in self._filling:
-                self._close(self._filling[home])
+            calls = [self._enter(key, home, owner, opened) for key in keys]
+            if not self.delay and (home, id(owner)) in self._filling:
+                self._close(self._filling[home, id(owner)])
         return calls, opened
 
     def wait_closed(self, call: Call) -> None:
@@ -96,10 +104,10 @@ class Batches:
     def _left(self, call: Call) -> float:
         return max(call.opened + self.delay - time.monotonic(), 0.0)
 
-    def _enter(self, key: Key, home: AbstractEventLoop | None, opened: list[Call]) -> Call:
-        call = self._filling.get(home)
+    def _enter(self, key: Key, home: AbstractEventLoop | None, owner: Any, opened: list[Call]) -> Call:
+        call = self._filling.get((home, id(owner)))
         if call is None:
-            call = self._filling[home] = Call(home)
+            call = self._filling[home, id(owner)] = Call(home, owner)
             call.full = Latch() if self.delay else None
             opened.append(call)
         call.keys.append(key)
@@ -108,7 +116,7 @@ class Batches:
         return call
 
     def _close(self, call: Call) -> None:
-        del self._filling[call.home]
+        del self._filling[call.home, id(call.owner)]
         call.closed = True
         if call.full is not None:
             call.full.open()

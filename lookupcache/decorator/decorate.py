@@ -2,84 +2,270 @@
 
     key ─► cache ─► one call for all who want it ─► batch ─► capacity ─► timeout ─► retries, breaker, rate ─► function
 
-What comes before the call is in `single_flight`; here are the options, and how sync and async calls are made.
+Here are the options and what fits what; `decorated` is what comes out, `sync_lookup` and `async_lookup` make the calls.
 """
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
+import functools
+import inspect
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from contextvars import Context, copy_context
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
-from weakref import WeakKeyDictionary
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from lookupcache.calls.guard import Guard
 from lookupcache.calls.rate import RateLimit
 from lookupcache.calls.retry import wait_hint
 from lookupcache.config import LookupConfig
 from lookupcache.connector import worth_a_retry
-from lookupcache.decorator.batching import Call
-from lookupcache.decorator.callee import AsyncCallee, Key, SyncCallee, is_async
-from lookupcache.decorator.pool import DaemonPool
-from lookupcache.decorator.single_flight import Answers, SingleFlight, Wanted, without_rows
-from lookupcache.errors import OptionError
+from lookupcache.decorator.async_lookup import AsyncLookup
+from lookupcache.decorator.callee import AsyncCallee, SyncCallee, is_async
+from lookupcache.decorator.decorated import (
+    CachedAsyncBatch,
+    CachedAsyncFunction,
+    CachedBatch,
+    CachedFunction,
+    Decorated,
+)
+from lookupcache.decorator.sync_lookup import SyncLookup
+from lookupcache.errors import LookupAdvice, OptionError, nearest
 from lookupcache.metrics import Tally
 
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+S = TypeVar("S")
+P_ = ParamSpec("P_")
+R_co = TypeVar("R_co", covariant=True)
 
+Clock = Callable[[], float]
+Retryable = Callable[[Exception], bool]
+RetryAfter = Callable[[Exception], float | None]
+
+
+class _Callable(Protocol[P_, R_co]):
+    def __call__(self, *args: P_.args, **kwargs: P_.kwargs) -> R_co: ...
+
+
+class _Decorator(Protocol):
+    """Decorates a function of one key."""
+
+    @overload
+    def __call__(self, function: type[_Callable[P, Coroutine[Any, Any, R]]]) -> CachedAsyncFunction[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: type[_Callable[P, R]]) -> CachedFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> CachedAsyncFunction[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, Iterator[T]]) -> CachedFunction[P, list[T]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> CachedFunction[P, R]: ...
+
+
+class _BatchDecorator(Protocol):
+    """Decorates a function, or a method, of many keys."""
+
+    @overload
+    def __call__(self, function: Callable[[list[K]], Coroutine[Any, Any, Mapping[K, V]]]) -> CachedAsyncBatch[K, V]: ...
+    @overload
+    def __call__(self, function: Callable[[list[K]], Coroutine[Any, Any, Iterable[V]]]) -> CachedAsyncBatch[K, V]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[S, list[K]], Coroutine[Any, Any, Mapping[K, V]]]
+    ) -> CachedAsyncBatch[K, V]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[S, list[K]], Coroutine[Any, Any, Iterable[V]]]
+    ) -> CachedAsyncBatch[K, V]: ...
+    @overload
+    def __call__(self, function: Callable[[list[K]], Mapping[K, V]]) -> CachedBatch[K, V]: ...
+    @overload
+    def __call__(self, function: Callable[[list[K]], Iterable[V]]) -> CachedBatch[K, V]: ...
+    @overload
+    def __call__(self, function: Callable[[S, list[K]], Mapping[K, V]]) -> CachedBatch[K, V]: ...
+    @overload
+    def __call__(self, function: Callable[[S, list[K]], Iterable[V]]) -> CachedBatch[K, V]: ...
+
+
+@overload
+def cached(config: type[_Callable[P, Coroutine[Any, Any, R]]], /) -> CachedAsyncFunction[P, R]: ...  # type: ignore[overload-overlap]
+@overload
+def cached(config: type[_Callable[P, R]], /) -> CachedFunction[P, R]: ...
+@overload
+def cached(config: Callable[P, Coroutine[Any, Any, R]], /) -> CachedAsyncFunction[P, R]: ...  # type: ignore[overload-overlap]
+@overload
+def cached(config: Callable[P, Iterator[T]], /) -> CachedFunction[P, list[T]]: ...
+@overload
+def cached(config: Callable[P, R], /) -> CachedFunction[P, R]: ...
+@overload
 def cached(
-    config: LookupConfig | None = None,
+    config: LookupConfig | Mapping[str, Any] | None = None,
+    *,
+    batch: Literal[True],
+    clock: Clock = ...,
+    retryable: Retryable = ...,
+    retry_after: RetryAfter = ...,
+    **options: Any,
+) -> _BatchDecorator: ...
+@overload
+def cached(
+    config: LookupConfig | Mapping[str, Any] | None = None,
+    *,
+    batch: Literal[False] = False,
+    clock: Clock = ...,
+    retryable: Retryable = ...,
+    retry_after: RetryAfter = ...,
+    **options: Any,
+) -> _Decorator: ...
+@overload
+def cached(
+    config: LookupConfig | Mapping[str, Any] | None = None,
+    *,
+    batch: bool,
+    clock: Clock = ...,
+    retryable: Retryable = ...,
+    retry_after: RetryAfter = ...,
+    **options: Any,
+) -> Callable[[Callable[..., Any]], Any]: ...
+def cached(
+    config: Any = None,
     *,
     batch: bool = False,
-    clock: Callable[[], float] = time.monotonic,
-    retryable: Callable[[Exception], bool] = worth_a_retry,
-    retry_after: Callable[[Exception], float | None] = wait_hint,
-) -> Callable[[Callable[..., Any]], Any]:
-    """Cache a lookup function: sync or async, one key at a time or, with ``batch=True``, many.
+    clock: Clock = time.monotonic,
+    retryable: Retryable = worth_a_retry,
+    retry_after: RetryAfter = wait_hint,
+    **options: Any,
+) -> Any:
+    """Cache what a function returns: sync or async, one key at a time or, with ``batch=True``, many.
 
-    One key at a time, ``function(*key)`` returns an iterable of rows, or None for no rows; the decorated
-    function returns a list. With ``batch=True``, ``function(keys)`` takes a list of keys and returns one
-    iterable of rows per key in the same order; it is called with those keys only that are not in the cache,
-    each once. Keys must be hashable; rows can be anything. In place of a function there may be an object
-    with ``__call__``, or a class, of which one is made: its ``open()``, where it has one, is called before the
-    first lookup.
+    Use it bare, with a `LookupConfig`, or with the config's fields: ``@cached``, ``@cached(config)``,
+    ``@cached(max_rows=500, expire_after_write="10 min")``. Without ``cache`` among them it is LRU, of 10,000 rows.
 
-    The decorated function has ``metrics()``, ``invalidate(*keys)``, ``clear()``, and ``close()``, which calls the
-    object's; where the function is async it is awaited, and called ``aclose`` too.
+    The arguments of a call are its key, however they are spelled: ``f(1, b=2)`` and ``f(1, 2)`` share an entry. They
+    must be hashable; 1, 1.0 and True are different keys, though not inside a tuple. What the function returns is the
+    value, and each hit returns that same object: who changes it changes it for all. An iterator, which could be read
+    only once, becomes a list. ``max_rows`` counts a list as its rows and any other value as one; None and an empty
+    list are known misses, and ``missing_key`` says whether these are kept.
+
+    With ``batch=True``, ``function(keys)`` takes a list of keys and returns one value per key in the same order, or a
+    dict of values by key, where a key that is not in it has None. It is called with those keys only that are not in
+    the cache, each once.
+
+    A method has entries for each object, which do not keep it alive, unless it can have no weak reference. In place
+    of a function there may be an object with ``__call__``, or a class, of which one is made: its ``open()``, where it
+    has one, is called before the first lookup, and in a forked process again.
+
+    The decorated function has ``metrics()``, ``cache_info()``, ``clear()``, also called ``cache_clear``,
+    ``invalidate(...)``, which takes what a call takes, or with ``batch=True`` keys, and ``close()``, which calls the
+    object's; where the function is async it is awaited, and called ``aclose`` too. ``__wrapped__`` is the function.
 
     ``lookup.timeout`` ends an async lookup, and with ``lookup.async`` a sync one, which then runs in a thread of
     a pool. Without it a sync function runs in its caller's thread: there the timeout ends only its retries, and the
-    waiting of others who want the same key. ``lookup.on-error`` ``null`` returns None in the place of a key's
-    list, which tells an error from a key without rows; ``lookup.error-column`` then names nothing. ``clock`` gives
-    seconds; ``retryable`` says which errors are worth a retry, ``retry_after`` how many seconds the source
-    wants to be left alone.
+    waiting of others who want the same key, or for an ``open()`` that hangs. A function may call its decorated self, as
+    long as that ends. ``lookup.on-error`` ``null`` returns None in the place of a value; ``lookup.error-column`` then
+    names nothing. ``lookup.cache.max-bytes`` measures a value when it comes, with all that it refers to, not when it
+    changes later. ``clock`` gives seconds; ``retryable`` says which errors are worth a retry, ``retry_after`` how many
+    seconds the source wants to be left alone.
 
-    Raises OptionError for options that need a table or a join, and SourceError where the function returns
-    something else than lists of rows; else what the function raised last.
+    A forked process begins with what its parent had cached, and with none of its calls. Pickled, a function that can be
+    imported is its name; any other, as cloudpickle allows, comes out with the same options and an empty cache.
 
-    >>> @cached(LookupConfig(cache="LRU", max_rows=100))
-    ... def rows_of(customer_id):
-    ...     return [{"id": customer_id, "country": "NL"}]
-    >>> rows_of(7), rows_of(7) == rows_of(7), rows_of.metrics().hits
-    ([{'id': 7, 'country': 'NL'}], True, 2)
+    Raises OptionError for options that need a table or a join, and SourceError where the function returns what can be
+    used only once, as a coroutine; else what the function raised last.
+
+    >>> @cached(max_rows=100)
+    ... def rows_of(customer_id, country="NL"):
+    ...     return [{"id": customer_id, "country": country}]
+    >>> rows_of(7), rows_of(7, country="NL") is rows_of(7), rows_of.cache_info()
+    ([{'id': 7, 'country': 'NL'}], True, CacheInfo(hits=2, misses=1, maxsize=100, currsize=1))
     """
-    config = LookupConfig(cache="LRU") if config is None else config
+    settings: dict[str, Any] = {"batch": batch, "clock": clock, "retryable": retryable, "retry_after": retry_after}
+    if callable(config) or isinstance(config, classmethod | staticmethod):
+        return _decorated(config, config=_config(None, options), **settings)
+    settings["config"] = _config(config, options)
+    _refuse_what_needs_more(settings["config"], batch)
+    return functools.partial(_decorated, **settings)
+
+
+def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
+    """Return the config that was given, in whatever form, with these options instead of its own."""
+    known = [field.name for field in dataclasses.fields(LookupConfig)]
+    for name in options:
+        if name not in known:
+            hint = f"It is called {_ELSEWHERE[name]!r} here." if name in _ELSEWHERE else None
+            raise OptionError(f"There is no option {name!r}.", hint=hint or nearest(name, known, what="options"))
+    if isinstance(given, Mapping):
+        if not any("." in name for name in given):
+            return _config(None, {**given, **options})
+        given = LookupConfig.from_options({"lookup.cache": "LRU", **given})
+    elif given is None:
+        given, options = LookupConfig(cache=options.get("cache", "LRU"), **_without(options, "cache")), {}
+    elif not isinstance(given, LookupConfig):
+        raise OptionError(
+            f"'cached' takes a function, or a LookupConfig, and was given {type(given).__name__} {given!r}.",
+            hint="Give it options by name, as in cached(max_rows=128, expire_after_write='10 min').",
+        )
+    elif given.cache == "NONE" and "cache" not in options:
+        warnings.warn(
+            "'cached' keeps nothing here: 'lookup.cache' of its config is NONE.\n\nHint: Set it to LRU or TTL, or give "
+            "cached(cache='NONE') too where only retries and limits are wanted.",
+            LookupAdvice,
+            stacklevel=3,
+        )
+    return dataclasses.replace(given, **options) if options else given
+
+
+_ELSEWHERE = {"maxsize": "max_rows", "ttl": "expire_after_write", "ttr": "refresh_after_write"}
+
+
+def _without(options: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key != name}
+
+
+def _decorated(function: Any, *, config: LookupConfig, batch: bool, **settings: Any) -> Any:
+    if isinstance(function, classmethod | staticmethod):
+        # The other way round, which means the same.
+        return type(function)(_decorated(function.__func__, config=config, batch=batch, **settings))
     _refuse_what_needs_more(config, batch)
+    _refuse_what_is_no_function(function)
+    kinds: dict[tuple[bool, bool], type[Decorated]] = {
+        (False, False): CachedFunction, (False, True): CachedBatch,
+        (True, False): CachedAsyncFunction, (True, True): CachedAsyncBatch,
+    }  # fmt: skip
+    given = {"function": function, "config": config, "batch": batch, **settings}
+    return kinds[is_async(function), batch](lookup_of, given)
 
-    def decorate(function: Callable[..., Any]) -> Any:
-        tally = Tally()
-        limiter = None if config.rate_limit is None else RateLimit.of_executor(config.rate_limit, _name(function))
-        guard = Guard(config, retryable=retryable, retry_after=retry_after, tally=tally, limiter=limiter, clock=clock)
-        if not is_async(function):
-            return _SyncLookup(SyncCallee(function, batch), config, guard, clock).decorated()
-        if config.async_ is False:
-            raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
-        return _AsyncLookup(AsyncCallee(function, batch), config, guard, clock).decorated()
 
-    return decorate
+def lookup_of(
+    function: Callable[..., Any],
+    config: LookupConfig,
+    batch: bool,
+    clock: Clock,
+    retryable: Retryable,
+    retry_after: RetryAfter,
+) -> SyncLookup | AsyncLookup:
+    """Return the lookup behind a decorated function."""
+    limiter = None if config.rate_limit is None else RateLimit.of_executor(config.rate_limit, _name(function))
+    guard = Guard(config, retryable=retryable, retry_after=retry_after, tally=Tally(), limiter=limiter, clock=clock)
+    if not is_async(function):
+        return SyncLookup(SyncCallee(function, batch, config.timeout), config, guard, clock)
+    if config.async_ is False:
+        raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
+    return AsyncLookup(AsyncCallee(function, batch, config.timeout), config, guard, clock)
+
+
+def _refuse_what_is_no_function(function: Any) -> None:
+    if not callable(function):
+        raise OptionError(f"'cached' decorates a function, and was given {type(function).__name__}.")
+    if inspect.isasyncgenfunction(function):
+        raise OptionError(
+            f"{_name(function)} is an async generator, whose items can be read only once.",
+            hint="Write it 'async def' without 'yield', and return a list.",
+        )
 
 
 def _refuse_what_needs_more(config: LookupConfig, batch: bool) -> None:
@@ -101,232 +287,7 @@ def _refuse_what_needs_more(config: LookupConfig, batch: bool) -> None:
 
 
 def _name(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-class _SyncLookup(SingleFlight):
-    """Calls are made in the thread of who opened them, or in a pool: with ``lookup.async``, and to refresh."""
-
-    def __init__(self, callee: SyncCallee, config: LookupConfig, guard: Guard, clock: Callable[[], float]) -> None:
-        super().__init__(callee, config, guard, clock)
-        self.callee = callee
-        self.pool = DaemonPool(config.async_capacity)
-        self._fails_at_once = config.on_error == "fail" and config.stale_if_error is None
-
-    def decorated(self) -> Any:
-        """Return the function that takes the place of the wrapped one."""
-
-        def one(*key: Any) -> Any:
-            rows = self._held(key)
-            return self._many([key])[0] if rows is None else rows
-
-        wrapper: Any = (lambda keys: self._many(list(keys))) if self.batch else one
-        wrapper.close = self.close
-        return self._equipped(wrapper)
-
-    def close(self) -> None:
-        """Wait for the calls in the pool, at most ``lookup.timeout``, and close the function's object."""
-        self.pool.join(self.config.timeout)
-        self.callee.close()
-
-    def _many(self, keys: list[Key]) -> list[Any]:
-        wanted = self._want(keys)
-        self._make(wanted)
-        while wanted.calls:
-            call = next(iter(wanted.calls))
-            self._take(wanted, call, self._awaited(call))
-            self._make(wanted)
-        return wanted.rows(keys)
-
-    def _make(self, wanted: Wanted) -> None:
-        """Make the caller's calls, or have them made."""
-        opened, refreshing, wanted.opened, wanted.refreshing = wanted.opened, wanted.refreshing, [], []
-        for call in refreshing + (opened if self.config.async_ else []):
-            call.carrier = self.pool.start(partial(self._carry_in_pool, call))
-        if opened and not self.config.async_:
-            self._carry_all(opened)
-
-    def _carry_all(self, calls: list[Call]) -> None:
-        for call in calls:
-            self._begin(call)
-        try:
-            for call in calls:
-                self._carry(call)
-                if call.error is not None and self._fails_at_once:
-                    break
-        finally:
-            for call in calls:
-                self._failed(call, None)
-
-    def _carry(self, call: Call) -> None:
-        started = time.perf_counter()
-        try:
-            self.batches.wait_closed(call)
-            started = self._begin(call)
-            self._answered(call, self.guard.until_found_now(self._ask, call.keys, without_rows))
-        except Exception as error:
-            self._failed(call, error)
-        finally:
-            self.tally.add("source_seconds", time.perf_counter() - started)
-
-    def _carry_in_pool(self, call: Call) -> None:
-        try:
-            self._carry(call)
-        except BaseException as error:
-            self._failed(call, error)
-
-    def _ask(self, keys: list[Key]) -> Answers:
-        self._count_asked(keys)
-        return self.callee.ask(keys)
-
-    def _awaited(self, call: Call) -> BaseException | None:
-        """Wait for a call and return its error; it may be another caller's, and hang."""
-        while not call.ended.wait(min(max(call.deadline - time.monotonic(), 0.0), self.config.timeout)):
-            if not self._lost(call):
-                continue
-            with self._lock:
-                self._give_up(call)
-            if not call.ended.is_open:
-                return self.guard.timed_out()
-        return call.error
-
-    def _give_up(self, call: Call) -> None:
-        super()._give_up(call)
-        if call.carrier is not None and not call.ended.is_open:
-            self.pool.give_up(call.carrier)
-            call.end(error=self.guard.timed_out())
-
-
-@dataclass(slots=True)
-class _Lanes:
-    """The calls of one event loop: those that are being made, and those that wait for room."""
-
-    busy: dict[asyncio.Task[None], Call] = field(default_factory=dict)
-    queue: deque[tuple[Call, Context]] = field(default_factory=deque)
-
-
-class _AsyncLookup(SingleFlight):
-    """Calls are made in tasks of their own, so that a caller who is cancelled does not fail the others."""
-
-    def __init__(self, callee: AsyncCallee, config: LookupConfig, guard: Guard, clock: Callable[[], float]) -> None:
-        super().__init__(callee, config, guard, clock)
-        self.callee = callee
-        self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes] = WeakKeyDictionary()
-
-    def decorated(self) -> Any:
-        """Return the function that takes the place of the wrapped one."""
-
-        async def many(keys: Iterable[Key]) -> list[Any]:
-            return await self._many(list(keys))
-
-        async def one(*key: Any) -> Any:
-            rows = self._held(key)
-            return (await self._many([key]))[0] if rows is None else rows
-
-        wrapper: Any = many if self.batch else one
-        wrapper.close = wrapper.aclose = self.close
-        return self._equipped(wrapper)
-
-    async def close(self) -> None:
-        """Cancel the calls of this event loop, and those who wait for them; close the function's object."""
-        lanes = self._lanes_here()
-        tasks = list(lanes.busy)
-        for call in [*lanes.busy.values(), *(call for call, _ in lanes.queue)]:
-            self._failed(call, asyncio.CancelledError("The decorated function was closed."))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.callee.close()
-
-    async def _many(self, keys: list[Key]) -> list[Any]:
-        wanted = self._want(keys)
-        self._make(wanted)
-        while wanted.calls:
-            call = next(iter(wanted.calls))
-            self._take(wanted, call, await self._awaited(call))
-            self._make(wanted)
-        return wanted.rows(keys)
-
-    def _make(self, wanted: Wanted) -> None:
-        opened, wanted.opened, wanted.refreshing = wanted.opened + wanted.refreshing, [], []
-        if opened:
-            lanes = self._lanes_here()
-            lanes.queue.extend((call, copy_context()) for call in opened)
-            self._staff(lanes)
-
-    def _staff(self, lanes: _Lanes) -> None:
-        """Make calls as far as there is room, in the order and the contexts in which they were opened."""
-        while lanes.queue and len(lanes.busy) < self.config.async_capacity:
-            call, context = lanes.queue.popleft()
-            task = asyncio.get_running_loop().create_task(self._carry_in(lanes, call), context=context)
-            lanes.busy[task] = call
-            task.add_done_callback(partial(self._ended, lanes))
-
-    async def _carry_in(self, lanes: _Lanes, call: Call) -> None:
-        """Make a call, and see that the next is made: by this task, which ends before the loop does, or with it."""
-        await self._carry(call)
-        this: Any = asyncio.current_task()
-        del lanes.busy[this]
-        self._staff(lanes)
-
-    def _ended(self, lanes: _Lanes, task: asyncio.Task[None]) -> None:
-        """Give up the call of a task that was cancelled, maybe before its first step, and those that wait for room.
-
-        Whoever cancels tasks of ours is ending the event loop.
-        """
-        if task in lanes.busy:
-            undone = [lanes.busy.pop(task), *(call for call, _ in lanes.queue)]
-            lanes.queue.clear()
-            for call in undone:
-                self._failed(call, None)
-
-    async def _carry(self, call: Call) -> None:
-        started = time.perf_counter()
-        try:
-            await self.batches.wait_closed_async(call)
-            started = self._begin(call)
-            asking = self.guard.until_found(self._ask, call.keys, without_rows)
-            self._answered(call, await self.guard.within(asking))
-        except Exception as error:
-            self._failed(call, error)
-        except asyncio.CancelledError as error:
-            if _is_cancelled():
-                raise
-            self._failed(call, error)
-        finally:
-            self.tally.add("source_seconds", time.perf_counter() - started)
-
-    async def _ask(self, keys: list[Key]) -> Answers:
-        self._count_asked(keys)
-        return await self.callee.ask(keys)
-
-    async def _awaited(self, call: Call) -> BaseException | None:
-        """Wait for a call and return its error; it may be on another event loop, and hang."""
-        if call.home is self._home():
-            await call.ended.wait_async()
-            return call.error
-        while not await call.ended.wait_async(min(max(call.deadline - time.monotonic(), 0.0), self.config.timeout)):
-            if not self._lost(call):
-                continue
-            with self._lock:
-                self._give_up(call)
-            if not call.ended.is_open:
-                return self.guard.timed_out()
-        return call.error
-
-    def _home(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def _lanes_here(self) -> _Lanes:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if loop not in self._lanes:
-                self._lanes[loop] = _Lanes()
-            return self._lanes[loop]
-
-
-def _is_cancelled() -> bool:
-    """Return whether it is this task that is cancelled, rather than something that it awaits."""
-    task = asyncio.current_task()
-    return task is None or bool(task.cancelling())

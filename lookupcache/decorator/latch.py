@@ -69,6 +69,12 @@ class Latch:
             self._wakers.remove(wake)
 
 
+def reset_after_fork() -> None:
+    """Replace a lock that a thread of the parent process may hold."""
+    global _changing
+    _changing = threading.Lock()
+
+
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
     if asyncio._get_running_loop() is loop:
         _set(woken)

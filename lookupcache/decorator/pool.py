@@ -13,11 +13,12 @@ IDLE_SECONDS = 10.0
 
 @dataclass(eq=False)
 class Job:
-    """Work for a thread; given up, nobody waits for it any more."""
+    """Work for a thread; given up, nobody waits for it any more. ``elsewhere``: it has no place in the pool."""
 
     work: Callable[[], None]
     given_up: bool = False
     ended: bool = False
+    elsewhere: bool = False
 
 
 class DaemonPool:
@@ -43,18 +44,34 @@ class DaemonPool:
 
     def start(self, work: Callable[[], None]) -> Job:
         """Run this when a thread is free."""
-        job = Job(work)
+        return self.start_job(Job(work))
+
+    def start_job(self, job: Job) -> Job:
+        """Run a job when a thread is free."""
         with self._lock:
             self._jobs.append(job)
             self._staff()
         return job
+
+    def run_here(self, job: Job) -> None:
+        """Run a job in this thread, unless it has begun or was given up.
+
+        That is for a thread which is busy with a job that needs the other: all threads may be so, and none be free.
+        """
+        with self._lock:
+            if job not in self._jobs:
+                return
+            self._jobs.remove(job)
+            job.elsewhere = True
+        job.work()
+        job.ended = True
 
     def give_up(self, job: Job) -> None:
         """Free the place of a job, begun or not."""
         with self._lock:
             if job in self._jobs:
                 self._jobs.remove(job)
-            elif not (job.ended or job.given_up):
+            elif not (job.ended or job.given_up or job.elsewhere):
                 self._threads -= 1
                 self._staff()
             job.given_up = True

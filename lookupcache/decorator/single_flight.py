@@ -8,37 +8,40 @@ for others to say.
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
+from weakref import WeakSet
 
 from lookupcache.cache import Limits, RowCache
+from lookupcache.cache.row_cache import Entry, rows_in
 from lookupcache.calls.guard import GaveUp, Guard
 from lookupcache.config import LookupConfig
+from lookupcache.decorator import latch, nesting
+from lookupcache.decorator.arguments import SIMPLE, Instances, Key, Typed, kinds_of, owner_of
 from lookupcache.decorator.batching import Batches, Call
-from lookupcache.decorator.callee import AsyncCallee, Key, Rows, SyncCallee
+from lookupcache.decorator.callee import AsyncCallee, Stopped, SyncCallee
 from lookupcache.metrics import LookupMetrics
 
-Answers = dict[Key, Rows]
+Answers = dict[Key, Any]
+
+_FOREVER = math.inf
+
+_all: WeakSet[SingleFlight] = WeakSet()
 
 
 @dataclass(slots=True)
 class Wanted:
     """What a caller has, and the calls that bring the rest; ``opened`` and ``refreshing`` are its own to make."""
 
-    found: dict[Key, Sequence[Any] | None] = field(default_factory=dict)
+    found: dict[Key, Any] = field(default_factory=dict)
     calls: dict[Call, list[Key]] = field(default_factory=dict)
     opened: list[Call] = field(default_factory=list)
     refreshing: list[Call] = field(default_factory=list)
-
-    def rows(self, keys: Sequence[Key]) -> list[Any]:
-        """Return a list of rows per key that is the caller's own, or None where there is an error instead."""
-        found = self.found
-        return [None if (rows := found[key]) is None else list(rows) for key in keys]
 
 
 class SingleFlight:
@@ -47,67 +50,114 @@ class SingleFlight:
     def __init__(
         self, callee: SyncCallee | AsyncCallee, config: LookupConfig, guard: Guard, clock: Callable[[], float]
     ) -> None:
-        one = None if callee.batch else 1
-        self.function = callee.function
-        self.batch = callee.batch
         self.config = config
         self.guard = guard
         self.tally = guard.tally
         self.clock = clock
+        self.callee: Any = callee
         self.cache = RowCache(Limits.of(config))
-        self.batches = Batches(one or config.batch_max_size or math.inf, config.batch_max_delay or 0.0)
-        self._calls: dict[Key, Call] = {}
+        self._entries, self._touch = self.cache.entries, self.cache.touch
+        self.instances = Instances()
+        self._kinds: set[Key] = set()
         # One count for three: threads that want hot keys should not wait long for the lock.
         self._plain_hits = 0
+        self._until_purge = 0
+        self._begin_anew()
+        _all.add(self)
+
+    def _begin_anew(self) -> None:
+        """Forget all calls."""
+        size = (self.config.batch_max_size or math.inf) if self.callee.batch else 1
+        self.batches = Batches(size, self.config.batch_max_delay or 0.0)
+        self._calls: dict[Key, Call] = {}
         self._lock = threading.Lock()
+
+    def reset_after_fork(self) -> None:
+        """Let go of all that belongs to threads and event loops of the parent process, which this one has not."""
+        if self._lock.locked():
+            # A thread was changing the cache: half of what it did may be here.
+            self.cache.clear()
+        self._begin_anew()
+        self.guard.reset_after_fork()
+        self.callee.reset_after_fork()
+        self.instances.reset_after_fork()
 
     def metrics(self) -> LookupMetrics:
         """Return the counts so far."""
         with self._lock:
+            self._purge()
             cache = self.cache
             held = {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
             gone = {"evictions": cache.evictions, "expirations": cache.expirations}
             seen = {name: self.tally[name] + self._plain_hits for name in ("rows", "keys", "hits")}
             return LookupMetrics.of({**self.tally, **seen, **held, **gone})
 
-    def invalidate(self, *keys: Key) -> None:
-        """Forget these keys, and what is being fetched for them; a key of several columns is a tuple."""
-        with self._lock:
-            for given in keys:
-                key = given if self.batch or isinstance(given, tuple) else (given,)
-                self.cache.remove(key)
-                self._disown(key)
+    def invalidate(self, values: Key) -> bool:
+        """Forget a key, and what is being fetched for it; return whether there was either.
 
-    def clear(self) -> None:
-        """Forget every key."""
+        What is equal goes too, whatever its type: who says that key 1 has changed means 1.0 as well.
+        """
         with self._lock:
-            self.cache.clear()
+            keys = [values, *(Typed(values + kinds) for kinds in self._kinds if len(kinds) == len(values))]
+            found = [self._disowned(key) | self.cache.remove(key) for key in keys]
+        return any(found)
+
+    def clear(self, instance: Any = None) -> None:
+        """Forget every key, or those of one object's method."""
+        with self._lock:
+            if instance is None:
+                self.cache.clear()
+            else:
+                self.cache.remove_all(lambda key: cast(Key, key)[0] is instance)
             for key in list(self._calls):
-                self._disown(key)
+                if instance is None or key[0] is instance:
+                    self._disowned(key)
 
-    def _disown(self, key: Key) -> None:
+    def _disowned(self, key: Key) -> bool:
         """Let the call for a key end without effect on the cache, unless it still waits for more keys."""
-        if (call := self._calls.get(key)) is not None and call.closed:
+        call = self._calls.get(key)
+        if call is not None and call.closed:
             del self._calls[key]
+        return call is not None
 
-    def _equipped(self, wrapper: Any) -> Any:
-        # An object's own attributes, or a class's methods, are not the decorated function's.
-        updated = functools.WRAPPER_UPDATES if hasattr(self.function, "__code__") else ()
-        functools.update_wrapper(wrapper, self.function, updated=updated)
-        wrapper.metrics, wrapper.invalidate, wrapper.clear = self.metrics, self.invalidate, self.clear
-        return wrapper
+    def _purge(self) -> None:
+        """Forget what is held for objects that are gone; looked for now and then, for it takes a look at every key."""
+        gone = self.instances.gone
+        self._until_purge = len(self.cache) // 4
+        if gone:
+            lost = {gone.popleft() for _ in range(len(gone))}
+            self.cache.remove_all(lambda key: cast(Key, key)[0] in lost)
 
     # ── who answers ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _held(self, key: Key) -> Rows | None:
-        """Return the rows of a key where the cache has them and nothing else is to be done."""
+    def held_simply(self, key: Key) -> Entry | None:
+        """Return what `held` does, without the lock, in the usual case; else None.
+
+        No count is lost, for CPython changes threads neither within the line that adds one.
+        """
+        for value in key:
+            if type(value) not in SIMPLE:
+                return None
+        try:
+            entry = self._entries[key]
+            until = entry.simple_until
+            if until < _FOREVER and self.clock() >= until:
+                return None
+            self._touch(key)
+        except KeyError:  # not there, or another thread removed it just now
+            return None
+        self._plain_hits += 1
+        return entry
+
+    def held(self, key: Key) -> Entry | None:
+        """Return what the cache has for a key, where nothing else is to be done."""
         now = self.clock()
         with self._lock:
             entry = self.cache.find(key, now)
             if entry is None or (now >= entry.refresh_at and self._under_way(key) is None):
                 return None
             self._plain_hits += 1
-        return list(entry.rows)
+        return entry
 
     def _want(self, keys: Sequence[Key]) -> Wanted:
         wanted, distinct = Wanted(), dict.fromkeys(keys)
@@ -126,7 +176,7 @@ class SingleFlight:
         for key in keys:
             entry = find(key, now)
             if entry is not None:
-                found[key] = entry.rows
+                found[key] = entry.value
                 if now >= entry.refresh_at and self._under_way(key) is None:
                     aging.append(key)
             elif (call := self._under_way(key)) is not None:
@@ -141,10 +191,14 @@ class SingleFlight:
         return len(missing)
 
     def _ask_for(self, keys: list[Key], waits: dict[Call, list[Key]]) -> list[Call]:
-        calls, opened = self.batches.add(keys, self._home())
+        calls, opened = self.batches.add(keys, self._home(), owner_of(keys[0]))
+        for call in opened:
+            call.maker, call.outer = self, nesting.outer_call()
         for key, call in zip(keys, calls, strict=True):
             self._calls[key] = call
             waits.setdefault(call, []).append(key)
+            if (kinds := kinds_of(key)) is not None:
+                self._kinds.add(kinds)
         return opened
 
     def _under_way(self, key: Key) -> Call | None:
@@ -155,8 +209,8 @@ class SingleFlight:
         return None
 
     def _lost(self, call: Call) -> bool:
-        """Return whether no answer is to be hoped for: it is overdue, or its event loop is gone."""
-        return time.monotonic() >= call.deadline or (call.home is not None and call.home.is_closed())
+        """Return whether no answer is to be hoped for: it is overdue, or its event loop does not run any more."""
+        return time.monotonic() >= call.deadline or _is_left(call)
 
     def _give_up(self, call: Call) -> None:
         """Let others ask anew for the keys of a lost call."""
@@ -174,20 +228,23 @@ class SingleFlight:
         return time.perf_counter()
 
     def _answered(self, call: Call, answered: list[tuple[list[Key], Answers]]) -> None:
-        answers = {key: rows for _, answer in answered for key, rows in answer.items()}
+        answers = {key: value for _, answer in answered for key, value in answer.items()}
         with self._lock:
             now = self.clock()
-            for key, rows in answers.items():
+            for key, value in answers.items():
                 if self._calls.get(key) is call:
-                    self.cache.put(key, rows, now)
-            self.tally["fetched_rows"] += sum(map(len, answers.values()))
+                    self.cache.put(key, value, now)
+            self.tally["fetched_rows"] += sum(map(rows_in, answers.values()))
             self._end(call, answers)
+            self._until_purge -= len(answers)
+            if self._until_purge < 0:
+                self._purge()
 
     def _failed(self, call: Call, error: BaseException | None) -> None:
         """End a call with an error for all who wait, or with None, upon which they ask again."""
         with self._lock:
             if not call.ended.is_open:
-                self._end(call, error=error.error if isinstance(error, GaveUp) else error)
+                self._end(call, error=_cause(error))
 
     def _end(self, call: Call, answers: Answers | None = None, error: BaseException | None = None) -> None:
         self._forget(call)
@@ -203,20 +260,21 @@ class SingleFlight:
         """Give a caller what a call brought, or what stands in for it; ask again where it was given up."""
         keys = wanted.calls.pop(call)
         if error is not None:
-            wanted.found.update((key, self._instead(key, error)) for key in keys)
+            # No generator: it would make another error of a StopIteration.
+            wanted.found.update({key: self._instead(key, error) for key in keys})
         elif call.answers is not None:
             wanted.found.update((key, call.answers[key]) for key in keys)
         else:
             with self._lock:
                 self._claim(keys, wanted)
 
-    def _instead(self, key: Key, error: BaseException) -> Sequence[Any] | None:
-        """Return old rows, or None, in the place of an error, where the options allow; else raise it."""
+    def _instead(self, key: Key, error: BaseException) -> Any:
+        """Return an old value, or None, in the place of an error, where the options allow; else raise it."""
         with self._lock:
-            rows = self.cache.stale(key, self.clock()) if isinstance(error, Exception) else None
-            if rows is not None:
+            entry = self.cache.find_stale(key, self.clock()) if isinstance(error, Exception) else None
+            if entry is not None:
                 self.tally["stale"] += 1
-                return rows
+                return entry.value
         if self.config.on_error == "null" and isinstance(error, Exception):
             self.tally.add("failed_rows")
             return None
@@ -227,4 +285,29 @@ class SingleFlight:
 
 
 def without_rows(keys: list[Key], answers: Answers) -> list[Key] | None:
-    return [key for key in keys if not answers[key]] or None
+    """Return the keys that the source does not know, or None."""
+    return [key for key in keys if not rows_in(answers[key])] or None
+
+
+def _cause(error: BaseException | None) -> BaseException | None:
+    """Return what the function itself raised."""
+    if isinstance(error, GaveUp):
+        error = error.error
+    return error.error if isinstance(error, Stopped) else error
+
+
+def _is_left(call: Call) -> bool:
+    """Return whether nobody runs the event loop that a call is made on."""
+    return call.home is not None and not call.home.is_running()
+
+
+def _reset_after_fork() -> None:
+    """A forked process has one thread, and none of the locks' holders, pools and event loops of its parent."""
+    latch.reset_after_fork()
+    nesting.reset_after_fork()
+    for flight in list(_all):
+        flight.reset_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)

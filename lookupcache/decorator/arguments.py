@@ -1,0 +1,202 @@
+"""What a call asks for: its arguments, bound to the function's parameters, as a key; and back again.
+
+    f(1, b=2) ─► bind ─► (1, 2) ─► typed ─► key ─► call_with ─► f(1, b=2)
+
+A method's key begins with the `Instance` it was called on, in the place of ``self``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter
+from typing import Any
+
+Key = tuple[Any, ...]
+
+
+class Instance:
+    """Stands for an object in the keys of its methods, by identity, without keeping it alive."""
+
+    __slots__ = ("ref",)
+
+    def __init__(self, ref: Callable[[], Any]) -> None:
+        self.ref = ref
+
+
+class Instances:
+    """The objects that a method was called on, as far as they live.
+
+    ``gone`` are those that do not any more; what is held for them may be dropped.
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Instance] = {}
+        self.gone: deque[Instance] = deque()
+        self._lock = threading.Lock()
+
+    def of(self, owner: Any) -> Any:
+        """Return what stands for an object in keys: itself, where there can be no weak reference to it."""
+        with self._lock:
+            held = self.by_id.get(id(owner))
+            if held is not None and held.ref() is owner:
+                return held
+            try:
+                weakref.ref(owner)
+            except TypeError:
+                return owner
+            return self._new(owner)
+
+    def reset_after_fork(self) -> None:
+        """Replace a lock that a thread of the parent process may hold."""
+        self._lock = threading.Lock()
+
+    def _new(self, owner: Any) -> Instance:
+        number = id(owner)
+
+        # No lock here: it is called wherever an object dies, also while this thread holds one.
+        def drop(_: object) -> None:
+            if self.by_id.get(number) is held:
+                del self.by_id[number]
+            self.gone.append(held)
+
+        held = Instance(weakref.ref(owner, drop))
+        self.by_id[number] = held
+        return held
+
+
+class Typed(tuple[Any, ...]):
+    """A key with the types of its values behind them, so that 1, 1.0 and True differ."""
+
+    __slots__ = ()
+
+
+SIMPLE = frozenset({int, str, bytes, type(None), Instance})
+"""Types whose values are compared without a line of Python, and equal to none of another of these types."""
+
+_PLAIN = SIMPLE | {tuple}
+"""Types of which no two have values that are equal: a key of such values is told apart by them alone."""
+
+
+def typed(values: Key) -> Key:
+    """Return the key of some arguments.
+
+    >>> typed((1, "a")), typed((1.0,)) == typed((True,))
+    ((1, 'a'), False)
+    """
+    kinds = tuple(map(type, values))
+    return values if _PLAIN.issuperset(kinds) else Typed(values + kinds)
+
+
+def kinds_of(key: Key) -> Key | None:
+    """Return the types that a key has behind its values, if any."""
+    return key[len(key) // 2 :] if type(key) is Typed else None
+
+
+def values_of(key: Key) -> Key:
+    """Return the arguments that a key stands for, an `Instance` as what it stands for."""
+    values = tuple(key[: len(key) // 2]) if type(key) is Typed else key
+    return (owner, *values[1:]) if (owner := owner_of(key)) is not None else values
+
+
+def owner_of(key: Key) -> Any:
+    """Return the object whose method a key is of, or None."""
+    first = key[0] if key else None
+    return first.ref() if type(first) is Instance else None
+
+
+def shown(key: Key) -> str:
+    """Return the arguments of a key for an error's text."""
+    values = values_of(key)
+    return f"({', '.join(map(repr, values))})"
+
+
+class Parameters:
+    """The parameters of a function, and how calls of it become keys.
+
+    ``count`` is the number of positional arguments that are a key as they stand; -1 where there is no such number.
+
+    >>> def rows_of(a, b=2, *more, c=3): ...
+    >>> parameters = Parameters(rows_of)
+    >>> parameters.bind(1, c=4), parameters.bind(1, 2, 7, 8)
+    ((1, 2, 4), (1, 2, 7, 8, 3))
+    >>> parameters.call_with((1, 2, 7, 8, 3), lambda *args, **named: (args, named))
+    ((1, 2, 7, 8), {'c': 3})
+    """
+
+    def __init__(self, function: Callable[..., Any], batch: bool = False) -> None:
+        try:
+            found = list(inspect.signature(_called(function)).parameters.values())
+        except (TypeError, ValueError):  # some builtins have none
+            found = [Parameter("arguments", Parameter.VAR_POSITIONAL)]
+        parameters = found[1:] if isinstance(function, type) else found
+        if batch:
+            parameters = _keys_only(parameters)
+        kinds = [p.kind for p in parameters]
+        self._positional = sum(kind in _POSITIONAL for kind in kinds)
+        self._named = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
+        self._takes_more = Parameter.VAR_KEYWORD in kinds
+        self.count = self._positional if all(kind in _POSITIONAL for kind in kinds) else -1
+        self.bind = _binder(parameters, getattr(function, "__qualname__", type(function).__qualname__))
+
+    def call_with(self, values: Key, function: Callable[..., Any]) -> Any:
+        """Call the function with the arguments of a key."""
+        if self.count >= 0:
+            return function(*values)
+        named = [*self._named]
+        if self._takes_more:
+            *values, more = values  # type: ignore[assignment]
+            named += more
+        place = len(values) - len(named)
+        return function(*values[:place], **dict(zip(named, values[place:], strict=True)))
+
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _keys_only(parameters: list[Parameter]) -> list[Parameter]:
+    """Return those that a function of many keys must be given: the keys and, for a method, its object before them."""
+    needed = [p for p in parameters if p.kind in _POSITIONAL and p.default is Parameter.empty]
+    return needed or [Parameter("keys", Parameter.POSITIONAL_OR_KEYWORD)]
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A class is made an object, and that is called."""
+    return function.__call__ if isinstance(function, type) else function
+
+
+def _binder(parameters: Iterable[Parameter], name: str) -> Callable[..., Key]:
+    """Make a function with these parameters that returns their values: Python's own binding is the fastest.
+
+    Any further keywords come last, their names at the very end.
+    """
+    spelled, values, defaults = [], [], {}
+    previous = None
+    for number, parameter in enumerate(parameters):
+        kind = parameter.kind
+        if previous is Parameter.POSITIONAL_ONLY and kind is not previous:
+            spelled.append("/")
+        if kind is Parameter.KEYWORD_ONLY and previous not in (Parameter.KEYWORD_ONLY, Parameter.VAR_POSITIONAL):
+            spelled.append("*")
+        stars = "*" * (kind is Parameter.VAR_POSITIONAL) + "**" * (kind is Parameter.VAR_KEYWORD)
+        default = ""
+        if parameter.default is not Parameter.empty:
+            defaults[f"_{number}"] = parameter.default
+            default = f"=_{number}"
+        spelled.append(f"{stars}{parameter.name}{default}")
+        values.append(f"*_flat_({parameter.name})" if stars == "**" else f"{stars}{parameter.name}")
+        previous = kind
+    if previous is Parameter.POSITIONAL_ONLY:
+        spelled.append("/")
+    source = f"lambda {', '.join(spelled)}: ({', '.join([*values, ''])})"
+    bind: Callable[..., Key] = eval(source if values else "lambda: ()", {**defaults, "_flat_": _flat})
+    bind.__name__ = bind.__qualname__ = name
+    return bind
+
+
+def _flat(more: Mapping[str, Any]) -> Key:
+    names = tuple(sorted(more))
+    return (*(more[name] for name in names), names)

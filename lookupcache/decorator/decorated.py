@@ -1,0 +1,406 @@
+"""What `cached` returns in a function's place: it is called as the function is, and knows its cache.
+
+    f(1) ──────────► key ─► held by the cache? ─► value
+    obj.method(1) ─► __get__ ─► key of this object ─► …
+
+There is a class for each kind of function: sync or async, one key or a batch of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
+from weakref import WeakValueDictionary
+
+from lookupcache.decorator.arguments import Instance, Key, typed
+from lookupcache.decorator.async_lookup import AsyncLookup
+from lookupcache.decorator.sync_lookup import SyncLookup
+from lookupcache.metrics import LookupMetrics
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class CacheInfo(NamedTuple):
+    """Counts under the names of `functools.lru_cache`; ``maxsize`` and ``currsize`` are rows, as in ``max_rows``."""
+
+    hits: int
+    misses: int
+    maxsize: int | None
+    currsize: int
+
+
+class Decorated:
+    """What all kinds of decorated functions have in common.
+
+    ``make`` makes the lookup from the settings, of which one is the function.
+    """
+
+    lookup: Any
+    _method: Callable[..., Any]
+    __wrapped__: Callable[..., Any]
+    __name__: str
+    __qualname__: str
+
+    def __init__(self, make: Callable[..., Any], settings: dict[str, Any]) -> None:
+        self._start({"make": make, "settings": settings, "is_method": False})
+
+    def _start(self, state: dict[str, Any]) -> None:
+        self._state = state
+        self._is_method = state["is_method"]
+        self.lookup = state["make"](**state["settings"])
+        function = state["settings"]["function"]
+        # An object's own attributes, or a class's methods, are not the decorated function's.
+        updated = functools.WRAPPER_UPDATES if hasattr(function, "__code__") else ()
+        functools.update_wrapper(cast(Any, self), function, updated=updated)
+        self._binds = hasattr(function, "__get__") and not isinstance(function, MethodType | type)
+        self._count = self.lookup.callee.parameters.count
+        self._bind = self.lookup.callee.parameters.bind
+        self._held_simply = self.lookup.held_simply
+        self._instance_of = self.lookup.instances.of
+        self._instance_by_id = self.lookup.instances.by_id
+        self._call_method = self._method
+        self._here, self._fill = _references(self)
+
+    def metrics(self) -> LookupMetrics:
+        """Return the counts so far."""
+        return cast(LookupMetrics, self.lookup.metrics())
+
+    def cache_info(self) -> CacheInfo:
+        """Return hits, misses, and the rows that may be and are held."""
+        found = self.metrics()
+        return CacheInfo(found.hits, found.misses, self.lookup.config.max_rows, found.cached_rows)
+
+    def clear(self) -> None:
+        """Forget every key."""
+        self.lookup.clear()
+
+    cache_clear = clear
+
+    def clear_instance(self, instance: Any) -> None:
+        """Forget every key of an object's method."""
+        self.lookup.clear(self._instance_of(instance))
+
+    def __repr__(self) -> str:
+        name = self.__dict__.get("__qualname__") or repr(self.__dict__.get("__wrapped__"))
+        return f"<cached {name}>"
+
+    # ── methods ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._is_method = self._state["is_method"] = self._binds
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None or not self._binds else Bound(self._call_method, instance)
+
+    def _with_instance(self, values: Any) -> Any:
+        """Put what stands for the object in its place, where a method is called on its class."""
+        if not values or type(values[0]) is Instance:
+            return values
+        return (self._instance_of(values[0]), *values[1:])
+
+    # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _key(self, values: Any, named: Any) -> Key:
+        if self._is_method:
+            values = self._with_instance(values)
+        if named or len(values) != self._count:
+            values = self._bind(*values, **named)
+        return typed(values)
+
+    def _keys(self, values: Any, named: Any) -> list[Key]:
+        *first, keys = self._bind(*values, **named)
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"{self!r} takes many keys, and was given one {type(keys).__name__}.\n\nHint: Use a list.")
+        return [typed((*first, key)) for key in keys]
+
+    def _explained(self, keys: Iterable[Key], error: TypeError) -> TypeError:
+        """Return a TypeError that says which key has no hash, where that is what it is about."""
+        for value in (value for key in keys for value in key):
+            try:
+                hash(value)
+            except TypeError:
+                return TypeError(
+                    f"{self!r} was given a {type(value).__name__}, which has no hash and cannot be a key.\n\n"
+                    "Hint: Give it a tuple, a frozenset or a text; '__wrapped__' is the function without the cache."
+                )
+        return error
+
+    # ── pickling ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle what can be imported by its name as that name, anything else with an empty cache."""
+        if _imported(self) is not self:
+            return _blank, (type(self),), self._state
+        return (_found_or_blank, (self._here, type(self)), self._fill) if protocol >= 4 else self.__qualname__
+
+    def __setstate__(self, state: Any) -> None:
+        if "lookup" not in self.__dict__:
+            self._start(dict(state() if callable(state) else state))
+
+
+class Bound(functools.partial[Any]):
+    """A decorated method of one object: its own entries in the method's cache, the limits shared with all others.
+
+    It is a partial because one is made for each call of a method, and a partial is made without a line of Python.
+    """
+
+    __slots__ = ()
+
+    @property
+    def __self__(self) -> Any:
+        return self.args[0]
+
+    @property
+    def __func__(self) -> Any:
+        return self.func.__self__  # type: ignore[attr-defined]
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self.__func__.__wrapped__.__get__(self.__self__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__func__, name)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{self.__func__!r} of {self.__self__!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bound) and self.__func__ is other.__func__ and self.__self__ is other.__self__
+
+    def __hash__(self) -> int:
+        return hash((self.__func__, id(self.__self__)))
+
+    def __reduce__(self) -> Any:
+        return getattr, (self.__self__, self.__func__.__name__)
+
+    def invalidate(self, *args: Any, **kwargs: Any) -> bool:
+        """Do what `invalidate` of the function does, for this object."""
+        function = self.__func__
+        return cast(bool, function.invalidate(function._instance_of(self.__self__), *args, **kwargs))
+
+    def clear(self) -> None:
+        """Forget every key of this object."""
+        self.__func__.clear_instance(self.__self__)
+
+    cache_clear = clear
+
+
+class _AsyncDecorated(Decorated):
+    """What async functions have in common."""
+
+    lookup: AsyncLookup
+
+    def _start(self, state: dict[str, Any]) -> None:
+        super()._start(state)
+        # What frameworks ask before they call something.
+        if sys.version_info >= (3, 12):
+            inspect.markcoroutinefunction(self)
+        else:
+            self._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+    async def close(self) -> None:
+        """Cancel the calls of this event loop, and those who wait for them; close the function's object."""
+        await self.lookup.close()
+
+    aclose = close
+
+
+class _SyncDecorated(Decorated):
+    """What sync functions have in common."""
+
+    lookup: SyncLookup
+
+    def close(self) -> None:
+        """Wait for the calls in the pool, at most ``lookup.timeout``, and close the function's object."""
+        self.lookup.close()
+
+
+class _OneKey(Decorated, Generic[P]):
+    """What functions of one key have in common."""
+
+    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Forget the call with these arguments, and what is being fetched for it; return whether there was any.
+
+        Arguments that are equal mean the same here, whatever their types.
+        """
+        values = self._with_instance(args) if self._is_method else args
+        return cast(bool, self.lookup.invalidate(self._bind(*values, **kwargs)))
+
+
+class _ManyKeys(Decorated, Generic[K, V]):
+    """What functions of many keys have in common."""
+
+    def invalidate(self, *keys: K) -> bool:
+        """Forget these keys, and what is being fetched for them; return whether there was any."""
+        first = keys[: self._count - 1]
+        found = [self.lookup.invalidate((*first, key)) for key in keys[len(first) :]]
+        return any(found)
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any = None) -> Self: ...
+
+
+class CachedFunction(_SyncDecorated, _OneKey[P], Generic[P, R]):
+    """A sync function behind a cache."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return what the function returns."""
+        if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
+            return entry.value
+        return self._value(self._key(args, kwargs))
+
+    def _method(self, owner: Any, *args: Any, **kwargs: Any) -> R:
+        # An object's id is here as long as it lives, and no longer.
+        held = self._instance_by_id.get(id(owner)) or self._instance_of(owner)
+        args = (held, *args)
+        if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
+            return entry.value
+        return self._value(self._key(args, kwargs))
+
+    def _value(self, key: Key) -> R:
+        try:
+            entry = self.lookup.held(key)
+        except TypeError as error:
+            raise self._explained([key], error) from None
+        return self.lookup.one(key) if entry is None else entry.value
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: Any = None) -> Self: ...
+        @overload
+        def __get__(
+            self: CachedFunction[Concatenate[Any, Q], T], instance: object, owner: Any = None
+        ) -> CachedFunction[Q, T]: ...
+        def __get__(self, instance: Any, owner: Any = None) -> Any: ...
+
+
+class CachedAsyncFunction(_AsyncDecorated, _OneKey[P], Generic[P, R]):
+    """An async function behind a cache."""
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return what the function returns."""
+        if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
+            return entry.value
+        return await self._value(self._key(args, kwargs))
+
+    async def _method(self, owner: Any, *args: Any, **kwargs: Any) -> R:
+        # An object's id is here as long as it lives, and no longer.
+        held = self._instance_by_id.get(id(owner)) or self._instance_of(owner)
+        args = (held, *args)
+        if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
+            return entry.value
+        return await self._value(self._key(args, kwargs))
+
+    async def _value(self, key: Key) -> R:
+        try:
+            entry = self.lookup.held(key)
+        except TypeError as error:
+            raise self._explained([key], error) from None
+        return await self.lookup.one(key) if entry is None else entry.value
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: Any = None) -> Self: ...
+        @overload
+        def __get__(
+            self: CachedAsyncFunction[Concatenate[Any, Q], T], instance: object, owner: Any = None
+        ) -> CachedAsyncFunction[Q, T]: ...
+        def __get__(self, instance: Any, owner: Any = None) -> Any: ...
+
+
+class CachedBatch(_SyncDecorated, _ManyKeys[K, V]):
+    """A sync function of many keys behind a cache."""
+
+    def __call__(self, keys: Iterable[K]) -> list[V]:
+        """Return the value of each key."""
+        return self._values((keys,), {})
+
+    def _method(self, owner: Any, *args: Any, **kwargs: Any) -> list[V]:
+        return self._values((self._instance_of(owner), *args), kwargs)
+
+    def _values(self, values: Any, named: Any) -> list[V]:
+        keys = self._keys(values, named)
+        try:
+            return self.lookup.many(keys)
+        except TypeError as error:
+            raise self._explained(keys, error) from None
+
+
+class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
+    """An async function of many keys behind a cache."""
+
+    async def __call__(self, keys: Iterable[K]) -> list[V]:
+        """Return the value of each key."""
+        return await self._values((keys,), {})
+
+    async def _method(self, owner: Any, *args: Any, **kwargs: Any) -> list[V]:
+        return await self._values((self._instance_of(owner), *args), kwargs)
+
+    async def _values(self, values: Any, named: Any) -> list[V]:
+        keys = self._keys(values, named)
+        try:
+            return await self.lookup.many(keys)
+        except TypeError as error:
+            raise self._explained(keys, error) from None
+
+
+# ── pickling ─────────────────────────────────────────────────────────────────────────────────────────────
+#
+# pickle writes a function as its name, cloudpickle writes one of `__main__` as its code, and nothing tells an object
+# which of the two writes it. So each decorated function has two functions, which are written as either: read back, the
+# first is known here where it was a name; the second returns the state where it was code.
+
+_known: WeakValueDictionary[FunctionType, Decorated] = WeakValueDictionary()
+
+
+def _references(decorated: Decorated) -> tuple[Callable[[], None], Callable[[], dict[str, Any]]]:
+    state = decorated._state
+
+    def here() -> None: ...
+
+    def fill() -> dict[str, Any]:
+        return state
+
+    for name, function in (("_here", here), ("_fill", fill)):
+        function.__module__ = decorated.__module__
+        function.__qualname__ = f"{decorated.__dict__.get('__qualname__')}.{name}"
+    _known[cast(FunctionType, here)] = decorated
+    return here, fill
+
+
+def _imported(decorated: Decorated) -> Any:
+    """Return what an import finds under the name of a decorated function."""
+    found: Any = sys.modules.get(decorated.__module__)
+    for name in (decorated.__dict__.get("__qualname__") or "?").split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _blank(kind: type[Decorated]) -> Decorated:
+    return kind.__new__(kind)
+
+
+def _found_or_blank(here: FunctionType, kind: type[Decorated]) -> Decorated:
+    return _known.get(here) or _blank(kind)

@@ -1,0 +1,650 @@
+"""`cached` as people use it: any kind of function, whatever it returns, any option; methods, pickling, types."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import gc
+import inspect
+import itertools
+import pickle
+import subprocess
+import sys
+import weakref
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+import pytest
+
+from lookupcache.config import LookupConfig
+from lookupcache.decorator import cached
+from lookupcache.errors import LookupAdvice, OptionError
+
+# ── every kind × every value × every option ──────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Customer:
+    id: int
+    name: str
+
+
+Pair = namedtuple("Pair", "id name")
+
+VALUES: dict[str, Any] = {
+    "rows": [{"id": 1}, {"id": 2}],
+    "no rows": [],
+    "None": None,
+    "number": 0,
+    "text": "",
+    "bytes": b"x",
+    "tuple": (1, "ann"),
+    "namedtuple": Pair(1, "ann"),
+    "dict": {"id": 1},
+    "dataclass": Customer(1, "ann"),
+    "set": {1},
+    "frame": pd.DataFrame({"id": [1]}),
+    "array": np.arange(3),
+    "class": Customer,
+    "function": len,
+}
+
+
+class Asked:
+    """Counts calls, and answers them all with one value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.calls = 0
+
+    def __call__(self, key: int) -> Any:
+        self.calls += 1
+        return self.value
+
+
+def plain(asked: Asked, decorate: Any) -> Any:
+    return decorate(lambda key: asked(key))
+
+
+def coroutine_function(asked: Asked, decorate: Any) -> Any:
+    @decorate
+    async def function(key):
+        await asyncio.sleep(0)
+        return asked(key)
+
+    return function
+
+
+def partial(asked: Asked, decorate: Any) -> Any:
+    return decorate(functools.partial(lambda asked, key: asked(key), asked))
+
+
+def partial_coroutine(asked: Asked, decorate: Any) -> Any:
+    async def function(asked, key):
+        return asked(key)
+
+    return decorate(functools.partial(function, asked))
+
+
+def callable_object(asked: Asked, decorate: Any) -> Any:
+    return decorate(asked)
+
+
+def callable_class(asked: Asked, decorate: Any) -> Any:
+    class Shop:
+        def __call__(self, key):
+            return asked(key)
+
+    return decorate(Shop)
+
+
+def async_object(asked: Asked, decorate: Any) -> Any:
+    class Shop:
+        async def __call__(self, key):
+            return asked(key)
+
+    return decorate(Shop())
+
+
+def method(asked: Asked, decorate: Any) -> Any:
+    return _shop(asked, decorate).method
+
+
+def unhashable_method(asked: Asked, decorate: Any) -> Any:
+    shop = _shop(asked, decorate)
+    type(shop).__hash__ = None
+    return shop.method
+
+
+def async_method(asked: Asked, decorate: Any) -> Any:
+    return _shop(asked, decorate).async_method
+
+
+def class_method(asked: Asked, decorate: Any) -> Any:
+    return _shop(asked, decorate).class_method
+
+
+def outer_class_method(asked: Asked, decorate: Any) -> Any:
+    return _shop(asked, decorate).outer_class_method
+
+
+def static_method(asked: Asked, decorate: Any) -> Any:
+    return _shop(asked, decorate).static_method
+
+
+def bound_method(asked: Asked, decorate: Any) -> Any:
+    return decorate(asked.__call__)
+
+
+def _shop(asked: Asked, decorate: Any) -> Any:
+    class Shop:
+        @decorate
+        def method(self, key):
+            return asked(key)
+
+        @decorate
+        async def async_method(self, key):
+            return asked(key)
+
+        @classmethod
+        @decorate
+        def class_method(cls, key):
+            return asked(key)
+
+        @decorate
+        @classmethod
+        def outer_class_method(cls, key):
+            return asked(key)
+
+        @staticmethod
+        @decorate
+        def static_method(key):
+            return asked(key)
+
+    return Shop()
+
+
+def in_list(asked: Asked, decorate: Any) -> Any:
+    return _one_of(decorate(lambda keys: [asked(key) for key in keys], batch=True))
+
+
+def in_dict(asked: Asked, decorate: Any) -> Any:
+    return _one_of(decorate(lambda keys: {key: asked(key) for key in keys}, batch=True))
+
+
+def in_generator(asked: Asked, decorate: Any) -> Any:
+    def function(keys):
+        yield from map(asked, keys)
+
+    return _one_of(decorate(function, batch=True))
+
+
+def in_async_batch(asked: Asked, decorate: Any) -> Any:
+    async def function(keys):
+        return [asked(key) for key in keys]
+
+    return _one_of(decorate(function, batch=True))
+
+
+def in_method(asked: Asked, decorate: Any) -> Any:
+    class Shop:
+        @functools.partial(decorate, batch=True)
+        def many(self, keys):
+            return [asked(key) for key in keys]
+
+    return _one_of(Shop().many)
+
+
+def _one_of(function: Any) -> Any:
+    def one(key):
+        return _answer(function([key]))[0]
+
+    one.invalidate, one.metrics = function.invalidate, function.metrics
+    return one
+
+
+def _answer(answer: Any) -> Any:
+    async def awaited():
+        return await answer
+
+    return asyncio.run(awaited()) if inspect.isawaitable(answer) else answer
+
+
+KINDS = {
+    kind.__name__: kind
+    for kind in (
+        plain, coroutine_function, partial, partial_coroutine, callable_object, callable_class, async_object,
+        method, unhashable_method, async_method, class_method, outer_class_method, static_method, bound_method,
+        in_list, in_dict, in_generator, in_async_batch, in_method,
+    )
+}  # fmt: skip
+OPTIONS: dict[str, dict[str, Any]] = {
+    "bare": {},
+    "ttl": {"cache": "TTL", "expire_after_write": "1 h"},
+    "idle": {"expire_after_access": "1 h"},
+    "refresh": {"refresh_after_write": "1 h"},
+    "bytes": {"max_bytes": "1 mb"},
+    "sieve": {"eviction": "sieve"},
+    "s3-fifo": {"eviction": "s3-fifo"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_kind_of_function_keeps_any_value_as_it_is(kind, options):
+    for value in VALUES.values():
+        asked = Asked(value)
+        function = KINDS[kind](asked, functools.partial(_decorate, OPTIONS[options]))
+        assert [_answer(function(1)) is value for _ in range(3)] == [True] * 3
+        assert (asked.calls, function.metrics().hits, function.metrics().misses) == (1, 2, 1)
+        assert (function.invalidate(1), function.invalidate(1), function.invalidate(2)) == (True, False, False)
+        assert (_answer(function(1)) is value, asked.calls) == (True, 2)
+
+
+@pytest.mark.parametrize("kind", ["plain", "method", "in_list"])
+def test_a_sync_function_of_any_kind_can_run_in_a_pool(kind):
+    asked = Asked("value")
+    function = KINDS[kind](asked, functools.partial(_decorate, {"async_": True}))
+    assert ([function(1), function(1)], asked.calls) == (["value"] * 2, 1)
+
+
+def _decorate(options: dict[str, Any], function: Any, batch: bool = False) -> Any:
+    return cached(batch=batch, **options)(function)
+
+
+@pytest.mark.parametrize("value", [None, []])
+def test_a_miss_is_kept_unless_it_is_not_to_be(value):
+    asked = Asked(value)
+    function = cached(missing_key=False)(asked)
+    assert ([function(1), function(1)], asked.calls) == ([value] * 2, 2)
+
+
+@pytest.mark.parametrize("make", [lambda: iter([1, 2]), lambda: map(int, "12"), lambda: (n for n in (1, 2))])
+def test_an_iterator_becomes_a_list(make):
+    function = cached(lambda key: make())
+    assert (function(1), function(1) is function(1)) == ([1, 2], True)
+
+
+def test_rows_are_counted_where_the_value_is_a_list():
+    function = cached(max_rows=4)(lambda key: [key] * 3 if key == "list" else (key,) * 3)
+    function("list"), function("a")
+    assert function.cache_info() == (0, 2, 4, 4)
+    function("b")
+    assert function.cache_info() == (0, 3, 4, 2)
+
+
+# ── how it is written ────────────────────────────────────────────────────────────────────────────────────
+
+SPELLINGS = {
+    "bare": lambda: cached,
+    "called": lambda: cached(),
+    "config": lambda: cached(LookupConfig(cache="LRU")),
+    "named config": lambda: cached(config=LookupConfig(cache="LRU")),
+    "options": lambda: cached(max_retries=5),
+    "config and options": lambda: cached(LookupConfig(max_retries=5), cache="LRU"),
+    "option keys": lambda: cached({"lookup.max-retries": "5"}),
+    "options in a dict": lambda: cached({"max_retries": 5}),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_it_caches_however_it_is_written(spelling):
+    asked = Asked("value")
+    function = SPELLINGS[spelling]()(asked)
+    assert ([function(1), function(1)], asked.calls) == (["value"] * 2, 1)
+
+
+REFUSED = {
+    "a number": (lambda: cached(128), r"given int 128\.\s+Hint: .*cached\(max_rows=128"),
+    "an unknown option": (lambda: cached(max_row=1), "Did you mean 'max_rows'"),
+    "a name from elsewhere": (lambda: cached(ttl=5), "called 'expire_after_write' here"),
+    "what is no function": (lambda: cached()(5), "was given int"),
+    "an async generator": (lambda: cached(agen), "async generator"),
+}
+
+
+async def agen(key):
+    yield key
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_written_wrongly_is_said_so(case):
+    make, said = REFUSED[case]
+    with pytest.raises(OptionError, match=f"(?s){said}"):
+        make()
+
+
+def test_a_config_that_keeps_nothing_is_pointed_out():
+    with pytest.warns(LookupAdvice, match="keeps nothing"):
+        cached(LookupConfig(max_retries=5))
+
+
+@pytest.mark.filterwarnings("error::lookupcache.errors.LookupAdvice")
+def test_who_wants_no_cache_can_say_so():
+    asked = Asked("value")
+    function = cached(LookupConfig(max_retries=5), cache="NONE")(asked)
+    assert ([function(1), function(1)], asked.calls) == (["value"] * 2, 2)
+
+
+# ── arguments ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def defaults(a, b=2, /, c=3, *, d=4):
+    return a, b, c, d
+
+
+def variable(a, *more, b=2, **named):
+    return a, more, b, named
+
+
+SAME = {
+    "defaults": (defaults, [((1,), {}), ((1, 2), {}), ((1, 2, 3), {"d": 4}), ((1,), {"d": 4, "c": 3})]),
+    "more": (variable, [((1, 7, 8), {"x": 1, "y": 2}), ((1, 7, 8), {"y": 2, "b": 2, "x": 1})]),
+    "none": (lambda: "value", [((), {}), ((), {})]),
+    "no signature": (dict, [(((("a", 1),),), {}), (((("a", 1),),), {})]),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_one_call_however_spelled_is_one_key(case):
+    function, calls = SAME[case]
+    decorated = cached(lambda *args, **named: function(*args, **named)) if case == "no signature" else cached(function)
+    answers = [decorated(*args, **named) for args, named in calls]
+    assert answers == [function(*args, **named) for args, named in calls]
+    assert decorated.metrics().asked_keys == 1
+    assert all(decorated.invalidate(*args, **named) is (n == 0) for n, (args, named) in enumerate(calls))
+
+
+def test_different_calls_are_different_keys():
+    function = cached(variable)
+    calls = [((1,), {}), ((1, 2), {}), ((1,), {"b": 3}), ((1,), {"x": 2}), ((1,), {"y": 2}), ((1, 2), {"x": 2})]
+    assert [function(*args, **named) for args, named in calls] == [variable(*args, **named) for args, named in calls]
+    assert function.metrics().asked_keys == len(calls)
+
+
+EQUAL = [1, 1.0, True, np.int64(1), 1 + 0j]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(EQUAL, 3)))
+def test_equal_arguments_of_other_types_are_other_keys(order):
+    function = cached(lambda key: type(key))
+    many = cached(lambda keys: [type(key) for key in keys], batch=True)
+    assert [function(key) for key in order] * 2 == [*map(type, order), *map(type, order)]
+    assert many(list(order)) == many(list(order)) == [*map(type, order)]
+
+
+def test_invalidate_forgets_what_is_equal_whatever_its_type():
+    function = cached(lambda key: type(key))
+    [function(key) for key in EQUAL]
+    assert (function.invalidate(1), function.cache_info().currsize) == (True, 0)
+
+
+WRONG = {
+    "too few": (lambda f: f(), r"defaults\(\) missing 1 required positional argument: 'a'"),
+    "too many": (lambda f: f(1, 2, 3, 4), r"defaults\(\) takes from 1 to 3 positional arguments"),
+    "unknown": (lambda f: f(1, x=2), r"unexpected keyword argument 'x'"),
+    "unhashable": (lambda f: f([1]), r"<cached defaults> was given a list, which has no hash"),
+    "unhashable, to forget": (lambda f: f.invalidate([1]), "unhashable type: 'list'"),
+    "a text for many": (lambda f: cached(lambda keys: keys, batch=True)("abc"), "was given one str"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_call_says_what_is_wrong(case):
+    call, said = WRONG[case]
+    with pytest.raises(TypeError, match=said):
+        call(cached(defaults))
+
+
+# ── methods ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Shop:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @cached
+    def rows(self, key, *, times=1):
+        return [self.name] * times
+
+    @cached(batch=True)
+    def many(self, keys):
+        return [(self.name, key) for key in keys]
+
+    @cached(refresh_after_write="1 h")
+    async def fetch(self, key):
+        return (self.name, key)
+
+
+def test_each_object_has_entries_of_its_own():
+    Shop.rows.clear(), Shop.many.clear()
+    a, b = Shop("a"), Shop("b")
+    assert (a.rows(1), b.rows(1), a.rows(1, times=1) is a.rows(1)) == (["a"], ["b"], True)
+    assert (a.many([1, 2]), b.many([1])) == ([("a", 1), ("a", 2)], [("b", 1)])
+    assert (asyncio.run(a.fetch(1)), asyncio.run(b.fetch(1))) == (("a", 1), ("b", 1))
+    assert Shop.rows(a, 1) is a.rows(1)
+    assert (a.rows.invalidate(1), b.rows.invalidate(1, times=1), a.many.invalidate(1)) == (True, True, True)
+    a.rows(1), b.rows(1)
+    a.rows.clear()
+    assert (a.rows.invalidate(1), b.rows.invalidate(1)) == (False, True)
+
+
+def test_an_object_is_not_kept_alive_and_its_entries_go_with_it():
+    Shop.rows.clear()
+    shop = Shop("a")
+    shop.rows(1), asyncio.run(shop.fetch(1))
+    gone, rows = weakref.ref(shop), Shop.rows.metrics().cached_keys
+    del shop
+    gc.collect()
+    assert (gone(), rows, Shop.rows.metrics().cached_keys) == (None, 1, 0)
+
+
+def test_objects_that_come_and_go_never_share_an_entry():
+    names = [str(n) for n in range(2_000)]
+    assert [Shop(name).rows(1) for name in names] == [[name] for name in names]
+    assert Shop.rows.metrics().cached_keys <= 2
+
+
+def test_an_object_without_weak_references_is_told_apart_by_its_value():
+    class Point(namedtuple("Point", "x")):
+        __slots__ = ()
+
+        @cached
+        def twice(self):
+            return (2 * self.x,)
+
+    assert (Point(1).twice() is Point(1).twice(), Point(2).twice()) == (True, (4,))
+
+
+def test_a_method_of_a_derived_class_can_ask_its_base():
+    class Small(Shop):
+        @cached
+        def rows(self, key, *, times=1):
+            return [*super().rows(key, times=times), "small"]
+
+    assert Small("a").rows(1) == ["a", "small"]
+
+
+def test_what_can_be_asked_of_a_function_can_be_asked_of_it():
+    assert (cached(defaults).__name__, cached(defaults).__wrapped__) == ("defaults", defaults)
+    assert inspect.signature(cached(defaults)) == inspect.signature(defaults)
+    assert str(inspect.signature(Shop("a").rows)) == "(key, *, times=1)"
+    assert asyncio.iscoroutinefunction(Shop.fetch)
+    assert Shop("a").rows != Shop("a").rows
+    assert repr(cached(defaults)) == "<cached defaults>"
+
+
+# ── pickling ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@cached(LookupConfig(cache="LRU", max_rows=7))
+def importable(key):
+    return [key]
+
+
+decorated_under_another_name = cached(max_rows=7)(defaults)
+DUMPS = {"pickle": pickle.dumps, "cloudpickle": cloudpickle.dumps}
+
+
+@pytest.mark.parametrize("dumps", DUMPS)
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_what_can_be_imported_is_pickled_by_its_name(dumps, protocol):
+    importable(1)
+    assert pickle.loads(DUMPS[dumps](importable, protocol=protocol)) is importable
+    assert (copy.copy(importable), copy.deepcopy([importable])) == (importable, [importable])
+
+
+@pytest.mark.parametrize("dumps", DUMPS)
+def test_a_method_of_an_object_is_pickled_with_it(dumps):
+    shop = Shop("a")
+    assert pickle.loads(DUMPS[dumps](shop.rows))(1) == ["a"]
+
+
+@pytest.mark.parametrize("dumps", DUMPS)
+def test_what_cannot_be_found_by_its_name_comes_out_with_an_empty_cache(dumps):
+    decorated_under_another_name(1)
+    copied = pickle.loads(DUMPS[dumps](decorated_under_another_name))
+    assert (copied(1), copied.cache_info()) == (decorated_under_another_name(1), (0, 1, 7, 1))
+
+
+MAIN = """
+import pickle, sys, asyncio, functools
+import cloudpickle
+from lookupcache import LookupConfig, cached
+
+@cached(LookupConfig(cache="LRU", max_rows=70))
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+class Shop:
+    @cached(max_rows=8)
+    def twice(self, n):
+        return 2 * n
+
+    @cached(batch=True)
+    async def many(self, keys):
+        return {key: (key, fib(key)) for key in keys}
+
+def local(a):
+    @cached(max_rows=9)
+    def again(n):
+        return n if n == 0 else a + again(n - 1)
+    return again
+
+fib(5), Shop().twice(1)
+assert pickle.loads(pickle.dumps(fib)) is fib
+sys.stdout.buffer.write(cloudpickle.dumps((fib, Shop, Shop().twice, local(3), cached(functools.partial(max, 2)))))
+"""
+
+
+def test_functions_of_main_come_out_elsewhere_with_an_empty_cache(tmp_path):
+    (tmp_path / "main.py").write_text(MAIN)
+    written = subprocess.run([sys.executable, tmp_path / "main.py"], capture_output=True, check=True).stdout
+    fib, shop, twice, again, most = pickle.loads(written)
+    assert (fib.cache_info(), shop.twice.cache_info().maxsize) == ((0, 0, 70, 0), 8)
+    assert (fib(20), shop().twice(4), twice(5), again(4), most(1)) == (6765, 8, 10, 12, 2)
+    assert asyncio.run(shop().many([10])) == [(10, 55)]
+    assert fib.cache_info().misses == 21
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────────────────────────
+
+TYPED = """
+from collections.abc import Iterator
+from typing import assert_type
+from lookupcache import LookupConfig, cached
+
+@cached
+def bare(a: int, b: str = "") -> dict[str, int]:
+    return {b: a}
+
+@cached(LookupConfig(cache="LRU"))
+async def later(a: int) -> str | None:
+    return None
+
+@cached(max_rows=5)
+def several(a: int) -> Iterator[str]:
+    yield "a"
+
+@cached(batch=True)
+def many(keys: list[int]) -> list[str]:
+    return []
+
+@cached(batch=True)
+async def many_later(keys: list[int]) -> dict[int, str]:
+    return {}
+
+class Client:
+    @cached
+    def get(self, key: int) -> str:
+        return ""
+
+    @cached(max_rows=5)
+    async def fetch(self, key: int) -> bytes:
+        return b""
+
+    @cached(batch=True)
+    def all(self, keys: list[int]) -> dict[int, str]:
+        return {}
+
+    @classmethod
+    @cached
+    def make(cls, key: int) -> str:
+        return ""
+
+class Shop:
+    def __call__(self, key: int) -> str:
+        return ""
+
+shop = cached(Shop)
+shop_too = cached(max_rows=5)(Shop())
+
+async def main(client: Client) -> None:
+    assert_type(bare(1, b="x"), dict[str, int])
+    assert_type(await later(1), str | None)
+    assert_type(several(1), list[str])
+    assert_type(many([1]), list[str])
+    assert_type(await many_later([1]), list[str])
+    assert_type(client.get(1), str)
+    assert_type(await client.fetch(key=1), bytes)
+    assert_type(client.all([1]), list[str])
+    assert_type(client.make(1), str)
+    assert_type(shop(1), str)
+    assert_type(shop_too(1), str)
+    assert_type(bare.invalidate(1), bool)
+    assert_type(client.get.invalidate(1), bool)
+    assert_type(bare.cache_info().hits, int)
+    await later.aclose()
+"""
+WRONG_CALLS = ['bare("x")', "bare()", 'client.get("x")', 'many(["x"])', "bare.invalidate()", "later(1).upper()"]
+
+
+def test_types_are_preserved(tmp_path):
+    if mypy is None:
+        pytest.skip("mypy is not installed")
+    (tmp_path / "sample.py").write_text(TYPED)
+    wrong = "".join(f"    {call}\n" for call in WRONG_CALLS)
+    (tmp_path / "wrong.py").write_text(f"from sample import *\ndef wrong(client: Client) -> None:\n{wrong}")
+    found, errors, _ = mypy.run(
+        ["--strict", "--cache-dir", str(tmp_path), str(tmp_path / "sample.py"), str(tmp_path / "wrong.py")]
+    )
+    assert not errors
+    told = [line for line in found.splitlines() if ": error:" in line]
+    assert [int(line.split(":")[1]) - 3 for line in told if "wrong.py" in line] == list(range(len(WRONG_CALLS))), found
+    assert not [line for line in told if "sample.py" in line], found
+
+
+try:
+    import mypy.api as mypy
+except ImportError:
+    mypy = None  # type: ignore[assignment]
