@@ -196,7 +196,8 @@ class _Reading:
     def _listed(self, answer: Any) -> list[Any]:
         if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):
             raise SourceError(
-                f"The function of table {self.request.table!r} returned {type(answer).__name__} for a key.",
+                f"The function of table {self.request.table!r} returned {type(answer).__name__} for a key, "
+                "not a list of rows.",
                 hint="A key's answer is a list of rows; a row is a dict or a tuple.",
             )
         return _listed(answer)

@@ -83,8 +83,8 @@ class LookupConfig:
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
         "maximum number of bytes cached per worker, including keys and index; `cached` measures a value once, when it "
-        "is added, with everything that it refers to, but not the memory that objects of other libraries hold outside of "
-        "Python and do not report", "none",
+        "is added, with everything that it refers to, but not the memory that objects of other libraries hold outside "
+        "of Python and do not report", "none",
     )  # fmt: skip
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", one_of(Eviction, to_dashes),
