@@ -23,7 +23,7 @@ from pyarrow import fs
 from lookupcache.connector import Connector, LookupRequest, hide_userinfo
 from lookupcache.errors import ConnectorError, OptionError, SourceError, nearest
 from lookupcache.expr import Call, Column, Expr, Literal, columns_of, keep, literal, python_value
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type
 
 _FORMATS = ("parquet", "delta")
 _COMPLETE = "_SUCCESS"
@@ -133,7 +133,7 @@ class FilesConnector(Connector):
         if not _fits(found[0].type, field.type):
             raise SourceError(
                 f"{place}, column {field.name!r}: the files hold {found[0].type}, which may not fit "
-                f"{type_name(field.type).upper()}.",
+                f"{shown_type(field.type)}.",
                 hint="Correct the type in the table's schema.",
             )
         return found[0]
