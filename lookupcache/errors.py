@@ -31,6 +31,9 @@ from typing import Any
 class Place:
     """A piece of a statement: where it begins, both counted from 1, its line, and how many letters of it are meant.
 
+    ``text`` is the line as it may be shown; ``shift`` is how much further left the piece stands there, where secrets
+    before it are starred.
+
     >>> print(Place(1, 8, "SELECT cuntry FROM c", 6))
     Line 1, column 8:
       SELECT cuntry FROM c
@@ -41,14 +44,19 @@ class Place:
     column: int
     text: str
     length: int
+    shift: int = 0
 
     @property
     def marked(self) -> str:
         """The piece itself."""
-        return self.text[self.column - 1 : self.column - 1 + self.length]
+        return self.text[self._start : self._start + self.length]
+
+    @property
+    def _start(self) -> int:
+        return self.column - 1 - self.shift
 
     def __str__(self) -> str:
-        indent = "".join("\t" if letter == "\t" else " " for letter in self.text[: self.column - 1])
+        indent = "".join("\t" if letter == "\t" else " " for letter in self.text[: self._start])
         return f"Line {self.line}, column {self.column}:\n  {self.text}\n  {indent}{'^' * self.length}"
 
 

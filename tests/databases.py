@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -197,6 +198,27 @@ class DuckTables(Tables):
         if isinstance(value, bytes):
             return f"unhex('{value.hex()}')"
         return "'" + _to_text(value).replace("'", "''") + "'"
+
+
+class SqliteTables(Tables):
+    """Tables of SQLite's, in a file."""
+
+    native: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def options(self, table: str) -> dict[str, str]:
+        return {"url": f"sqlite:///{self.path}", "table": table}
+
+    def run(self, *statements: str) -> None:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def literal(self, value: Any, type_: pa.DataType) -> str:
+        return "'" + _text(value).replace("'", "''") + "'"
 
 
 def sent_to(connector: Any) -> Callable[[], int]:

@@ -524,7 +524,7 @@ class PostgresServer(DatabaseServer):
         options = {
             "port": self.port,
             "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": "",
+            "unix_socket_directories": self.folder,
             "fsync": "off",
             "max_connections": 200,
         }

@@ -81,6 +81,7 @@ STOREYS = """
     forms
     join
     whole
+    sql.hiding
     sql.text
     sql.dialect sql.catalog
     sql.hints sql.scope
