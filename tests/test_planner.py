@@ -30,7 +30,7 @@ TYPES = {
     "l.`addr`.zip": "int",
     "l.`addr`.city": "string",
 }
-VALUES = {"current_timezone()": "UTC", "unix_micros(CAST('2020-01-01' AS TIMESTAMP))": 1577836800000000}
+VALUES = {"current_timezone()": "UTC", "unix_micros(CAST('2020-01-01' AS TIMESTAMP_LTZ))": 1577836800000000}
 LEFT = [
     LeftColumn("id", "bigint"), LeftColumn("age", "int"), LeftColumn("name", "string"), LeftColumn("rate", "float"),
     LeftColumn("addr", "struct<city:string,zip:int>"), LeftColumn("at", "timestamp"), LeftColumn("void", "void"),
@@ -228,7 +228,7 @@ def test_names_join_by_name_and_stand_once_in_the_result() -> None:
 @pytest.mark.parametrize("left", ["timestamp_ntz", "date", "timestamp"])
 def test_moments_are_keys(left: str) -> None:
     found = plan("o.m = c.ts", left=[LeftColumn("id", "bigint"), LeftColumn("m", left)])
-    assert found.keys[0].sql == ("l.`m`" if left == "timestamp" else "CAST(l.`m` AS TIMESTAMP)")
+    assert found.keys[0].sql == ("l.`m`" if left == "timestamp" else "CAST(l.`m` AS TIMESTAMP_LTZ)")
 
 
 def test_joins_that_differ_in_constants_or_filters_share_no_cache() -> None:
@@ -312,7 +312,6 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id", {"how": "cross"}, "DataFrame.crossJoin"),
     ("o.id = c.id", {"how": "innr"}, "Did you mean 'inner'"),
     ("o.id = c.id", {"select": ["o.id", "c.id"]}, "two columns named 'id'.*\\n\\nHint: .*c.id AS c_id"),
-    ("o.id = c.id", {"select": ["o.id + 1"]}, "has no name"),
     ("o.id = c.id", {"select": []}, "selects nothing"),
     ("o.id = c.id", {"select": "id"}, "Give a list"),
     ("o.id = c.id", {"select": None}, "two columns named 'id'"),

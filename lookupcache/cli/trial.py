@@ -195,6 +195,10 @@ class _Offline:
         """Refuse: only Spark can type what is more than a column."""
         raise self._refused(expressions[0])
 
+    def names(self, expressions: Sequence[str]) -> list[str]:
+        """Refuse: only Spark gives names."""
+        raise self._refused(expressions[0])
+
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Refuse: only Spark can compute."""
         raise self._refused(expressions[0])
