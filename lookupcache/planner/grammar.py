@@ -68,11 +68,14 @@ class Parenthesised:
         return [place + number for number, place in enumerate(self.added)]
 
 
+Sign = tuple[int, str]
+"""An operator and where it stands."""
+
+
 class _Unknown(Exception):
     """The text has what this reader does not know, or what Spark would refuse."""
 
 
-@lru_cache(maxsize=512)
 def read(sql: str) -> Node | None:
     """Return how Spark reads an expression, which an alias may follow; None where that is not known.
 
@@ -82,14 +85,20 @@ def read(sql: str) -> Node | None:
     >>> read("a = NOT b") is None
     True
     """
+    return _read(sql)[0]
+
+
+@lru_cache(maxsize=512)
+def _read(sql: str) -> tuple[Node | None, tuple[Sign, ...]]:
+    """Return how Spark reads an expression, and the operators in it that sqlglot does not know."""
     reader = _Reader(sql)
     try:
         node = reader.boolean(_OR)
         reader.skip_alias()
         reader.finish()
     except (_Unknown, RecursionError):
-        return None
-    return node
+        return None, ()
+    return node, tuple(reader.signs)
 
 
 def parenthesised(sql: str) -> Parenthesised | None:
@@ -103,26 +112,29 @@ def parenthesised(sql: str) -> Parenthesised | None:
     node = read(sql)
     if node is None:
         return None
-    added = sorted([*((end, 0, ")") for _, end in _operands(node)), *((start, 1, "(") for start, _ in _operands(node))])
-    for word, known in _SHOWN_AS.items():
-        sql = _replaced(sql, word, known) if word in sql else sql
+    return _with_parentheses(sql, node)
+
+
+def shown(sql: str) -> Parenthesised:
+    """Return the text as sqlglot is to read it: as it is where its reading is not known.
+
+    >>> shown("a + 1 !> b").text
+    '(a + 1) <= b'
+    """
+    node, signs = _read(sql)
+    for place, sign in signs:
+        sql = sql[:place] + _SHOWN_AS[sign] + sql[place + len(sign) :]
+    return Parenthesised(sql) if node is None else _with_parentheses(sql, node)
+
+
+def _with_parentheses(sql: str, node: Node) -> Parenthesised:
+    found = list(_operands(node))
+    added = sorted([*((end, 0, ")") for _, end in found), *((start, 1, "(") for start, _ in found)])
     pieces, done = [], 0
     for place, _, bracket in added:
         pieces += [sql[done:place], bracket]
         done = place
     return Parenthesised("".join([*pieces, sql[done:]]), tuple(place for place, _, _ in added))
-
-
-def shown(sql: str) -> Parenthesised:
-    """Return the text as sqlglot is to read it: as it is where its reading is not known."""
-    return parenthesised(sql) or Parenthesised(sql)
-
-
-def _replaced(sql: str, word: str, known: str) -> str:
-    for token in tokens(sql):
-        if token.kind == "symbol" and sql.startswith(word, token.start):
-            sql = sql[: token.start] + known + sql[token.start + len(word) :]
-    return sql
 
 
 def _operands(node: Node) -> Iterator[tuple[int, int]]:
@@ -211,6 +223,7 @@ class _Reader:
     def __init__(self, sql: str) -> None:
         self.found = list(tokens(sql))
         self.place = 0
+        self.signs: list[Sign] = []
 
     # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -340,6 +353,8 @@ class _Reader:
             left = self.postfixed(self.operand())
         while (token := self.ahead()) is not None and _RANKS.get(sign := self.sign(token), 0) > rank:
             self.place += len(sign) if token.kind == "symbol" and sign != token.text else 1
+            if sign in _SHOWN_AS:
+                self.signs.append((token.start, sign))
             right = self.value(_RANKS[sign])
             # One list for a chain, so that a long one makes no deep tree.
             parts = [*left.parts, right] if left.operator == sign else [left, right]

@@ -11,7 +11,6 @@ CASE_SENSITIVE = "spark.sql.caseSensitive"
 DOUBLE_QUOTED = "spark.sql.ansi.doubleQuotedIdentifiers"
 RESERVED_KEYWORDS = "spark.sql.ansi.enforceReservedKeywords"
 ESCAPED_STRINGS = "spark.sql.parser.escapedStringLiterals"
-CONSECUTIVE_STRINGS = "spark.sql.legacy.consecutiveStringLiterals.enabled"
 EXPONENT_AS_DECIMAL = "spark.sql.legacy.exponentLiteralAsDecimal.enabled"
 MINIMUM_PRECISION = "spark.sql.legacy.literal.pickMinimumPrecision"
 MOMENT_AS_STRING = "spark.sql.legacy.typeCoercion.datetimeToString.enabled"
@@ -56,16 +55,9 @@ class Settings:
             return True
         if "'" not in text and '"' not in text and "e" not in text.lower():
             return False
-        before: Token | None = None
-        for token in tokens(text):
-            if self._is_doubtful(token, before):
-                return True
-            before = token
-        return False
+        return any(map(self._is_doubtful, tokens(text)))
 
-    def _is_doubtful(self, token: Token, before: Token | None) -> bool:
+    def _is_doubtful(self, token: Token) -> bool:
         if token.kind == "string":
-            escaped = "\\" in token.text or token.text[0] in "rR"
-            doubled = before is not None and before.kind == "string" and before.end == token.start
-            return (escaped and self.on(ESCAPED_STRINGS)) or (doubled and self.on(CONSECUTIVE_STRINGS))
+            return ("\\" in token.text or token.text[0] in "rR") and self.on(ESCAPED_STRINGS)
         return token.kind == "number" and "e" in token.text.lower() and self.on(EXPONENT_AS_DECIMAL)

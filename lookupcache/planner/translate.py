@@ -316,8 +316,9 @@ def _is_string(node: Expr) -> bool:
 
 def _is_beyond(literal: Expr, other: Expr) -> bool:
     """Return whether no BIGINT is as large as a decimal literal: Spark then takes TRUE or FALSE, for a null too."""
-    beyond = isinstance(literal, Literal) and pa.types.is_decimal(literal.type) and pa.types.is_integer(other.type)
-    return beyond and literal.value is not None and not -(2**63) <= Decimal(str(literal.value)) < 2**63
+    if not (isinstance(literal, Literal) and pa.types.is_decimal(literal.type) and pa.types.is_integer(other.type)):
+        return False
+    return literal.value is not None and not -(2**63) <= Decimal(str(literal.value)) < 2**63
 
 
 def _is_number(type_: pa.DataType) -> bool:

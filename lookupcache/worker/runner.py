@@ -274,7 +274,7 @@ class Runner:
         if self.layout.output is not None:
             columns = [columns[position] for position in self.layout.output]
         if not columns:
-            return left  # No column, but as many rows as there are.
+            return left.select([])  # It still has its number of rows, which one made of no columns has not.
         return pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(columns))])
 
     # ── pairs ────────────────────────────────────────────────────────────────────────────────────────────
