@@ -194,6 +194,10 @@ class _Offline:
         """Refuse: only Spark can determine the type of an expression."""
         raise self._refuse(expressions[0])
 
+    def names(self, expressions: Sequence[str]) -> list[str]:
+        """Refuse: only Spark gives names."""
+        raise self._refused(expressions[0])
+
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Refuse: only Spark can evaluate an expression."""
         raise self._refuse(expressions[0])
