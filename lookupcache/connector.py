@@ -28,7 +28,7 @@ ENTRY_POINTS = "lookupcache.connectors"
 
 _NOT_WORTH_A_RETRY = (
     LookupCacheError, TypeError, ValueError, AttributeError, NameError, ImportError, AssertionError,
-    NotImplementedError, KeyError, IndexError, pa.ArrowException,
+    NotImplementedError, RecursionError, KeyError, IndexError, pa.ArrowException,
 )  # fmt: skip
 
 

@@ -643,6 +643,230 @@ def test_who_waits_for_anothers_call_waits_no_longer_than_the_timeout():
         assert first.result(10) == [1]
 
 
+def test_a_call_in_the_queue_has_its_turn_when_a_refresh_hangs_before_it():
+    now, hangs, end, calls = [0.0], threading.Event(), threading.Event(), []
+    options = {"async_": True, "async_capacity": 1, "timeout": "100 ms", "refresh_after_write": "10 s"}
+
+    @cached(clock=lambda: now[0], **options)
+    def lookup(key):
+        calls.append(key)
+        if key == 1 and calls.count(1) == 2:
+            hangs.set()
+            end.wait(10)
+        return key
+
+    lookup(1)
+    now[0] = 11.0
+    assert (lookup(1), hangs.wait(10)) == (1, True)
+    assert (lookup(2), lookup.metrics().timeouts) == (2, 1)
+    end.set()
+
+
+def test_a_call_in_the_queue_has_its_turn_when_its_predecessors_caller_has_left():
+    hangs, end = threading.Event(), threading.Event()
+
+    @cached(async_=True, async_capacity=1, timeout="100 ms")
+    def lookup(key):
+        if key == 1:
+            hangs.set()
+            end.wait(10)
+        return key
+
+    # Who waits for key 1 is gone, as after Ctrl-C: nobody but the queue notices that it takes too long.
+    flight = lookup.lookup
+    flight._make(flight._want([(1,)]))
+    assert hangs.wait(10)
+    assert [lookup(2), lookup(3), lookup.metrics().timeouts] == [2, 3, 1]
+    end.set()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("make", [lambda shop: shop, lambda shop: shop()], ids=["class", "object"])
+def test_an_open_that_hangs_holds_up_nobody_for_longer_than_the_timeout(make, pooled):
+    hangs, end, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Hanging:
+        def open(self):
+            if not hangs.is_set():
+                hangs.set()
+                end.wait(10)
+
+        def close(self):
+            closed.set()
+
+        def __call__(self, key):
+            return key
+
+    lookup = cached(timeout="100 ms", async_=pooled, max_retries=0)(make(Hanging))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(lookup, 1)
+        assert hangs.wait(10)
+        if pooled:
+            assert isinstance(first.exception(10), LookupTimeout)
+        assert lookup(2) == 2
+        end.set()
+        if not pooled:
+            assert first.result(10) == 1
+        assert closed.wait(10) if make(Hanging) is Hanging else not closed.is_set()
+
+
+def left_behind(lookup: Any, key: int, close: bool) -> asyncio.AbstractEventLoop:
+    """Ask for a key on an event loop that then runs no more."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(lookup(key))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(asyncio.sleep(0))
+    task._log_destroy_pending = False
+    if close:
+        for other in asyncio.all_tasks(loop):
+            other._log_destroy_pending = False
+        loop.close()
+    return loop
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "stopped"])
+@pytest.mark.parametrize("what", ["call", "open"])
+def test_nobody_waits_for_an_event_loop_that_does_not_run(what, close):
+    begun = []
+
+    class Hanging:
+        async def open(self):
+            await self.hang("open")
+
+        async def __call__(self, key):
+            await self.hang("call")
+            return key
+
+        async def hang(self, where):
+            if where == what and not begun:
+                begun.append(where)
+                await asyncio.Event().wait()
+
+    lookup = cached(timeout="1 h")(Hanging)
+    loop = left_behind(lookup, 1, close)
+    assert (asyncio.run(lookup(1)), asyncio.run(lookup(2)), begun) == (1, 2, [what])
+    if not close:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+def test_who_waits_for_an_event_loop_notices_that_it_ends():
+    begun, joined = threading.Event(), threading.Event()
+
+    @cached(timeout="1 h")
+    async def lookup(key):
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        return key
+
+    def leave():
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(lookup(7))
+        loop.run_until_complete(asyncio.to_thread(joined.wait, 10))
+        task._log_destroy_pending = False
+        for other in asyncio.all_tasks(loop):
+            other._log_destroy_pending = False
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    async def join():
+        asked = asyncio.ensure_future(lookup(7))
+        await asyncio.sleep(0)
+        joined.set()
+        return await asked
+
+    with ThreadPoolExecutor(1) as pool:
+        leaving = pool.submit(leave)
+        begun.wait(10)
+        assert asyncio.run(join()) == 7
+        leaving.result(10)
+
+
+# ── functions that ask themselves ────────────────────────────────────────────────────────────────────────
+
+WAYS = {
+    "in its thread": {},
+    "in a pool": {"async_": True, "async_capacity": 1},
+    "in a pool of three": {"async_": True, "async_capacity": 3},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_function_may_ask_itself_deeper_than_there_is_room(way, batch):
+    if batch:
+        one = lambda n: n if n < 2 else lookup([n - 1])[0] + lookup([n - 2])[0]  # noqa: E731
+        lookup = cached(batch=True, **WAYS[way])(lambda ns: list(map(one, ns)))
+        assert (lookup([12]), lookup.metrics().asked_keys) == ([144], 13)
+    else:
+        fib = cached(**WAYS[way])(lambda n: n if n < 2 else fib(n - 1) + fib(n - 2))
+        assert (fib(12), fib.metrics().calls) == (144, 13)
+
+
+@pytest.mark.parametrize("capacity", [1, 3])
+def test_an_async_function_may_ask_itself_deeper_than_there_is_room(capacity):
+    @cached(async_capacity=capacity)
+    async def fib(n):
+        return n if n < 2 else sum(await asyncio.gather(fib(n - 1), fib(n - 2)))
+
+    async def main():
+        return await asyncio.gather(*(fib(n) for n in range(13)))
+
+    assert asyncio.run(main())[12] == 144
+    assert fib.metrics().calls == 13
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_many_threads_may_ask_a_function_that_asks_itself(way):
+    fib = cached(**WAYS[way])(lambda n: n if n < 2 else fib(n - 1) + fib(n - 2))
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(fib, range(30))) == [fib(n) for n in range(30)]
+    assert fib.metrics().calls == 30
+
+
+def test_two_functions_may_ask_each_other():
+    even = cached(async_=True, async_capacity=1)(lambda n: n == 0 or odd(n - 1))
+    odd = cached(async_=True, async_capacity=1)(lambda n: n != 0 and even(n - 1))
+    assert (even(20), odd(20)) == (True, False)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_function_that_waits_for_itself_is_told_at_once(way, length):
+    lookup = cached(max_retries=0, timeout="1 h", **WAYS[way])(lambda n: lookup((n + 1) % length))
+    with pytest.raises(RecursionError, match=r"(?s)The call for \(\d\) waits for itself.*Hint"):
+        lookup(0)
+
+
+def test_an_async_function_that_waits_for_itself_is_told_at_once():
+    @cached(max_retries=0, timeout="1 h")
+    async def lookup(n):
+        return await lookup((n + 1) % 3)
+
+    with pytest.raises(RecursionError, match="waits for itself"):
+        asyncio.run(lookup(0))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_threads_that_wait_for_each_other_are_told_at_once(way):
+    both = threading.Barrier(2)
+
+    @cached(max_retries=0, timeout="1 h", **{**WAYS[way], "async_capacity": 2})
+    def lookup(n):
+        if not both.broken and both.n_waiting < 2 and threading.current_thread() not in seen:
+            seen.add(threading.current_thread())
+            both.wait(10)
+        return lookup(1 - n)
+
+    seen: set[threading.Thread] = set()
+    with ThreadPoolExecutor(2) as pool:
+        errors = [asked.exception(10) for asked in [pool.submit(lookup, n) for n in (0, 1)]]
+    assert [type(error) for error in errors] == [RecursionError] * 2
+
+
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────
 
 NULL = LookupConfig(cache="LRU", max_retries=0, on_error="null", error_column="error")
@@ -695,3 +919,27 @@ def test_calls_are_held_back_by_the_rate_limit(decorate):
     lookup = decorate(Source(), LookupConfig(rate_limit=1_000))
     assert [lookup(key) for key in (1, 1, 1)] == [ROWS[1]] * 3
     assert lookup.metrics().throttled_seconds > 0
+
+
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [Odd("odd"), StopIteration("end"), GeneratorExit(), ValueError("bad")], ids=repr)
+@pytest.mark.parametrize("make", [sync_one, pooled_one, sync_many, pooled_many])
+def test_any_error_of_a_sync_function_arrives_as_it_is(make, error):
+    source = Source(fails=1, error=error)
+    lookup = make(source, LookupConfig(cache="LRU", max_retries=0))
+    with pytest.raises(type(error)) as raised:
+        lookup(1)
+    assert (raised.value is error, lookup(1)) == (True, ROWS[1])
+
+
+@pytest.mark.parametrize("error", [Odd("odd"), StopAsyncIteration("end"), ValueError("bad")], ids=repr)
+@pytest.mark.parametrize("make", [async_one, async_many])
+def test_any_error_of_an_async_function_arrives_as_it_is(make, error):
+    source = Source(fails=1, error=error)
+    lookup = make(source, LookupConfig(cache="LRU", max_retries=0))
+    with pytest.raises(type(error)) as raised:
+        lookup(1)
+    assert (raised.value is error, lookup(1)) == (True, ROWS[1])
