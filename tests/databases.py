@@ -218,7 +218,7 @@ class SqliteTables(Tables):
                 connection.execute(statement)
 
     def literal(self, value: Any, type_: pa.DataType) -> str:
-        return "'" + _text(value).replace("'", "''") + "'"
+        return "'" + _to_text(value).replace("'", "''") + "'"
 
 
 def sent_to(connector: Any) -> Callable[[], int]:

@@ -196,7 +196,7 @@ class _Offline:
 
     def names(self, expressions: Sequence[str]) -> list[str]:
         """Refuse: only Spark gives names."""
-        raise self._refused(expressions[0])
+        raise self._refuse(expressions[0])
 
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Refuse: only Spark can evaluate an expression."""
