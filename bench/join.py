@@ -133,7 +133,7 @@ def plain_udf(spark: Any, work: Workload) -> Variant:
     return Variant("plain UDF", joined, work.rows)
 
 
-def ours(spark: Any, work: Workload, cache: str, metrics: str = "auto") -> tuple[Variant, Callable[[], None]]:
+def lookup_variant(spark: Any, work: Workload, cache: str, metrics: str = "auto") -> tuple[Variant, Callable[[], None]]:
     """Return the lookup join, and a function that warms its cache.
 
     Args:
@@ -181,7 +181,7 @@ def cost_of_counting(spark: Any, rows: int, rounds: int, progress: Console) -> d
         progress: Shows the progress.
     """
     work = Workload("int", 100_000, 1, rows)
-    lookups = [ours(spark, work, "LRU", channel) for channel in ("off", "accumulator", "observe")]
+    lookups = [lookup_variant(spark, work, "LRU", channel) for channel in ("off", "accumulator", "observe")]
     for _, warm in lookups:
         warm()
     variants = [variant for variant, _ in lookups]
@@ -204,7 +204,7 @@ def measure(spark: Any, work: Workload, rounds: int, progress: Console) -> dict[
         rounds: The number of runs of each variant.
         progress: Shows the progress.
     """
-    lookups = [ours(spark, work, cache) for cache in CACHES]
+    lookups = [lookup_variant(spark, work, cache) for cache in CACHES]
     variants = [limit(spark, work), broadcast(spark, work), *(variant for variant, _ in lookups)]
     variants += [plain_udf(spark, work)] if work.matches == 1 else []
     for _, warm in lookups:

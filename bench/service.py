@@ -105,7 +105,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     while len(answer) < size:
         more = connection.recv(size - len(answer))
         if not more:
-            raise ConnectionError("the service is gone")
+            raise ConnectionError("the service closed the connection")
         answer += more
     return answer
 
@@ -205,7 +205,7 @@ class _Wire(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ConnectionError("the service is gone"))
+                future.set_exception(ConnectionError("the service closed the connection"))
 
 
 _IS_LIST = 1 << 31

@@ -122,7 +122,7 @@ def evaluate(expr: Expr, resolve: Callable[[Column], Values]) -> Values:
     if expr.op == "cast":
         return pc.cast(arguments[0], expr.type, safe=False)
     floating = any(pa.types.is_floating(argument.type) for argument in expr.args)
-    function = _FLOAT_ORDER.get(expr.op) if floating else None
+    function = _FLOAT_OPERATORS.get(expr.op) if floating else None
     return (function or OPERATORS[expr.op])(*arguments)
 
 
@@ -265,7 +265,9 @@ OPERATORS: dict[str, Callable[..., Values]] = {
     "contains": lambda a, b: pc.match_substring(a, pattern=b.as_py()),
 }
 
-_FLOAT_ORDER: dict[str, Callable[..., Values]] = {
+# Replacements for operands of float types: Arrow compares NaN as unequal to everything, unlike Spark, and float
+# arithmetic needs no overflow check.
+_FLOAT_OPERATORS: dict[str, Callable[..., Values]] = {
     "=": _float_equal,
     "<": _float_less,
     "<=": _float_less_equal,

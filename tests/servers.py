@@ -403,8 +403,8 @@ class DatabaseServer:
     process: subprocess.Popen[bytes] | None = None
 
     def __init__(self, certificate: Path | None = None) -> None:
-        self.given = os.environ.get(self.variable)
-        self.port = 0 if self.given else free_port()
+        self.external_url = os.environ.get(self.variable)
+        self.port = 0 if self.external_url else free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="lookupcache-"))
         self.account = "nobody" if os.geteuid() == 0 else None
         self.certificate = certificate and self._copy_certificate(certificate)
@@ -424,7 +424,7 @@ class DatabaseServer:
 
     def start(self) -> Self:
         """Start the server, and return when it accepts connections."""
-        if not self.given:
+        if not self.external_url:
             if not (self.folder / "data").exists():
                 self._change_owner(self.folder)
                 self._run(self.make())
@@ -511,7 +511,7 @@ class PostgresServer(DatabaseServer):
 
     @property
     def url(self) -> str:
-        return self.given or f"postgresql://shop:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+        return self.external_url or f"postgresql://shop:{PASSWORD}@127.0.0.1:{self.port}/postgres"
 
     def make(self) -> list[str]:
         secret = self.folder / "secret"
@@ -546,7 +546,7 @@ class MariaServer(DatabaseServer):
 
     @property
     def url(self) -> str:
-        return self.given or f"mariadb://shop:{PASSWORD}@127.0.0.1:{self.port}/shop"
+        return self.external_url or f"mariadb://shop:{PASSWORD}@127.0.0.1:{self.port}/shop"
 
     def make(self) -> list[str]:
         path = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")

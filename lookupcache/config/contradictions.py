@@ -48,12 +48,12 @@ def _check_unused_limits(config: LookupConfig) -> None:
         )
 
 
-def _refuse_if_set(options: dict[str, Any], config: LookupConfig, cure: str) -> None:
+def _refuse_if_set(options: dict[str, Any], config: LookupConfig, strategies: str) -> None:
     for key, value in options.items():
         if value is not None:
             raise OptionError(
                 f"Option {key!r} has no effect with 'lookup.cache' = {config.cache!r}.",
-                hint=f"Set 'lookup.cache' to {cure}, or remove the option.",
+                hint=f"Set 'lookup.cache' to {strategies}, or remove the option.",
             )
 
 
