@@ -33,6 +33,7 @@ class Session:
     zone: str = "UTC"
     arrow_rows: int = 10_000
     partitions: int = 1
+    others: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Side:
 
     @property
     def ddl(self) -> str:
-        return ", ".join(f"{name} {type_.upper()}" for name, type_ in self.columns)
+        """What TIMESTAMP is, is for a setting to say."""
+        names = {"timestamp": "TIMESTAMP_LTZ"}
+        return ", ".join(f"{name} {names.get(type_, type_).upper()}" for name, type_ in self.columns)
 
     def table(self) -> pa.Table:
         """Return the rows as Arrow; floats are rounded explicitly, which Arrow does not do by default."""
@@ -185,8 +188,24 @@ _OPERATORS = ["=", "<>", "!=", "<", "<=", ">", ">=", "<=>", "=="]
 _OF_ANY = ["{c} IS NOT NULL", "{c} IS NULL", "NOT ({c} IS NULL)", "{c} <=> NULL", "{c} = {c}", "NOT ({c} <=> NULL)"]
 _OF_TEXT = ["{c} LIKE 'a%'", "{c} LIKE '%a'", "{c} LIKE '%a%'", "{c} LIKE 'a'", "{c} NOT LIKE 'a%'", "{c} LIKE ''",
             "{c} LIKE '%'", "startswith({c}, 'a')", "contains({c}, 'a')", "endswith({c}, ' ')",
-            "{c} LIKE 'a\\\\_%'", "{c} LIKE '_'"]  # fmt: skip
-_OF_NUMBERS = ["{c} + 1 > 1", "{c} * 2 <= 2", "1 - {c} < 1", "{c} BETWEEN 0 AND 1.5", "-{c} < 0"]
+            "{c} LIKE 'a\\\\_%'", "{c} LIKE '_'", "startswith({c}, CAST(NULL AS STRING))",
+            "NOT contains(CAST(NULL AS STRING), {c})", "{c} LIKE CAST(NULL AS STRING)", "{c} NOT LIKE NULL",
+            "endswith({c}, NULL) IS NULL"]  # fmt: skip
+_LOOSE = ["{c} = {c} IS NULL", "NOT {c} <> {c} IS NOT NULL", "{c} IS NULL OR TRUE AND {c} = {c} IN (TRUE)",
+          "TRUE = {c} = {c}", "NOT {c} = {c} IS NULL AND NULL OR {c} <=> {c} BETWEEN TRUE AND TRUE",
+          "{c} < {c} = FALSE", "! {c} <=> NULL"]  # fmt: skip
+"""Without parentheses: all that binds them is the grammar."""
+_ALONE = ["TRUE", "NULL", "NULL OR TRUE", "FALSE", "NOT FALSE", "1 = 1 IS TRUE", "NOT NULL", "TRUE = TRUE"]
+_OF_NUMBERS = [
+    "{c} + 1 > 1",
+    "{c} * 2 <= 2",
+    "1 - {c} < 1",
+    "{c} BETWEEN 0 AND 1.5",
+    "-{c} < 0",
+    "{c} + CAST(NULL AS INT) > 1",
+    "{c} BETWEEN NULL AND 1",
+    "NOT ({c} IN (1, NULL))",
+]
 _FOR_SPARK: dict[str, Sequence[str]] = {
     **dict.fromkeys(INTEGERS, ("{c} % 2 = 0", "CAST({c} AS STRING) LIKE '1%'", "{c} DIV 2 = 0", "{c} <> 7")),
     **dict.fromkeys(DECIMALS, ("round({c}) = 1", "CAST({c} AS STRING) LIKE '1%'", "coalesce({c}, 1) >= 1")),
@@ -206,6 +225,9 @@ _BOTH = ["o.v < t.w", "o.v <> t.w", "o.v <=> t.w", "o.s <= t.u", "o.v + 1 < t.w 
          "o.v IS NULL OR t.w IS NOT NULL", "t.w = o.v OR false", "o.x >= t.y", "o.s <=> t.u"]  # fmt: skip
 _KEYS_OF_TEXT = ["upper({c})", "trim({c})", "concat({c}, '')", "nullif({c}, 'a')", "substring({c}, 1, 1)"]
 _KEYS_OF_NUMBERS = ["{c} + 0", "-{c}", "abs({c})", "{c} * 1", "CAST({c} AS DECIMAL(20,0))", "{c} % 100"]
+_EQUALITIES = ["{0} = {1}", "{1} = {0}", "({0} == {1})"] * 3 + [
+    "NOT ({0} <> {1})", "({0} = {1}) IS TRUE", "{1} IN ({0})", "({0} = {1}) = TRUE", "{1} BETWEEN {0} AND {0}",
+]  # fmt: skip
 _KEYS_OF_ANY = [
     "coalesce({c}, {l})",
     "CASE WHEN o.v > 1 THEN {c} END",
@@ -214,7 +236,8 @@ _KEYS_OF_ANY = [
 ]
 
 
-_KINDS = ["left", "right", "right", "right", "pair", "pair", "both", "both", "constant", "constant", "again", "nested"]
+_KINDS = [*["left", "right", "right", "right", "pair", "pair", "both", "both", "constant", "constant"] * 2,
+          *["again", "nested", "loose"] * 2, "alone"]  # fmt: skip
 """Kinds of conjuncts in addition to the keys."""
 
 rarely = st.sampled_from([False] * 20 + [True] + [False] * 19)
@@ -273,7 +296,7 @@ def _key(draw, pair: tuple[str, str], left: str, right: str) -> str:
         own = _KEYS_OF_TEXT if pair[0] == "string" else _KEYS_OF_NUMBERS if _is_number(pair[0]) else []
         form = draw(st.sampled_from([*own, *_KEYS_OF_ANY]))
         expression = form.format(c=left, l=draw(st.sampled_from(LITERALS[pair[0]])))
-    return draw(st.sampled_from(["{0} = {1}", "{1} = {0}", "({0} == {1})"])).format(expression, right)
+    return draw(st.sampled_from(_EQUALITIES)).format(expression, right)
 
 
 @st.composite
@@ -295,6 +318,10 @@ def _part(draw, kind: str, left, right, right_keys) -> str:
         return draw(_filters(left))
     if kind == "right":
         return draw(_filters(right))
+    if kind == "alone":
+        return draw(st.sampled_from(_ALONE))
+    if kind == "loose":
+        return draw(st.sampled_from(_LOOSE)).format(c=draw(st.sampled_from(right))[0])
     if kind == "both":
         return draw(st.sampled_from([*_BOTH, *_BOTH_FOR_SPARK]))
     if kind == "nested":
@@ -314,7 +341,9 @@ def _part(draw, kind: str, left, right, right_keys) -> str:
 
 _SELECTED = ["o.k0", "o.v", "s", "o.v % 9 + t.w AS sum", "upper(t.u) AS upper", "coalesce(t.w, -1) AS w_or", "t.y",
              "t.w", "t.u AS text", "o.x", "n.a AS a", "n", "concat(o.s, t.u) AS both",
-             "t.w IS NULL AS missing"]  # fmt: skip
+             "t.w IS NULL AS missing", "O.V % 9", "o.v IS NULL", "n.b[0]", "upper(S)"]  # fmt: skip
+_CONSTANT = ["1 AS one", "'x'", "NULL AS nothing", "1 + 1"]
+"""A result that reads no column of either side; some have no name of their own."""
 _OPTIONS: list[dict[str, str]] = [
     {},
     {"lookup.cache": "LRU"},
@@ -383,6 +412,8 @@ def _all_options(draw, source: str) -> tuple[tuple[str, str], ...]:
 def _selects(draw, how: str, shared_names: bool):
     if not shared_names and draw(st.booleans()):
         return None
+    if draw(seldom):
+        return tuple(draw(st.lists(st.sampled_from(_CONSTANT), min_size=1, max_size=2, unique=True)))
     items = draw(st.lists(st.sampled_from(_SELECTED), min_size=1, max_size=6, unique=True))
     if how in ("semi", "anti"):
         items = [item for item in items if "t." not in item]
@@ -404,12 +435,17 @@ def _rows(draw, columns: list[st.SearchStrategy], most: int) -> tuple[tuple, ...
     )
 
 
+_OTHERS = (
+    ("spark.sql.parser.escapedStringLiterals", "true"), ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+    ("spark.sql.legacy.exponentLiteralAsDecimal.enabled", "true"),
+    ("spark.sql.legacy.literal.pickMinimumPrecision", "false"),
+)  # fmt: skip
 SESSIONS = [
     Session(True, "UTC", 10_000, 1),
     Session(True, "Europe/Berlin", 1, 1),
     Session(True, "America/New_York", 3, 1),
-    Session(True, "UTC", 3, 2),
-    Session(False, "Europe/Berlin", 10_000, 1),
+    Session(True, "UTC", 3, 2, _OTHERS),
+    Session(False, "Europe/Berlin", 10_000, 1, (("spark.sql.legacy.typeCoercion.datetimeToString.enabled", "true"),)),
     Session(False, "UTC", 2, 3),
 ]
 

@@ -25,7 +25,7 @@ from lookupcache.planner.constants import NONDETERMINISTIC, constant_value, is_s
 from lookupcache.planner.grammar import equality, is_plain_equality
 from lookupcache.planner.naming import Fragment, LeftColumn, Scope
 from lookupcache.planner.output import Result, result_of
-from lookupcache.planner.settings import Settings
+from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
 from lookupcache.planner.translate import translate
 from lookupcache.redaction import hide_userinfo
 from lookupcache.schema import parse_type, type_name
@@ -315,7 +315,8 @@ def _key(draft: Draft, equal: Equality, left: str) -> str | None:
     """Return SQL for the key, or None where another way to write an equality compares types that make none."""
     type_ = draft.right_type(equal.column)
     right = type_name(type_)
-    if left == "string" and not equal.other.sides and pa.types.is_temporal(type_):
+    as_moment = draft.ansi or not draft.scope.settings.on(MOMENT_AS_STRING)
+    if left == "string" and not equal.other.sides and pa.types.is_temporal(type_) and as_moment:
         return f"CAST({equal.other.sql} AS {sql_type(right)})"
     zone = str(draft.analyst.fold(["current_timezone()"])[0]) if is_zone_dependent(left, right) else ""
     common = key_type(left, right, zone=zone, ansi=draft.ansi)

@@ -14,6 +14,7 @@ ESCAPED_STRINGS = "spark.sql.parser.escapedStringLiterals"
 EXPONENT_AS_DECIMAL = "spark.sql.legacy.exponentLiteralAsDecimal.enabled"
 MINIMUM_PRECISION = "spark.sql.legacy.literal.pickMinimumPrecision"
 MOMENT_AS_STRING = "spark.sql.legacy.typeCoercion.datetimeToString.enabled"
+KEPT_LENGTHS = "spark.sql.preserveCharVarcharTypeInfo"
 REGEX_COLUMNS = "spark.sql.parser.quotedRegexColumnNames"
 
 _DEFAULTS = {ANSI: "true", MINIMUM_PRECISION: "true"}
@@ -53,11 +54,11 @@ class Settings:
         """Return whether a literal of the text may have another value, or type, than by Spark's defaults."""
         if "${" in text:  # Spark puts the value of a variable there, in a string too.
             return True
-        if "'" not in text and '"' not in text and "e" not in text.lower():
-            return False
         return any(map(self._is_doubtful, tokens(text)))
 
     def _is_doubtful(self, token: Token) -> bool:
         if token.kind == "string":
             return ("\\" in token.text or token.text[0] in "rR") and self.on(ESCAPED_STRINGS)
+        if token.kind == "word":
+            return token.text in ("CHAR", "CHARACTER", "VARCHAR") and self.on(KEPT_LENGTHS)
         return token.kind == "number" and "e" in token.text.lower() and self.on(EXPONENT_AS_DECIMAL)
