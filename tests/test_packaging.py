@@ -35,8 +35,10 @@ STOREYS = """
     calls.breaker calls.rate calls.retry
     calls.guard
     planner.analyst planner.clauses planner.literals planner.explain
-    planner.naming planner.coercion planner.column
+    planner.grammar planner.settings
+    planner.naming planner.coercion
     planner.constants planner.translate planner.output
+    planner.column
     planner.passes
     planner
     cache.limits cache.keys cache.row_store
