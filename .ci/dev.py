@@ -25,11 +25,11 @@ EXTRAS = {"demo": ["demo"], "test": ["test"], "check": ["check"], "bench": ["ben
 PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 """By default, tests run in two processes, each with its own Spark."""
 HAS_JAVA = """
-from lookupcache.errors import JavaMissing
+from lookupcache.errors import JavaMissingError
 from lookupcache.java import local_spark_environment
 try:
     local_spark_environment()
-except JavaMissing:
+except JavaMissingError:
     raise SystemExit(3)
 """
 

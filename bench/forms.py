@@ -25,7 +25,7 @@ from rich.table import Table
 from bench import source
 from bench.process import measured
 from bench.session import session
-from lookupcache.join import LookupJoin
+from lookupcache.spark.join import LookupJoin
 from lookupcache.table import LookupTable
 
 SPARKS = "Spark's broadcast"

@@ -34,7 +34,7 @@ from lookupcache.hitrate.prediction import POLICIES
 from lookupcache.hitrate.replay import replay
 from lookupcache.hitrate.report import drawn
 from lookupcache.hitrate.shards import LEAST_KEYS
-from lookupcache.join import LookupJoin
+from lookupcache.spark.join import LookupJoin
 from lookupcache.table import LookupTable
 
 ROOT = Path(__file__).parent.parent

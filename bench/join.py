@@ -23,7 +23,7 @@ from rich.table import Table
 
 from bench import source
 from bench.session import session
-from lookupcache.join import lookup_join
+from lookupcache.spark.join import lookup_join
 from lookupcache.table import LookupTable
 
 KEYS = {"int": ["id"], "string": ["code"], "int, string": ["id", "code"]}

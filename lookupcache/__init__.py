@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from lookupcache.errors import (
         ConnectorError,
         LookupCacheError,
-        LookupFailed,
-        LookupRefused,
-        LookupTimeout,
+        LookupFailedError,
+        LookupRefusedError,
+        LookupTimeoutError,
         OptionError,
         PlanError,
         SchemaError,
         SourceError,
         StatementError,
-        TooManyRows,
+        TooManyRowsError,
     )
     from lookupcache.hitrate import hit_rate
-    from lookupcache.join import LookupJoin, lookup_join
     from lookupcache.metrics import LookupMetrics
     from lookupcache.plan import LookupPlan
+    from lookupcache.spark.join import LookupJoin, lookup_join
     from lookupcache.sql import LookupSession
     from lookupcache.table import LookupTable
 
@@ -55,21 +55,21 @@ __all__ = [
     "ConnectorError",
     "LookupCacheError",
     "LookupConfig",
-    "LookupFailed",
+    "LookupFailedError",
     "LookupJoin",
     "LookupMetrics",
     "LookupPlan",
-    "LookupRefused",
+    "LookupRefusedError",
     "LookupRequest",
     "LookupSession",
     "LookupTable",
-    "LookupTimeout",
+    "LookupTimeoutError",
     "OptionError",
     "PlanError",
     "SchemaError",
     "SourceError",
     "StatementError",
-    "TooManyRows",
+    "TooManyRowsError",
     "cached",
     "hit_rate",
     "lookup_join",
@@ -78,7 +78,7 @@ __all__ = [
 _ROOMS = {
     "Connector": "connector",
     "LookupConfig": "config",
-    "LookupJoin": "join",
+    "LookupJoin": "spark.join",
     "LookupMetrics": "metrics",
     "LookupPlan": "plan",
     "LookupRequest": "connector",
@@ -86,7 +86,7 @@ _ROOMS = {
     "LookupTable": "table",
     "cached": "decorator",
     "hit_rate": "hitrate",
-    "lookup_join": "join",
+    "lookup_join": "spark.join",
 }
 
 

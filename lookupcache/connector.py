@@ -191,7 +191,7 @@ class Connector:
 
     def retryable(self, error: Exception) -> bool:
         """Return whether the same call may succeed later; by default, all errors except programming errors may."""
-        return worth_a_retry(error)
+        return is_retryable(error)
 
     def runs_async(self, wanted: bool | None) -> bool:
         """Return whether lookups call `lookup_async`; ``wanted`` is the value of ``lookup.async``.
@@ -229,10 +229,10 @@ class Connector:
         return f"{type(self).__name__}({shown})"
 
 
-def worth_a_retry(error: Exception) -> bool:
+def is_retryable(error: Exception) -> bool:
     """Return whether an error may be a temporary failure of the source, rather than a programming error.
 
-    >>> worth_a_retry(ConnectionError("refused")), worth_a_retry(TypeError("not a number"))
+    >>> is_retryable(ConnectionError("refused")), is_retryable(TypeError("not a number"))
     (True, False)
     """
     return not isinstance(error, _NOT_WORTH_A_RETRY)

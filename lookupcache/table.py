@@ -11,7 +11,7 @@ import pyarrow as pa
 from lookupcache.config import LookupConfig, split_options
 from lookupcache.connector import Connector, build_connector, hide_userinfo, is_secret, offers
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError
-from lookupcache.function import FunctionConnector
+from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import digest
 from lookupcache.redaction import hidden
 from lookupcache.schema import as_schema, to_ddl

@@ -23,7 +23,8 @@ os.environ["SPARK_TESTING"] = "1"
 # Each query of a test runs once, so optimizing its compiled code would take more CPU time than it saves.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # Workers import functions and connectors of the tests by name.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+FOLDERS = sorted({str(path.parent) for path in Path(__file__).parent.glob("*/*.py")})
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*FOLDERS, os.environ.get("PYTHONPATH")]))
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 # A separate package, which test_stranger.py installs and tests.

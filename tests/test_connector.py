@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 
 import pyarrow as pa
 import pytest
-from lookupcache_sql import SqlConnector
+from lookupcache_sql.connector import SqlConnector
 
 from lookupcache import connector as room
 from lookupcache.connector import (
@@ -20,9 +20,9 @@ from lookupcache.connector import (
     connector_class,
     connector_names,
     hide_userinfo,
+    is_retryable,
     is_secret,
     offers,
-    worth_a_retry,
 )
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SourceError
 from lookupcache.schema import parse_ddl
@@ -181,7 +181,7 @@ def test_a_connector_is_pickled_with_its_options_and_its_schema():
 
 @pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), RuntimeError("later"), EOFError()])
 def test_an_error_of_the_source_is_worth_a_retry(error):
-    assert worth_a_retry(error)
+    assert is_retryable(error)
     assert Shop(SCHEMA, {}).retryable(error)
 
 
@@ -189,4 +189,4 @@ def test_an_error_of_the_source_is_worth_a_retry(error):
     "error", [TypeError(), KeyError("x"), LookupCacheError("x"), SourceError("x"), pa.ArrowInvalid()]
 )
 def test_an_error_of_the_program_is_not(error):
-    assert not worth_a_retry(error)
+    assert not is_retryable(error)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 MODULES = sorted(
     ".".join(path.relative_to(folder).with_suffix("").parts)
-    for folder, pattern in ((ROOT, "lookupcache/**/*.py"), (ROOT / "connectors", "*.py"))
+    for folder, pattern in ((ROOT, "lookupcache/**/*.py"), (ROOT / "connectors", "*/*.py"))
     for path in folder.glob(pattern)
     if not path.stem.startswith("__")
 )

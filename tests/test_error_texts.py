@@ -15,10 +15,10 @@ from pyspark.errors import PythonException
 from lookupcache import LookupTable, lookup_join
 from lookupcache.connector import Connector
 from lookupcache.error_text import presentable, text_of
-from lookupcache.errors import LookupFailed, SourceError
+from lookupcache.errors import LookupFailedError, SourceError
+from lookupcache.functions.table_function import Calls, Form, Many
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.redaction import MOST_LETTERS, hidden
-from lookupcache.table_function import Calls, Form, Many
 from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -233,7 +233,10 @@ def test_a_job_fails_with_the_error_of_the_first_wrong_key(options):
     )
     with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(SourceError, match="tuple as a row"):
         join.rows([(key,) for key in range(6)])
-    with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(LookupFailed, match="KeyError: 'not this one'"):
+    with (
+        LocalJoin(table, Wanted(key=("id",))) as join,
+        pytest.raises(LookupFailedError, match="KeyError: 'not this one'"),
+    ):
         join.rows([(0,), (3,)])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lookupcache import java
-from lookupcache.errors import JavaMissing
+from lookupcache.errors import JavaMissingError
 
 REAL_WHEEL_HOME = java.wheel_home
 
@@ -47,7 +47,7 @@ def test_a_java_home_without_java_is_passed_over(tmp_path: Path) -> None:
 
 def test_no_java_names_what_was_refused_and_the_cure(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "a", "11.0.2")
-    with pytest.raises(JavaMissing) as caught:
+    with pytest.raises(JavaMissingError) as caught:
         java.java_home({"PATH": str(home / "bin")})
     assert "none was found" in caught.value.fact
     assert "is Java 11.0.2" in caught.value.fact

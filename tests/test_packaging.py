@@ -1,4 +1,4 @@
-"""What the wheel holds, that it works where only it is installed, and which room may import which."""
+"""What the wheel holds, that it works where only it is installed, and which module may import which."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ import lookupcache
 
 ROOT = Path(__file__).parent.parent
 
-# One line per storey, the lowest first: a room imports from the lines above its own and from its own line.
-STOREYS = """
+# One line per layer, the lowest first: a module imports from the lines above its own and from its own line.
+LAYERS = """
     errors redaction
     error_text
     java schema config.values config.flink config.contradictions secrets
     config.lookup_config
     config
     expr
+    functions spark
     plan
     connector
-    function
+    functions.connector
     table
-    table_function
+    functions.table_function
     metrics
-    calls.breaker calls.rate calls.retry
-    calls.guard
+    resilience.breaker resilience.rate_limit resilience.retry
+    resilience.policy
+    resilience
     planner.analyst planner.clauses planner.literals planner.explain
     planner.grammar planner.settings
     planner.naming planner.coercion
@@ -43,7 +45,7 @@ STOREYS = """
     planner
     cache.limits cache.keys cache.row_store
     cache.hash_index
-    cache.entry_columns cache.line cache.ghost
+    cache.entry_columns cache.eviction_queue cache.ghost
     cache.policy
     cache.policy_queues
     cache.policies
@@ -55,9 +57,9 @@ STOREYS = """
     cache.limit_enforcer
     cache.column_cache
     cache
-    calls.flight
-    calls.coroutines calls.threads
-    calls
+    executor.call_group
+    executor.coroutines executor.threads
+    executor
     decorator.latch decorator.pool decorator.arguments
     decorator.batching
     decorator.callee decorator.nesting
@@ -68,21 +70,21 @@ STOREYS = """
     decorator
     worker.answers
     worker.source
-    worker.partial worker.full
+    worker.partial_cache worker.full_cache
     worker.lookup
     worker.dead_letters
     worker.runner
     report
     worker.task
     worker
-    forms.left_side forms.sides
-    forms.judging forms.reckoning
-    forms.choice
-    forms.worker forms.distinct forms.broadcast
-    forms.ways
-    forms
-    join
-    whole
+    spark.forms.left_side spark.forms.join_context
+    spark.forms.filters spark.forms.cardinality
+    spark.forms.choice
+    spark.forms.worker spark.forms.distinct spark.forms.broadcast
+    spark.forms.run
+    spark.forms
+    spark.join
+    spark.scan
     sql.hiding
     sql.text
     sql.dialect sql.catalog
@@ -97,12 +99,12 @@ STOREYS = """
     sql.session
     sql.guide
     sql
-    stages
-    doctor
+    spark.stages
+    spark.doctor
     testing.samples testing.doubles testing.filters
     testing.join
     testing.checks
-    testing.holding testing.asking testing.living testing.secrecy
+    testing.values testing.requests testing.lifecycle testing.secrets
     testing.suite
     testing
     hitrate.reuse
@@ -161,15 +163,15 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_the_connectors_only(wheel: Path) -> None:
     top = {name.partition("/")[0] for name in ZipFile(wheel).namelist()}
     assert "lookupcache" in top
-    assert "lookupcache_sql.py" in top
-    assert [name for name in top if not re.fullmatch(r"lookupcache|lookupcache_\w+\.py|.*\.dist-info", name)] == []
+    assert "lookupcache_sql" in top
+    assert [name for name in top if not re.fullmatch(r"lookupcache|lookupcache_\w+|.*\.dist-info", name)] == []
 
 
 def test_the_installed_wheel_imports_and_finds_its_connectors(installed: Path) -> None:
     code = "import lookupcache, lookupcache.connector as c; print(lookupcache.__file__, c.connector_class('sql'))"
     told = run(installed, "-c", code)
     assert str(installed.parent.parent) in told
-    assert "lookupcache_sql.SqlConnector" in told
+    assert "lookupcache_sql.connector.SqlConnector" in told
 
 
 def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
@@ -179,9 +181,9 @@ def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
 
 
 PUBLIC = """
-    Connector ConnectorError LookupCacheError LookupConfig LookupFailed LookupJoin LookupMetrics LookupPlan
-    LookupRefused LookupRequest LookupSession LookupTable LookupTimeout OptionError PlanError SchemaError SourceError
-    StatementError TooManyRows cached hit_rate lookup_join
+    Connector ConnectorError LookupCacheError LookupConfig LookupFailedError LookupJoin LookupMetrics LookupPlan
+    LookupRefusedError LookupRequest LookupSession LookupTable LookupTimeoutError OptionError PlanError SchemaError
+    SourceError StatementError TooManyRowsError cached hit_rate lookup_join
 """
 
 
@@ -190,38 +192,40 @@ def test_the_public_names_are_these() -> None:
     assert [name for name in lookupcache.__all__ if not hasattr(lookupcache, name)] == []
 
 
-@pytest.mark.parametrize("room", sorted(ROOT.glob("lookupcache/**/*.py")), ids=lambda path: room_name(path))
-def test_a_room_imports_only_from_rooms_below(room: Path) -> None:
-    storey = {name: level for level, line in enumerate(STOREYS.strip().splitlines()) for name in line.split()}
-    name = room_name(room)
+@pytest.mark.parametrize("module", sorted(ROOT.glob("lookupcache/**/*.py")), ids=lambda path: module_name(path))
+def test_a_module_imports_only_from_modules_below(module: Path) -> None:
+    layer = {name: level for level, line in enumerate(LAYERS.strip().splitlines()) for name in line.split()}
+    name = module_name(module)
     if not name:
         return
-    assert name in storey, "give the new room its place in STOREYS"
-    above = {other for other in rooms_imported(room) if storey.get(other, 0) > storey[name]}
+    assert name in layer, "give the new module its place in LAYERS"
+    above = {other for other in modules_imported(module) if layer.get(other, 0) > layer[name]}
     assert above == set()
 
 
-@pytest.mark.parametrize("connector", sorted(ROOT.glob("connectors/*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "connector", sorted(ROOT.glob("connectors/*/*.py")), ids=lambda path: f"{path.parent.name}.{path.stem}"
+)
 def test_a_connector_imports_only_what_the_contract_offers(connector: Path) -> None:
     offered = {"connector", "errors", "expr", "schema"}
-    assert rooms_imported(connector) - offered == set()
+    assert modules_imported(connector) - offered == set()
 
 
-def room_name(path: Path) -> str:
-    """Return a room's name as it is imported, without the package's: a folder's is that of its __init__."""
+def module_name(path: Path) -> str:
+    """Return a module's name as it is imported, without the package's: a folder's is that of its __init__."""
     parts = path.relative_to(ROOT / "lookupcache").with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 
 
-def rooms_imported(path: Path) -> set[str]:
-    """Return the rooms of lookupcache that a file imports, when it is loaded or later, but for types alone."""
+def modules_imported(path: Path) -> set[str]:
+    """Return the modules of lookupcache that a file imports, when it is loaded or later, but for types alone."""
     tree = ast.parse(path.read_text())
     branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
     for_types = [node for node in branches if ast.unparse(node.test) == "TYPE_CHECKING"]
-    return set(_rooms(tree)) - {name for node in for_types for name in _rooms(node)}
+    return set(_modules(tree)) - {name for node in for_types for name in _modules(node)}
 
 
-def _rooms(tree: ast.AST) -> Iterator[str]:
+def _modules(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[2] for name in node.names if name.name.startswith("lookupcache."))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lookupcache.connector import Connector, build_connector
-from lookupcache.errors import ConnectorError, LookupFailed
+from lookupcache.errors import ConnectorError, LookupFailedError
 from lookupcache.planner.explain import explain
 from lookupcache.report import Channel
 from lookupcache.secrets import is_reference, resolve_references
@@ -159,7 +159,7 @@ def test_a_reference_to_nothing_fails_the_lookup_by_name_and_is_not_tried_again(
     with LocalJoin(door(**{"lookup.max-retries": "9"}), ID) as join:
         with pytest.raises(ConnectorError, match="Option 'password' is 'env:DOOR_PASSWORD', which is not set"):
             join.rows([(1,)])
-        assert join.source.tally["retries"] == 0
+        assert join.source.counters["retries"] == 0
 
 
 def test_a_reference_counts_as_a_source_of_its_own_whatever_it_stands_for(door, monkeypatch):
@@ -194,14 +194,14 @@ def test_a_connector_that_was_opened_shows_and_pickles_the_reference(door):
 def test_a_value_is_not_in_an_error(door, monkeypatch, option):
     monkeypatch.setenv("OTHER", "harmless")
     options = {"note": "cannot", "password": "env:OTHER", option: "env:DOOR_PASSWORD"}
-    with LocalJoin(door(**options), ID) as join, pytest.raises(LookupFailed, match=r"OSError.*\*\*\*") as raised:
+    with LocalJoin(door(**options), ID) as join, pytest.raises(LookupFailedError, match=r"OSError.*\*\*\*") as raised:
         join.rows([(1,)])
     assert SECRET not in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_secret_within_another_is_hidden_with_it(door, monkeypatch):
     monkeypatch.setenv("OTHER", f"{SECRET}-and-more")
-    with LocalJoin(door(note="env:OTHER"), ID) as join, pytest.raises(LookupFailed) as raised:
+    with LocalJoin(door(note="env:OTHER"), ID) as join, pytest.raises(LookupFailedError) as raised:
         join.rows([(1,)])
     assert "and-more" not in str(raised.value)
 

@@ -94,7 +94,7 @@ class ColumnCache:
         """Note that a batch uses its entries, in the order of its rows; return how many different ones there are."""
         return self._table.policy.touch(lease.entries)
 
-    def reserve(self, keys: KeyBatch, flight: int, now: float) -> Entries:
+    def reserve(self, keys: KeyBatch, group: int, now: float) -> Entries:
         """Make entries for distinct keys that are not cached and are now being fetched.
 
         Args:
@@ -102,11 +102,11 @@ class ColumnCache:
             flight: The number of the call group that fetches them, above 0; batches that find them wait for it.
             now: The time.
         """
-        return self._table.add(keys, flight, now)
+        return self._table.add(keys, group, now)
 
-    def ask_again(self, entries: Entries, flight: int, *, wait: bool) -> None:
+    def ask_again(self, entries: Entries, group: int, *, wait: bool) -> None:
         """Note that cached entries are being fetched again, and whether a batch that finds them must wait."""
-        self._table.in_flight.start(entries, flight if wait else -flight)
+        self._table.in_flight.start(entries, group if wait else -group)
 
     def waits(self, lease: Lease) -> set[int]:
         """Return the call groups that a batch has to wait for."""
@@ -188,7 +188,7 @@ class ColumnCache:
         """Return the columns of rows by their numbers; -1 gives nulls."""
         return self._table.rows.gather(rows)
 
-    def settle(self, now: float) -> None:
+    def enforce_limits(self, now: float) -> None:
         """End a batch: remove what may not be cached, is too old or too many; leased entries keep their rows."""
         if self.limits.remembers or self._leases:
             self._enforcer.enforce(now)

@@ -52,7 +52,7 @@ class EntryTable:
         """Bytes used by all parts."""
         return self.numbers.nbytes + self.keys.nbytes + sum(columns.nbytes for columns in self._columns)
 
-    def add(self, keys: KeyBatch, flight: int, now: float) -> Entries:
+    def add(self, keys: KeyBatch, group: int, now: float) -> Entries:
         """List entries without rows for distinct keys that are not listed and are being fetched."""
         entries = self.numbers.allocate(len(keys))
         self._make_space()
@@ -61,7 +61,7 @@ class EntryTable:
         words = self.keys.insert(keys, entries)
         self.weight += len(entries)
         self.policy.admit(entries, words)
-        self.in_flight.start(entries, flight)
+        self.in_flight.start(entries, group)
         return entries
 
     def fill(self, entries: Entries, rows: pa.Table, counts: Numbers, now: float) -> Mask:

@@ -77,18 +77,18 @@ class Expiry:
     def check(self, lease: Lease, in_flight: InFlight, now: float) -> Mask:
         """Note in a lease which of its entries are to be fetched again; return the rows whose entry is too old."""
         entries, limits = lease.entries, self._limits
-        flight = in_flight.of(entries)
+        group = in_flight.of(entries)
         if self._has_idle_limit:
             self._use(entries, now)
         old = now > self._deadline.take(entries, mode="wrap")
-        too_old = old & (flight == 0)
+        too_old = old & (group == 0)
         if limits.stale_seconds:
             too_old &= now > self._written.take(entries, mode="wrap") + limits.stale_seconds
-        if (late := old & (flight < 0)).any():
+        if (late := old & (group < 0)).any():
             # Its refresh in the background did not finish before its deadline: from now on a batch waits for it.
             in_flight.require(entries[late])
         # A row that is too old is requested as a new key: listing it here as well would request it twice.
-        usable = (flight == 0) & ~too_old
+        usable = (group == 0) & ~too_old
         if limits.stale_seconds:
             lease.expired = _first_rows(entries, usable & old)
         if limits.refresh_seconds < math.inf:

@@ -25,45 +25,45 @@ class InFlight:
 
     def __init__(self) -> None:
         self.pending = 0
-        self._flight = np.zeros(1, dtype=np.int32)
+        self._group = np.zeros(1, dtype=np.int32)
 
     @property
     def nbytes(self) -> int:
         """Bytes used."""
-        return self._flight.nbytes
+        return self._group.nbytes
 
     def grow(self, size: int) -> None:
         """Make space for the entries below ``size``."""
-        self._flight = grown(self._flight, size, 0)
+        self._group = grown(self._group, size, 0)
 
     def renumber(self, live: Entries) -> None:
         """Number the entries ``live`` 0, 1, 2 … in this order, and drop all others."""
-        self._flight = renumbered(self._flight, live)
+        self._group = renumbered(self._group, live)
 
-    def start(self, entries: Entries, flight: int) -> None:
+    def start(self, entries: Entries, group: int) -> None:
         """Mark entries that are now being fetched; ``flight`` is negative for a fetch in the background."""
-        self._flight[entries] = flight
+        self._group[entries] = group
         self.pending += len(entries)
 
     def finish(self, entries: Entries) -> None:
         """Clear the marks of entries whose fetch has succeeded or failed."""
-        self._flight[entries] = 0
+        self._group[entries] = 0
         self.pending -= len(entries)
 
     def of(self, entries: Entries) -> Entries:
         """Return the mark of each entry, 0 for -1."""
-        return self._flight.take(entries, mode="wrap")
+        return self._group.take(entries, mode="wrap")
 
     def require(self, entries: Entries) -> None:
         """Make batches wait for entries that were being fetched in the background.
 
         An entry may occur several times: numpy reads all marks before it writes any, so each is negated once.
         """
-        self._flight[entries] *= -1
+        self._group[entries] *= -1
 
     def waits(self, entries: Entries) -> set[int]:
         """Return the call groups that a batch with these entries has to wait for."""
         if not self.pending:
             return set()
-        flights = self.of(entries)
-        return set(np.unique(flights[flights > 0]).tolist())
+        groups = self.of(entries)
+        return set(np.unique(groups[groups > 0]).tolist())

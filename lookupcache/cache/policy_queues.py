@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from lookupcache.cache.eviction_queue import EvictionQueue
 from lookupcache.cache.ghost import Ghost
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import Hashes
-from lookupcache.cache.line import Line
 from lookupcache.cache.policy import Holder, Policy, grown, parted
 
 _NO_ENTRIES = np.empty(0, dtype=np.int32)
@@ -69,7 +69,7 @@ class Sieve(_Marked):
 
     def __init__(self) -> None:
         super().__init__()
-        self._line = Line()
+        self._line = EvictionQueue()
 
     @property
     def nbytes(self) -> int:
@@ -133,7 +133,7 @@ class S3Fifo(_Marked):
 
     def __init__(self) -> None:
         super().__init__()
-        self._short, self._long = Line(), Line()
+        self._short, self._long = EvictionQueue(), EvictionQueue()
         self._ghost = Ghost()
         self._in_long = np.zeros(1, dtype=np.bool_)
         self._full_before = False
@@ -231,14 +231,14 @@ class S3Fifo(_Marked):
         self._join(self._long, hit)
         return entries, gone
 
-    def _passed(self, line: Line, ahead: Entries, rest: Entries) -> Entries:
+    def _passed(self, line: EvictionQueue, ahead: Entries, rest: Entries) -> Entries:
         """Let a line's hand go on to the first of the rest; return who stood before it."""
         step = int(self.place[rest[0]]) - line.hand if rest.size else len(ahead)
         passed = ahead[:step].copy()
         line.hand += step
         return passed[passed >= 0]
 
-    def _join(self, line: Line, entries: Entries) -> None:
+    def _join(self, line: EvictionQueue, entries: Entries) -> None:
         self._in_long[entries] = line is self._long
         line.join(entries, self.place)
 

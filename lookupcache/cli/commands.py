@@ -24,7 +24,7 @@ from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
 
 if TYPE_CHECKING:
-    from lookupcache.doctor import Finding
+    from lookupcache.spark.doctor import Finding
 
 _MAX_SHOWN_LENGTH = 200
 
@@ -151,8 +151,8 @@ def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     """Check a Spark session: which settings to change for lookup joins, and why.
 
     It starts a session with the settings of spark-defaults.conf and --conf, as your programs do, and runs no job. For
-    an existing session, call lookupcache.doctor.examine(spark); examine(spark, df) also checks the plan of a query. The
-    exit code is 1 if a required setting is wrong.
+    an existing session, call lookupcache.spark.doctor.examine(spark); examine(spark, df) also checks the plan of a
+    query. The exit code is 1 if a required setting is wrong.
     """
     console = Console()
     findings = _examine_session(remote, dict(pair.partition("=")[::2] for pair in conf))
@@ -175,7 +175,7 @@ def _examine_session(remote: str | None, settings: dict[str, str]) -> list[Findi
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise LookupCacheError("pyspark is not installed.", hint="pip install 'lookupcache[spark]'") from error
-    from lookupcache.doctor import examine
+    from lookupcache.spark.doctor import examine
 
     if remote is None:
         local_spark_environment()

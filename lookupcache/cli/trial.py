@@ -21,9 +21,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.calls.flight import run_async
 from lookupcache.connector import Connector, offers
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, PlanError, SchemaError, nearest
+from lookupcache.executor.call_group import run_async
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.redaction import hidden

@@ -12,17 +12,17 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from lookupcache.calls.guard import Guard
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import Call
 from lookupcache.decorator.callee import POLL_SECONDS, AsyncCallee
 from lookupcache.decorator.nesting import carry_in_context, is_within, waiting_for
-from lookupcache.decorator.single_flight import Answers, SingleFlight, Wanted, without_rows
+from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
+from lookupcache.resilience.policy import ResiliencePolicy
 
 
 @dataclass(slots=True)
-class _Lanes:
+class _Slots:
     """The calls of one event loop: those that are being made, and those that wait for room."""
 
     busy: dict[asyncio.Task[None], Call] = field(default_factory=dict)
@@ -34,18 +34,20 @@ class AsyncLookup(SingleFlight):
 
     callee: AsyncCallee
 
-    def __init__(self, callee: AsyncCallee, config: LookupConfig, guard: Guard, clock: Callable[[], float]) -> None:
-        super().__init__(callee, config, guard, clock)
+    def __init__(
+        self, callee: AsyncCallee, config: LookupConfig, resilience: ResiliencePolicy, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(callee, config, resilience, clock)
 
     def _begin_anew(self) -> None:
         super()._begin_anew()
-        self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes] = WeakKeyDictionary()
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots] = WeakKeyDictionary()
 
     async def close(self) -> None:
         """Cancel the calls of this event loop, and those who wait for them; close the function's object."""
-        lanes = self._lanes_here()
-        tasks = list(lanes.busy)
-        for call in [*lanes.busy.values(), *(call for call, _ in lanes.queue)]:
+        slots = self._lanes_here()
+        tasks = list(slots.busy)
+        for call in [*slots.busy.values(), *(call for call, _ in slots.queue)]:
             self._failed(call, asyncio.CancelledError("The decorated function was closed."))
         for task in tasks:
             task.cancel()
@@ -70,45 +72,45 @@ class AsyncLookup(SingleFlight):
             self._make(wanted)
         return wanted.found
 
-    def _make(self, wanted: Wanted) -> None:
+    def _make(self, wanted: PendingKeys) -> None:
         opened, wanted.opened, wanted.refreshing = wanted.opened + wanted.refreshing, [], []
         if opened:
-            lanes = self._lanes_here()
-            lanes.queue.extend((call, copy_context()) for call in opened)
-            self._staff(lanes)
+            slots = self._lanes_here()
+            slots.queue.extend((call, copy_context()) for call in opened)
+            self._ensure_slots(slots)
 
-    def _staff(self, lanes: _Lanes) -> None:
+    def _ensure_slots(self, slots: _Slots) -> None:
         """Make calls as far as there is room, in the order and the contexts in which they were opened."""
-        while lanes.queue and len(lanes.busy) < self.config.async_capacity:
-            self._start(lanes, *lanes.queue.popleft())
+        while slots.queue and len(slots.busy) < self.config.async_capacity:
+            self._start(slots, *slots.queue.popleft())
 
-    def _start(self, lanes: _Lanes, call: Call, context: Context) -> None:
-        task = asyncio.get_running_loop().create_task(self._carry_in(lanes, call), context=context)
-        lanes.busy[task] = call
-        task.add_done_callback(partial(self._ended, lanes))
+    def _start(self, slots: _Slots, call: Call, context: Context) -> None:
+        task = asyncio.get_running_loop().create_task(self._carry_in(slots, call), context=context)
+        slots.busy[task] = call
+        task.add_done_callback(partial(self._ended, slots))
 
     def _start_now(self, wanted: Call) -> None:
         """Start a call that waits for room, if it does: one that is being made needs it, and waits in its place."""
-        lanes = self._lanes_here()
-        for entry in [entry for entry in lanes.queue if entry[0] is wanted]:
-            lanes.queue.remove(entry)
-            self._start(lanes, *entry)
+        slots = self._lanes_here()
+        for entry in [entry for entry in slots.queue if entry[0] is wanted]:
+            slots.queue.remove(entry)
+            self._start(slots, *entry)
 
-    async def _carry_in(self, lanes: _Lanes, call: Call) -> None:
+    async def _carry_in(self, slots: _Slots, call: Call) -> None:
         """Make a call, and see that the next is made: by this task, which ends before the loop does, or with it."""
         await self._carry(call)
         this: Any = asyncio.current_task()
-        del lanes.busy[this]
-        self._staff(lanes)
+        del slots.busy[this]
+        self._ensure_slots(slots)
 
-    def _ended(self, lanes: _Lanes, task: asyncio.Task[None]) -> None:
+    def _ended(self, slots: _Slots, task: asyncio.Task[None]) -> None:
         """Give up the call of a task that was cancelled, maybe before its first step, and those that wait for room.
 
         Whoever cancels tasks of ours is ending the event loop.
         """
-        if task in lanes.busy:
-            undone = [lanes.busy.pop(task), *(call for call, _ in lanes.queue)]
-            lanes.queue.clear()
+        if task in slots.busy:
+            undone = [slots.busy.pop(task), *(call for call, _ in slots.queue)]
+            slots.queue.clear()
             for call in undone:
                 self._failed(call, None)
 
@@ -118,8 +120,8 @@ class AsyncLookup(SingleFlight):
             await self.batches.wait_closed_async(call)
             started = self._begin(call)
             carry_in_context(call)
-            asking = self.guard.until_found(self._ask, call.keys, without_rows)
-            self._answered(call, await self.guard.within(asking))
+            asking = self.resilience.until_found(self._ask, call.keys, without_rows)
+            self._answered(call, await self.resilience.within(asking))
         except Exception as error:
             self._failed(call, error)
         except GeneratorExit:
@@ -136,7 +138,7 @@ class AsyncLookup(SingleFlight):
         except BaseException as error:
             self._failed(call, error)
         finally:
-            self.tally.add("source_seconds", time.perf_counter() - started)
+            self.counters.add("source_seconds", time.perf_counter() - started)
 
     async def _ask(self, keys: list[Key]) -> Answers:
         self._count_asked(keys)
@@ -162,7 +164,7 @@ class AsyncLookup(SingleFlight):
                 self._give_up(call)
             if call.home is None or not call.home.is_running():
                 return None
-            return call.error if call.ended.is_open else self.guard.timed_out()
+            return call.error if call.ended.is_open else self.resilience.timed_out()
         return call.error
 
     def _patience(self, call: Call) -> float:
@@ -171,12 +173,12 @@ class AsyncLookup(SingleFlight):
     def _home(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    def _lanes_here(self) -> _Lanes:
+    def _lanes_here(self) -> _Slots:
         loop = asyncio.get_running_loop()
         with self._lock:
-            if loop not in self._lanes:
-                self._lanes[loop] = _Lanes()
-            return self._lanes[loop]
+            if loop not in self._slots:
+                self._slots[loop] = _Slots()
+            return self._slots[loop]
 
 
 def _is_cancelled() -> bool:

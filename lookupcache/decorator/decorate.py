@@ -15,11 +15,8 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from lookupcache.calls.guard import Guard
-from lookupcache.calls.rate import RateLimit
-from lookupcache.calls.retry import wait_hint
 from lookupcache.config import LookupConfig
-from lookupcache.connector import worth_a_retry
+from lookupcache.connector import is_retryable
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.callee import AsyncCallee, SyncCallee, is_async
 from lookupcache.decorator.decorated import (
@@ -31,7 +28,10 @@ from lookupcache.decorator.decorated import (
 )
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
-from lookupcache.metrics import Tally
+from lookupcache.metrics import Counters
+from lookupcache.resilience.policy import ResiliencePolicy
+from lookupcache.resilience.rate_limit import RateLimit
+from lookupcache.resilience.retry import retry_after_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -136,8 +136,8 @@ def cached(
     *,
     batch: bool = False,
     clock: Clock = time.monotonic,
-    retryable: Retryable = worth_a_retry,
-    retry_after: RetryAfter = wait_hint,
+    retryable: Retryable = is_retryable,
+    retry_after: RetryAfter = retry_after_of,
     **options: Any,
 ) -> Any:
     """Cache what a function returns: sync or async, one key at a time or, with ``batch=True``, many.
@@ -250,12 +250,14 @@ def lookup_of(
 ) -> SyncLookup | AsyncLookup:
     """Return the lookup behind a decorated function."""
     limiter = None if config.rate_limit is None else RateLimit.of_executor(config.rate_limit, _name(function))
-    guard = Guard(config, retryable=retryable, retry_after=retry_after, tally=Tally(), limiter=limiter, clock=clock)
+    resilience = ResiliencePolicy(
+        config, retryable=retryable, retry_after=retry_after, counters=Counters(), limiter=limiter, clock=clock
+    )
     if not is_async(function):
-        return SyncLookup(SyncCallee(function, batch, config.timeout), config, guard, clock)
+        return SyncLookup(SyncCallee(function, batch, config.timeout), config, resilience, clock)
     if config.async_ is False:
         raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
-    return AsyncLookup(AsyncCallee(function, batch, config.timeout), config, guard, clock)
+    return AsyncLookup(AsyncCallee(function, batch, config.timeout), config, resilience, clock)
 
 
 def _refuse_what_is_no_function(function: Any) -> None:

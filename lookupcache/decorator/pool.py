@@ -50,7 +50,7 @@ class DaemonPool:
         """Run a job when a thread is free."""
         with self._lock:
             self._jobs.append(job)
-            self._staff()
+            self._ensure_slots()
         return job
 
     def run_here(self, job: Job) -> None:
@@ -73,7 +73,7 @@ class DaemonPool:
                 self._jobs.remove(job)
             elif not (job.ended or job.given_up or job.elsewhere):
                 self._threads -= 1
-                self._staff()
+                self._ensure_slots()
             job.given_up = True
             self._job_goes.notify_all()
 
@@ -82,7 +82,7 @@ class DaemonPool:
         with self._lock:
             self._job_goes.wait_for(lambda: not self._jobs and self._threads == self._idle, timeout)
 
-    def _staff(self) -> None:
+    def _ensure_slots(self) -> None:
         if len(self._jobs) <= self._idle:
             self._job_comes.notify()
         elif self._threads < self.capacity:

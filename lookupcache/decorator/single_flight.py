@@ -19,13 +19,13 @@ from weakref import WeakSet
 
 from lookupcache.cache import Limits, RowCache
 from lookupcache.cache.row_cache import Entry, rows_in
-from lookupcache.calls.guard import GaveUp, Guard
 from lookupcache.config import LookupConfig
 from lookupcache.decorator import latch, nesting
 from lookupcache.decorator.arguments import SIMPLE, Instances, Key, Typed, kinds_of, owner_of
 from lookupcache.decorator.batching import Batches, Call
 from lookupcache.decorator.callee import AsyncCallee, Stopped, SyncCallee
 from lookupcache.metrics import LookupMetrics
+from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
 
 Answers = dict[Key, Any]
 
@@ -35,7 +35,7 @@ _all: WeakSet[SingleFlight] = WeakSet()
 
 
 @dataclass(slots=True)
-class Wanted:
+class PendingKeys:
     """What a caller has, and the calls that bring the rest; ``opened`` and ``refreshing`` are its own to make."""
 
     found: dict[Key, Any] = field(default_factory=dict)
@@ -48,11 +48,15 @@ class SingleFlight:
     """What sync and async lookups share: the cache, and which keys are being asked for, by which calls."""
 
     def __init__(
-        self, callee: SyncCallee | AsyncCallee, config: LookupConfig, guard: Guard, clock: Callable[[], float]
+        self,
+        callee: SyncCallee | AsyncCallee,
+        config: LookupConfig,
+        resilience: ResiliencePolicy,
+        clock: Callable[[], float],
     ) -> None:
         self.config = config
-        self.guard = guard
-        self.tally = guard.tally
+        self.resilience = resilience
+        self.counters = resilience.counters
         self.clock = clock
         self.callee: Any = callee
         self.cache = RowCache(Limits.of(config))
@@ -78,7 +82,7 @@ class SingleFlight:
             # A thread was changing the cache: half of what it did may be here.
             self.cache.clear()
         self._begin_anew()
-        self.guard.reset_after_fork()
+        self.resilience.reset_after_fork()
         self.callee.reset_after_fork()
         self.instances.reset_after_fork()
 
@@ -89,8 +93,8 @@ class SingleFlight:
             cache = self.cache
             held = {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
             gone = {"evictions": cache.evictions, "expirations": cache.expirations}
-            seen = {name: self.tally[name] + self._plain_hits for name in ("rows", "keys", "hits")}
-            return LookupMetrics.of({**self.tally, **seen, **held, **gone})
+            seen = {name: self.counters[name] + self._plain_hits for name in ("rows", "keys", "hits")}
+            return LookupMetrics.of({**self.counters, **seen, **held, **gone})
 
     def invalidate(self, values: Key) -> bool:
         """Forget a key, and what is being fetched for it; return whether there was either.
@@ -159,17 +163,17 @@ class SingleFlight:
             self._plain_hits += 1
         return entry
 
-    def _want(self, keys: Sequence[Key]) -> Wanted:
-        wanted, distinct = Wanted(), dict.fromkeys(keys)
+    def _want(self, keys: Sequence[Key]) -> PendingKeys:
+        wanted, distinct = PendingKeys(), dict.fromkeys(keys)
         with self._lock:
             misses = self._claim(distinct, wanted)
-            self.tally["rows"] += len(keys)
-            self.tally["keys"] += len(distinct)
-            self.tally["misses"] += misses
-            self.tally["hits"] += len(keys) - misses
+            self.counters["rows"] += len(keys)
+            self.counters["keys"] += len(distinct)
+            self.counters["misses"] += misses
+            self.counters["hits"] += len(keys) - misses
         return wanted
 
-    def _claim(self, keys: Iterable[Key], wanted: Wanted) -> int:
+    def _claim(self, keys: Iterable[Key], wanted: PendingKeys) -> int:
         """Find for each key what answers: the cache, a call under way, or a new one; return how many want one."""
         now, find, found = self.clock(), self.cache.find, wanted.found
         missing, aging = [], []
@@ -187,7 +191,7 @@ class SingleFlight:
             wanted.opened = self._ask_for(missing, wanted.calls)
         if aging:
             wanted.refreshing = self._ask_for(aging, {})
-            self.tally["refreshes"] += len(aging)
+            self.counters["refreshes"] += len(aging)
         return len(missing)
 
     def _ask_for(self, keys: list[Key], waits: dict[Call, list[Key]]) -> list[Call]:
@@ -234,7 +238,7 @@ class SingleFlight:
             for key, value in answers.items():
                 if self._calls.get(key) is call:
                     self.cache.put(key, value, now)
-            self.tally["fetched_rows"] += sum(map(rows_in, answers.values()))
+            self.counters["fetched_rows"] += sum(map(rows_in, answers.values()))
             self._end(call, answers)
             self._until_purge -= len(answers)
             if self._until_purge < 0:
@@ -256,7 +260,7 @@ class SingleFlight:
             if self._calls.get(key) is call:
                 del self._calls[key]
 
-    def _take(self, wanted: Wanted, call: Call, error: BaseException | None) -> None:
+    def _take(self, wanted: PendingKeys, call: Call, error: BaseException | None) -> None:
         """Give a caller what a call brought, or what stands in for it; ask again where it was given up."""
         keys = wanted.calls.pop(call)
         if error is not None:
@@ -273,15 +277,15 @@ class SingleFlight:
         with self._lock:
             entry = self.cache.find_stale(key, self.clock()) if isinstance(error, Exception) else None
             if entry is not None:
-                self.tally["stale"] += 1
+                self.counters["stale"] += 1
                 return entry.value
         if self.config.on_error == "null" and isinstance(error, Exception):
-            self.tally.add("failed_rows")
+            self.counters.add("failed_rows")
             return None
         raise error
 
     def _count_asked(self, keys: Sequence[Key]) -> None:
-        self.tally.add("asked_keys", len(keys))
+        self.counters.add("asked_keys", len(keys))
 
 
 def without_rows(keys: list[Key], answers: Answers) -> list[Key] | None:
@@ -291,7 +295,7 @@ def without_rows(keys: list[Key], answers: Answers) -> list[Key] | None:
 
 def _cause(error: BaseException | None) -> BaseException | None:
     """Return what the function itself raised."""
-    if isinstance(error, GaveUp):
+    if isinstance(error, AttemptsExhaustedError):
         error = error.error
     return error.error if isinstance(error, Stopped) else error
 
@@ -305,8 +309,8 @@ def _reset_after_fork() -> None:
     """A forked process has one thread, and none of the locks' holders, pools and event loops of its parent."""
     latch.reset_after_fork()
     nesting.reset_after_fork()
-    for flight in list(_all):
-        flight.reset_after_fork()
+    for group in list(_all):
+        group.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from lookupcache.calls.guard import Guard
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import Call
 from lookupcache.decorator.callee import SyncCallee
 from lookupcache.decorator.nesting import carrying, is_within, waiting_for
 from lookupcache.decorator.pool import DaemonPool, Job
-from lookupcache.decorator.single_flight import Answers, SingleFlight, Wanted, without_rows
+from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
+from lookupcache.resilience.policy import ResiliencePolicy
 
 
 class SyncLookup(SingleFlight):
@@ -22,8 +22,10 @@ class SyncLookup(SingleFlight):
 
     callee: SyncCallee
 
-    def __init__(self, callee: SyncCallee, config: LookupConfig, guard: Guard, clock: Callable[[], float]) -> None:
-        super().__init__(callee, config, guard, clock)
+    def __init__(
+        self, callee: SyncCallee, config: LookupConfig, resilience: ResiliencePolicy, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(callee, config, resilience, clock)
         self._fails_at_once = config.on_error == "fail" and config.stale_if_error is None
 
     def _begin_anew(self) -> None:
@@ -54,7 +56,7 @@ class SyncLookup(SingleFlight):
             self._make(wanted)
         return wanted.found
 
-    def _make(self, wanted: Wanted) -> None:
+    def _make(self, wanted: PendingKeys) -> None:
         """Make the caller's calls, or have them made."""
         opened, refreshing, wanted.opened, wanted.refreshing = wanted.opened, wanted.refreshing, [], []
         for call in refreshing + (opened if self.config.async_ else []):
@@ -82,11 +84,11 @@ class SyncLookup(SingleFlight):
             self.batches.wait_closed(call)
             started = self._begin(call)
             with carrying(call):
-                self._answered(call, self.guard.until_found_now(self._ask, call.keys, without_rows))
+                self._answered(call, self.resilience.until_found_sync(self._ask, call.keys, without_rows))
         except Exception as error:
             self._failed(call, error)
         finally:
-            self.tally.add("source_seconds", time.perf_counter() - started)
+            self.counters.add("source_seconds", time.perf_counter() - started)
 
     def _carry_in_pool(self, call: Call) -> None:
         with self._lock:
@@ -115,7 +117,7 @@ class SyncLookup(SingleFlight):
                 if self._lost(call) and not call.ended.is_open:
                     with self._lock:
                         self._forget(call)
-                    return self.guard.timed_out()
+                    return self.resilience.timed_out()
         return call.error
 
     def _patience(self, call: Call) -> float:
@@ -134,5 +136,5 @@ class SyncLookup(SingleFlight):
         super()._give_up(call)
         if call.carrier is not None and not call.ended.is_open:
             self.pool.give_up(call.carrier)
-            call.end(error=self.guard.timed_out())
+            call.end(error=self.resilience.timed_out())
         self._in_pool.discard(call)

@@ -27,8 +27,8 @@ from lookupcache.demo import flights
 from lookupcache.demo.report import Held, JoinReport, Outcome, print_outcome
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import local_spark_environment
-from lookupcache.join import LookupJoin
 from lookupcache.plan import LookupPlan
+from lookupcache.spark.join import LookupJoin
 from lookupcache.table import LookupTable
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.source import Source

@@ -235,7 +235,7 @@ class _S3Fifo(_Marked):
 
 
 class _Line:
-    """Keys in the order of their coming, with gaps, as `lookupcache.cache.line.Line` has them."""
+    """Keys in the order of their coming, with gaps, as `lookupcache.cache.eviction_queue.Line` has them."""
 
     def __init__(self) -> None:
         self.slots: list[int] = []

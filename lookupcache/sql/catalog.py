@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from lookupcache.errors import StatementError, nearest
+from lookupcache.functions.table_function import TableFunction
 from lookupcache.table import LookupTable
-from lookupcache.table_function import TableFunction
 
 Item = TypeVar("Item")
 

@@ -6,8 +6,8 @@ import contextlib
 import io
 from collections.abc import Sequence
 
-from lookupcache.join import LookupJoin
 from lookupcache.planner.clauses import Token
+from lookupcache.spark.join import LookupJoin
 from lookupcache.sql.query import Query
 
 _MODES = {

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from lookupcache.errors import LookupCacheError, OptionError, StatementError
+from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
 from lookupcache.sql.catalog import Catalog
 from lookupcache.sql.hints import unquoted
 from lookupcache.sql.text import Span, Statement
-from lookupcache.table_function import TableFunction
 
 
 def create_function(catalog: Catalog, statement: Statement, found: Sequence[Token]) -> None:

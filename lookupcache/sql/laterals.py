@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError, StatementError, nearest
+from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
 from lookupcache.planner.clauses import tokens
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.sql.dialect import span_of
@@ -16,7 +17,6 @@ from lookupcache.sql.lookups import Lookup, condition
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Scope, Source
 from lookupcache.sql.text import Span
-from lookupcache.table_function import NO_ARGUMENT, Argument, argument
 
 
 def called(query: Query, node: exp.Expr) -> str | None:

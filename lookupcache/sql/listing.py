@@ -10,12 +10,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lookupcache.connector import hide_userinfo, is_secret
+from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote, shown_type, to_ddl, type_name
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.hints import unquoted
 from lookupcache.sql.query import Setting
-from lookupcache.table_function import TableFunction
 
 
 def reader(setting: Setting, found: Sequence[Token]) -> Callable[[], DataFrame] | None:

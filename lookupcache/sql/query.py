@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from lookupcache.errors import Place, StatementError
-from lookupcache.join import LookupJoin
 from lookupcache.schema import quote
+from lookupcache.spark.join import LookupJoin
+from lookupcache.spark.scan import read_whole
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, parse, span_of
 from lookupcache.sql.text import Edits, Span, Statement
-from lookupcache.whole import read_whole
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
 """What encloses a view's name in text until it goes to Spark; private letters, which no statement has."""

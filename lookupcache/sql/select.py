@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
-from lookupcache.join import LookupJoin
 from lookupcache.planner.clauses import equality
 from lookupcache.schema import quote
+from lookupcache.spark.join import LookupJoin
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lookupcache.functions.table_function import TableFunction
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.clauses import tokens
 from lookupcache.sql.catalog import Catalog, SqlTable
@@ -14,7 +15,6 @@ from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.statements import rewritten, run
 from lookupcache.sql.text import Statement
 from lookupcache.table import LookupTable
-from lookupcache.table_function import TableFunction
 
 
 class LookupSession:

@@ -140,7 +140,7 @@ class Recorder(_Wrapper):
 
     Copies for other threads append to the same list.
 
-    >>> from lookupcache.function import FunctionConnector
+    >>> from lookupcache.functions.connector import FunctionConnector
     >>> squares = FunctionConnector(pa.schema([("n", pa.int64()), ("square", pa.int64())]), key=("n",),
     ...                             function=lambda n: [(n, n * n)], batch=False)
     >>> recorder = Recorder(squares)
@@ -196,7 +196,7 @@ def flaky(connector: Connector, fails: float = 1, error: Exception | None = None
 
     With ``math.inf``, all calls fail until `Flaky.fail` is called.
 
-    >>> from lookupcache.function import FunctionConnector
+    >>> from lookupcache.functions.connector import FunctionConnector
     >>> echo = FunctionConnector(pa.schema([("n", pa.int64())]), key=("n",), function=lambda n: [(n,)], batch=False)
     >>> request, three = LookupRequest(table="echo", key_columns=("n",)), pa.record_batch({"n": [3]})
     >>> source = flaky(echo, fails=1)
@@ -255,7 +255,7 @@ class Slow(_Wrapper):
 def slow(connector: Connector) -> Slow:
     """Return a connector whose lookups and scans block until `Slow.let_go`, so that tests need not sleep.
 
-    >>> from lookupcache.function import FunctionConnector
+    >>> from lookupcache.functions.connector import FunctionConnector
     >>> echo = FunctionConnector(pa.schema([("n", pa.int64())]), key=("n",), function=lambda n: [(n,)], batch=False)
     >>> request, three = LookupRequest(table="echo", key_columns=("n",)), pa.record_batch({"n": [3]})
     >>> source, answers = slow(echo), []

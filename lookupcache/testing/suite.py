@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lookupcache.testing.asking import AskingChecks
-from lookupcache.testing.holding import HoldingChecks
-from lookupcache.testing.living import LivingChecks
+from lookupcache.testing.lifecycle import LifecycleChecks
+from lookupcache.testing.requests import RequestChecks
 from lookupcache.testing.samples import KEY_TYPES, TRAITS, TYPES
-from lookupcache.testing.secrecy import SecrecyChecks
+from lookupcache.testing.secrets import SecretChecks
+from lookupcache.testing.values import ValueChecks
 
 _CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "test_many_rows_of_a_key": lambda suite: not suite.unique_keys,
@@ -24,7 +24,7 @@ _CONDITIONS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-class ConnectorSuite(HoldingChecks, AskingChecks, LivingChecks, SecrecyChecks):
+class ConnectorSuite(ValueChecks, RequestChecks, LifecycleChecks, SecretChecks):
     """The tests of a connector: inherit them, define how a table is created, and what the source supports.
 
     A subclass, whose name starts with ``Test``, defines

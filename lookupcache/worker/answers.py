@@ -16,7 +16,7 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch, match
 from lookupcache.connector import request_of
-from lookupcache.errors import SourceError, SourceTrouble, nearest
+from lookupcache.errors import LookupRuntimeError, SourceError, nearest
 from lookupcache.plan import LookupPlan
 
 Numbers = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ class Fetched:
 
     rows: pa.Table
     counts: Numbers
-    errors: dict[int, SourceTrouble] = field(default_factory=dict)
+    errors: dict[int, LookupRuntimeError] = field(default_factory=dict)
     call_of: Numbers | None = None
 
     @property

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from lookupcache.worker.full import LoadedLookup
-from lookupcache.worker.partial import CachedLookup, Clock, Wanted, given
+from lookupcache.worker.full_cache import FullCacheLookup
+from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
 from lookupcache.worker.source import Source
 
-__all__ = ["CachedLookup", "Clock", "LoadedLookup", "Wanted", "given", "lookup_of"]
+__all__ = ["Clock", "FullCacheLookup", "PartialCacheLookup", "PendingKeys", "count_non_null", "lookup_of"]
 
 
-def lookup_of(source: Source, clock: Clock = time.monotonic) -> CachedLookup:
+def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLookup:
     """Return the lookup that the plan's cache strategy asks for."""
-    kind = LoadedLookup if source.plan.config.cache == "ALL" else CachedLookup
+    kind = FullCacheLookup if source.plan.config.cache == "ALL" else PartialCacheLookup
     return kind(source, clock)

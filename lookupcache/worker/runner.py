@@ -24,10 +24,10 @@ from lookupcache import expr
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.connector import Connector
-from lookupcache.errors import TooManyRows
-from lookupcache.metrics import Tally
+from lookupcache.errors import TooManyRowsError
+from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
-from lookupcache.worker.lookup import CachedLookup, Clock, Wanted, given, lookup_of
+from lookupcache.worker.lookup import Clock, PartialCacheLookup, PendingKeys, count_non_null, lookup_of
 from lookupcache.worker.source import Source
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Runner:
     """
 
     def __init__(
-        self, plan: LookupPlan, layout: Layout, lookup: CachedLookup, letters: DeadLetters | None = None
+        self, plan: LookupPlan, layout: Layout, lookup: PartialCacheLookup, letters: DeadLetters | None = None
     ) -> None:
         self.plan = plan
         self.layout = layout
@@ -118,7 +118,7 @@ class Runner:
         """Yield the joined batches; a left row's matches follow each other, and a batch's left rows keep their order.
 
         Batches do too, unless ``lookup.async.output-mode`` lets them go as they are ready. While calls to the
-        source are under way, batches are read ahead, as long as more calls may be made. Raises SourceTrouble
+        source are under way, batches are read ahead, as long as more calls may be made. Raises LookupRuntimeError
         where a lookup failed and ``lookup.on-error`` is ``fail``. When the caller stops early, calls are cancelled.
         """
         window: deque[_Open] = deque()
@@ -133,7 +133,7 @@ class Runner:
                 yield from self._leaving(window, last=True)
             complete = True
         finally:
-            self.lookup.abandon(one.wanted for one in window if one.wanted is not None)
+            self.lookup.abandon(one.pending for one in window if one.pending is not None)
             if self.letters is not None:
                 self.letters.close(complete)
 
@@ -167,31 +167,31 @@ class Runner:
 
     def _refuse_errors(self, window: Iterable[_Open]) -> None:
         for one in window:
-            if one.wanted is not None and one.wanted.broken is not None:
-                raise one.wanted.broken
-            if one.wanted is not None and one.wanted.errors and self.plan.config.on_error == "fail":
-                raise one.wanted.errors[0]
+            if one.pending is not None and one.pending.broken is not None:
+                raise one.pending.broken
+            if one.pending is not None and one.pending.errors and self.plan.config.on_error == "fail":
+                raise one.pending.errors[0]
 
     def _timed(self, work: Callable[..., T], *arguments: Any) -> T:
         started = time.perf_counter()
         try:
             return work(*arguments)
         finally:
-            self.lookup.tally.spend("lookup_seconds", started)
+            self.lookup.counters.spend("lookup_seconds", started)
 
     def _opened(self, batch: pa.RecordBatch) -> _Open:
         left = batch.select(list(range(len(self.layout.left))))
         if self.plan.never:
-            self.lookup.tally["rows"] += int(self._weights(left)[0].sum())
+            self.lookup.counters["rows"] += int(self._weights(left)[0].sum())
             return _Open(left, None)
         columns = [batch.column(position) for position in self.layout.keys]
         keys = KeyBatch.of(columns, self.lookup.source.reader.key_types)
-        wanted = self.lookup.open(keys)
+        pending = self.lookup.open(keys)
         if self.layout.weights is not None:
             rows, keyed = self._weights(left)
-            self.lookup.tally["rows"] += int(rows.sum()) - len(keys)
-            self.lookup.tally["hits"] += int(keyed.sum()) - given(keys)
-        return _Open(left, wanted)
+            self.lookup.counters["rows"] += int(rows.sum()) - len(keys)
+            self.lookup.counters["hits"] += int(keyed.sum()) - count_non_null(keys)
+        return _Open(left, pending)
 
     def _weights(self, left: pa.RecordBatch) -> tuple[Numbers, Numbers]:
         """Return of how many left rows, and of those with a key, each row tells."""
@@ -202,28 +202,28 @@ class Runner:
         return rows, keyed
 
     def _joined(self, one: _Open) -> list[pa.RecordBatch]:
-        if one.wanted is None:
+        if one.pending is None:
             return self._emitted(_Rows(one.left, np.full(one.left.num_rows, -1, dtype=np.int32)))
         try:
-            rows = _Rows(one.left, one.wanted.entries)
-            if one.wanted.errors:
-                rows = self._troubled(rows, one.wanted)
+            rows = _Rows(one.left, one.pending.entries)
+            if one.pending.errors:
+                rows = self._troubled(rows, one.pending)
             return self._emitted(rows)
         finally:
-            self.lookup.close(one.wanted)
+            self.lookup.close(one.pending)
 
-    def _troubled(self, rows: _Rows, wanted: Wanted) -> _Rows:
+    def _troubled(self, rows: _Rows, pending: PendingKeys) -> _Rows:
         """Mark the rows whose lookup failed, or put them away as dead letters."""
-        assert wanted.error_of is not None
-        failed = wanted.error_of > 0
-        kinds = [{"code": error.code, "message": error.fact} for error in wanted.errors]
-        number = pa.array(wanted.error_of - 1, mask=~failed)
+        assert pending.error_of is not None
+        failed = pending.error_of > 0
+        kinds = [{"code": error.code, "message": error.fact} for error in pending.errors]
+        number = pa.array(pending.error_of - 1, mask=~failed)
         errors = pa.array(kinds, ERROR).take(number)
         if self.letters is None:
             name = "dead_letters" if self.layout.letters else "failed_rows"
-            self.lookup.tally[name] += int(self._weights(rows.left)[0][failed].sum())
+            self.lookup.counters[name] += int(self._weights(rows.left)[0][failed].sum())
             return _Rows(rows.left, rows.entries, errors)
-        self.lookup.tally["dead_letters"] += int(np.count_nonzero(failed))
+        self.lookup.counters["dead_letters"] += int(np.count_nonzero(failed))
         self.letters.write(rows.left.filter(pa.array(failed)), errors.filter(pa.array(failed)))
         return _Rows(rows.left.filter(pa.array(~failed)), rows.entries[~failed])
 
@@ -296,7 +296,7 @@ class Runner:
             return owner, right
         first = np.concatenate([[True], owner[1:] != owner[:-1]])
         if self.plan.matches == "single" and not first.all():
-            raise TooManyRows(too_many_rows(self.plan.table), hint=LIMIT)
+            raise TooManyRowsError(too_many_rows(self.plan.table), hint=LIMIT)
         return owner[first], right[first]
 
     def _single(self, starts: Numbers) -> Pairs:
@@ -368,11 +368,11 @@ class _Open:
     """A batch of left rows on its way; ``wanted`` is None where nothing is looked up."""
 
     left: pa.RecordBatch
-    wanted: Wanted | None
+    pending: PendingKeys | None
 
     @property
     def ready(self) -> bool:
-        return self.wanted is None or self.wanted.ready
+        return self.pending is None or self.pending.ready
 
 
 @dataclass(frozen=True, eq=False)
@@ -396,10 +396,12 @@ class _Rows:
 
 # ── what outlives a task ─────────────────────────────────────────────────────────────────────────────────
 
-_lookups: OrderedDict[str, CachedLookup] = OrderedDict()
+_lookups: OrderedDict[str, PartialCacheLookup] = OrderedDict()
 
 
-def shared_lookup(plan: LookupPlan, connector: Callable[[], Connector], clock: Clock = time.monotonic) -> CachedLookup:
+def shared_lookup(
+    plan: LookupPlan, connector: Callable[[], Connector], clock: Clock = time.monotonic
+) -> PartialCacheLookup:
     """Return this process's lookup for the plan, made when it is first wanted with what ``connector`` returns.
 
     Joins whose plans have the same fingerprint share it. The one unused for longest is closed when there
@@ -414,17 +416,17 @@ def shared_lookup(plan: LookupPlan, connector: Callable[[], Connector], clock: C
     return _lookups[name]
 
 
-def held(lookup: CachedLookup) -> dict[str, Any]:
+def held(lookup: PartialCacheLookup) -> dict[str, Any]:
     """Return what the lookup's cache holds now, by the names of `LookupMetrics`."""
     cache = lookup.cache
     return {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
 
 
-def tallied(lookup: CachedLookup, batches: Iterator[pa.RecordBatch], into: Tally) -> Iterator[pa.RecordBatch]:
+def counting(lookup: PartialCacheLookup, batches: Iterator[pa.RecordBatch], into: Counters) -> Iterator[pa.RecordBatch]:
     """Pass batches on; when they end, however that be, leave in ``into`` what was counted meanwhile."""
-    before = Tally(lookup.tally)
+    before = Counters(lookup.counters)
     try:
         yield from batches
     finally:
-        into.update(lookup.tally.since(before))
+        into.update(lookup.counters.since(before))
         into.update(held(lookup))

@@ -3,7 +3,7 @@
 Everything that is true of any source lives here, so that a connector needs to know none of it: how keys are
 split into calls, how a call is made again, what its failure is called, and what is kept of its answer.
 
-    keys ─► split ─► calls ─► Dispatcher (ask, in coroutines or threads) ─► fetched
+    keys ─► split ─► calls ─► Executor (ask, in coroutines or threads) ─► fetched
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ import numpy as np
 import pyarrow as pa
 
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.calls.coroutines import Coroutines
-from lookupcache.calls.flight import Dispatcher, run_async
-from lookupcache.calls.guard import GaveUp, Guard
-from lookupcache.calls.rate import RateLimit
-from lookupcache.calls.threads import Threads
 from lookupcache.connector import Connector, offers
 from lookupcache.error_text import is_presentable, rebuilt, shown_as, text_of
 from lookupcache.errors import (
     LookupAdvice,
     LookupCacheError,
-    LookupFailed,
-    LookupRefused,
-    LookupTimeout,
-    SourceTrouble,
+    LookupFailedError,
+    LookupRefusedError,
+    LookupRuntimeError,
+    LookupTimeoutError,
     WrongRows,
 )
-from lookupcache.function import FunctionConnector
-from lookupcache.metrics import Tally
+from lookupcache.executor.call_group import Executor, run_async
+from lookupcache.executor.coroutines import Coroutines
+from lookupcache.executor.threads import Threads
+from lookupcache.functions.connector import FunctionConnector
+from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden
+from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
+from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.worker.answers import Fetched, Numbers, Reader
 
 Trouble = TypeVar("Trouble", bound=LookupCacheError)
@@ -69,10 +69,10 @@ class _Outcome:
         self.arguments = calls.arguments
         self.answers = list(answers)
         self.call_of = calls.call_of
-        self.errors: dict[int, SourceTrouble] = {}
+        self.errors: dict[int, LookupRuntimeError] = {}
         self._next = len(answers)
 
-    def fail_key(self, key: int, error: SourceTrouble) -> None:
+    def fail_key(self, key: int, error: LookupRuntimeError) -> None:
         """Note that the lookup of one key has failed."""
         if self._next == len(self.answers):
             self.call_of = self.call_of.copy()
@@ -86,15 +86,17 @@ class Source:
 
     `calls` splits keys into calls, which the `dispatcher` makes; `fetched` reads their answers. `scan` is a
     call for all rows, made by the same dispatcher where the plan caches ALL, and read by `loaded`. Calls that
-    failed are named by LookupFailed, LookupTimeout, LookupRefused or SourceError.
+    failed are named by LookupFailedError, LookupTimeoutError, LookupRefusedError or SourceError.
     """
 
-    def __init__(self, plan: LookupPlan, connector: Connector, tally: Tally | None = None) -> None:
+    def __init__(self, plan: LookupPlan, connector: Connector, counters: Counters | None = None) -> None:
         self.plan = plan
         self.connector = connector
-        self.tally = Tally() if tally is None else tally
+        self.counters = Counters() if counters is None else counters
         self.reader = Reader(plan, self._hidden)
-        self.guard = Guard(plan.config, retryable=connector.retryable, tally=self.tally, limiter=_limiter(plan))
+        self.resilience = ResiliencePolicy(
+            plan.config, retryable=connector.retryable, counters=self.counters, limiter=_limiter(plan)
+        )
         self._async = connector.runs_async(plan.config.async_)
         self._unopened = copy.copy(connector)
         self._lending = threading.Lock()
@@ -107,7 +109,7 @@ class Source:
             self._calls = _ByKey(self, connector)
 
     @cached_property
-    def dispatcher(self) -> Dispatcher:
+    def executor(self) -> Executor:
         """What makes the calls: coroutines, threads, or one thread."""
         config = self.plan.config
         if config.cache == "ALL":
@@ -115,17 +117,17 @@ class Source:
         if self._async:
             return Coroutines(
                 config.async_capacity, self._calls.ask_async, self._open_async, self._close_async, config.timeout,
-                self.guard.timed_out,
+                self.resilience.timed_out,
             )  # fmt: skip
         return self._threads(config.async_capacity if config.async_ else 1, self._calls.ask, config.timeout)
 
     def _threads(self, most: int, ask: Callable[[Connector, Any], Any], timeout: float) -> Threads:
-        return Threads(most, ask, self._opened, timeout, self.guard.timed_out, self._closed)
+        return Threads(most, ask, self._opened, timeout, self.resilience.timed_out, self._closed)
 
     @property
-    def most_keys(self) -> float:
+    def max_keys(self) -> float:
         """The most keys that a call may carry."""
-        return self._calls.most_keys
+        return self._calls.max_keys
 
     def calls(self, keys: KeyBatch) -> Calls:
         """Split distinct non-null keys into calls."""
@@ -139,16 +141,16 @@ class Source:
                 self._note(outcome, number, answer)
         try:
             tables, fetched = self._calls.read(outcome)
-        except SourceTrouble as error:
+        except LookupRuntimeError as error:
             raise self._told(error) from None
-        self.tally["asked_keys"] += len(calls.keys)
-        self.tally["fetched_rows"] += sum(table.num_rows for table in tables)
-        self.tally["fetched_bytes"] += sum(table.nbytes for table in tables)
+        self.counters["asked_keys"] += len(calls.keys)
+        self.counters["fetched_rows"] += sum(table.num_rows for table in tables)
+        self.counters["fetched_bytes"] += sum(table.nbytes for table in tables)
         return fetched
 
     def _note(self, outcome: _Outcome, number: int, answer: BaseException) -> None:
         """Note that a call has failed, or only the lookup of some of its keys."""
-        error = answer.error if isinstance(answer, GaveUp) else answer
+        error = answer.error if isinstance(answer, AttemptsExhaustedError) else answer
         keys = np.flatnonzero(outcome.call_of == number)
         if not isinstance(error, WrongRows) or self.plan.config.on_miss_max_attempts > 0:
             # Where keys without rows are asked for again, nobody would ask for those of a call that has ended.
@@ -162,11 +164,11 @@ class Source:
         """Return every key of the table with its rows from the answer to a scan; raises what it failed with."""
         if isinstance(answer, BaseException):
             raise self.named(answer, 0)
-        self.tally["fetched_rows"] += answer.num_rows
-        self.tally["fetched_bytes"] += answer.nbytes
+        self.counters["fetched_rows"] += answer.num_rows
+        self.counters["fetched_bytes"] += answer.nbytes
         try:
             return self.reader.whole(answer)
-        except SourceTrouble as error:
+        except LookupRuntimeError as error:
             raise self._told(error) from None
 
     def whole(self) -> pa.Table:
@@ -196,7 +198,7 @@ class Source:
     def close(self) -> None:
         """Disconnect."""
         if "dispatcher" in self.__dict__:
-            self.dispatcher.close()
+            self.executor.close()
 
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -208,13 +210,13 @@ class Source:
         with self._lending:
             if self.connector.thread_safe:
                 if not self._users:
-                    self.guard.connect_now(lambda: self._open(self.connector))
+                    self.resilience.connect_sync(lambda: self._open(self.connector))
                     self._advise(self.connector)
                 self._users += 1
                 return self.connector
             connector = copy.copy(self._unopened) if self._lent else self.connector
             self._lent = True
-        self.guard.connect_now(lambda: self._open(connector))
+        self.resilience.connect_sync(lambda: self._open(connector))
         self._advise(connector)
         return connector
 
@@ -242,7 +244,7 @@ class Source:
             connector.close()
 
     async def _open_async(self) -> None:
-        await self.guard.connect(lambda: _awaited(self._opening(self.connector)))
+        await self.resilience.connect(lambda: _awaited(self._opening(self.connector)))
         if offers(self.connector, "advice"):
             await asyncio.to_thread(self._advise, self.connector)
 
@@ -271,25 +273,25 @@ class Source:
             batches = [self.reader.check(pa.table(batch)) for batch in connector.scan(self.reader.request)]
             return pa.concat_tables(batches) if batches else self.reader.schema.empty_table()
 
-        return self.guard.call_now(scan)
+        return self.resilience.call_sync(scan)
 
     # ── errors ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def named(self, error: BaseException, keys: int, what: str = "reading the whole table") -> SourceTrouble:
+    def named(self, error: BaseException, keys: int, what: str = "reading the whole table") -> LookupRuntimeError:
         """Name what a call for some keys, or without keys ``what``, failed with, without its secrets."""
-        cause, attempts = (error.error, error.attempts) if isinstance(error, GaveUp) else (error, 1)
+        cause, attempts = (error.error, error.attempts) if isinstance(error, AttemptsExhaustedError) else (error, 1)
         if isinstance(cause, WrongRows):
             cause = next(iter(cause.wrong.values()), cause)
-        if isinstance(cause, LookupTimeout | LookupRefused):
+        if isinstance(cause, LookupTimeoutError | LookupRefusedError):
             named = rebuilt(cause, f"Table {self.plan.table!r}: {cause.fact}", cause.hint)
             return self._told(_caused(named, cause))
-        if isinstance(cause, SourceTrouble):
+        if isinstance(cause, LookupRuntimeError):
             return self._told(cause)
         if isinstance(cause, LookupCacheError):
             raise self._told(cause)
         what = f"the lookup of {keys} key{'s' if keys > 1 else ''}" if keys else what
         text = self._hidden(text_of(cause))
-        failed = LookupFailed(
+        failed = LookupFailedError(
             f"Table {self.plan.table!r} (connector {self.plan.connector!r}): {what} failed after {attempts} "
             f"attempt{'s' if attempts > 1 else ''}: {type(cause).__name__}: {text}",
             hint="Mend the source, or allow more with 'lookup.max-retries' and 'lookup.timeout'.",
@@ -310,15 +312,15 @@ class _ByBatch:
     """Calls of a connector, each with a batch of keys; an answer counts for the keys of its own call alone."""
 
     def __init__(self, source: Source) -> None:
-        self._guard = source.guard
+        self._resilience = source.resilience
         self._reader = source.reader
         self._connector = source.connector
         self._again = source.plan.config.on_miss_max_attempts > 0
         limits = [source.plan.config.batch_max_size, source.connector.batch_max_size]
-        self.most_keys = min((limit for limit in limits if limit is not None), default=math.inf)
+        self.max_keys = min((limit for limit in limits if limit is not None), default=math.inf)
 
     def split(self, keys: KeyBatch) -> Calls:
-        size = int(min(self.most_keys, len(keys)))
+        size = int(min(self.max_keys, len(keys)))
         call_of = np.arange(len(keys)) // size
         parts = [keys.take(np.arange(start, min(start + size, len(keys)))) for start in range(0, len(keys), size)]
         return Calls(keys, parts, call_of)
@@ -328,18 +330,18 @@ class _ByBatch:
             return self._reader.check(connector.lookup(self._reader.request, self._batch(part)))
 
         if self._again:
-            found = self._guard.until_found_now(once, keys, self._reader.without_rows)
+            found = self._resilience.until_found_sync(once, keys, self._reader.without_rows)
             return [self._reader.only(part, table) for part, table in found]
-        return [self._guard.call_now(lambda: once(keys))]
+        return [self._resilience.call_sync(lambda: once(keys))]
 
     async def ask_async(self, keys: KeyBatch) -> list[pa.Table]:
         async def once(part: KeyBatch) -> pa.Table:
             return self._reader.check(await self._connector.lookup_async(self._reader.request, self._batch(part)))
 
         if self._again:
-            found = await self._guard.within(self._guard.until_found(once, keys, self._reader.without_rows))
+            found = await self._resilience.within(self._resilience.until_found(once, keys, self._reader.without_rows))
             return [self._reader.only(part, table) for part, table in found]
-        return [await self._guard.within(self._guard.call(lambda: once(keys)))]
+        return [await self._resilience.within(self._resilience.call(lambda: once(keys)))]
 
     def read(self, outcome: _Outcome) -> tuple[list[pa.Table], Fetched]:
         none, keys = self._reader.schema.empty_table(), outcome.keys
@@ -359,10 +361,10 @@ class _ByBatch:
 class _ByKey:
     """Calls of a function that answers one key at a time; their answers become Arrow all together."""
 
-    most_keys = 1
+    max_keys = 1
 
     def __init__(self, source: Source, connector: FunctionConnector) -> None:
-        self._guard = source.guard
+        self._resilience = source.resilience
         self._reader = source.reader
         self._connector = connector
         self._name = source.named
@@ -375,13 +377,13 @@ class _ByKey:
 
     def ask(self, connector: Connector, key: tuple[Any, ...]) -> list[Any]:
         if self._again:
-            return self._guard.until_found_now(lambda key: self._connector.rows(key), key, _missing)[-1][1]
-        return self._guard.call_now(lambda: self._connector.rows(key))
+            return self._resilience.until_found_sync(lambda key: self._connector.rows(key), key, _missing)[-1][1]
+        return self._resilience.call_sync(lambda: self._connector.rows(key))
 
     async def ask_async(self, key: tuple[Any, ...]) -> list[Any]:
         if self._again:
-            return (await self._guard.until_found(self._connector.rows_async, key, _missing))[-1][1]
-        return await self._guard.call(lambda: self._connector.rows_async(key))
+            return (await self._resilience.until_found(self._connector.rows_async, key, _missing))[-1][1]
+        return await self._resilience.call(lambda: self._connector.rows_async(key))
 
     def read(self, outcome: _Outcome) -> tuple[list[pa.Table], Fetched]:
         table = self._reader.check(self._table(outcome))

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 from lookupcache.connector import Connector
 from lookupcache.error_text import presentable
 from lookupcache.errors import ConnectorError
-from lookupcache.metrics import Tally
+from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden
 from lookupcache.report import Channel
 from lookupcache.worker.dead_letters import DeadLetters
-from lookupcache.worker.full import LoadedLookup
-from lookupcache.worker.runner import Layout, Runner, shared_lookup, tallied
+from lookupcache.worker.full_cache import FullCacheLookup
+from lookupcache.worker.runner import Layout, Runner, counting, shared_lookup
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Task:
 
     def _joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
-        counts = Tally()
-        joined = tallied(lookup, Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches), counts)
+        counts = Counters()
+        joined = counting(lookup, Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches), counts)
         yield from self.channel.reporting(joined, counts)
 
     def _dead_letters(self) -> DeadLetters | None:
@@ -72,14 +72,14 @@ class ScanTask:
     def _given(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         told = [number for batch in batches for column in batch.columns for number in column.to_pylist()]
         lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
-        assert isinstance(lookup, LoadedLookup)
-        counts = Tally()
-        yield from self.channel.reporting(tallied(lookup, self._rows(lookup, told), counts), counts)
+        assert isinstance(lookup, FullCacheLookup)
+        counts = Counters()
+        yield from self.channel.reporting(counting(lookup, self._rows(lookup, told), counts), counts)
 
-    def _rows(self, lookup: LoadedLookup, told: list[int]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, lookup: FullCacheLookup, told: list[int]) -> Iterator[pa.RecordBatch]:
         if self.counted:
-            lookup.tally["rows"] += told[0]
-            lookup.tally["hits"] += told[1]
+            lookup.counters["rows"] += told[0]
+            lookup.counters["hits"] += told[1]
         yield from lookup.whole()
 
 

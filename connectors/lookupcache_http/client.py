@@ -1,0 +1,327 @@
+"""One service over HTTP: its connections, TLS, redirects, content codings, and what a status means.
+
+request ─► redirects, on the same host only ─► `Answer`: a body, or none for a miss; or an error, with Retry-After
+"""
+
+from __future__ import annotations
+
+import ssl
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lookupcache.connector import is_retryable
+from lookupcache.errors import ConnectorError, OptionError, SourceError
+from lookupcache_http.coding import CODINGS, Decoder
+
+if TYPE_CHECKING:
+    import aiohttp
+    from yarl import URL
+
+RETRYABLE = frozenset({408, 425, 429, *range(500, 600)})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_WITHOUT_BODY = frozenset({204, 205})
+_MOST_REDIRECTS = 5
+_MOST_SHOWN = 200
+_MOST_BYTES_OF_AN_ERROR = 1 << 16
+_MOST_OVERHEAD = 1 << 16
+_SECONDS_TO_CONNECT = 30
+_SECONDS_OF_SILENCE = 600
+_SECONDS_IDLE = 60
+
+
+class HttpStatusError(Exception):
+    """The service answered with a status that is neither rows nor a miss.
+
+    ``headers`` holds Retry-After, where the service sent it.
+    """
+
+    def __init__(self, text: str, status: int = 0, retry_after: str | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = {} if retry_after is None else {"Retry-After": retry_after}
+
+
+class HttpProtocolError(Exception):
+    """What came is no answer as HTTP has it, or was cut short; the next one may be better."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request; ``shown`` is how errors name it: a template, for a URL may hold what is nobody's business."""
+
+    url: str
+    body: str | None
+    shown: str
+
+    @property
+    def method(self) -> str:
+        """GET, or POST where there is a body."""
+        return "GET" if self.body is None else "POST"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: ``body`` is None for a miss, ``following`` the URL of the header ``Link: <…>; rel=next``."""
+
+    url: str
+    body: bytes | None
+    following: str | None = None
+
+
+@dataclass(frozen=True)
+class Tls:
+    """How to trust a server and to be trusted: paths of PEM files, or for ``ca`` the PEM text itself."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    password: str = field(default="", repr=False)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context; it checks the server's name and certificate always. Raises ConnectorError."""
+        context = ssl.create_default_context()
+        if self.ca:
+            _load("tls.ca", lambda: _trust(context, self.ca))
+        if self.cert:
+            _load("tls.cert", lambda: context.load_cert_chain(self.cert, self.key or None, lambda: self.password))
+        return context
+
+
+def _trust(context: ssl.SSLContext, ca: str) -> None:
+    text = ca if "-----BEGIN" in ca else Path(ca).read_text()
+    context.load_verify_locations(cadata=text)
+
+
+def _load(option: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:
+        raise ConnectorError(
+            f"Option {option!r}: the certificate cannot be read: {type(error).__name__}.",
+            hint="Give the path of a PEM file that all workers have, and for a client's certificate its 'tls.key'.",
+        ) from None
+
+
+class Client:
+    """Sends requests to one service, over connections that are kept; to be opened and used on one event loop.
+
+    ``headers`` and ``query`` go with every request, ``miss`` are the statuses that mean that there is no row, an
+    answer of more than ``most_bytes`` is refused, and ``hidden`` takes secrets out of a text.
+    """
+
+    def __init__(
+        self,
+        *,
+        headers: Mapping[str, str],
+        query: Mapping[str, str],
+        miss: frozenset[int],
+        most_bytes: int,
+        tls: Tls,
+        hidden: Callable[[str], str],
+    ) -> None:
+        own = {"Accept": "application/json", "Accept-Encoding": CODINGS, "User-Agent": "lookupcache"}
+        given = {name.lower() for name in headers}
+        self._headers = {name: value for name, value in own.items() if name.lower() not in given} | dict(headers)
+        self._query = query
+        self._miss = miss
+        self._most_bytes = most_bytes
+        self._tls = tls
+        self._hidden = hidden
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Make ready to connect; connections are made when they are wanted."""
+        import aiohttp
+
+        self._session = aiohttp.ClientSession(
+            # The core bounds the calls under way; a second bound here would only hide waiting from its clock.
+            connector=aiohttp.TCPConnector(ssl=self._tls.context(), limit=0, keepalive_timeout=_SECONDS_IDLE),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS_TO_CONNECT, sock_read=_SECONDS_OF_SILENCE),
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # Several versions unpack a piece of an answer as a whole, whatever becomes of it.
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
+
+    async def send(self, request: Request) -> Answer:
+        """Return the answer to a request; raises one of this module's errors, SourceError, or what aiohttp raises."""
+        url = self._complete(request.url)
+        for _ in range(_MOST_REDIRECTS + 1):
+            answer = await self._sent(request, url)
+            if isinstance(answer, Answer):
+                return answer
+            url = answer
+        raise HttpStatusError(f"{self._name(request)} redirects more than {_MOST_REDIRECTS} times.")
+
+    async def _sent(self, request: Request, url: URL) -> Answer | URL:
+        """Send once; return the answer, or where the server says to ask instead."""
+        import aiohttp
+
+        if self._session is None:
+            raise ConnectorError("The http connector is used before open().")
+        kind = {} if request.body is None else {"Content-Type": "application/json"}
+        body = None if request.body is None else request.body.encode()
+        try:
+            async with self._session.request(
+                request.method, url, data=body, headers=kind, allow_redirects=False
+            ) as response:
+                return await self._understood(request, url, response)
+        except aiohttp.ClientResponseError as error:
+            # Its own text shows the whole URL.
+            told = self._brief(error.message)
+            raise HttpProtocolError(f"{self._name(request)} was not answered in HTTP: {told}") from None
+        except aiohttp.InvalidURL:
+            raise HttpStatusError(f"{self._name(request)} failed: the URL is none.") from None
+
+    async def _understood(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> Answer | URL:
+        status = response.status
+        if status in self._miss or status in _WITHOUT_BODY:
+            await _read(response, Decoder(""), self._most_bytes)
+            return Answer(str(url), None)
+        if 200 <= status < 300:
+            return Answer(str(url), await self._body(request, response), _following(response))
+        if status in _REDIRECTS and "Location" in response.headers:
+            return self._redirected(request, url, response)
+        raise self._refused(request, response, await _text(response))
+
+    async def _body(self, request: Request, response: aiohttp.ClientResponse) -> bytes:
+        """Return the body of rows; raises SourceError, and HttpProtocolError for one that is cut short or corrupt."""
+        coding = response.headers.get("Content-Encoding", "")
+        try:
+            decoder = Decoder(coding)
+            body, over = await _read(response, decoder, self._most_bytes)
+        except zlib.error:
+            raise HttpProtocolError(f"{self._name(request)} answered with what is no {coding}.") from None
+        except ValueError:
+            raise SourceError(
+                f"{self._name(request)} answered in the content coding {self._brief(coding)!r}.",
+                hint=f"Only {CODINGS} are understood, and asked for; a 'header.Accept-Encoding' may ask for others.",
+            ) from None
+        if over:
+            raise self._too_large(request)
+        if not decoder.complete:
+            raise HttpProtocolError(f"{self._name(request)} answered with {coding} that is cut short.")
+        return body
+
+    def _redirected(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> URL:
+        target = joined(url, response.headers["Location"])
+        if request.body is not None and response.status not in (307, 308):
+            raise self._refused(request, response, b"a POST would become a GET there")
+        if target is None:
+            raise self._refused(
+                request, response, b"to another host or none; if that is right, name it in option 'url'"
+            )
+        return target
+
+    def _refused(self, request: Request, response: aiohttp.ClientResponse, body: bytes) -> HttpStatusError:
+        told, reason = self._brief(body.decode(errors="replace")), self._brief(response.reason or "")
+        text = f"{self._name(request)} answered {response.status} {reason}".rstrip() + (f": {told}" if told else ".")
+        return HttpStatusError(text, response.status, response.headers.get("Retry-After"))
+
+    def _brief(self, text: str) -> str:
+        """Return the beginning of a text; its secrets go first, as they are known only as a whole."""
+        told = " ".join(self._hidden(text).split())
+        return told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}…"
+
+    def _too_large(self, request: Request) -> SourceError:
+        return SourceError(
+            f"{self._name(request)} answered with more than {self._most_bytes:,} bytes.",
+            hint="Raise option 'max-bytes', ask for fewer keys at a time with 'lookup.batch.max-size', or for pages.",
+        )
+
+    def _name(self, request: Request) -> str:
+        return self._hidden(f"{request.method} {request.shown}")
+
+    def _complete(self, text: str) -> URL:
+        from yarl import URL
+
+        return URL(with_parameters(text, self._query), encoded=True)
+
+
+async def _read(response: aiohttp.ClientResponse, decoder: Decoder, most: int) -> tuple[bytes, bool]:
+    """Return the body, or so much of it, and whether there is more, which is then not waited for."""
+    body, came = bytearray(), 0
+    async for piece in response.content.iter_any():
+        came += len(piece)
+        body += decoder.decoded(piece, most + 1 - len(body))
+        # Some codings say nothing at any length.
+        if len(body) > most or came > most + _MOST_OVERHEAD:
+            return bytes(body[:most]), True
+    return bytes(body), False
+
+
+async def _text(response: aiohttp.ClientResponse) -> bytes:
+    """Return what an error says, or the beginning of that; nothing, where it is in a coding that is not understood."""
+    try:
+        body, _ = await _read(response, Decoder(response.headers.get("Content-Encoding", "")), _MOST_BYTES_OF_AN_ERROR)
+    except (ValueError, zlib.error):
+        return b""
+    return body
+
+
+def retryable(error: Exception) -> bool:
+    """Return whether the service may answer the same request later."""
+    if isinstance(error, HttpStatusError):
+        return error.status in RETRYABLE
+    return is_retryable(error)
+
+
+def joined(base: URL | str, reference: str) -> Any:
+    """Return the URL that a reference means, seen from another; None where it is of another scheme, host or port.
+
+    >>> joined("https://api/customers?page=1", "?page=2")
+    URL('https://api/customers?page=2')
+    >>> joined("https://api/customers", "//evil/customers"), joined("https://api/", "http://api/")
+    (None, None)
+    """
+    from yarl import URL
+
+    base = URL(base, encoded=True) if isinstance(base, str) else base
+    try:
+        target = base.join(URL(reference))
+        return target.with_fragment(None) if target.origin() == base.origin() and not target.user else None
+    except ValueError:
+        return None
+
+
+def with_parameters(url: str, parameters: Mapping[str, Any]) -> str:
+    """Return the URL with parameters in its query; those it has already it keeps.
+
+    >>> with_parameters("https://api/customers?page=2", {"key": "a&b", "page": "1"})
+    'https://api/customers?page=2&key=a%26b'
+    >>> with_parameters("https://api/customers?", {"key": "a"})
+    'https://api/customers?key=a'
+    """
+    from urllib.parse import parse_qsl, urlencode
+
+    if not parameters:
+        return url
+    _, mark, query = url.partition("?")
+    there = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
+    added = urlencode({name: value for name, value in parameters.items() if name not in there})
+    between = "?" if not mark else "&" if query and not query.endswith("&") else ""
+    return f"{url}{between}{added}" if added else url
+
+
+def _following(response: aiohttp.ClientResponse) -> str | None:
+    try:
+        link = response.links.get("next")
+    except ValueError:
+        return None
+    return None if link is None else str(link.get("url", "")) or None
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raise OptionError for a header that would be two, or none; it does not show the value."""
+    for name, value in headers.items():
+        if not name.isascii() or any(c in f"{name}{value}" for c in "\r\n\0"):
+            raise OptionError(f"Option 'header.{name}': a header is one line of text.", hint="Is it a whole file's?")

@@ -1,0 +1,296 @@
+"""What the options of the `http` connector say of a service, checked where they are given.
+
+options ─► `Service`: templates, paths, statuses ─► `Place` of a page ─► `Pages`: the place of the next
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from lookupcache.errors import OptionError, SchemaError, nearest
+from lookupcache_http.client import Request, joined, with_parameters
+from lookupcache_http.json import ABSENT, Path, plain_text
+from lookupcache_http.template import BodyTemplate, UrlTemplate
+
+T = TypeVar("T")
+
+_RESERVED = ("keys", "columns")
+
+
+class Options(dict[str, str]):
+    """Options of which some are families: ``header.*`` stands for every name that starts so.
+
+    >>> "header.X-Api-Key" in Options({"header.*": "A header."}), "headers" in Options({"header.*": "A header."})
+    (True, False)
+    """
+
+    def __contains__(self, name: object) -> bool:
+        start, dot, rest = str(name).partition(".")
+        return dict.__contains__(self, name) or bool(dot and rest and dict.__contains__(self, f"{start}.*"))
+
+
+OPTIONS = Options({
+    "url": "Where a key's rows are, as in 'https://api/customers/{id}?fields={columns}'.",
+    "body": "JSON to POST, as in '{\"ids\": {keys}}' or '{\"id\": {id}}'.",
+    "key": "The columns whose values {keys} holds, with commas between; a request per combination of other columns.",
+    "rows": "The path to the rows in an answer, as in '$.data.items'; by default '$'.",
+    "rows-per-key": "true: the rows' path leads to a list with one entry per key, in the order of {keys}.",
+    "field.*": "The path to a column's value in a row, as in field.city = '$.address.city'; by default its name.",
+    "missing-field": "What becomes of a row without a column's field: 'fail', the default, or 'null'.",
+    "miss": "Statuses that mean that a key has no rows, with commas between; by default 404 if asked per key.",
+    "header.*": "A header of every request, as in header.X-Api-Key = env:API_KEY; never shown.",
+    "query.*": "A parameter of every URL, as in query.apikey = env:API_KEY; never shown.",
+    "user": "The user, for basic authentication.",
+    "password": "Its password.",
+    "token": "A bearer token.",
+    "scan.url": "Where all rows are; needed by 'lookup.cache' = 'ALL'.",
+    "pages.next": "Where an answer has the next page's URL: a path, as in '$.next', or 'link' for a Link header.",
+    "pages.parameter": "The parameter that takes what pages.next leads to; without that, a count of pages.",
+    "pages.first": "The first page's number; by default 1.",
+    "pages.max": "The most pages of one answer; by default 1000. More are an error.",
+    "max-bytes": "The most bytes of one response; by default 67108864.",
+    "tls.ca": "A PEM file of the authorities to trust besides the system's, or file:PATH.",
+    "tls.cert": "A PEM file of the client's certificate.",
+    "tls.key": "A PEM file of its key, where that is not in the same.",
+    "tls.key-password": "The key's password.",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """A page of an answer: how to ask for it, how the first was asked for, and which it is, from 0."""
+
+    request: Request
+    first: Request
+    number: int = 0
+
+    def next(self, url: str) -> Place:
+        return Place(Request(url, self.first.body, self.first.shown), self.first, self.number + 1)
+
+
+@dataclass(frozen=True)
+class Pages:
+    """How to get from a page to the next."""
+
+    path: Path | None
+    link: bool
+    parameter: str
+    first: int
+    most: int
+
+    def following(self, place: Place, link: str | None, document: Any, rows: list[Any]) -> Place | None:
+        """Return the next page's place, None after the last; raises ValueError with what is wrong."""
+        target: Any = link
+        if self.path is not None:
+            target = self.path.find(document)
+        elif not self.link:
+            target = self.first + place.number + 1 if rows else None
+        if target is ABSENT or target is None or target in ("", False):
+            return None
+        if place.number + 1 >= self.most:
+            raise ValueError(f"has more than {self.most} pages")
+        if self.parameter:
+            url = with_parameters(place.first.url, {self.parameter: plain_text(target)})
+        else:
+            url = joined(place.request.url, str(target))
+        if url is None:
+            raise ValueError("has its next page on another host")
+        if str(url) == place.request.url:
+            raise ValueError("names itself as its next page")
+        return place.next(str(url))
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the options say of a service, checked."""
+
+    url: UrlTemplate
+    body: BodyTemplate | None
+    scan: UrlTemplate | None
+    key: tuple[str, ...]
+    rows: Path
+    rows_per_key: bool
+    fields: Mapping[str, Path]
+    lenient: bool
+    miss: frozenset[int]
+    pages: Pages | None
+    most_bytes: int
+
+    @classmethod
+    def of(cls, schema: pa.Schema, options: Mapping[str, str]) -> Service:
+        """Read the options; raises OptionError or SchemaError that names the wrong one."""
+        body = _parsed(options, "body", BodyTemplate.parse)
+        batched = body is not None and "keys" in body.names
+        service = cls(
+            url=_parsed(options, "url", UrlTemplate.parse) or UrlTemplate("", (), ()),
+            body=body,
+            scan=_parsed(options, "scan.url", UrlTemplate.parse),
+            key=tuple(name.strip() for name in options.get("key", "").split(",") if name.strip()),
+            rows=_parsed(options, "rows", Path.parse) or Path("$", ()),
+            rows_per_key=_choice(options, "rows-per-key", ("false", "true")) == "true",
+            fields=_fields(schema, options),
+            lenient=_choice(options, "missing-field", ("fail", "null")) == "null",
+            miss=_statuses(options, "" if batched else "404"),
+            pages=_pages(options),
+            most_bytes=_count(options, "max-bytes", 64 << 20),
+        )
+        service._check(schema, options)
+        return service
+
+    @cached_property
+    def body_names(self) -> list[str]:
+        """The names of the places in the body."""
+        return [] if self.body is None else self.body.names
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """The columns that a value of stands in a request, beside those in ``{keys}``."""
+        return tuple(name for name in dict.fromkeys([*self.url.names, *self.body_names]) if name not in _RESERVED)
+
+    @property
+    def batched(self) -> bool:
+        """Whether a request is about many keys."""
+        return "keys" in self.body_names
+
+    def first_place(self, request: Request) -> Place:
+        """Return the place of the first page."""
+        pages = self.pages
+        if pages is None or pages.path is not None or pages.link:
+            return Place(request, request)
+        url = with_parameters(request.url, {pages.parameter: str(pages.first)})
+        return Place(Request(url, request.body, request.shown), request)
+
+    def _check(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
+        known = [*schema.names, "columns"]
+        _check_names("url", self.url.names, known)
+        _check_names("body", self.body_names, [*known, "keys"])
+        _check_names("scan.url", [] if self.scan is None else self.scan.names, ["columns"])
+        _check_names("key", self.key, schema.names)
+        if self.batched != bool(self.key):
+            raise OptionError(
+                "Option 'body' holds {keys}, so option 'key' must name their columns." if self.batched
+                else "Option 'key' is for {keys} in option 'body'.",
+                hint=OPTIONS["key"],
+            )  # fmt: skip
+        if self.rows_per_key and not self.batched:
+            raise OptionError("Option 'rows-per-key' is for {keys} in option 'body'.", hint="Leave it out.")
+        _check_quoted([] if self.body is None else self.body.quoted, known)
+        _check_unfilled(schema, options)
+        _check_separators(schema, self.url.separators)
+        if not self.places and not self.batched:
+            raise OptionError("Neither 'url' nor 'body' has a place for a key.", hint=OPTIONS["url"])
+        if any(name.startswith("tls.") for name in options) and not self.url.text.lower().startswith("https:"):
+            raise OptionError("Options 'tls.…' are for a 'url' that starts with 'https://'.")
+        if "token" in options and "user" in options:
+            raise OptionError("Options 'token' and 'user' both authenticate.", hint="Leave one out.")
+
+
+def _parsed(options: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
+    if not options.get(name):
+        return None
+    try:
+        return parse(options[name])
+    except ValueError as error:
+        raise OptionError(f"Option {name!r} {error}.", hint=OPTIONS.get(name)) from None
+
+
+def _choice(options: Mapping[str, str], name: str, choices: tuple[str, str]) -> str:
+    value = options.get(name, choices[0])
+    if value not in choices:
+        raise OptionError(f"Option {name!r} is {value!r}.", hint=f"It is {choices[0]!r} or {choices[1]!r}.")
+    return value
+
+
+def _count(options: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
+    value = options.get(name, str(default))
+    if not (value.isascii() and value.isdigit() and int(value) >= least):
+        raise OptionError(f"Option {name!r} is {value!r}.", hint=f"It is a whole number, {least} or more.")
+    return int(value)
+
+
+def _statuses(options: Mapping[str, str], default: str) -> frozenset[int]:
+    words = [word.strip() for word in options.get("miss", default).split(",") if word.strip()]
+    for word in words:
+        if not (word.isascii() and word.isdigit() and 400 <= int(word) <= 599):
+            raise OptionError(f"Option 'miss' holds {word!r}.", hint="It holds statuses, as in '404, 410'.")
+    return frozenset(map(int, words))
+
+
+def _fields(schema: pa.Schema, options: Mapping[str, str]) -> dict[str, Path]:
+    paths = {name: Path(name, (name,)) for name in schema.names}
+    for name in family(options, "field."):
+        if name not in paths:
+            hint = nearest(name, schema.names, what="columns")
+            raise SchemaError(f"Option 'field.{name}' is for a column that the schema does not have.", hint=hint)
+        paths[name] = _parsed(options, f"field.{name}", Path.parse) or paths[name]
+        if None in paths[name].steps:
+            raise OptionError(f"Option 'field.{name}' leads to more than one value.", hint="Leave out '*'.")
+    return paths
+
+
+def _pages(options: Mapping[str, str]) -> Pages | None:
+    after, parameter = options.get("pages.next", ""), options.get("pages.parameter", "")
+    if not after and not parameter:
+        return None
+    link = after == "link"
+    path = None if link else _parsed(options, "pages.next", Path.parse)
+    most = _count(options, "pages.max", 1000)
+    return Pages(path, link, parameter, _count(options, "pages.first", 1, least=0), most)
+
+
+def _check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            hint = nearest(name, known, what="names")
+            raise OptionError(f"Option {option!r} names {name!r}, which is no column.", hint=hint)
+
+
+def _check_quoted(names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name in (*known, "keys"):
+            raise OptionError(
+                f"Option 'body' holds {{{name}}} between quotes, where it is text.",
+                hint=f"Leave the quotes out: {{{name}}} becomes JSON, with quotes where the value is a text.",
+            )
+
+
+def _check_unfilled(schema: pa.Schema, options: Mapping[str, str]) -> None:
+    for option, value in options.items():
+        for name in schema.names if option.startswith(("header.", "query.")) else ():
+            if f"{{{name}}}" in value:
+                raise OptionError(
+                    f"Option {option!r} names column {name!r} in braces, which are sent as they are.",
+                    hint="Values of columns have their places in 'url' and 'body'.",
+                )
+
+
+def _check_separators(schema: pa.Schema, separators: Sequence[tuple[str, str]]) -> None:
+    """Raise OptionError where a URL does not tell where a value ends; in texts, that is found value by value."""
+    for name, separator in separators:
+        if name not in schema.names:
+            continue
+        if _may_follow(schema.field(name).type).match(separator):
+            raise OptionError(
+                f"Option 'url' does not tell where the value of {name!r} ends.",
+                hint=f"Put a '/' or a ',' behind {{{name}}}, or a parameter's name.",
+            )
+
+
+def _may_follow(type_: pa.DataType) -> re.Pattern[str]:
+    """Return what, behind a value of a type, may be more of that value."""
+    if pa.types.is_boolean(type_) or pa.types.is_date(type_) or (pa.types.is_timestamp(type_) and type_.tz):
+        return re.compile("(?!)")
+    if pa.types.is_floating(type_) or pa.types.is_timestamp(type_):
+        return re.compile(r"$|[0-9.e]")
+    return re.compile(r"$|[0-9]") if pa.types.is_integer(type_) or pa.types.is_decimal(type_) else re.compile("$")
+
+
+def family(options: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return the options whose names start so, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}

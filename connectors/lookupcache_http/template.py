@@ -1,0 +1,141 @@
+"""URLs and request bodies with places for values, which no value can break out of.
+
+https://api/customers/{id}?fields={columns}      {"ids": {keys}, "country": {country}}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from lookupcache_http.json import json_text, plain_text
+
+_PLACE = re.compile(r"\{([^{}]*)\}")
+_BODY_PART = re.compile(r'"(?:[^"\\]|\\.)*"|\{([^{}\s"\':,]*)\}')
+_LEGAL = ":/?[]@!$&'()*+,;=%"
+_IN_VALUES = re.compile(r"[A-Za-z0-9._~%-]*")
+
+
+@dataclass(frozen=True)
+class UrlTemplate:
+    """A URL in whose path and query stand ``{name}``s.
+
+    >>> template = UrlTemplate.parse("https://api/customers/{id}?fields={columns}")
+    >>> template.fill({"id": "a/../b?ü", "columns": ("id", "name")})
+    'https://api/customers/a%2F..%2Fb%3F%C3%BC?fields=id,name'
+    """
+
+    text: str
+    segments: tuple[tuple[str, ...], ...]
+    query: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> UrlTemplate:
+        """Read a template; raises ValueError with what is wrong, which does not show the text."""
+        parts = urlsplit(_PLACE.sub("x", text))
+        start = re.match(r"[a-z+.-]*://[^/?#]*", text, re.I)
+        if start is None or parts.scheme.lower() not in ("http", "https") or not parts.hostname:
+            raise ValueError("is no URL that starts with 'http://' or 'https://' and a host")
+        if "{" in start[0]:
+            raise ValueError("lets a value choose the host")
+        if parts.username is not None:
+            raise ValueError("holds a user or a password")
+        if parts.fragment or "#" in text:
+            raise ValueError("has a '#', which is not sent")
+        path, mark, query = text.partition("?")
+        return cls(text, tuple(map(_parts, path.split("/"))), _parts(mark + query))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the places, in order."""
+        return _PLACE.findall(self.text)
+
+    @cached_property
+    def separators(self) -> list[tuple[str, str]]:
+        """What stands between two places and may be part of a value as well, with the first place's name.
+
+        >>> UrlTemplate.parse("https://api/{a}-{b}/{c},{d}?e={e}{f}").separators
+        [('a', '-'), ('e', '')]
+        """
+        return [
+            (parts[at], unquote(parts[at + 1]))
+            for parts in (*self.segments, self.query)
+            for at in range(1, len(parts) - 2, 2)
+            if _IN_VALUES.fullmatch(parts[at + 1])
+        ]
+
+    def fill(self, values: Mapping[str, Any]) -> str | None:
+        """Return the URL, the values percent-encoded; None where a segment of its path would be none.
+
+        That is one which a value makes empty, ``.`` or ``..``: servers and proxies take these away, so that the URL
+        would be another resource's, and percent-encoding does not help. Raises ValueError for a text that holds the
+        separator behind it: the URL would be that of other values, too.
+        """
+        for name, separator in self.separators:
+            text = plain_text(values[name])
+            if isinstance(values[name], str | bytes) and f"{text}{separator}".find(separator) < len(text):
+                raise ValueError(f"{text!r} for {name!r}, which holds {separator!r}")
+        segments = [_filled(parts, values) for parts in self.segments]
+        for parts, segment in zip(self.segments, segments, strict=True):
+            if len(parts) > 1 and segment in ("", ".", ".."):
+                return None
+        return "/".join(segments) + _filled(self.query, values)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    """Return the fixed parts, spelled as they are sent, and between them the names of the places."""
+    parts = _PLACE.split(text)
+    return tuple(part if number % 2 else quote(part, safe=_LEGAL) for number, part in enumerate(parts))
+
+
+def _filled(parts: tuple[str, ...], values: Mapping[str, Any]) -> str:
+    if len(parts) == 1:
+        return parts[0]
+    return "".join(_encoded(values[part]) if number % 2 else part for number, part in enumerate(parts))
+
+
+def _encoded(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_encoded, value))
+    return quote(plain_text(value), safe="")
+
+
+@dataclass(frozen=True)
+class BodyTemplate:
+    """A JSON document in which ``{name}`` stands for a value; within a string it is text, as in a GraphQL query.
+
+    >>> template = BodyTemplate.parse('{"query": "query($ids: [ID!]) {customers(ids: $ids) {id}}", "ids": {keys}}')
+    >>> template.fill({"keys": [1, "é"]})
+    '{"query": "query($ids: [ID!]) {customers(ids: $ids) {id}}", "ids": [1,"é"]}'
+    """
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> BodyTemplate:
+        """Read a template; raises ValueError where it is no JSON once it is filled."""
+        template = cls(text)
+        try:
+            json.loads(template.fill(dict.fromkeys(template.names)))
+        except ValueError:
+            raise ValueError("is no JSON in which names in braces stand for values") from None
+        return template
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the places, in order."""
+        return [part[1] for part in _BODY_PART.finditer(self.text) if part[1] is not None]
+
+    @property
+    def quoted(self) -> list[str]:
+        """The names in braces that are a whole string, as in ``{"id": "{id}"}``, and so no places."""
+        return re.findall(r'"\{([^{}\s"\':,]*)\}"', self.text)
+
+    def fill(self, values: Mapping[str, Any]) -> str:
+        """Return the document."""
+        return _BODY_PART.sub(lambda part: part[0] if part[1] is None else json_text(values[part[1]]), self.text)

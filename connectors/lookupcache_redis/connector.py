@@ -1,0 +1,285 @@
+"""The `redis` connector: rows by key from Redis, Valkey and what else speaks their protocol.
+
+keys ─► names ─► one round trip: HMGET of the wanted fields, pipelined, or one MGET ─► texts, JSON ─► Arrow
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookupcache.connector import Connector, LookupRequest
+from lookupcache.errors import ConnectorError, OptionError, nearest
+from lookupcache_redis.keys import KeyTemplate
+from lookupcache_redis.push import HEARTBEAT, Feed
+from lookupcache_redis.rows import TYPES, Rows, Steps
+from lookupcache_redis.server import (
+    Address,
+    Ask,
+    AsyncCluster,
+    AsyncServer,
+    Cluster,
+    Server,
+    check_driver,
+    is_reference,
+    passes,
+    refused,
+)
+
+SCAN_KEYS = 5_000
+"""Keys in a batch of `RedisConnector.scan`."""
+
+T = TypeVar("T")
+
+
+class RedisConnector(Connector):
+    """Looks rows up in Redis: one Redis key holds one row.
+
+    ``key`` says how the name of a Redis key is made of the table's key columns, as in ``customer:{id}`` or
+    ``w:{origin}:{hour}``; a join gives all of them, as keys or constants. The other columns are, by ``type``:
+
+    - ``hash``: fields of the same names; only those that are wanted are fetched. A field that is not there is null.
+    - ``string``: one column, the value.
+    - ``json``: members of a JSON object that is the value, a string; one that is not there is null. How they become the
+      column's types is told by `lookupcache_http.json.json_array`.
+
+    Texts are read as `lookupcache_redis.values.read_text` says: numbers in decimal, booleans ``true``, ``false``,
+    ``1`` or ``0``, dates and moments as in ISO 8601 (UTC where they name no zone, cut to microseconds as by Spark's
+    CAST), binaries as they are, arrays, structs and maps as JSON. A value that does not fit raises SourceError, which
+    does not show it. In names, each value has one text, the plainest: ``7``, never ``07``; ``true``; ``1.50`` for a
+    DECIMAL(4,2); ``2013-01-01T05:00:00Z``; ``0.1`` as Python writes it. A name whose value holds the separator behind
+    it, as ``a:b`` in ``w:{origin}:{hour}``, is of no row; with ``escape`` = ``percent`` values are written as in a URL
+    (``a%3Ab``), as is the separator where a value holds it (``a%2Db`` in ``w-{origin}-{hour}``), and may hold anything.
+
+    With ``push`` the server tells of changed keys, and they leave the cache (LRU, TTL) before the next batch of rows is
+    looked up: what is set, deleted, flushed, or removed by the server once it has expired. While that connection
+    is lost, nothing is taken from the cache.
+
+    >>> RedisConnector(pa.schema([("id", pa.int64()), ("name", pa.string())]),
+    ...                {"url": "redis://:s3cret@db:6379/0", "key": "customer:{id}"})
+    RedisConnector({'url': 'redis://:***@db:6379/0', 'key': 'customer:{id}'})
+    """
+
+    options: ClassVar[Mapping[str, str]] = {
+        "url": "The server: redis://user:password@host:6379/0, rediss:// for TLS, unix:///path, "
+        "redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:6379,host:6379.",
+        "key": "How the key columns make the name of a Redis key, as in 'customer:{id}' or 'w:{origin}:{hour}'.",
+        "type": "What a Redis key holds: 'hash' (the default), 'string' or 'json'.",
+        "escape": "'percent': values in names are written as in a URL, and so is the separator where a value holds it; "
+        "'none' (the default): as they are.",
+        "push": "'true': the server tells of changed keys, which leave the cache at once.",
+        "username": "Whom to log in as, if not by the URL.",
+        "password": "The password, if not in the URL; better 'env:NAME' or 'file:PATH' than the word itself.",
+        "sentinel.username": "Whom to log in as at the sentinels.",
+        "sentinel.password": "The sentinels' password.",
+        "tls.ca": "With rediss://, a file of the authorities to trust, if not the system's.",
+        "tls.certificate": "With rediss://, a file with our certificate, for servers that want one.",
+        "tls.key": "With rediss://, a file with that certificate's key.",
+        "tls.verify": "With rediss://, 'full' (the default) or 'none'.",
+    }
+    required = ("url", "key")
+    batch_max_size = 10_000
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
+        super().__init__(schema, options)
+        self.type = _choice(options, "type", TYPES)
+        self.push = _choice(options, "push", ("false", "true")) == "true"
+        escaped = _choice(options, "escape", ("none", "percent")) == "percent"
+        self.template = KeyTemplate.parse(options["key"], schema, escaped=escaped)
+        self.columns = tuple(name for name in schema.names if name not in self.template.columns)
+        if self.type == "string" and len(self.columns) != 1:
+            raise OptionError(
+                f"With 'type' = 'string' a table has one column besides those of 'key', and not {len(self.columns)}.",
+                hint="Use 'json' or 'hash' for more, or correct the schema.",
+            )
+        if not is_reference(options["url"]):
+            self._check_push(Address.of(options))
+        check_driver()
+        self._rows = Rows(schema, self.template, self.type)
+        self._feed = Feed()
+        self._server: Server | Cluster | None = None
+        self._async_server: AsyncServer | AsyncCluster | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._feeding = False
+
+    # ── its life ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def open(self) -> Any:
+        """Connect and log in; on an event loop, return a coroutine that does.
+
+        Raises ConnectorError for a server that refuses us, or is none.
+        """
+        check_driver()
+        self._check_push(self._address)
+        return self._open_async() if _runs_a_loop() else self._open()
+
+    def close(self) -> Any:
+        """Disconnect; on an event loop, return a coroutine that does."""
+        self._stop_feed()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._async_server is None or self._loop is None:
+            return None
+        closing, self._async_server = self._async_server.close(), None
+        if _runs_a_loop():
+            return closing
+        asyncio.run_coroutine_threadsafe(closing, self._loop)
+        return None
+
+    def _open(self) -> None:
+        try:
+            self._connected().check()
+            if self.push:
+                self._start_feed()
+        except Exception as error:
+            self.close()
+            raise refused(error, self.settings["url"]) from error.__cause__
+
+    async def _open_async(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._async_server = self._address.connected_async()
+            await self._async_server.check()
+            if self.push:
+                await asyncio.to_thread(self._start_feed)
+        except Exception as error:
+            await (self.close() or asyncio.sleep(0))
+            raise refused(error, self.settings["url"]) from error.__cause__
+
+    @property
+    def _address(self) -> Address:
+        return Address.of(self.settings)
+
+    def _connected(self) -> Server | Cluster:
+        if self._server is None:
+            self._server = self._address.connected()
+        return self._server
+
+    def _opened(self, server: Any) -> Any:
+        if server is None:
+            raise ConnectorError("The redis connector is used before open().")
+        return server
+
+    # ── looking up ───────────────────────────────────────────────────────────────────────────────────────
+
+    def check(self, request: LookupRequest) -> None:
+        """Raise PlanError for a join on a part of the key."""
+        self._rows.check(request)
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Return the rows of the keys, by one round trip, and one more where keys may be missing."""
+        server = self._opened(self._server)
+        return _driven(self._rows.of_keys(request, keys), server.ask)
+
+    async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Do as `lookup` does, over as many connections as there are calls at a time."""
+        server = self._opened(self._async_server)
+        return await _driven_async(self._rows.of_keys(request, keys), server.ask)
+
+    def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all keys that the template could have named.
+
+        A key that is there from start to end is found once; SCAN shows no snapshot of what changes meanwhile.
+        """
+        server = self._connected()
+        kind = "HASH" if self.type == "hash" else "STRING"
+        names = server.scan(self.template.pattern(request.constants), kind, SCAN_KEYS)
+        for some in _batched(_once(names), SCAN_KEYS):
+            steps = self._rows.of_names(request, self.template.read(some))
+            yield from _driven(steps, server.ask).to_batches()
+
+    def retryable(self, error: Exception) -> bool:
+        """Return whether an error may pass: lost and late connections, a server that loads, moves or fails over."""
+        return passes(error)
+
+    # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def changed(self, request: LookupRequest) -> pa.RecordBatch | None:
+        """Return the keys that the server says have changed since the last call; None where any may have."""
+        names = self._feed.taken() if self.push else set()
+        if names is None:
+            return None
+        keys = self.template.read(list(names))
+        for name, value in request.constants.items():
+            type_ = self.schema.field(name).type
+            if name in self.template.columns and name not in request.key_columns and not pa.types.is_floating(type_):
+                keys = keys.filter(pc.equal(keys.column(name), pa.scalar(value, type_)))
+        if set(request.key_columns) <= set(self.template.columns):
+            return keys.select(list(request.key_columns))
+        # A name does not say by which of these keys its row is found.
+        fields = [self.schema.field(name) for name in request.key_columns]
+        return None if keys.num_rows else pa.RecordBatch.from_pylist([], pa.schema(fields))
+
+    def _check_push(self, address: Address) -> None:
+        if self.push and address.kind == "cluster":
+            raise OptionError(
+                "Option 'push' is 'true', and the url that of a cluster, whose servers change without a word.",
+                hint="Leave 'push' out; 'lookup.cache.expire-after-write' bounds the age of rows.",
+            )
+
+    def _start_feed(self) -> None:
+        server = self._connected()
+        assert isinstance(server, Server)
+        self._feed.start(lambda: server.tracked(self.template.prefix, HEARTBEAT))
+        self._feeding = True
+
+    def _stop_feed(self) -> None:
+        if self._feeding:
+            self._feeding = False
+            self._feed.stop()
+
+
+def _choice(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
+    """Return an option's value, by default the first of those known."""
+    value = options.get(name, known[0])
+    if value not in known:
+        raise OptionError(f"Option {name!r} is {value!r}.", hint=nearest(value, known, what="values"))
+    return value
+
+
+def _runs_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _driven(steps: Steps[T], ask: Callable[[Ask], list[Any]]) -> T:
+    """Run steps to their end, sending what they want sent."""
+    try:
+        wanted = next(steps)
+        while True:
+            wanted = steps.send(ask(wanted))
+    except StopIteration as end:
+        return end.value
+
+
+async def _driven_async(steps: Steps[T], ask: Callable[[Ask], Awaitable[list[Any]]]) -> T:
+    """Do as `_driven` does, on an event loop."""
+    try:
+        wanted = next(steps)
+        while True:
+            wanted = steps.send(await ask(wanted))
+    except StopIteration as end:
+        return end.value
+
+
+def _once(names: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield each name once: SCAN may give one several times."""
+    seen: set[bytes] = set()
+    for name in names:
+        if name not in seen:
+            seen.add(name)
+            yield name
+
+
+def _batched(names: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
+    while some := list(itertools.islice(names, size)):
+        yield some

@@ -1,0 +1,442 @@
+"""Connections to Redis: one server, the master that sentinels name, or a cluster; sync and async.
+
+url, options ─► Address (on the driver, nothing connected) ─► Server · Cluster · AsyncServer · AsyncCluster
+Ask (one command for many keys) ─► one round trip ─► a reply per key, or its error
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from lookupcache.connector import hide_userinfo, is_retryable
+from lookupcache.errors import ConnectorError, OptionError
+
+if TYPE_CHECKING:
+    import redis
+    import redis.asyncio
+
+CONNECT_SECONDS = 10.0
+"""How long a server may take to accept a connection."""
+
+SCHEMES = (
+    "redis://user:password@host:6379/0", "rediss://… for TLS", "unix:///path/to.sock",
+    "redis+sentinel://host:26379,host:26379/service/0", "redis+cluster://host:6379,host:6379",
+)  # fmt: skip
+_REFERENCES = ("env:", "file:")
+_TEXTS = ("env::", "file::")
+_PASSING = ("BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "UNBLOCKED", "NOREPLICAS")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One command for many keys, ``fields`` being its further arguments; ``together`` sends it once for all keys."""
+
+    command: bytes
+    keys: list[bytes]
+    fields: tuple[bytes, ...] = ()
+    together: bool = False
+
+    def packed(self) -> bytes:
+        """Return the commands as they go over the wire; redis-py's own packing takes longer than the round trip."""
+        if self.together:
+            return b"*%d\r\n%b%b" % (len(self.keys) + 1, _bulk(self.command), b"".join(map(_bulk, self.keys)))
+        head = b"*%d\r\n%b" % (len(self.fields) + 2, _bulk(self.command))
+        tail = b"".join(map(_bulk, self.fields))
+        return b"".join([b"%b$%d\r\n%b\r\n%b" % (head, len(key), key, tail) for key in self.keys])
+
+    def commands(self) -> Iterator[tuple[str | bytes, ...]]:
+        """Yield the commands one by one, a cluster's keys being on several servers."""
+        command = "GET" if self.together else self.command.decode()
+        return ((command, key, *self.fields) for key in self.keys)
+
+
+def _bulk(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+# ── where the server is ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to connect, and how: ``kind`` is ``server``, ``sentinel`` or ``cluster``."""
+
+    kind: str
+    nodes: tuple[tuple[str, int], ...]
+    service: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sentinel_settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Address:
+        """Read the option ``url`` and those for users, passwords and TLS; raises OptionError.
+
+        >>> Address.of({"url": "redis+sentinel://a,b:26380/main/2"}).nodes
+        (('a', 26379), ('b', 26380))
+        """
+        url = options["url"]
+        try:
+            return _address(url, options)
+        except OptionError:
+            raise
+        except ValueError as error:
+            raise OptionError(
+                f"Option 'url' is {hide_userinfo(url)!r}, which is no address of a Redis server: {error}.",
+                hint=f"Write it as in {', '.join(SCHEMES)}.",
+            ) from None
+
+    def connected(self) -> Server | Cluster:
+        """Return a client for `Connector.lookup`; it connects when it is first asked."""
+        from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.cluster import ClusterNode, RedisCluster
+        from redis.retry import Retry
+        from redis.sentinel import Sentinel
+
+        settings = {**self.settings, "retry": Retry(NoBackoff(), 0)}
+        if self.kind == "cluster":
+            return Cluster(RedisCluster(startup_nodes=[ClusterNode(*node) for node in self.nodes], **settings))
+        if self.kind == "sentinel":
+            known = {**self.sentinel_settings, "retry": settings["retry"]}
+            sentinel = Sentinel(self.nodes, sentinel_kwargs=known, **settings)
+            return Server(sentinel.master_for(self.service), sentinel.sentinels)
+        return Server(Redis(**self._node, **settings))
+
+    def connected_async(self) -> AsyncServer | AsyncCluster:
+        """Return a client for `Connector.lookup_async`; it connects when it is first asked."""
+        from redis.asyncio import Redis
+        from redis.asyncio.cluster import ClusterNode, RedisCluster
+        from redis.asyncio.retry import Retry
+        from redis.asyncio.sentinel import Sentinel
+        from redis.backoff import NoBackoff
+
+        settings = {**self.settings, "retry": Retry(NoBackoff(), 0)}
+        if self.kind == "cluster":
+            return AsyncCluster(RedisCluster(startup_nodes=[ClusterNode(*node) for node in self.nodes], **settings))
+        if self.kind == "sentinel":
+            known = {**self.sentinel_settings, "retry": settings["retry"]}
+            sentinel = Sentinel(self.nodes, sentinel_kwargs=known, **settings)
+            return AsyncServer(sentinel.master_for(self.service), sentinel.sentinels)
+        return AsyncServer(Redis(**self._node, **settings))
+
+    @property
+    def _node(self) -> dict[str, Any]:
+        [(host, port)] = self.nodes
+        return {"host": host, "port": port} if port else {"unix_socket_path": host}
+
+
+def is_reference(value: str) -> bool:
+    """Return whether an option says where its value is, rather than what: the value is known in the worker only."""
+    return value.startswith(_REFERENCES) and not value.startswith(_TEXTS)
+
+
+def _address(url: str, options: Mapping[str, str]) -> Address:
+    scheme, _, kind = urlsplit(url).scheme.partition("+")
+    kinds = ("",) if scheme == "unix" else ("", "sentinel", "cluster")
+    if scheme not in ("redis", "rediss", "unix") or kind not in kinds:
+        raise ValueError("its scheme is unknown")
+    parts = urlsplit(url)
+    user, _, hosts = parts.netloc.rpartition("@")
+    path = [unquote(part) for part in parts.path.split("/")[1:] if part]
+    settings = _settings(user, dict(parse_qsl(parts.query, keep_blank_values=True)), options, tls=scheme == "rediss")
+    if scheme == "unix":
+        return Address("server", ((unquote(parts.path), 0),), "", settings)
+    nodes = tuple(_node(host, 26379 if kind == "sentinel" else 6379) for host in hosts.split(","))
+    if not kind and len(nodes) > 1:
+        raise ValueError("it names several servers, which are sentinels or of a cluster")
+    service = ""
+    if kind == "sentinel":
+        if not path:
+            raise ValueError("it names no service")
+        service, *path = path
+    if len(path) > (kind != "cluster") or not all(part.isdecimal() for part in path):
+        raise ValueError("its path is no number of a database")
+    settings |= {"db": int(path[0])} if path else {}
+    return Address(kind or "server", nodes, service, settings, _sentinel_settings(settings, options))
+
+
+def _node(text: str, port: int) -> tuple[str, int]:
+    node = urlsplit(f"//{text}")
+    if not node.hostname:
+        raise ValueError("it names no host")
+    return node.hostname, port if node.port is None else node.port
+
+
+def _settings(user: str, query: dict[str, str], options: Mapping[str, str], *, tls: bool) -> dict[str, Any]:
+    name, _, password = user.partition(":")
+    settings: dict[str, Any] = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": CONNECT_SECONDS}
+    settings |= {"username": unquote(name) or None, "password": unquote(password) or None}
+    settings |= {key: options[key] for key in ("username", "password") if options.get(key)}
+    database = query.pop("db", None)
+    if query:
+        raise ValueError(f"it has no setting {next(iter(query))!r}, TLS being set by options of their own")
+    settings |= {} if database is None else {"db": int(database)}
+    given = [key for key in options if key.startswith("tls.")]
+    if given and not tls:
+        raise OptionError(f"Option {given[0]!r} is given, and 'url' is not 'rediss://'.", hint="Leave one of them out.")
+    return settings | (_tls(options) if tls else {})
+
+
+def _tls(options: Mapping[str, str]) -> dict[str, Any]:
+    verify = options.get("tls.verify", "full")
+    if verify not in ("full", "none"):
+        raise OptionError(f"Option 'tls.verify' is {verify!r}.", hint="It is 'full' or 'none'.")
+    files = {"ssl_ca_certs": "tls.ca", "ssl_certfile": "tls.certificate", "ssl_keyfile": "tls.key"}
+    named = {name: options[option] for name, option in files.items() if options.get(option)}
+    checked = {"ssl_cert_reqs": "required" if verify == "full" else "none", "ssl_check_hostname": verify == "full"}
+    return {"ssl": True, **named, **checked}
+
+
+def _sentinel_settings(settings: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
+    own = {key: value for key, value in settings.items() if key.startswith(("socket_", "ssl"))}
+    users = {key: options[f"sentinel.{key}"] for key in ("username", "password") if options.get(f"sentinel.{key}")}
+    return {**own, "protocol": 2, "socket_timeout": CONNECT_SECONDS, **users}
+
+
+# ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Server:
+    """One server at a time, over redis-py's pool of connections; ``sentinels`` are clients that say which."""
+
+    def __init__(self, client: redis.Redis, sentinels: Sequence[redis.Redis] = ()) -> None:
+        self._client = client
+        self._sentinels = sentinels
+
+    def ask(self, ask: Ask) -> list[Any]:
+        """Return the reply for each key, an error in place of one; raises what ended the connection."""
+        from redis.exceptions import MovedError, ResponseError
+
+        pool = self._client.connection_pool
+        connection = pool.get_connection()
+        replies = []
+        try:
+            connection.send_packed_command([ask.packed()])
+            for _ in range(1 if ask.together else len(ask.keys)):
+                try:
+                    replies.append(connection.read_response())
+                except MovedError as error:
+                    raise _of_a_cluster() from error
+                except ResponseError as error:
+                    replies.append(error)
+        except BaseException:
+            # Replies that nobody has read would be taken for those to the next command.
+            connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
+        return _flat(ask, replies)
+
+    def check(self) -> None:
+        """Connect, log in and see that a Redis server answers."""
+        from redis.exceptions import NoPermissionError
+
+        with suppress(NoPermissionError):
+            self._client.ping()
+
+    def scan(self, pattern: bytes, kind: str, count: int) -> Iterator[bytes]:
+        """Yield the names of keys of a type, some of them twice.
+
+        All over one connection, which fails as a whole: another server would not know how far the scan has come.
+        """
+        from redis import Redis
+
+        with Redis(connection_pool=self._client.connection_pool, single_connection_client=True) as client:
+            yield from client.scan_iter(pattern, count, _type=kind)
+
+    def tracked(self, prefix: bytes, seconds: float) -> Any:
+        """Return a new connection on which the server tells of changed keys; reads on it end after ``seconds``."""
+        pool = self._client.connection_pool
+        settings = {**pool.connection_kwargs, "protocol": 3, "socket_timeout": seconds}
+        connection = pool.connection_class(**settings)
+        try:
+            connection.connect()
+            # Without a function of ours redis-py drops such messages.
+            connection._parser.set_invalidation_push_handler(_as_it_is)
+            connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", *(["PREFIX", prefix] if prefix else []))
+            connection.read_response()
+        except BaseException:
+            connection.disconnect()
+            raise
+        return connection
+
+    def close(self) -> None:
+        """Disconnect."""
+        for client in (self._client, *self._sentinels):
+            client.connection_pool.disconnect()
+
+
+class Cluster:
+    """The servers of a cluster, each asked for the keys of its slots, all at once."""
+
+    def __init__(self, client: redis.RedisCluster) -> None:
+        self._client = client
+
+    def ask(self, ask: Ask) -> list[Any]:
+        """Return the reply for each key, an error in place of one."""
+        pipeline = self._client.pipeline()
+        for command in ask.commands():
+            pipeline.execute_command(*command)
+        return pipeline.execute(raise_on_error=False)
+
+    def check(self) -> None:
+        """See that a server answers."""
+        self._client.ping(target_nodes=self._client.RANDOM)
+
+    def scan(self, pattern: bytes, kind: str, count: int) -> Iterator[bytes]:
+        """Yield the names of keys of a type on all servers, some of them twice."""
+        return self._client.scan_iter(pattern, count, _type=kind, target_nodes=self._client.PRIMARIES)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client.close()
+
+
+class AsyncServer:
+    """What `Server` is, on an event loop."""
+
+    def __init__(self, client: redis.asyncio.Redis, sentinels: Sequence[redis.asyncio.Redis] = ()) -> None:
+        self._client = client
+        self._sentinels = sentinels
+
+    async def ask(self, ask: Ask) -> list[Any]:
+        """Return the reply for each key, an error in place of one; raises what ended the connection."""
+        from redis.exceptions import MovedError, ResponseError
+
+        pool = self._client.connection_pool
+        connection = await pool.get_connection()
+        replies = []
+        try:
+            await connection.send_packed_command([ask.packed()])
+            for _ in range(1 if ask.together else len(ask.keys)):
+                try:
+                    replies.append(await connection.read_response())
+                except MovedError as error:
+                    raise _of_a_cluster() from error
+                except ResponseError as error:
+                    replies.append(error)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await pool.release(connection)
+        return _flat(ask, replies)
+
+    async def check(self) -> None:
+        """Connect, log in and see that a Redis server answers."""
+        from redis.exceptions import NoPermissionError
+
+        with suppress(NoPermissionError):
+            await self._client.ping()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        for client in (self._client, *self._sentinels):
+            await client.connection_pool.disconnect()
+
+
+class AsyncCluster:
+    """What `Cluster` is, on an event loop."""
+
+    def __init__(self, client: redis.asyncio.RedisCluster) -> None:
+        self._client = client
+
+    async def ask(self, ask: Ask) -> list[Any]:
+        """Return the reply for each key, an error in place of one."""
+        pipeline = self._client.pipeline()
+        for command in ask.commands():
+            pipeline.execute_command(*command)
+        return await pipeline.execute(raise_on_error=False)
+
+    async def check(self) -> None:
+        """See that a server answers."""
+        await self._client.initialize()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._client.aclose()
+
+
+def _as_it_is(message: Any) -> Any:
+    return message
+
+
+def _of_a_cluster() -> ConnectorError:
+    hint = "Write 'redis+cluster://' for a cluster."
+    return ConnectorError("Option 'url': the server is one of a cluster.", hint=hint)
+
+
+def _flat(ask: Ask, replies: list[Any]) -> list[Any]:
+    """Return a reply per key; one that is an error for all of them is raised."""
+    if not ask.together:
+        return replies
+    [reply] = replies
+    if isinstance(reply, Exception):
+        raise reply
+    return list(reply)
+
+
+# ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_driver() -> None:
+    """Raise ConnectorError where redis-py is not installed."""
+    if importlib.util.find_spec("redis") is None:
+        raise ConnectorError("Connector 'redis' needs the package 'redis'.", hint="pip install 'lookupcache[redis]'")
+
+
+def passes(error: Exception) -> bool:
+    """Return whether the same call may succeed later: what is lost, late, loading, busy or moving may."""
+    from redis import exceptions as known
+
+    if isinstance(error, known.AuthenticationError | known.AuthorizationError | known.NoPermissionError):
+        return False
+    if isinstance(error, known.ConnectionError | known.TimeoutError):
+        return _refusal_of_tls(error) is None
+    if isinstance(error, known.ReadOnlyError | known.AskError | known.TryAgainError | known.ClusterError):
+        return True
+    if isinstance(error, known.ResponseError):
+        return str(error).startswith(_PASSING)
+    if isinstance(error, known.RedisClusterException):
+        return "not enabled" not in str(error)
+    return not isinstance(error, known.RedisError) and is_retryable(error)
+
+
+def refused(error: Exception, url: str) -> Exception:
+    """Return what to raise for an error at connecting: a ConnectorError where that will not pass."""
+    from redis import exceptions as known
+
+    if passes(error):
+        return error
+    where = f"Option 'url' ({hide_userinfo(url)!r})"
+    if isinstance(error, known.AuthenticationError | known.AuthorizationError):
+        hint = "Give the options 'username' and 'password'; 'env:NAME' and 'file:PATH' keep them out of the code."
+        return ConnectorError(f"{where}: the server refuses to log us in: {error}.", hint=hint)
+    if (reason := _refusal_of_tls(error)) is not None:
+        hint = "Name the authority that signed the server's certificate in option 'tls.ca'."
+        return ConnectorError(f"{where}: the server's certificate is not trusted: {reason}.", hint=hint)
+    if isinstance(error, known.RedisClusterException):
+        return ConnectorError(f"{where}: the server is of no cluster.", hint="Write 'redis://' for a single server.")
+    if isinstance(error, known.InvalidResponse):
+        return ConnectorError(f"{where}: the server does not answer as Redis does.", hint="Correct the URL.")
+    if isinstance(error, known.ResponseError):
+        hint = "Correct the URL, or let the server allow it."
+        return ConnectorError(f"{where}: the server refuses what is asked of it: {error}.", hint=hint)
+    return error
+
+
+def _refusal_of_tls(error: BaseException | None) -> str | None:
+    """Return why a certificate was not trusted, if that is what an error comes from."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return error.verify_message
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return str(error).partition("CERTIFICATE_VERIFY_FAILED]")[2].strip(" .:") or "it cannot be verified"
+        error = error.__cause__ or error.__context__
+    return None

@@ -1,0 +1,70 @@
+"""Values of Redis as Arrow columns: texts of every Spark type, and JSON.
+
+`read_text` reads fields of hashes and plain strings, `read_json` members of JSON documents, as the http connector reads
+them. What does not fit raises one of `MISFITS`, whose text may hold the value and is never shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from lookupcache_http.json import json_array, parse_json
+
+MISFITS = (TypeError, ValueError, ArithmeticError, RecursionError, pa.ArrowException)
+"""What reading a value that does not fit its column raises."""
+
+_ZONE = r"(Z|[+-]\d\d(:?\d\d)?)$"
+_FINER = r"(\.\d{6})\d+"
+
+
+def read_text(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
+    """Return texts as values of a type, None as null; raises one of `MISFITS`.
+
+    Numbers are decimal, booleans ``true``, ``false``, ``1`` or ``0``, dates and moments as in ISO 8601, a moment
+    without a zone being UTC, and cut to microseconds; strings are UTF-8, binaries any bytes, and arrays, structs and
+    maps JSON.
+
+    >>> read_text([b"2013-01-01T05:00:00-05:00", None], pa.timestamp("us", "UTC")).cast(pa.string()).to_pylist()
+    ['2013-01-01 10:00:00.000000Z', None]
+    """
+    raw = pa.array(values, pa.binary())
+    if pa.types.is_binary(type_):
+        return raw
+    if pa.types.is_nested(type_):
+        return read_json([None if value is None else parse_json(value) for value in values], type_)
+    texts = raw.cast(pa.string())
+    if pa.types.is_integer(type_) and pc.any(pc.match_substring(texts, "0x", ignore_case=True)).as_py():
+        raise ValueError("hexadecimal")
+    if pa.types.is_timestamp(type_):
+        cut = pc.replace_substring_regex(texts, _FINER, r"\1")
+        return cut.cast(type_) if type_.tz is None else _read_moments(cut, type_)
+    if pa.types.is_floating(type_):
+        return _rounded(texts.cast(pa.float64()), type_)
+    return texts.cast(type_)
+
+
+def read_json(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return what `parse_json` made of JSON as values of a type, as `json_array` does; raises one of `MISFITS`.
+
+    >>> read_json([{"a": [1, 2]}, {}], pa.struct([("a", pa.list_(pa.int32()))])).to_pylist()
+    [{'a': [1, 2]}, {'a': None}]
+    """
+    return json_array(values, type_)
+
+
+def _read_moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    zoned = pc.match_substring_regex(pc.utf8_slice_codeunits(texts, 10), _ZONE)
+    if not pc.any(zoned).as_py():
+        return texts.cast(pa.timestamp("us")).cast(type_)
+    return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")).cast(type_)
+
+
+def _rounded(doubles: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return doubles as the type's floats; one beyond their range is no such value."""
+    floats = doubles.cast(type_)
+    if pc.any(pc.and_(pc.is_finite(doubles), pc.is_inf(floats))).as_py():
+        raise OverflowError("beyond the range of a FLOAT")
+    return floats

@@ -1,0 +1,205 @@
+"""The `sql` connector: rows by key from a table, view or query of a SQL database.
+
+request ─► a connection of the `Pool` ─► one query for all keys of a call, by the `Database` of the URL ─► Arrow
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from lookupcache.connector import Connector, LookupRequest, hide_userinfo, is_retryable
+from lookupcache.errors import ConnectorError, OptionError, nearest
+from lookupcache.expr import Expr
+from lookupcache_sql.database import Database, Place, Unreachable, seconds
+from lookupcache_sql.duckdb import DuckDatabase
+from lookupcache_sql.mysql import MysqlDatabase
+from lookupcache_sql.pool import Pool
+from lookupcache_sql.postgres import PostgresDatabase
+from lookupcache_sql.sqlite import SqliteDatabase
+
+_DATABASES: dict[str, type[Database]] = {
+    "sqlite": SqliteDatabase,
+    "postgresql": PostgresDatabase,
+    "postgres": PostgresDatabase,
+    "mariadb": MysqlDatabase,
+    "mysql": MysqlDatabase,
+    "duckdb": DuckDatabase,
+}
+_FILES = ("sqlite", "duckdb")
+_CONNECTIONS = "8"
+
+
+class SqlConnector(Connector):
+    """Looks rows up in a table, a view or a query of a SQL database, which it only reads.
+
+    SQLite lets any value stand in any column. Values are taken as its users store them, and nothing else fits:
+
+    | type | stored as |
+    |---|---|
+    | TINYINT to BIGINT | INTEGER, or a REAL without fraction |
+    | FLOAT, DOUBLE | REAL, or an INTEGER that it holds exactly; SQLite has no NaN |
+    | BOOLEAN | 0 and 1 |
+    | STRING, BINARY | TEXT, BLOB |
+    | DECIMAL | INTEGER, REAL, or TEXT with all digits of the scale or without trailing zeros |
+    | DATE | TEXT ``YYYY-MM-DD`` |
+    | TIMESTAMP, TIMESTAMP_NTZ | TEXT ``YYYY-MM-DD HH:MM:SS`` with 0, 3 or 6 digits of a second; UTC |
+
+    A value that is stored otherwise raises SourceError where it is read; as a key it is not found.
+    The path of a file is not escaped in ``url``; a relative one starts where the driver runs.
+
+    >>> SqlConnector(pa.schema([("id", pa.int64())]), {"url": "sqlite:////data/shop.db", "table": "customers"})
+    SqlConnector({'url': 'sqlite:////data/shop.db', 'table': 'customers'})
+    """
+
+    options: ClassVar[Mapping[str, str]] = {
+        "url": "The database: 'sqlite:///relative.db', 'duckdb:////absolute/path.db', "
+        "'postgresql://user@host:5432/database' or 'mariadb://user@host:3306/database'; by a Unix socket, "
+        "'postgresql://user@/database?host=/run/postgresql' or 'mariadb://user@/database?unix_socket=/run/mysqld.sock'.",
+        "table": "The name of a table or view.",
+        "schema": "The schema that the table is in, if not the user's default.",
+        "query": "Instead of a table, a SELECT whose result is the table.",
+        "user": "Whom to log in as, if not by the URL.",
+        "password": "The password, if not in the URL; better 'env:NAME' or 'file:PATH' than the word itself.",
+        "tls": "How private the connection must be: 'disable', 'prefer' (the default), 'require', 'verify-ca' or "
+        "'verify-full'.",
+        "tls.ca": "A file of the authorities to trust, if not the system's.",
+        "tls.certificate": "A file with our certificate, for servers that want one.",
+        "tls.key": "A file with that certificate's key.",
+        "connect.timeout": "Seconds to connect; 10 by default.",
+        "statement.timeout": "Seconds that the database may take for a query; as the database has it by default.",
+        "pool.size": f"With 'lookup.async', the most connections of a worker; {_CONNECTIONS} by default.",
+    }
+    required = ("url",)
+    drivers: ClassVar[Mapping[str, str]] = {
+        str(kind.driver): f"lookupcache[{kind.extra}]" for kind in _DATABASES.values() if kind.driver
+    }
+    batch_max_size = 10_000
+
+    def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
+        super().__init__(schema, options)
+        self._folder = Path.cwd()
+        self._pool: Pool | None = None
+        Place.of(options)
+        _ = self._most, seconds(options, "connect.timeout"), seconds(options, "statement.timeout")
+        if not _is_reference(options["url"]):
+            kind = self._kind()
+            Place.of(options, kind.grammar)
+            kind.check(self._located(), schema)
+
+    @property
+    def _most(self) -> int:
+        text = self.settings.get("pool.size", _CONNECTIONS)
+        if not text.isdecimal() or not int(text):
+            raise OptionError(f"Option 'pool.size' is {text!r}.", hint="It is a number of connections, as in '8'.")
+        return int(text)
+
+    def open(self) -> None:
+        """Connect; raises ConnectorError or SchemaError for a database, table or column that is not there."""
+        self._pool = Pool(self._connected, self._most)
+        try:
+            self._pool.warm()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
+        """Return the filters that the database evaluates with Spark's meaning; none while the URL is a reference."""
+        if _is_reference(self.settings["url"]):
+            return []
+        kind = self._kind()
+        return [conjunct for conjunct in filters if kind.accepts(conjunct)]
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Return every row that matches any key, by one query."""
+        return self._opened().run(lambda database: database.lookup(request, keys))
+
+    async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Do as `lookup` does, over one of few connections, each with a thread of its own."""
+        return await self._opened().run_async(lambda database: database.lookup(request, keys))
+
+    def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
+        """Yield the whole table, constants and accepted filters applied."""
+        return self._opened().stream(lambda database: database.scan(request))
+
+    def infer_schema(self) -> pa.Schema:
+        """Return the columns of the table as the database describes them; connects for it."""
+        database = self._connected()
+        try:
+            return database.columns()
+        finally:
+            database.close()
+
+    def advice(self, request: LookupRequest) -> list[str]:
+        """Return what would make lookups faster: an index on a key column where there is none."""
+        keys = request.key_columns
+        if not self._opened().run(lambda database: database.without_index(keys)):
+            return []
+        place = Place.of(self.settings)
+        return [f"In {place} no index starts with a key column ({', '.join(keys)}): each call reads it whole."]
+
+    def retryable(self, error: Exception) -> bool:
+        """Return whether the same call may succeed later: the database was busy, away, or took too long."""
+        if isinstance(error, Unreachable):
+            return True
+        judged = None if _is_reference(self.settings["url"]) else self._kind().retryable(error)
+        return is_retryable(error) if judged is None else judged
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return the options, with the path of a file in full."""
+        return self.settings if _is_reference(self.settings["url"]) else self._located()
+
+    # ── the database ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _kind(self) -> type[Database]:
+        """Return the kind of database; raises OptionError for none that is known, ConnectorError without its driver."""
+        kind = _DATABASES.get(self._scheme())
+        if kind is None:
+            raise OptionError(
+                f"Option 'url' is {hide_userinfo(self.settings['url'])!r}, which is no database that is known.",
+                hint=nearest(self._scheme(), _DATABASES, what="schemes"),
+            )
+        if kind.driver is not None and importlib.util.find_spec(kind.driver) is None:
+            raise ConnectorError(
+                f"Option 'url': its driver {kind.driver!r} is not installed.",
+                hint=f"pip install 'lookupcache[{kind.extra}]'",
+            )
+        return kind
+
+    def _scheme(self) -> str:
+        return self.settings["url"].partition(":")[0].partition("+")[0].lower()
+
+    def _located(self) -> Mapping[str, str]:
+        """Return the settings with the path of a file in full."""
+        head, separator, path = self.settings["url"].partition(":///")
+        if self._scheme() not in _FILES or not separator or path in ("", ":memory:"):
+            return self.settings
+        return {**self.settings, "url": f"{head}:///{self._folder / path}"}
+
+    def _connected(self) -> Database:
+        database = self._kind()(self.schema, self._located())
+        try:
+            database.connect()
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _opened(self) -> Pool:
+        if self._pool is None:
+            raise ConnectorError("The sql connector is used before open().")
+        return self._pool
+
+
+def _is_reference(value: str) -> bool:
+    return value.startswith(("env:", "file:")) and not value.startswith(("env::", "file::"))

@@ -1,0 +1,319 @@
+"""DuckDB, in the worker's own process: keys are an Arrow table to it, rows come as Arrow."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookupcache.errors import ConnectorError, OptionError
+from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
+from lookupcache_sql.database import SCAN_ROWS, refused_query, unknown_table
+from lookupcache_sql.file import Stamp, is_replaced, path_of, stamp_of
+from lookupcache_sql.filters import Operands, number_text, time_text
+from lookupcache_sql.query import POSTGRES
+from lookupcache_sql.typed import Described, Held, Stored, TypedDatabase, cast, family, in_range, read_json, without
+
+_KEYS = "lookup_keys"
+
+
+class DuckOperands(Operands):
+    """DuckDB's values."""
+
+    dialect = "duckdb"
+
+    @classmethod
+    def plain(cls, value: Any, type_: pa.DataType) -> str:
+        if isinstance(value, float):
+            return f"CAST('{value!r}' AS DOUBLE)"
+        if isinstance(value, Decimal):
+            return f"CAST('{value:f}' AS DECIMAL({type_.precision}, {type_.scale}))"
+        if isinstance(value, int):
+            return number_text(value)
+        if isinstance(value, bytes):
+            return f"UNHEX('{value.hex()}')"
+        if isinstance(value, dt.datetime):
+            zone = ("+00", "TIMESTAMPTZ") if type_.tz else ("", "TIMESTAMP")
+            return f"CAST('{time_text(value)}{zone[0]}' AS {zone[1]})"
+        return f"CAST('{value.isoformat()}' AS DATE)"
+
+    @classmethod
+    def by_bytes(cls, text: str) -> str:
+        return f"ENCODE({text})"
+
+    @classmethod
+    def typed(cls, value: str, type_: str) -> str:
+        return value
+
+
+class DuckDatabase(TypedDatabase):
+    """A DuckDB file, opened read-only."""
+
+    driver = "duckdb"
+    extra = "duckdb"
+    dialect = "duckdb"
+    grammar = POSTGRES
+    operands = DuckOperands
+
+    def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
+        super().__init__(schema, settings)
+        self.path = path_of(settings["url"])
+        self._connection: Any = None
+        self._opened: Stamp | None = None
+
+    @classmethod
+    def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
+        path_of(settings["url"])
+        if settings.get("statement.timeout"):
+            raise OptionError("Option 'statement.timeout': DuckDB has none.", hint="Use 'lookup.timeout'.")
+
+    def open(self) -> None:
+        import duckdb
+
+        if not self.path.is_file():
+            raise ConnectorError(f"Option 'url': there is no database file {str(self.path)!r}.")
+        self._opened = stamp_of(self.path, written=True)
+        try:
+            self._connection = _attached(self.path, self._opened)
+            self._connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
+        except duckdb.Error as error:
+            if self.retryable(error):
+                raise
+            raise ConnectorError(f"Option 'url': {str(self.path)!r} cannot be read: {error}.") from error
+
+    def is_stale(self) -> bool:
+        """Return whether there is another file, or another content, which only one that ignores locks can write."""
+        return is_replaced(self.path, self._opened, written=True)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(Exception):
+                self._connection.close()
+            self._connection = None
+
+    def interrupt(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+
+    @classmethod
+    def retryable(cls, error: Exception) -> bool | None:
+        """Return whether another process was writing, or the call was interrupted."""
+        import duckdb
+
+        if not isinstance(error, duckdb.Error):
+            return None
+        passing = isinstance(error, duckdb.IOException | duckdb.TransactionException)
+        return passing or type(error).__name__ == "InterruptException"
+
+    def described(self) -> list[Described]:
+        import duckdb
+
+        if self.place.table is not None:
+            self._check_table(self.place.table, self.place.namespace)
+        try:
+            found = self._connection.sql(f"SELECT * FROM {self.relation} LIMIT 0")
+        except duckdb.Error as error:
+            if self.place.query is None or self.retryable(error):
+                raise
+            raise refused_query(str(error).partition("\n")[0]) from None
+        return [_described(name, type_) for name, type_ in zip(found.columns, found.types, strict=True)]
+
+    def without_index(self, key_columns: Sequence[str]) -> bool:
+        """Return False: it reads whole columns fast, and has no index that a join would use."""
+        return False
+
+    def keyed(self, selected: str, keys: Sequence[Held]) -> str:
+        pairs = [
+            f"{key.stored.compared.format(c=key.sql)} = {key.stored.key.format(k=f'k.k{number}')}"
+            for number, key in enumerate(keys)
+        ]
+        matches = " AND ".join(pairs)
+        return f"SELECT {selected} FROM {self.relation} SEMI JOIN {_KEYS} AS k ON {matches} WHERE 1 = 1"
+
+    def fetched(self, text: str, sent: Sequence[pa.Array], keys: Sequence[Held]) -> Sequence[Any]:
+        self._connection.register(_KEYS, pa.table(list(sent), names=[f"k{number}" for number in range(len(sent))]))
+        return list(self._connection.sql(text).to_arrow_table().columns)
+
+    def streamed(self, text: str) -> Iterator[Sequence[Any]]:
+        for batch in self._connection.sql(text).to_arrow_reader(SCAN_ROWS):
+            yield [pa.chunked_array([column]) for column in batch.columns]
+
+    @classmethod
+    def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
+        if described.kind == "nested" and family(type_) == "nested" and _fits(described.type, type_):
+            return Stored(read=f"CAST({{c}} AS {_braced(described.detail)})", decode=in_range)
+        if described.kind in _TEXTS and family(type_) == "string":
+            return _AS_TEXT
+        if described.kind in ("json", "text") and family(type_) == "nested":
+            return Stored(decode=read_json)
+        return _STORED.get((described.kind, family(type_)))
+
+    def _check_table(self, table: str, namespace: str | None) -> None:
+        schema = "= ?" if namespace else "IN (SELECT unnest(current_schemas(true)))"
+        rows = self._connection.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_catalog = current_database() "
+            f"AND table_schema {schema}",
+            [namespace] if namespace else [],
+        ).fetchall()
+        known = [name for [name] in rows]
+        if table.lower() not in {name.lower() for name in known}:
+            raise unknown_table(table, namespace, known)
+
+
+# ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+_ATTACHING = threading.Lock()
+_RESERVED = ("memory", "temp", "system", "main")
+
+
+def _attached(path: Path, stamp: Stamp | None) -> Any:
+    """Return a connection to a file.
+
+    Connections to one file share what it has in memory, but not what `register` tells one of them. To a path that is
+    open already DuckDB connects again without a look at the file, so that one that took its place would not be seen;
+    therefore it is attached to a database in memory, whose name stands for this very file.
+    """
+    import duckdb
+
+    name = path.name.partition(".")[0]
+    name = f"{name}_db" if name.lower() in _RESERVED else name
+    quoted = DuckDatabase.quote(name)
+    connection = duckdb.connect(f":memory:lookupcache {hashlib.sha256(repr((path, stamp)).encode()).hexdigest()}")
+    try:
+        with _ATTACHING:
+            connection.execute(f"ATTACH IF NOT EXISTS {DuckDatabase.text(str(path))} AS {quoted} (READ_ONLY)")
+        connection.execute(f"USE {quoted}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _whole(column: pa.Array) -> pa.Array:
+    """Send decimals as whole numbers, and none for one with a fraction."""
+    wrong = pc.not_equal(pc.trunc(column), column)
+    return without(column, wrong).cast(pa.decimal128(38, 0))
+
+
+def _read_whole(column: Any, type_: pa.DataType) -> Any:
+    """Read integers as decimals; from 64 bits they are twenty digits at most."""
+    return cast(column.cast(pa.decimal128(20, 0)), type_)
+
+
+def _huge(native: str) -> Stored:
+    """Return how 128 bits are held: as decimals Arrow would get them wrong from 38 digits on."""
+    return Stored(read="CAST({c} AS VARCHAR)", tested="{c}", key=f"TRY_CAST({{k}} AS {native})", send=_whole)
+
+
+_NATURAL = Stored()
+_IN_RANGE = Stored(decode=in_range)
+_AS_TEXT = Stored(read="CAST({c} AS VARCHAR)", compared="CAST({c} AS VARCHAR)")
+_STORED: dict[tuple[str, str], Stored] = {
+    **{(word, word): _NATURAL for word in ("float", "double", "decimal", "binary", "boolean")},
+    ("integer", "integer"): Stored(send=lambda column: column.cast(pa.int64())),
+    ("integer", "decimal"): Stored(key="TRY_CAST({k} AS HUGEINT)", send=_whole, decode=_read_whole),
+    ("hugeint", "decimal"): _huge("HUGEINT"),
+    ("uhugeint", "decimal"): _huge("UHUGEINT"),
+    ("float", "double"): _NATURAL,
+    ("text", "string"): _NATURAL,
+    ("date", "date"): _IN_RANGE,
+    ("timestamptz", "timestamp"): _IN_RANGE,
+    ("timestamp", "timestamp_ntz"): _IN_RANGE,
+}
+_TEXTS = ("as text", "json", "nested", "hugeint", "uhugeint", "other")
+"""What is read as STRING by the text that DuckDB itself makes of it."""
+
+_KINDS: dict[str, tuple[str, pa.DataType]] = {
+    "boolean": ("boolean", pa.bool_()),
+    "tinyint": ("integer", pa.int8()),
+    "smallint": ("integer", pa.int16()),
+    "integer": ("integer", pa.int32()),
+    "bigint": ("integer", pa.int64()),
+    "utinyint": ("integer", pa.int16()),
+    "usmallint": ("integer", pa.int32()),
+    "uinteger": ("integer", pa.int64()),
+    "ubigint": ("integer", pa.decimal128(20, 0)),
+    "hugeint": ("hugeint", pa.decimal128(38, 0)),
+    "uhugeint": ("uhugeint", pa.decimal128(38, 0)),
+    "float": ("float", pa.float32()),
+    "double": ("double", pa.float64()),
+    "varchar": ("text", pa.string()),
+    "blob": ("binary", pa.binary()),
+    "date": ("date", pa.date32()),
+    "timestamp with time zone": ("timestamptz", TIMESTAMP),
+    **dict.fromkeys(("timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns"), ("timestamp", TIMESTAMP_NTZ)),
+    **dict.fromkeys(
+        ("uuid", "time", "time with time zone", "time_ns", "interval", "enum", "bit", "bignum", "union"),
+        ("as text", pa.string()),
+    ),
+}
+
+
+def _described(name: str, native: Any) -> Described:
+    if native.id in _NESTED:
+        cast, ours = _nested(native)
+        return Described(name, "nested" if ours is not None else "other", str(native), ours, cast)
+    return Described(name, _kind(native)[0], str(native), _kind(native)[1])
+
+
+def _kind(native: Any) -> tuple[str, pa.DataType | None]:
+    """Return the word for a type of DuckDB's that is not nested, and Spark's type for it."""
+    if str(native) == "JSON":
+        return "json", pa.string()
+    if native.id == "decimal":
+        precision, scale = (value for _, value in native.children)
+        return "decimal", pa.decimal128(precision, scale)
+    return _KINDS.get(native.id, ("other", None))
+
+
+_NESTED = ("list", "array", "struct", "map")
+
+
+def _nested(native: Any) -> tuple[str, pa.DataType | None]:
+    """Return the type that a value is cast to so that Arrow gets it right, and Spark's, None where it has none."""
+    if native.id not in _NESTED:
+        kind, ours = _kind(native)
+        return ("VARCHAR" if kind in _TEXTS else str(native)), (pa.string() if kind in _TEXTS and ours else ours)
+    inner = [(name, *_nested(child)) for name, child in native.children if name != "size"]
+    casts, types = [cast for _, cast, _ in inner], [ours for _, _, ours in inner]
+    if any(ours is None for ours in types):
+        return str(native), None
+    if native.id == "struct":
+        names = [name for name, *_ in inner]
+        spelled = ", ".join(f"{DuckDatabase.quote(name)} {cast}" for name, cast in zip(names, casts, strict=True))
+        return f"STRUCT({spelled})", pa.struct(list(zip(names, types, strict=True)))
+    if native.id == "map":
+        return f"MAP({', '.join(casts)})", pa.map_(*types)
+    return f"{casts[0]}[]", pa.list_(types[0])
+
+
+def _fits(held: pa.DataType | None, type_: pa.DataType) -> bool:
+    """Return whether a nested type may be read as another: of the same shape, numbers as numbers of their kind."""
+    if held is None or (type(held) is not type(type_) and family(held) != "integer"):
+        return False
+    if pa.types.is_struct(held):
+        same = [one.name for one in held] == [one.name for one in type_]
+        return same and all(_fits(one.type, other.type) for one, other in zip(held, type_, strict=True))
+    if pa.types.is_map(held):
+        return _fits(held.key_type, type_.key_type) and _fits(held.item_type, type_.item_type)
+    if pa.types.is_list(held):
+        return _fits(held.value_type, type_.value_type)
+    if pa.types.is_decimal(held) and pa.types.is_decimal(type_):
+        return held.scale <= type_.scale and held.precision - held.scale <= type_.precision - type_.scale
+    return held == type_ or (held != pa.string() and (family(held), family(type_)) in _STORED)
+
+
+def _braced(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")

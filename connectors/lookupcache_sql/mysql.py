@@ -1,0 +1,399 @@
+"""MariaDB and MySQL, through PyMySQL: keys go as one JSON document, rows come as texts that Arrow reads in bulk."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookupcache.errors import ConnectorError, OptionError
+from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
+from lookupcache_sql.database import SCAN_ROWS, Unreachable, refused_query, seconds, unknown_table
+from lookupcache_sql.filters import Operands, number_text, time_text
+from lookupcache_sql.query import MYSQL
+from lookupcache_sql.server import Server, tls_mode
+from lookupcache_sql.typed import Described, Held, Stored, TypedDatabase, family, only_finite, read_json
+
+_PORT = 3306
+
+_REFUSED = {1044, 1045, 1049, 1251, 1698, 2054, 2059, 2061}
+"""Wrong user, password or database, or a way to log in that the driver does not know."""
+
+_UNTRUSTED = re.compile("CERTIFICATE_VERIFY_FAILED|SSL is required")
+
+_PASSING = {1021, 1037, 1038, 1040, 1053, 1077, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1317, 1927, 1969,
+            2002, 2003, 2006, 2013, 2014, 2055, 3024, 4031}  # fmt: skip
+"""The server is away, shutting down, out of memory or connections, was interrupted, or took too long."""
+
+
+class MysqlOperands(Operands):
+    """MariaDB's and MySQL's values."""
+
+    dialect = "mysql"
+
+    @classmethod
+    def holds(cls, value: Any) -> bool:
+        return not isinstance(value, float) or abs(value) < float("inf")
+
+    @classmethod
+    def plain(cls, value: Any, type_: pa.DataType) -> str:
+        if isinstance(value, float):
+            return f"({value!r}{'' if 'e' in repr(value) else 'e0'})"
+        if isinstance(value, int | Decimal):
+            return number_text(value)
+        if isinstance(value, bytes):
+            return f"x'{value.hex()}'"
+        if isinstance(value, dt.datetime):
+            return f"TIMESTAMP'{time_text(value)}'"
+        return f"DATE'{value.isoformat()}'"
+
+    @classmethod
+    def by_bytes(cls, text: str) -> str:
+        # A collation would ignore case, accents or blanks at the end.
+        return f"CAST(CONVERT({text} USING utf8mb4) AS BINARY)"
+
+    @classmethod
+    def typed(cls, value: str, type_: str) -> str:
+        return value
+
+
+class MysqlDatabase(TypedDatabase):
+    """A MariaDB or MySQL server; the session is read-only and in UTC."""
+
+    driver = "pymysql"
+    extra = "mysql"
+    dialect = "mysql"
+    grammar = MYSQL
+    operands = MysqlOperands
+
+    def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
+        super().__init__(schema, settings)
+        self._connection: Any = None
+
+    @classmethod
+    def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
+        _ = Server.of(settings, _PORT), tls_mode(settings)
+        if settings.get("schema"):
+            raise OptionError("Option 'schema': what others call so is here the database, which 'url' names.")
+
+    def open(self) -> None:
+        import pymysql
+
+        try:
+            self._connection = self._connect()
+            with self._connection.cursor() as cursor:
+                for setting in self._session():
+                    cursor.execute(setting)
+        except (pymysql.Error, OSError) as error:
+            raise self._not_connected(Server.of(self.settings, _PORT), error) from None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(Exception):
+                self._connection.close()
+            self._connection = None
+
+    def interrupt(self) -> None:
+        """Break the connection, so that nobody waits for it, and let the server end what it does for it."""
+        connection = self._connection
+        sock = getattr(connection, "_sock", None)
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(2)
+            threading.Thread(target=self._end, args=[connection.thread_id()], daemon=True).start()
+
+    def _end(self, thread: int) -> None:
+        """End a query by a connection of its own; a server that takes none has ended it already."""
+        with contextlib.suppress(Exception), contextlib.closing(self._connect()) as other, other.cursor() as cursor:
+            cursor.execute(f"KILL {thread}")
+
+    @classmethod
+    def retryable(cls, error: Exception) -> bool | None:
+        import pymysql
+
+        if not isinstance(error, pymysql.Error):
+            return None
+        if isinstance(error, pymysql.InterfaceError):
+            return True
+        return bool(error.args) and error.args[0] in _PASSING
+
+    def described(self) -> list[Described]:
+        import pymysql
+
+        table = self.place.table
+        if table is None:
+            try:
+                return self._described_query()
+            except pymysql.Error as error:
+                if self.retryable(error):
+                    raise
+                raise refused_query(str(error.args[-1])) from None
+        rows = self._answer(
+            "SELECT column_name, data_type, column_type, numeric_precision, numeric_scale, character_set_name, "
+            "collation_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = "
+            f"{self.text(table)} ORDER BY ordinal_position"
+        )
+        if not rows:
+            known = self._answer("SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()")
+            raise unknown_table(table, None, [name for [name] in known])
+        return [_described(*row) for row in rows]
+
+    def without_index(self, key_columns: Sequence[str]) -> bool:
+        if self.place.table is None:
+            return False
+        rows = self._answer(
+            "SELECT t.table_type, s.column_name FROM information_schema.tables t "
+            "LEFT JOIN information_schema.statistics s "
+            "ON s.table_schema = t.table_schema AND s.table_name = t.table_name AND s.seq_in_index = 1 "
+            f"WHERE t.table_schema = DATABASE() AND t.table_name = {self.text(self.place.table)}"
+        )
+        first = {f"t.{self.quote(name)}" for _, name in rows if name}
+        return rows[0][0] == "BASE TABLE" and not first & {self.held[name].sql for name in key_columns}
+
+    def keyed(self, selected: str, keys: Sequence[Held]) -> str:
+        paths = ["$"] if len(keys) == 1 else [f"$[{number}]" for number in range(len(keys))]
+        declared = [
+            f"k{n} {key.stored.sent} PATH '{path}'" for n, (key, path) in enumerate(zip(keys, paths, strict=True))
+        ]
+        pairs = [_pair(key, f"k.k{number}") for number, key in enumerate(keys)]
+        document = f"JSON_TABLE(%s, '$[*]' COLUMNS ({', '.join(declared)})) AS k"
+        return f"SELECT {selected} FROM {document} STRAIGHT_JOIN {self.relation} ON {' AND '.join(pairs)} WHERE 1 = 1"
+
+    def fetched(self, text: str, sent: Sequence[pa.Array], keys: Sequence[Held]) -> Sequence[Any]:
+        columns = [column.to_pylist() for column in sent]
+        rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        first, _, rest = text.partition("JSON_TABLE(%s")
+        document = self._connection.escape(json.dumps(rows, ensure_ascii=False, default=str))
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"{first}JSON_TABLE({document}{rest}")
+            return _columns(cursor.fetchall(), cursor.description)
+
+    def streamed(self, text: str) -> Iterator[Sequence[Any]]:
+        from pymysql.cursors import SSCursor
+
+        with self._connection.cursor(SSCursor) as cursor:
+            cursor.execute(text)
+            while rows := cursor.fetchmany(SCAN_ROWS):
+                yield _columns(rows, cursor.description)
+
+    @classmethod
+    def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
+        words = described.kind, family(type_)
+        if words == ("text", "string"):
+            return _text(*described.detail)
+        if words[0] == "text" and words[1] == "nested":
+            return Stored(decode=read_json)
+        if words[0] in ("integer", "decimal") and words[1] == "decimal":
+            sent = f"DECIMAL({type_.precision},{type_.scale})"
+            return Stored(tested="{c}", sent=sent, send=lambda column: column.cast(pa.string()))
+        return _STORED.get(words)
+
+    # ── the connection ───────────────────────────────────────────────────────────────────────────────────
+
+    def _connect(self) -> Any:
+        import pymysql
+        from pymysql.converters import encoders
+
+        server = Server.of(self.settings, _PORT)
+        given = seconds(self.settings, "connect.timeout")
+        timeout = 10 if given is None else given
+        connection = pymysql.connect(
+            host=server.host, port=server.port, user=server.user, password=server.password,
+            database=server.database, charset="utf8mb4", autocommit=True, conv=encoders, connect_timeout=timeout,
+            ssl=_tls(self.settings), ssl_disabled=tls_mode(self.settings) == "disable", defer_connect=True,
+        )  # fmt: skip
+        # What is not there the driver would leave open where it is a Unix socket.
+        connection.connect(_unix_socket(server.host, timeout) if server.is_socket else None)
+        return connection
+
+    def _session(self) -> Iterator[str]:
+        yield "SET SESSION TRANSACTION READ ONLY"
+        yield "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
+        timeout = seconds(self.settings, "statement.timeout")
+        if timeout is not None and "MariaDB" in self._connection.get_server_info():
+            yield f"SET max_statement_time = {timeout:.3f}"
+        elif timeout is not None:
+            yield f"SET max_execution_time = {max(1, round(timeout * 1000))}"
+
+    def _not_connected(self, server: Server, error: Exception) -> Exception:
+        reason = server.cleaned(str(error.args[-1] if error.args else error)).rstrip(".")
+        if (error.args and error.args[0] in _REFUSED) or _UNTRUSTED.search(reason):
+            return ConnectorError(f"Option 'url': {server} refuses: {reason}.")
+        return Unreachable(f"Option 'url': {server} cannot be reached: {reason}.")
+
+    def _answer(self, text: str) -> list[Any]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(text)
+            return list(cursor.fetchall())
+
+    def _described_query(self) -> list[Described]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {self.relation} LIMIT 0")
+            return [_of_result(field) for field in cursor._result.fields]
+
+
+def _unix_socket(path: str, timeout: float) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.settimeout(timeout)
+        made.connect(path)
+        made.settimeout(None)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _tls(settings: Mapping[str, str]) -> ssl.SSLContext | None:
+    """Return how to encrypt; without a word PyMySQL does, where the server can."""
+    mode = tls_mode(settings)
+    if mode in ("disable", "prefer"):
+        return None
+    context = ssl.create_default_context(cafile=settings.get("tls.ca"))
+    context.check_hostname = mode == "verify-full"
+    context.verify_mode = ssl.CERT_NONE if mode == "require" else ssl.CERT_REQUIRED
+    if settings.get("tls.certificate"):
+        context.load_cert_chain(settings["tls.certificate"], settings.get("tls.key"))
+    return context
+
+
+def _pair(key: Held, sent: str) -> str:
+    spelled = key.stored.key.format(k=sent)
+    again = f" AND {key.stored.recheck.format(c=key.sql, k=sent)}" if key.stored.recheck else ""
+    return f"{key.stored.compared.format(c=key.sql)} = {spelled}{again}"
+
+
+def _columns(rows: Sequence[Any], description: Sequence[Any]) -> list[pa.ChunkedArray]:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(description)
+    return [pa.chunked_array([_array(column)]) for column in columns]
+
+
+def _array(values: Sequence[Any]) -> pa.Array:
+    """Return texts, or binaries where the driver gave bytes."""
+    first = next((value for value in values if value is not None), "")
+    return pa.array(values, pa.binary() if isinstance(first, bytes) else pa.string())
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _text(charset: str | None, collation: str | None) -> Stored:
+    """Return how a text is held: compared in its own collation, so that an index serves, then by its bytes."""
+    bytes_of = MysqlOperands.by_bytes
+    if charset is None or collation is None:
+        return Stored(compared=bytes_of("{c}"), key=bytes_of("{k}"), sent=_TEXT)
+    key = f"CONVERT({{k}} USING {charset}) COLLATE {collation}"
+    return Stored(key=key, recheck=f"{bytes_of('{c}')} = {bytes_of('{k}')}", sent=_TEXT)
+
+
+def _read_booleans(column: Any, type_: pa.DataType) -> Any:
+    if not pc.all(pc.is_in(column.drop_null(), pa.array(["0", "1"])), min_count=0).as_py():
+        raise ValueError
+    return pc.equal(column, "1")
+
+
+def _hex(column: pa.Array) -> pa.Array:
+    return pa.array([value and value.hex() if value is not None else None for value in column.to_pylist()], pa.string())
+
+
+def _moments(column: pa.Array) -> pa.Array:
+    return column.cast(pa.timestamp("us")).cast(pa.string())
+
+
+def _as_doubles(column: pa.Array) -> pa.Array:
+    return only_finite(column.cast(pa.float64()))
+
+
+def _read_times(column: Any, type_: pa.DataType) -> Any:
+    return column.cast(pa.timestamp("us")).cast(type_)
+
+
+_TEXT = "LONGTEXT CHARACTER SET utf8mb4"
+_INTEGER = Stored(sent="BIGINT")
+_STORED: dict[tuple[str, str], Stored] = {
+    ("integer", "integer"): _INTEGER,
+    # A FLOAT is shown with six digits, unless it is made a DOUBLE.
+    ("float", "float"): Stored(read="({c} + 0e0)", sent="DOUBLE", send=_as_doubles),
+    ("float", "double"): Stored(read="({c} + 0e0)", sent="DOUBLE", send=_as_doubles),
+    ("double", "double"): Stored(sent="DOUBLE", send=_as_doubles),
+    ("integer", "boolean"): Stored(sent="TINYINT", send=lambda column: column.cast(pa.int8()), decode=_read_booleans),
+    ("bit", "boolean"): Stored(
+        read="({c} + 0)", sent="TINYINT", send=lambda column: column.cast(pa.int8()), decode=_read_booleans
+    ),
+    ("bits", "integer"): Stored(read="({c} + 0)", sent="BIGINT"),
+    ("bits", "decimal"): Stored(read="({c} + 0)", sent="DECIMAL(20,0)", send=lambda column: column.cast(pa.string())),
+    ("as text", "string"): Stored(
+        read="CAST({c} AS CHAR)", compared=MysqlOperands.by_bytes("{c}"), key=MysqlOperands.by_bytes("{k}"), sent=_TEXT
+    ),
+    ("binary", "binary"): Stored(key="UNHEX({k})", sent=_TEXT, send=_hex),
+    ("date", "date"): Stored(sent="DATE", send=lambda column: column.cast(pa.string())),
+    ("timestamp", "timestamp"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),
+    # What TIMESTAMP holds ends in 2038, so many keep moments of UTC in a DATETIME.
+    ("datetime", "timestamp"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),
+    ("datetime", "timestamp_ntz"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),
+}
+_INTEGERS = {
+    "tinyint": pa.int8(), "smallint": pa.int16(), "mediumint": pa.int32(), "int": pa.int32(), "bigint": pa.int64(),
+    "year": pa.int16(),
+}  # fmt: skip
+_UNSIGNED = {"tinyint": pa.int16(), "smallint": pa.int32(), "int": pa.int64(), "bigint": pa.decimal128(20)}
+_KINDS: dict[str, tuple[str, pa.DataType | None]] = {
+    **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"), ("text", pa.string())),
+    **dict.fromkeys(("enum", "set", "time", "json", "uuid", "inet4", "inet6"), ("as text", pa.string())),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), ("binary", pa.binary())),
+    "float": ("float", pa.float32()),
+    "double": ("double", pa.float64()),
+    "bit": ("bit", pa.bool_()),
+    "date": ("date", pa.date32()),
+    "timestamp": ("timestamp", TIMESTAMP),
+    "datetime": ("datetime", TIMESTAMP_NTZ),
+}
+
+
+def _described(
+    name: str, kind: str, native: str, precision: str | None, scale: str | None, charset: str, collation: str
+) -> Described:
+    native = upper_but_names(native)
+    if kind in _INTEGERS:
+        ours = _UNSIGNED.get(kind, pa.int32()) if "UNSIGNED" in native else _INTEGERS[kind]
+        return Described(name, "integer", native, pa.bool_() if native == "TINYINT(1)" else ours)
+    if kind == "decimal":
+        ours = pa.decimal128(min(int(precision or 10), 38), min(int(scale or 0), 38))
+        return Described(name, "decimal", native, ours)
+    if kind == "bit" and native != "BIT(1)":
+        return Described(name, "bits", native, pa.decimal128(20, 0) if native == "BIT(64)" else pa.int64())
+    word, type_ = _KINDS.get(kind, ("", None))
+    return Described(name, word, native, type_, (charset, collation))
+
+
+def _of_result(field: Any) -> Described:
+    """Return a column of a query's result; what its collation is, nobody says."""
+    from pymysql.constants import FIELD_TYPE
+
+    names = {number: name.lower() for name, number in vars(FIELD_TYPE).items() if isinstance(number, int)}
+    kind = _RESULT_KINDS.get(names[field.type_code], names[field.type_code])
+    binary = field.charsetnr == 63
+    if kind == "text":
+        kind = "longblob" if binary else "longtext"
+    native = f"{kind} unsigned" if field.flags & 32 and kind != "bit" else kind
+    if kind == "bit":
+        native = f"bit({field.length})"
+    digits = str(field.length - (field.scale > 0) - (not field.flags & 32))
+    return _described(field.name, kind, native, digits, str(field.scale), None, None)  # type: ignore[arg-type]
+
+
+_RESULT_KINDS = {
+    "tiny": "tinyint", "short": "smallint", "int24": "mediumint", "long": "int", "longlong": "bigint",
+    "newdecimal": "decimal", "var_string": "text", "string": "text", "varchar": "text", "blob": "text",
+    "tiny_blob": "text", "medium_blob": "text", "long_blob": "text", "newdate": "date", "json": "longtext",
+}  # fmt: skip

@@ -1,0 +1,439 @@
+"""PostgreSQL, through its ADBC driver: keys go as arrays, one parameter for each key column, rows come as Arrow."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import re
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookupcache.errors import ConnectorError
+from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
+from lookupcache_sql.database import Unreachable, refused_query, seconds, unknown_table
+from lookupcache_sql.filters import Operands, number_text, time_text
+from lookupcache_sql.query import POSTGRES
+from lookupcache_sql.server import Server, tls_mode
+from lookupcache_sql.typed import (
+    Described,
+    Held,
+    Stored,
+    TypedDatabase,
+    cast,
+    family,
+    in_range,
+    only_uuids,
+    read_json,
+    without,
+    without_nul,
+)
+
+_PASSING_STATES = ("08", "40", "53", "55", "57", "58")
+_REFUSED = re.compile(r"password authentication failed|authentication failed|does not exist|no pg_hba|not permitted"
+                      r"|permission denied|no password supplied|invalid percent|invalid .* value|SSL|certificate"
+                      r"|could not translate host|missing \"=\"|unsupported|root\.crt")  # fmt: skip
+_VIA = " via "
+"""Between the type that keys are compared in, and that in which they are sent."""
+
+
+class PostgresOperands(Operands):
+    """PostgreSQL's values."""
+
+    dialect = "postgres"
+
+    @classmethod
+    def holds(cls, value: Any) -> bool:
+        return not (isinstance(value, str) and "\0" in value)
+
+    @classmethod
+    def plain(cls, value: Any, type_: pa.DataType) -> str:
+        if isinstance(value, float):
+            return f"CAST('{value!r}' AS DOUBLE PRECISION)"
+        if isinstance(value, int | Decimal):
+            return number_text(value)
+        if isinstance(value, bytes):
+            return f"CAST('\\x{value.hex()}' AS BYTEA)"
+        if isinstance(value, dt.datetime):
+            return (
+                f"CAST('{time_text(value)}+00' AS TIMESTAMPTZ)"
+                if type_.tz
+                else f"CAST('{time_text(value)}' AS TIMESTAMP)"
+            )
+        return f"CAST('{value.isoformat()}' AS DATE)"
+
+    @classmethod
+    def by_bytes(cls, text: str) -> str:
+        return f'CAST({text} AS TEXT) COLLATE "C"'
+
+    @classmethod
+    def typed(cls, value: str, type_: str) -> str:
+        return f"CAST({value} AS {type_.partition(_VIA)[0]})"
+
+
+class PostgresDatabase(TypedDatabase):
+    """A PostgreSQL server; the session is read-only."""
+
+    driver = "adbc_driver_postgresql"
+    extra = "postgres"
+    dialect = "postgres"
+    grammar = POSTGRES
+    operands = PostgresOperands
+
+    def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
+        super().__init__(schema, settings)
+        self._connection: Any = None
+        self._cursor: Any = None
+
+    @classmethod
+    def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
+        _ = Server.of(settings, 5432), tls_mode(settings)
+
+    def open(self) -> None:
+        from adbc_driver_postgresql import dbapi
+
+        try:
+            self._connection = dbapi.connect(_address(self.settings), autocommit=True)
+        except dbapi.Error as error:
+            raise self._not_connected(error) from None
+        self._cursor = self._connection.cursor()
+        for setting in self._session():
+            self._cursor.execute(setting)
+
+    def close(self) -> None:
+        for part in (self._cursor, self._connection):
+            with contextlib.suppress(Exception):
+                if part is not None:
+                    part.close()
+        self._connection = self._cursor = None
+
+    def interrupt(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.adbc_cancel()
+
+    @classmethod
+    def retryable(cls, error: Exception) -> bool | None:
+        """Return whether the server was away or shutting down, or the query took too long or was in another's way."""
+        if not type(error).__module__.startswith("adbc_driver_manager"):
+            return None
+        state = getattr(error, "sqlstate", None)
+        return type(error).__name__ == "OperationalError" if state is None else state.startswith(_PASSING_STATES)
+
+    def described(self) -> list[Described]:
+        from adbc_driver_postgresql import dbapi
+
+        try:
+            self._cursor.execute(f"SELECT * FROM {self._named()} LIMIT 0")
+        except dbapi.Error as error:
+            if self.place.query is None or self.retryable(error):
+                raise
+            raise refused_query(_first_line(error)) from None
+        fields = list(self._cursor.fetch_arrow_table().schema)
+        catalogued = self._catalogued({_native(field) for field in fields} - set(_KINDS))
+        return [_described(field, catalogued.get(_native(field))) for field in fields]
+
+    def without_index(self, key_columns: Sequence[str]) -> bool:
+        if self.place.query is not None:
+            return False
+        text = (
+            "SELECT c.relkind, a.attname FROM pg_class c LEFT JOIN pg_index i "
+            "ON i.indrelid = c.oid AND i.indpred IS NULL AND i.indisvalid "
+            "LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0] "
+            f"WHERE c.oid = {self.text(self.relation.removesuffix(' AS t'))}::regclass"
+        )
+        kinds, first = (column.to_pylist() for column in self._answer(text))
+        columns = {self.held[name].sql for name in key_columns}
+        return kinds[0] in ("r", "p") and not columns & {f"t.{self.quote(name)}" for name in first if name}
+
+    def keyed(self, selected: str, keys: Sequence[Held]) -> str:
+        compared = [key.stored.compared.format(c=key.sql) for key in keys]
+        if len(keys) == 1:
+            return f"SELECT {selected} FROM {self.relation} WHERE {compared[0]} = ANY({_array(1, keys[0])})"
+        arrays = ", ".join(_array(number, key) for number, key in enumerate(keys, 1))
+        # A semi-join, so that a row comes once however many keys its collation holds equal.
+        return (
+            f"SELECT {selected} FROM {self.relation} WHERE ({', '.join(compared)}) IN (SELECT * FROM unnest({arrays}))"
+        )
+
+    def fetched(self, text: str, sent: Sequence[pa.Array], keys: Sequence[Held]) -> Sequence[Any]:
+        lists = [_in_one_row(column) for column in sent]
+        self._cursor.execute(text, pa.RecordBatch.from_arrays(lists, names=[f"k{n}" for n in range(len(lists))]))
+        return [_plain(column) for column in self._cursor.fetch_arrow_table().columns]
+
+    def streamed(self, text: str) -> Iterator[Sequence[Any]]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(text)
+            for batch in cursor.fetch_record_batch():
+                yield [_plain(pa.chunked_array([column])) for column in batch.columns]
+
+    @classmethod
+    def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
+        words = described.kind, family(type_)
+        if words == ("list", "nested") and pa.types.is_list(type_) and pa.types.is_string(type_.value_type):
+            return Stored(read="to_json({c}::text[])::text", decode=read_json)
+        if words[1] == "nested" and described.kind in ("json", "list", "other"):
+            return Stored(read="to_json({c})::text", decode=read_json)
+        if words[1] == "string" and described.kind in ("as text", "json", "list", "other"):
+            return _AS_TEXT
+        return _STORED.get(words)
+
+    # ── the connection ───────────────────────────────────────────────────────────────────────────────────
+
+    def _session(self) -> Iterator[str]:
+        yield "SET default_transaction_read_only = on"
+        yield "SET standard_conforming_strings = on"
+        # Its plans pay for long queries alone, and are made again for each.
+        yield "SET jit = off"
+        timeout = seconds(self.settings, "statement.timeout")
+        if timeout is not None:
+            yield f"SET statement_timeout = {max(1, round(timeout * 1000))}"
+
+    def _not_connected(self, error: Exception) -> Exception:
+        server = Server.of(self.settings, 5432)
+        reason = server.cleaned(_reason(error))
+        if _REFUSED.search(reason):
+            return ConnectorError(f"Option 'url': {server} refuses: {reason}.")
+        return Unreachable(f"Option 'url': {server} cannot be reached: {reason}.")
+
+    def _named(self) -> str:
+        """Return the place in SQL, once it is known to be there; raises ConnectorError with the nearest name."""
+        table, namespace = self.place.table, self.place.namespace
+        if table is None:
+            return self.relation
+        schema = f"n.nspname = {self.text(namespace)}" if namespace else "n.nspname = ANY(current_schemas(true))"
+        [names] = self._answer(
+            "SELECT DISTINCT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            f"WHERE c.relkind IN ('r', 'v', 'm', 'f', 'p') AND {schema}"
+        )
+        if table not in names.to_pylist():
+            raise unknown_table(table, namespace, [name for name in names.to_pylist() if not name.startswith("pg_")])
+        return self.relation
+
+    def _catalogued(self, natives: set[str]) -> dict[str, _Catalogued]:
+        """Return what the catalog says of types by their names, or by the numbers that the driver has for them."""
+        if not natives:
+            return {}
+        numbers = {int(found[1]): native for native in natives if (found := _UNNAMED.fullmatch(native))}
+        texts = ", ".join(map(self.text, sorted(natives)))
+        columns = self._answer(
+            "SELECT t.oid::int8, t.typname::text, format_type(t.oid, NULL), t.typtype::text, "
+            "t.typnamespace = 'pg_catalog'::regnamespace, coalesce(e.typname::text, ''), coalesce(e.typtype::text, '') "
+            "FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A' "
+            f"WHERE t.typname IN ({texts}) OR t.oid IN ({', '.join(map(str, [0, *numbers]))}) "
+            "ORDER BY pg_type_is_visible(t.oid)"
+        )
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        return {numbers.get(oid, name): _Catalogued(*rest) for oid, name, *rest in rows}
+
+    def _answer(self, text: str) -> list[Any]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(text)
+            return list(cursor.fetch_arrow_table().columns)
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _in_one_row(column: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
+
+
+def _array(number: int, key: Held) -> str:
+    """Return a parameter as an array of the type that the column is compared in."""
+    first, *rest = key.stored.sent.split(_VIA)
+    through = "".join(f"::{step}[]" for step in rest)
+    return f"${number}{through}::{first}[]"
+
+
+def _plain(column: Any) -> Any:
+    """Return a column without the extension types that name PostgreSQL's own."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return column.cast(column.type.storage_type)
+    return column
+
+
+def _wide(column: pa.Array) -> pa.Array:
+    return column.cast(pa.int64())
+
+
+def _doubles(column: pa.Array) -> pa.Array:
+    return column.cast(pa.float64())
+
+
+def _oids(column: pa.Array) -> pa.Array:
+    numbers = column.cast(pa.int64())
+    return without(numbers, pc.or_(pc.less(numbers, 0), pc.greater(numbers, 2**32 - 1)))
+
+
+_AS_TEXT = Stored(read="{c}::text", compared="{c}::text", sent="text", send=without_nul)
+_INTEGER = Stored(sent="int8", send=_wide)
+_NUMERIC = Stored(read="{c}::text", tested="{c}", sent="numeric", decode=cast)
+_STORED: dict[tuple[str, str], Stored] = {
+    ("integer", "integer"): _INTEGER,
+    ("float", "float"): Stored(sent="float8", send=_doubles),
+    ("float", "double"): Stored(sent="float8"),
+    ("double", "double"): Stored(sent="float8"),
+    ("numeric", "decimal"): _NUMERIC,
+    ("integer", "decimal"): _NUMERIC,
+    ("numeric", "integer"): Stored(read="{c}::text", tested="{c}", sent="numeric via int8", send=_wide),
+    ("text", "string"): Stored(sent="text", send=without_nul),
+    # Blanks at the end are not part of such a value; as text it has none.
+    ("bpchar", "string"): Stored(read="{c}::text", sent="bpchar via text", send=without_nul),
+    ("uuid", "string"): Stored(read="{c}::text", sent="uuid via text", send=only_uuids),
+    ("oid", "integer"): Stored(read="{c}::int8", sent="oid via int8", send=_oids),
+    ("oid", "decimal"): Stored(read="{c}::text", tested="{c}::int8", compared="{c}::int8", sent="numeric"),
+    ("bytea", "binary"): Stored(sent="bytea"),
+    ("bool", "boolean"): Stored(sent="bool"),
+    ("date", "date"): Stored(sent="date", decode=in_range),
+    ("timestamptz", "timestamp"): Stored(sent="timestamptz", decode=in_range),
+    ("timestamp", "timestamp_ntz"): Stored(sent="timestamp", decode=in_range),
+}
+_KINDS: dict[str, tuple[str, pa.DataType | None]] = {
+    "int2": ("integer", pa.int16()),
+    "int4": ("integer", pa.int32()),
+    "int8": ("integer", pa.int64()),
+    "oid": ("oid", pa.int64()),
+    "float4": ("float", pa.float32()),
+    "float8": ("double", pa.float64()),
+    "text": ("text", pa.string()),
+    "varchar": ("text", pa.string()),
+    "bpchar": ("bpchar", pa.string()),
+    "uuid": ("uuid", pa.string()),
+    "json": ("json", pa.string()),
+    "jsonb": ("json", pa.string()),
+    **dict.fromkeys(
+        (
+            "name",
+            "char",
+            "citext",
+            "inet",
+            "cidr",
+            "macaddr",
+            "macaddr8",
+            "xml",
+            "time",
+            "timetz",
+            "interval",
+            "money",
+            "bit",
+            "varbit",
+            "pg_lsn",
+            "xid8",
+            "jsonpath",
+            "tsvector",
+            "tsquery",
+            "pg_snapshot",
+            "txid_snapshot",
+        ),
+        ("as text", pa.string()),
+    ),
+    "bytea": ("bytea", pa.binary()),
+    "bool": ("bool", pa.bool_()),
+    "date": ("date", pa.date32()),
+    "timestamptz": ("timestamptz", TIMESTAMP),
+    "timestamp": ("timestamp", TIMESTAMP_NTZ),
+}
+
+
+@dataclass(frozen=True)
+class _Catalogued:
+    """What the catalog says of a type: its name in SQL, its letter for enums, ranges and such, and of its items'."""
+
+    native: str
+    letter: str
+    is_ours: bool
+    item: str
+    item_letter: str
+
+
+_UNNAMED = re.compile(r"unnamed<oid:(\d+)>")
+_SPELLED = ("e", "r", "m")
+"""Enums, ranges and multiranges are texts to Spark."""
+
+
+def _native(field: pa.Field) -> str:
+    """Return the driver's name for a column's type."""
+    return str((field.metadata or {}).get(b"POSTGRESQL:type", b"").decode())
+
+
+def _described(field: pa.Field, found: _Catalogued | None) -> Described:
+    """Return a column; ``found`` is what the catalog says where `_KINDS` does not know its type."""
+    native = _native(field)
+    typmod = int((field.metadata or {}).get(b"POSTGRESQL:typmod", b"-1"))
+    if native == "numeric":
+        return Described(field.name, "numeric", "NUMERIC", _numeric(typmod))
+    if native in _KINDS:
+        kind, type_ = _KINDS[native]
+        return Described(field.name, kind, native.upper(), type_)
+    if found is None:
+        return Described(field.name, "other", native, None)
+    shown = found.native.upper() if found.is_ours else found.native
+    if found.item and native.startswith("_"):
+        item = _item(found, typmod)
+        return Described(field.name, "list", shown, None if item is None else pa.list_(item))
+    if found.letter in _SPELLED:
+        return Described(field.name, "as text", shown, pa.string())
+    return Described(field.name, "other", shown, None)
+
+
+def _item(found: _Catalogued, typmod: int) -> pa.DataType | None:
+    """Return the type of an array's items; bytes, in JSON, would be texts."""
+    if found.item == "numeric":
+        return _numeric(typmod)
+    if found.item_letter in _SPELLED:
+        return pa.string()
+    return None if found.item == "bytea" else _KINDS.get(found.item, ("", None))[1]
+
+
+def _numeric(typmod: int) -> pa.DataType:
+    """Return a numeric's type; without precision that of Spark's JDBC source."""
+    if typmod < 4:
+        return pa.decimal128(38, 18)
+    precision, scale = (typmod - 4) >> 16, (typmod - 4) & 0x7FF
+    scale = scale - 2048 if scale > 1023 else scale
+    if not 0 <= scale <= precision <= 38:
+        return pa.decimal128(38, min(max(scale, 0), 38))
+    return pa.decimal128(precision, scale)
+
+
+# ── where ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _address(settings: Mapping[str, str]) -> str:
+    """Return the URL with what the options add to it, which overrules it."""
+    rest = settings["url"].partition("://")[2]
+    added = {
+        "user": settings.get("user"),
+        "password": settings.get("password"),
+        "sslmode": settings.get("tls") and tls_mode(settings),
+        "sslrootcert": settings.get("tls.ca") or ("system" if settings.get("tls") == "verify-full" else None),
+        "sslcert": settings.get("tls.certificate"),
+        "sslkey": settings.get("tls.key"),
+        "connect_timeout": _whole_seconds(settings),
+        "application_name": "lookupcache",
+    }
+    words = {name: value for name, value in added.items() if value}
+    mark = "&" if "?" in rest else "?"
+    return f"postgresql://{rest}{mark}{urllib.parse.urlencode(words, quote_via=urllib.parse.quote)}"
+
+
+def _whole_seconds(settings: Mapping[str, str]) -> str:
+    given = seconds(settings, "connect.timeout")
+    return str(10 if given is None else max(1, int(np.ceil(given))))
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).partition("Failed to connect: ")[2] or str(error)
+    return " ".join(text.split()).rstrip(".")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).partition("ERROR:")[2] or str(error)).strip().partition("\n")[0]

@@ -1,0 +1,406 @@
+"""SQLite, through Python's own driver: keys are a JSON array or a temporary table, and the database walks its index."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+import operator
+import sqlite3
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookupcache.connector import LookupRequest
+from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError, SourceError
+from lookupcache.expr import Expr
+from lookupcache.schema import TIMESTAMP, parse_type
+from lookupcache_sql.database import (
+    MISFITS,
+    SCAN_ROWS,
+    Database,
+    column_names,
+    first_misfit,
+    misfit,
+    refused_query,
+    seconds,
+    shortened,
+    unknown_table,
+)
+from lookupcache_sql.file import Stamp, is_replaced, path_of, stamp_of
+from lookupcache_sql.query import SQLITE
+from lookupcache_sql.sqlite_filters import Fragment, column_text, fits, predicate, quote
+from lookupcache_sql.sqlite_values import Values, storage_of
+
+_SAMPLE_ROWS = 100
+_WHOLE, _LISTED, _JOINED = "whole", "listed", "joined"
+"""What a query reads: all, the rows of a list of keys, or those of a table of keys."""
+
+_STEPS_BETWEEN_LOOKS = 10_000
+_PASSING = {
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_INTERRUPT,
+}  # fmt: skip
+
+
+class SqliteDatabase(Database):
+    """A SQLite file, opened read-only."""
+
+    grammar = SQLITE
+
+    def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
+        super().__init__(schema, settings)
+        self.path = path_of(settings["url"])
+        self.connection: sqlite3.Connection | None = None
+        self._opened: Stamp | None = None
+        self._timeout = seconds(settings, "statement.timeout")
+        self._ends = math.inf
+        self._relation = self.place.enclosed if self.place.query else f"main.{quote(str(self.place.table))}"
+        self._text_order = "BINARY"
+        self._indexes: list[tuple[str, ...]] = []
+        self._sampled: set[tuple[str, ...]] = set()
+        self._ready: dict[str, tuple[LookupRequest, _Query]] = {}
+
+    @classmethod
+    def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
+        path_of(settings["url"])
+        if settings.get("schema", "main") != "main":
+            raise OptionError("Option 'schema': a SQLite file has no schema but 'main'.")
+        for field in schema:
+            storage_of(field)
+
+    @classmethod
+    def accepts(cls, conjunct: Expr) -> bool:
+        return predicate(conjunct, "BINARY") is not None
+
+    def connect(self) -> None:
+        if not self.path.is_file():
+            raise ConnectorError(f"Option 'url': there is no database file {str(self.path)!r}.")
+        self._opened = stamp_of(self.path, written=False)
+        place = f"file:{urllib.parse.quote(str(self.path))}?mode=ro"
+        try:
+            self.connection = sqlite3.connect(place, uri=True, check_same_thread=False)
+            self.connection.set_progress_handler(self._late, _STEPS_BETWEEN_LOOKS)
+            self._prepare(self.connection)
+        except sqlite3.Error as error:
+            if self.retryable(error):
+                raise
+            raise ConnectorError(f"Option 'url': {str(self.path)!r} cannot be read: {error}.") from error
+
+    def is_stale(self) -> bool:
+        return is_replaced(self.path, self._opened, written=False)
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def interrupt(self) -> None:
+        if self.connection is not None:
+            self.connection.interrupt()
+
+    def columns(self) -> pa.Schema:
+        """Return the columns in the types that they are declared with; SQLite itself holds nobody to them."""
+        return pa.schema([pa.field(name, _declared(name, type_)) for name, type_ in self._described()])
+
+    def without_index(self, key_columns: Sequence[str]) -> bool:
+        [kind] = self._connected().execute(
+            "SELECT max(type) FROM main.sqlite_master WHERE lower(name) = lower(?)", [self.place.table]
+        ).fetchone()  # fmt: skip
+        return kind == "table" and not {index[0] for index in self._indexes if index} & _lower(key_columns)
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        self._sample(request)
+        keys = keys.sort_by([(name, "ascending") for name in request.key_columns])
+        spelled = self._spelled(request, keys)
+        document = self._document(request, spelled)
+        if document is not None:
+            query = self._query(request, _LISTED)
+            with _decoding(request):
+                rows = self._execute(query.text, [document, *query.parameters]).fetchall()
+            return self._table(request, query, rows, extra=0)[0]
+        query = self._query(request, _JOINED)
+        table, [numbers] = self._table(request, query, self._fetch(query, spelled), extra=1)
+        return _under_their_own_key(table, keys, numbers)
+
+    def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
+        query = self._query(request, _WHOLE)
+        with closing(self._execute(query.text, query.parameters)) as cursor, _decoding(request):
+            while rows := cursor.fetchmany(SCAN_ROWS):
+                table, _ = self._table(request, query, rows, extra=0)
+                yield from table.to_batches()
+
+    @classmethod
+    def retryable(cls, error: Exception) -> bool | None:
+        """Return whether the database was busy, locked or unreadable for the moment."""
+        if isinstance(error, sqlite3.Error):
+            return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _PASSING
+        return None
+
+    # ── the connection ───────────────────────────────────────────────────────────────────────────────────
+
+    def _connected(self) -> sqlite3.Connection:
+        assert self.connection is not None
+        self._ends = math.inf if self._timeout is None else time.monotonic() + self._timeout
+        return self.connection
+
+    def _late(self) -> bool:
+        return time.monotonic() > self._ends
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA temp_store = MEMORY")
+        [encoding] = connection.execute("PRAGMA encoding").fetchone()
+        if encoding != "UTF-8":
+            # BINARY compares bytes as they are stored, which orders UTF-16 otherwise than Spark does.
+            connection.create_collation("code_points", lambda a, b: (a > b) - (a < b))
+            self._text_order = "code_points"
+        column_names(self.schema, [name for name, _ in self._described()], self.place)
+        if self.place.table is not None:
+            self._indexes = _indexes(connection, self.place.table)
+
+    def _described(self) -> list[tuple[str, str]]:
+        """Return the columns' names and declared types."""
+        connection = self._connected()
+        if self.place.query is not None:
+            try:
+                cursor = connection.execute(f"SELECT * FROM {self._relation} LIMIT 0")
+            except sqlite3.OperationalError as error:
+                if self.retryable(error):
+                    raise
+                raise refused_query(str(error)) from None
+            return [(name, "") for name, *_ in cursor.description]
+        found = connection.execute("SELECT name, type FROM pragma_table_xinfo(?, 'main')", [self.place.table])
+        described = [(name, type_) for name, type_ in found]
+        if not described:
+            tables = connection.execute("SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view')")
+            raise unknown_table(str(self.place.table), None, [name for [name] in tables])
+        return described
+
+    def _execute(self, text: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
+        return self._connected().execute(text, parameters)
+
+    def _fetch(self, query: _Query, spelled: Sequence[Values]) -> list[Any]:
+        connection, marks = self._connected(), ", ".join("?" * len(spelled))
+        with connection, _decoding(query.request):
+            connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {query.keys} ({', '.join(query.key_names)})")
+            connection.execute(f"DELETE FROM temp.{query.keys}")
+            connection.executemany(f"INSERT INTO temp.{query.keys} VALUES ({marks})", zip(*spelled, strict=True))
+            return connection.execute(query.text, query.parameters).fetchall()
+
+    def _sample(self, request: LookupRequest) -> None:
+        """Read some key values once: keys of another type than the schema's would only ever miss."""
+        if request.key_columns in self._sampled:
+            return
+        columns = ", ".join(column_text(name) for name in request.key_columns)
+        text = f"SELECT {columns} FROM {self._relation} AS t LIMIT {_SAMPLE_ROWS}"
+        with _decoding(request):
+            rows = self._connected().execute(text).fetchall()
+        self._decoded(request, request.key_columns, _columns(rows, len(request.key_columns)))
+        self._sampled.add(request.key_columns)
+
+    # ── the query ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _document(self, request: LookupRequest, spelled: Sequence[Values]) -> str | None:
+        """Return the keys of one column as a JSON array; None where JSON would change them, or there are more."""
+        [first, *more] = [storage_of(self.schema.field(name)) for name in request.key_columns]
+        if more or not first.same_in_json:
+            return None
+        document = json.dumps([value for values in spelled for value in values if value is not None])
+        # SQLite takes it for the end of a text.
+        return None if "\\u0000" in document else document
+
+    def _query(self, request: LookupRequest, form: str) -> _Query:
+        """Return the query; it is the same for every call of a join."""
+        if self._ready.get(form, (None,))[0] is not request:
+            self._ready[form] = request, self._made(request, form)
+        return self._ready[form][1]
+
+    def _made(self, request: LookupRequest, form: str) -> _Query:
+        storages = [storage_of(self.schema.field(name)) for name in request.key_columns]
+        starts = np.cumsum([0, *(storage.width for storage in storages)])
+        names = [f"k{number}" for number in range(starts[-1])] if form == _JOINED else []
+        keys = f"lookup_keys_{len(names)}"
+        matches = [
+            storage.equal(column_text(name), [f"k.{key}" for key in names[start:]][: storage.width])
+            for name, storage, start in zip(request.key_columns, storages, starts, strict=False)
+            if form == _JOINED
+        ]
+        conditions = [*self._constants(request), *self._filters(request)]
+        guarded = {column.name: column for condition in conditions for column in condition.guarded}
+        selected = [column_text(name) for name in request.fields] + ["k.rowid"] * (form == _JOINED)
+        selected += [
+            f"CASE WHEN {fits(column)} THEN NULL ELSE {column_text(column.name)} END" for column in guarded.values()
+        ]
+        # A row comes once for a key in a list, however many of them its collation holds equal.
+        listed = [f"{column_text(request.key_columns[0])} IN (SELECT value FROM json_each(?))"] * (form == _LISTED)
+        where = " AND ".join([*listed, *(condition.text for condition in conditions)]) or "TRUE"
+        joined = f"temp.{keys} AS k CROSS JOIN " if form == _JOINED else ""
+        return _Query(
+            request=request,
+            text=f"SELECT {', '.join(selected)} FROM {joined}{self._relation} AS t"
+            + (f" ON {' AND '.join(matches)}" if matches else "")
+            + f" WHERE {where}",
+            parameters=[value for condition in conditions for value in condition.parameters],
+            keys=keys,
+            key_names=names,
+            guarded=tuple(guarded),
+        )
+
+    def _constants(self, request: LookupRequest) -> Iterator[Fragment]:
+        for name, value in request.constants.items():
+            field = self.schema.field(name)
+            storage = storage_of(field)
+            values = [column[0] for column in storage.spell(pa.array([value], field.type))]
+            equal = storage.equal(column_text(name), ["?"] * len(values))
+            # IS TRUE hides the constant from the planner, lest it walk an index of that column alone.
+            yield Fragment(equal if self._index_helps(request, name) else f"({equal}) IS TRUE", tuple(values))
+
+    def _index_helps(self, request: LookupRequest, constant: str) -> bool:
+        """Return whether an index starts with this constant and a key column, perhaps among other such columns."""
+        keys = _lower(request.key_columns)
+        usable = keys | _lower(request.constants)
+        for index in self._indexes:
+            start = set(itertools.takewhile(usable.__contains__, index))
+            if constant.lower() in start and start & keys:
+                return True
+        return False
+
+    def _filters(self, request: LookupRequest) -> Iterator[Fragment]:
+        """Yield the filters; a row with a value that does not fit its column passes, and is an error later."""
+        for conjunct in request.filters:
+            fragment = predicate(conjunct, self._text_order)
+            assert fragment is not None, "only accepted filters are pushed"
+            misfits = [f" OR NOT {fits(column)}" for column in dict.fromkeys(fragment.guarded)]
+            yield Fragment(f"({fragment.text}{''.join(misfits)})", fragment.parameters, fragment.guarded)
+
+    def _spelled(self, request: LookupRequest, keys: pa.RecordBatch) -> list[Values]:
+        fields = [self.schema.field(name) for name in request.key_columns]
+        return [values for field in fields for values in storage_of(field).spell(keys.column(field.name))]
+
+    # ── the answer ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _table(
+        self, request: LookupRequest, query: _Query, rows: list[Any], *, extra: int
+    ) -> tuple[pa.Table, list[Values]]:
+        """Return the rows' columns, and of each row the ``extra`` values that follow them."""
+        width = len(request.fields)
+        columns = _columns(rows, width + extra + len(query.guarded))
+        for name, misfits in zip(query.guarded, columns[width + extra :], strict=True):
+            for value in misfits:
+                if value is not None:
+                    raise misfit(request.table, self.schema.field(name), value)
+        arrays = self._decoded(request, request.fields, columns[:width])
+        return pa.table(arrays, names=list(request.fields)), columns[width : width + extra]
+
+    def _decoded(self, request: LookupRequest, names: Sequence[str], columns: Sequence[Values]) -> list[pa.Array]:
+        return [self._array(request, name, values) for name, values in zip(names, columns, strict=True)]
+
+    def _array(self, request: LookupRequest, name: str, values: Values) -> pa.Array:
+        field = self.schema.field(name)
+        storage = storage_of(field)
+        try:
+            return storage.read(values, field.type)
+        except MISFITS as error:
+            wrong = first_misfit(values, lambda value: storage.read([value], field.type))
+            raise misfit(request.table, field, wrong) from error
+
+
+@dataclass(frozen=True)
+class _Query:
+    """A query's text and parameters; ``guarded`` are the columns whose misfits it returns, last."""
+
+    request: LookupRequest
+    text: str
+    parameters: list[Any]
+    keys: str
+    key_names: list[str]
+    guarded: tuple[str, ...]
+
+
+def _declared(name: str, declared: str) -> pa.DataType:
+    """Return the type that a column is declared with, by SQLite's own rules where it is not one of Spark's."""
+    text = declared.upper().strip()
+    if text.startswith(("DECIMAL(", "NUMERIC(")):
+        return _decimal(name, declared, text)
+    by_name = {"BOOLEAN": pa.bool_(), "BOOL": pa.bool_(), "DATE": pa.date32(), "FLOAT": pa.float64()}
+    by_name |= dict.fromkeys(("TIMESTAMP", "DATETIME"), TIMESTAMP)
+    if text in by_name:
+        return by_name[text]
+    for words, type_ in _AFFINITIES.items():
+        if any(word in text for word in words):
+            return type_
+    raise _undeclared(name, declared)
+
+
+def _decimal(name: str, declared: str, text: str) -> pa.DataType:
+    try:
+        return parse_type(text.replace("NUMERIC", "DECIMAL"))
+    except LookupCacheError as error:
+        raise _undeclared(name, declared) from error
+
+
+def _undeclared(name: str, declared: str) -> SchemaError:
+    what = f"is declared {declared!r}, which is" if declared else "has"
+    return SchemaError(f"Column {name!r} {what} no type of Spark's.", hint="Give the table a schema of your own.")
+
+
+_AFFINITIES: dict[tuple[str, ...], pa.DataType] = {
+    ("INT",): pa.int64(),
+    ("CHAR", "CLOB", "TEXT"): pa.string(),
+    ("BLOB",): pa.binary(),
+    ("REAL", "FLOA", "DOUB"): pa.float64(),
+}
+"""As https://www.sqlite.org/datatype3.html finds a column's affinity, in this order."""
+
+
+@contextmanager
+def _decoding(request: LookupRequest) -> Iterator[None]:
+    """Turn sqlite3's complaint about text that is no UTF-8 into a SourceError."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "Could not decode to UTF-8" not in str(error):
+            raise
+        raise SourceError(
+            f"Table {request.table!r}: the database holds text that is no UTF-8: {shortened(str(error))}.",
+            hint="Give the column the type BINARY, or look up through a view that casts it to BLOB.",
+        ) from error
+
+
+def _indexes(connection: sqlite3.Connection, table: str) -> list[tuple[str, ...]]:
+    """Return the columns of each index of the table in their order, in lower case; a row's number is one too."""
+    indexed = connection.execute(
+        "SELECT l.name, i.name FROM pragma_index_list(?, 'main') AS l, pragma_index_info(l.name, 'main') AS i "
+        "WHERE NOT l.partial ORDER BY l.seq, i.seqno",
+        [table],
+    )
+    groups = itertools.groupby(indexed, key=operator.itemgetter(0))
+    indexes = [tuple((column or "").lower() for _, column in group) for _, group in groups]
+    primary = connection.execute("SELECT name, type FROM pragma_table_info(?, 'main') WHERE pk", [table]).fetchall()
+    rowid = [(name.lower(),) for name, type_ in primary if len(primary) == 1 and type_.upper() == "INTEGER"]
+    return indexes + rowid
+
+
+def _lower(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> set[str]:
+    return {name.lower() for name in names}
+
+
+def _columns(rows: Sequence[Any], width: int) -> list[Values]:
+    return list(zip(*rows, strict=True)) if rows else [()] * width
+
+
+def _under_their_own_key(table: pa.Table, keys: pa.RecordBatch, numbers: Values) -> pa.Table:
+    """Drop rows that the database found by a key that is not theirs: collations may equate what Spark does not.
+
+    Without this a row would come once for each of several keys that its column's collation holds equal.
+    """
+    positions = pc.subtract(pa.array(numbers, pa.int64()), 1)
+    same = [pc.equal(table.column(name), keys.column(name).take(positions)) for name in keys.schema.names]
+    return table.filter(functools.reduce(pc.and_, same))

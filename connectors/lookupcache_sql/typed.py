@@ -1,0 +1,358 @@
+"""Databases whose columns have types of their own: one query for all keys, made ready once for a join.
+
+described columns ─► `Stored`, one each ─► text of the query ─► raw columns ─► Arrow in Spark's types
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from lookupcache_http.json import array_maker, parse_json
+from sqlglot import exp
+
+from lookupcache.connector import LookupRequest
+from lookupcache.errors import SchemaError
+from lookupcache.expr import Column, Expr, literal
+from lookupcache.schema import shown_type
+from lookupcache_sql.database import MISFITS, Database, column_names, first_misfit, misfit
+from lookupcache_sql.filters import Operands, accepted, filter_text, literal_text
+
+Send = Callable[[pa.Array], pa.Array]
+Decode = Callable[[Any, pa.DataType], Any]
+
+
+@dataclass(frozen=True)
+class Described:
+    """A column as the database describes it: its name, its kind of value, what is more to be known, and its type.
+
+    ``kind`` is the connector's word, such as ``integer`` or ``text``, empty where it has none; ``native`` is the
+    database's; ``type`` is what the column is in Spark where no schema is given; ``detail`` is for the database.
+    """
+
+    name: str
+    kind: str
+    native: str
+    type: pa.DataType | None
+    detail: Any = None
+
+
+def as_it_is(column: pa.Array) -> pa.Array:
+    """Send keys as they are."""
+    return column
+
+
+def cast(column: Any, type_: pa.DataType) -> Any:
+    """Read a column whose values may only be of a wider type; raises one of `MISFITS` for a value lost."""
+    if pa.types.is_decimal(type_) and not _has_room(column, type_.precision - type_.scale, type_.scale):
+        raise ValueError
+    return column.cast(type_)
+
+
+def _has_room(column: Any, digits: int, scale: int) -> bool:
+    """Return whether a decimal type holds all values; Arrow's cast makes other numbers of some, and says nothing."""
+    if pa.types.is_string(column.type):
+        fits = pc.match_substring_regex(column, rf"^-?0*\d{{0,{digits}}}(\.\d{{0,{scale}}}0*)?$")
+    elif pa.types.is_decimal(column.type) and column.type.precision - column.type.scale > digits:
+        fits = pc.less(pc.abs(column), pa.scalar(Decimal(10) ** digits, column.type))
+    else:
+        return True
+    return pc.all(fits, min_count=0).as_py() is not False
+
+
+def in_range(column: Any, type_: pa.DataType) -> Any:
+    """Read days and moments, in arrays and structs too; the infinite ones come as ones far away, an error here."""
+    read = cast(column, type_)
+    for chunk in read.chunks if isinstance(read, pa.ChunkedArray) else [read]:
+        _check_range(chunk)
+    return read
+
+
+def _check_range(column: pa.Array) -> None:
+    if pa.types.is_map(column.type):
+        inner = [column.keys, column.items]
+    elif pa.types.is_list(column.type):
+        inner = [column.flatten()]
+    elif pa.types.is_struct(column.type):
+        inner = column.flatten()
+    else:
+        inner = []
+    for part in inner:
+        _check_range(part)
+    if pa.types.is_temporal(column.type):
+        ends = pc.min_max(column)
+        least, last = _RANGES[pa.types.is_date(column.type)]
+        if ends["min"].is_valid and not least <= ends["min"].value <= ends["max"].value <= last:
+            raise ValueError
+
+
+_MICROS = 86_400_000_000
+_DAYS = dt.date(1, 1, 1).toordinal() - dt.date(1970, 1, 1).toordinal(), dt.date.max.toordinal() - 719_163
+_RANGES = (_DAYS[0] * _MICROS, (_DAYS[1] + 1) * _MICROS - 1), _DAYS
+"""The moments, and the days, from the year 1 to 9999, counted from 1970."""
+
+
+def read_json(column: Any, type_: pa.DataType) -> pa.Array:
+    """Read JSON texts as arrays, structs and maps."""
+    return array_maker(type_)([None if text is None else parse_json(text) for text in column.to_pylist()])
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a column is read and compared, in SQL where ``{c}`` is the column and ``{k}`` a key.
+
+    ``read`` is what is fetched and `decode` makes of it the column's type; ``tested`` is what filters see, if not
+    ``read``; ``compared`` is what ``key`` is compared
+    with, by an equality that may be looser than Spark's but never stricter, and ``recheck`` makes it as strict where
+    a row would else come for each of several equal keys; ``sent`` is the type that keys are declared as, and `send`
+    makes keys of it, null for one that the database cannot hold.
+    """
+
+    read: str = "{c}"
+    tested: str = ""
+    compared: str = "{c}"
+    key: str = "{k}"
+    recheck: str = ""
+    sent: str = ""
+    send: Send = as_it_is
+    decode: Decode = cast
+
+
+@dataclass(frozen=True)
+class Held:
+    """A column of the schema: its field, its name in SQL, and how the database holds it."""
+
+    field: pa.Field
+    sql: str
+    stored: Stored
+
+    @property
+    def read(self) -> str:
+        """What is fetched, in SQL."""
+        return self.stored.read.format(c=self.sql)
+
+    def decoded(self, table: str, raw: Any) -> pa.Array:
+        """Return fetched values in the column's type; raises SourceError for one that is none of it."""
+        try:
+            return self.stored.decode(raw, self.field.type)
+        except MISFITS as error:
+            raise misfit(table, self.field, self._misfit(raw)) from error
+
+    def _misfit(self, raw: Any) -> Any:
+        ones = [raw.slice(row, 1) for row in range(len(raw))]
+        wrong = first_misfit(ones, lambda one: self.stored.decode(one, self.field.type))
+        return "a value" if wrong is None else shown(wrong)
+
+
+def shown(one: Any) -> Any:
+    """Return the only value of a column as Python, or as text where Python has none such."""
+    try:
+        return one.to_pylist()[0]
+    except MISFITS:
+        return " ".join(str(one.cast(_COUNTS.get(one.type.id, one.type))).split()).strip("[] ")
+
+
+_COUNTS = {pa.date32().id: pa.int32(), pa.timestamp("us").id: pa.int64()}
+
+
+class TypedDatabase(Database):
+    """A database whose columns have types."""
+
+    dialect: ClassVar[str]
+    operands: ClassVar[type[Operands]]
+
+    def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
+        super().__init__(schema, settings)
+        self.held: dict[str, Held] = {}
+        self._ready: tuple[LookupRequest, bool, str] | None = None
+
+    @classmethod
+    def accepts(cls, conjunct: Expr) -> bool:
+        return accepted(conjunct, cls.operands)
+
+    def connect(self) -> None:
+        self.open()
+        described = {column.name: column for column in self.described()}
+        names = column_names(self.schema, list(described), self.place)
+        self.held = {field.name: self._held(field, described[names[field.name]]) for field in self.schema}
+
+    def columns(self) -> pa.Schema:
+        return pa.schema([pa.field(column.name, self._type_of(column)) for column in self.described()])
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        sent = [self.held[name].stored.send(keys.column(name)) for name in request.key_columns]
+        return self._decoded(request, self.fetched(self._text(request, keyed=True), sent, self._keys(request)))
+
+    def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
+        for raw in self.streamed(self._text(request, keyed=False)):
+            yield from self._decoded(request, raw).to_batches()
+
+    # ── what a database says ─────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def open(self) -> None:
+        """Connect."""
+
+    @abstractmethod
+    def described(self) -> list[Described]:
+        """Return the columns of the place; raises ConnectorError where there is none."""
+
+    @classmethod
+    @abstractmethod
+    def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
+        """Return how a column is held as a type, or None where it cannot be read as that."""
+
+    @abstractmethod
+    def keyed(self, selected: str, keys: Sequence[Held]) -> str:
+        """Return the text of a query for the rows of keys, up to further conditions, which follow with AND."""
+
+    @abstractmethod
+    def fetched(self, text: str, sent: Sequence[pa.Array], keys: Sequence[Held]) -> Sequence[Any]:
+        """Return the columns of a query's result for these keys."""
+
+    @abstractmethod
+    def streamed(self, text: str) -> Iterator[Sequence[Any]]:
+        """Yield the columns of a query's result in parts."""
+
+    # ── the query ────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def relation(self) -> str:
+        """The place, in SQL, as t."""
+        if self.place.query is not None:
+            return f"{self.place.enclosed} AS t"
+        names = [name for name in (self.place.namespace, self.place.table) if name is not None]
+        return f"{'.'.join(map(self.quote, names))} AS t"
+
+    @classmethod
+    def quote(cls, name: str) -> str:
+        """Return an identifier as SQL."""
+        return exp.to_identifier(name, quoted=True).sql(dialect=cls.dialect)
+
+    @classmethod
+    def text(cls, value: str) -> str:
+        """Return a string as SQL."""
+        return exp.Literal.string(value).sql(dialect=cls.dialect)
+
+    def _text(self, request: LookupRequest, *, keyed: bool) -> str:
+        """Return the text of a request's query; it is the same for every call of a join."""
+        if self._ready is None or self._ready[0] is not request or self._ready[1] != keyed:
+            selected = ", ".join(self.held[name].read for name in request.fields)
+            start = self.keyed(selected, self._keys(request)) if keyed else self._whole(selected)
+            conditions = [*self._constants(request), *self._filters(request)]
+            self._ready = request, keyed, "".join([start, *(f" AND {condition}" for condition in conditions)])
+        return self._ready[2]
+
+    def _whole(self, selected: str) -> str:
+        return f"SELECT {selected} FROM {self.relation} WHERE 1 = 1"
+
+    def _constants(self, request: LookupRequest) -> Iterator[str]:
+        for name, value in request.constants.items():
+            held = self.held[name]
+            sent = held.stored.send(pa.array([value], held.field.type))
+            key = self.operands.typed(
+                literal_text(literal(sent[0].as_py(), sent.type), self.operands), held.stored.sent
+            )
+            yield f"{held.stored.compared.format(c=held.sql)} = {held.stored.key.format(k=key)}"
+
+    def _filters(self, request: LookupRequest) -> Iterator[str]:
+        for conjunct in request.filters:
+            yield filter_text(conjunct, self.operands, self._operand)
+
+    def _operand(self, column: Column) -> str:
+        held = self.held[column.name]
+        return (held.stored.tested or held.stored.read).format(c=held.sql)
+
+    def _keys(self, request: LookupRequest) -> list[Held]:
+        return [self.held[name] for name in request.key_columns]
+
+    def _held(self, field: pa.Field, described: Described) -> Held:
+        stored = self.stored(described, field.type)
+        if stored is None:
+            raise SchemaError(
+                f"Column {field.name!r} is {described.native} in the database, and cannot be read as "
+                f"{shown_type(field.type)}.",
+                hint=self._better(described),
+            )
+        return Held(field, f"t.{self.quote(described.name)}", stored)
+
+    def _type_of(self, column: Described) -> pa.DataType:
+        if column.type is None:
+            declare = "Give the table a schema that declares it STRING or leaves it out"
+            raise SchemaError(
+                f"Column {column.name!r} is {column.native} in the database, for which Spark has no type.",
+                hint=f"{declare if self._is_text(column) else 'Give the table a schema without it'}, "
+                "or use the option 'query' to cast it.",
+            )
+        return column.type
+
+    def _better(self, column: Described) -> str:
+        if column.type is not None:
+            return f"Declare it {shown_type(column.type)}, or use the option 'query' to cast it."
+        declare = ", declare it STRING" if self._is_text(column) else ""
+        return f"Leave the column out of the schema{declare}, or use the option 'query' to cast it."
+
+    def _is_text(self, column: Described) -> bool:
+        return self.stored(column, pa.string()) is not None
+
+    def _decoded(self, request: LookupRequest, raw: Sequence[Any]) -> pa.Table:
+        columns = [
+            self.held[name].decoded(request.table, values) for name, values in zip(request.fields, raw, strict=True)
+        ]
+        return pa.table(columns, names=list(request.fields))
+
+
+# ── words for types ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def family(type_: pa.DataType) -> str:
+    """Return the word for a Spark type, by which `Stored` are chosen."""
+    return next((word for word, is_it in _FAMILIES.items() if is_it(type_)), "nested")
+
+
+_FAMILIES: dict[str, Callable[[pa.DataType], bool]] = {
+    "integer": pa.types.is_integer,
+    "float": pa.types.is_float32,
+    "double": pa.types.is_float64,
+    "decimal": pa.types.is_decimal,
+    "string": pa.types.is_string,
+    "binary": pa.types.is_binary,
+    "boolean": pa.types.is_boolean,
+    "date": pa.types.is_date32,
+    "timestamp": lambda type_: pa.types.is_timestamp(type_) and type_.tz is not None,
+    "timestamp_ntz": lambda type_: pa.types.is_timestamp(type_) and type_.tz is None,
+}
+
+
+# ── keys that a database cannot hold ─────────────────────────────────────────────────────────────────────────
+
+
+def without(column: pa.Array, wrong: Any) -> pa.Array:
+    """Return keys with null for those that a mask marks; what a null is compared with never equals it."""
+    return pc.if_else(wrong, pa.scalar(None, column.type), column)
+
+
+def without_nul(column: pa.Array) -> pa.Array:
+    """Return texts with null for those that have a NUL, which many databases cannot hold."""
+    return without(column, pc.match_substring(column, "\0"))
+
+
+def only_finite(column: pa.Array) -> pa.Array:
+    """Return floats with null for NaN and the infinities."""
+    return without(column, pc.invert(pc.is_finite(column)))
+
+
+def only_uuids(column: pa.Array) -> pa.Array:
+    """Return texts with null for those that are not written as a UUID is."""
+    return without(column, pc.invert(pc.match_substring_regex(column, _UUID)))
+
+
+_UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"

@@ -1,0 +1,180 @@
+"""Calls on their way to the source: `Flight`, and what all that make calls have in common, `Executor`.
+
+The worker starts flights and takes in those that have landed; what a call does is not decided here. The
+threads, or the event loop, outlive tasks and micro-batches, with the clients that were opened there.
+
+    start(flight) ─► calls wait in a queue ─► a lane takes the next ─► ask ─► last answer: the flight has landed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class CallGroup:
+    """Calls that were started together, and the answer of each, or the exception that it ended with.
+
+    ``number`` is the caller's name for it. ``together`` says that all is lost where one call fails: the others
+    are then not made, or cancelled, and end with the same exception.
+    """
+
+    calls: list[Any]
+    number: int = 0
+    all_or_nothing: bool = False
+    answers: list[Any] = field(init=False)
+    remaining: int = field(init=False)
+    started: bool = False
+    cancelled: bool = False
+    broken: bool = False
+
+    def __post_init__(self) -> None:
+        self.answers = [None] * len(self.calls)
+        self.remaining = len(self.calls)
+
+    @property
+    def over(self) -> bool:
+        """Whether no more calls of it are to be made."""
+        return self.cancelled or self.broken
+
+
+class Executor:
+    """What both ways to make calls have in common.
+
+    ``most`` is how many calls are made at a time, ``in_flight`` how many are started and unanswered.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._queue: deque[tuple[CallGroup, int]] = deque()
+        self._active: set[CallGroup] = set()
+        self._completed: SimpleQueue[CallGroup | None] = SimpleQueue()
+        self._changing = threading.Lock()
+        self._wants_room = False
+        self.in_flight = 0
+
+    def start(self, group: CallGroup) -> None:
+        """Let the calls of a flight be made, as soon as there is room."""
+        with self._changing:
+            if group.started or group.cancelled:
+                return
+            group.started = True
+            self._active.add(group)
+            self.in_flight += group.remaining
+        self._queue.extend((group, number) for number in range(len(group.calls)))
+        self._ensure_slots()
+
+    def start_later(self, group: CallGroup, seconds: float) -> None:
+        """Start a flight when so much time has passed, unless it is started or cancelled before."""
+        loop = event_loop()
+        loop.call_soon_threadsafe(loop.call_later, seconds, self.start, group)
+
+    def withdraw(self, group: CallGroup) -> bool:
+        """Keep a flight from starting; return False where it has started."""
+        with self._changing:
+            group.cancelled = group.cancelled or not group.started
+            return group.cancelled
+
+    def completed(self, *, wait: bool, room: bool = False) -> list[CallGroup]:
+        """Return the flights that have landed since they were last asked for, at least one with ``wait``.
+
+        With ``room`` it waits no longer than until another call could be made.
+        """
+        found: list[CallGroup | None] = []
+        if wait and self._must_wait(room):
+            found.append(self._next_completed())
+        while not self._completed.empty():
+            found.append(self._completed.get())
+        groups = [group for group in found if group is not None]
+        self._active.difference_update(groups)
+        return [group for group in groups if not group.cancelled]
+
+    def _must_wait(self, room: bool) -> bool:
+        with self._changing:
+            self._wants_room = room and self.in_flight >= self.capacity
+            return self._wants_room or not room
+
+    def cancel(self, group: CallGroup) -> None:
+        """End the calls of a flight, or where that is impossible, forget them."""
+        with self._changing:
+            if group.started and not group.cancelled:
+                self.in_flight -= group.remaining
+            group.cancelled = True
+        self._active.discard(group)
+
+    def close(self) -> None:
+        """End all that is under way, and disconnect."""
+        for group in list(self._active):
+            self.cancel(group)
+
+    def _next_completed(self) -> CallGroup | None:
+        """Wait for a flight, or for None where there is room for another call."""
+        return self._completed.get()
+
+    def _ensure_slots(self) -> None:
+        raise NotImplementedError
+
+    def _answered(self, group: CallGroup, number: int, answer: Any) -> None:
+        """Note the answer of a call; called where the call was made."""
+        with self._changing:
+            if group.over:
+                return
+            group.answers[number] = answer
+            answered = 1
+            if group.all_or_nothing and isinstance(answer, BaseException):
+                answered = group.remaining
+                group.broken = answered > 1
+                group.answers = [answer] * len(group.calls)
+            group.remaining -= answered
+            self.in_flight -= answered
+            completed, broken = not group.remaining, group.broken
+            room, self._wants_room = self._wants_room, self._wants_room and self.in_flight >= self.capacity
+        if broken:
+            self._abort(group)
+        elif completed:
+            self._completed.put(group)
+        elif room and not self._wants_room:
+            self._completed.put(None)
+
+    def _abort(self, group: CallGroup) -> None:
+        """End the calls that are being made for a flight of which one has failed; then it has landed."""
+        raise NotImplementedError
+
+
+# ── the event loop ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """Return the worker's event loop, which runs in a thread of its own as long as the process lives."""
+    return _loop_of(os.getpid())
+
+
+@cache
+def _loop_of(process: int) -> asyncio.AbstractEventLoop:
+    """Make the loop of a process; a forked one inherits no threads, and so no loop."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=_run_loop, args=(loop,), name="lookupcache-loop", daemon=True).start()
+    return loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop on and on: a task that ends with SystemExit or KeyboardInterrupt stops it for all others."""
+    while not loop.is_closed():
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the worker's event loop and wait for it."""
+    return asyncio.run_coroutine_threadsafe(work, event_loop()).result()

@@ -1,0 +1,263 @@
+"""A plain function as a connector: sync or async, one key at a time or many."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lookupcache.connector import Connector, LookupRequest
+from lookupcache.errors import (
+    LookupCacheError,
+    LookupRuntimeError,
+    OptionError,
+    PlanError,
+    SchemaError,
+    SourceError,
+    WrongRows,
+)
+
+
+class FunctionConnector(Connector):
+    """Calls a function for the rows of its keys.
+
+    The function travels to the workers by value where its module is not importable there. It may be an
+    object with ``__call__``, or a class, of which each worker then makes one without arguments; methods
+    ``open`` and ``close``, sync or async, are called before the first lookup and when the worker is done with it.
+
+    With ``batch`` an exception may stand in the place of a key's list of rows: the lookup of that key has then failed
+    with it, and is not tried again.
+    """
+
+    thread_safe = True
+
+    def __init__(self, schema: pa.Schema, *, key: tuple[str, ...], function: Callable[..., Any], batch: bool) -> None:
+        super().__init__(schema, {})
+        unknown = [column for column in key if column not in schema.names]
+        if unknown or not key:
+            raise SchemaError(
+                f"Key column {unknown[0]!r} is not in the schema." if unknown else "A function needs a key column.",
+                hint=f"The schema's columns are {', '.join(schema.names)}.",
+            )
+        self.key = key
+        self.function = function
+        self.batch = batch
+        kind = function if isinstance(function, type) else type(function)
+        self.is_async = any(map(inspect.iscoroutinefunction, (function, kind.__call__)))
+
+    def open(self) -> Any:
+        """Make the object, where the function is a class, and open it."""
+        if isinstance(self.function, type):
+            self.function = self.function()
+        return getattr(self.function, "open", _nothing)()
+
+    def close(self) -> Any:
+        """Close the function's object."""
+        return getattr(self.function, "close", _nothing)()
+
+    def runs_async(self, wanted: bool | None) -> bool:
+        """Return whether the function is async; raises OptionError where ``lookup.async`` forbids that."""
+        if self.is_async and wanted is False:
+            raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
+        return self.is_async
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return the function's name and a hash of its code and what it closes over."""
+        pickled = hashlib.sha256(cloudpickle.dumps(self.function)).hexdigest()
+        return {"function": getattr(self.function, "__qualname__", type(self.function).__qualname__), "code": pickled}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self.schema, self.key, cloudpickle.dumps(self.function), self.batch)
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Call the function once per key, or once with all keys."""
+        arguments, _ = self.arguments(request, keys)
+        answers = self.function(arguments) if self.batch else map(self.rows, arguments)
+        return self.table(request, arguments, answers)
+
+    async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Await the function once per key, all at the same time, or once with all keys."""
+        arguments, _ = self.arguments(request, keys)
+        if self.batch:
+            return self.table(request, arguments, await self.function(arguments))
+        return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)))
+
+    def rows(self, key: Any) -> list[Any]:
+        """Call the function for one key."""
+        return _listed(self.function(*self._tuple(key)))
+
+    async def rows_async(self, key: Any) -> list[Any]:
+        """Await the function for one key."""
+        return _listed(await self.function(*self._tuple(key)))
+
+    def _tuple(self, key: Any) -> tuple[Any, ...]:
+        return key if len(self.key) > 1 else (key,)
+
+    def arguments(self, request: LookupRequest, keys: pa.RecordBatch) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """Return the function's keys, each once, and for each key given which of them it has.
+
+        The join may tell apart by more columns than the function does. Raises PlanError for a join that does
+        not give all of the function's.
+        """
+        given = {name: keys.column(name).to_pylist() for name in request.key_columns}
+        given |= {name: [value] * keys.num_rows for name, value in request.constants.items()}
+        if missing := [name for name in self.key if name not in given]:
+            raise PlanError(
+                f"Table {request.table!r} is a function of {', '.join(self.key)}; the join gives no {missing[0]!r}.",
+                hint=f"Join by {', '.join(self.key)}.",
+            )
+        columns = [given[name] for name in self.key]
+        values = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        number: dict[Any, int] = {}
+        call_of = [number.setdefault(value, len(number)) for value in values]
+        return list(number), np.array(call_of, dtype=np.int64)
+
+    def table(self, request: LookupRequest, arguments: Sequence[Any], answers: Iterable[Any]) -> pa.Table:
+        """Return the rows of some of the function's keys as Arrow; raises WrongRows where those of some are wrong."""
+        if isinstance(answers, Mapping | set | frozenset | str | bytes):
+            raise SourceError(
+                f"The function of table {request.table!r} returned {type(answers).__name__} for its keys, not a list.",
+                hint="Return one list of rows per key, in the order of the keys.",
+            )
+        answers = [list(answer) if isinstance(answer, Iterator) else answer for answer in answers]
+        if len(answers) != len(arguments):
+            raise SourceError(
+                f"The function of table {request.table!r} returned {len(answers)} lists for {len(arguments)} keys.",
+                hint="Return one list of rows per key, in the order of the keys.",
+            )
+        reading = _Reading(self, request, arguments, answers)
+        tables = reading.tables(0, len(answers))
+        table = tables[0] if len(tables) == 1 else pa.concat_tables([reading.fields.empty_table(), *tables])
+        if self.batch and reading.strayed:
+            raise SourceError(
+                f"The function of table {request.table!r} returned a row of one key in the list of another.",
+                hint="Return one list of rows per key, in the order of the keys.",
+            )
+        if reading.wrong:
+            raise WrongRows.of(table, reading.wrong)
+        return table
+
+
+class _Reading:
+    """Turns the answers of a call into Arrow: all together, and where that fails, those whose rows are right.
+
+    ``wrong`` gives the error of each other key by its position; ``strayed`` says that a row was in the list of a
+    key that is not its own.
+    """
+
+    def __init__(
+        self, connector: FunctionConnector, request: LookupRequest, arguments: Sequence[Any], answers: Sequence[Any]
+    ) -> None:
+        self.request = request
+        self.key = connector.key
+        self.names = connector.schema.names
+        names = dict.fromkeys((*request.fields, *request.constants))
+        self.fields = pa.schema([pa.field(name, connector.schema.field(name).type) for name in names])
+        self.keys = [connector._tuple(argument) for argument in arguments]
+        self.place = {key: number for number, key in enumerate(self.keys)}
+        self.answers = answers
+        self.wrong: dict[int, BaseException] = {}
+        self.strayed = False
+
+    def tables(self, start: int, end: int) -> list[pa.Table]:
+        """Return the rows of some keys, in halves where the rows of one of them are wrong."""
+        try:
+            return [self._table(start, end)]
+        except Exception as error:
+            if isinstance(error, LookupCacheError) and not isinstance(error, LookupRuntimeError):
+                raise
+            if end - start == 1:
+                failed = self.answers[start]
+                self.wrong[start] = failed if isinstance(failed, BaseException) else error
+                return []
+        middle = (start + end) // 2
+        return [*self.tables(start, middle), *self.tables(middle, end)]
+
+    def _table(self, start: int, end: int) -> pa.Table:
+        answers = [self._listed(answer) for answer in self.answers[start:end]]
+        columns = self._columns(self.keys[start:end], answers)
+        table = pa.table({field.name: _column(self.request, field, columns[field.name]) for field in self.fields})
+        asked = np.repeat(np.arange(start, end), list(map(len, answers))).tolist()
+        borne = zip(*(columns[name] for name in self.key), strict=True)
+        # A row may bear a key that was not asked for, which does no harm; another key's it may not.
+        own = [self.place.get(key, number) == number for number, key in zip(asked, borne, strict=True)]
+        if all(own):
+            return table
+        self.strayed = True
+        return table.filter(pa.array(own))
+
+    def _listed(self, answer: Any) -> list[Any]:
+        if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):
+            raise SourceError(
+                f"The function of table {self.request.table!r} returned {type(answer).__name__} for a key, "
+                "not a list of rows.",
+                hint="A key's answer is a list of rows; a row is a dict or a tuple.",
+            )
+        return _listed(answer)
+
+    def _columns(
+        self, keys: Sequence[tuple[Any, ...]], answers: Sequence[Sequence[Any]]
+    ) -> Mapping[str, Sequence[Any]]:
+        """Turn rows into columns; rows that are all plain tuples, the usual ones, without looking at each."""
+        rows = [row for answer in answers for row in answer]
+        if set(map(type, rows)) == {tuple} and set(map(len, rows)) == {len(self.names)}:
+            return dict(zip(self.names, zip(*rows, strict=True), strict=True))
+        of_rows = [key for key, answer in zip(keys, answers, strict=True) for _ in answer]
+        dicts = [self._row(key, row) for key, row in zip(of_rows, rows, strict=True)]
+        return {name: [row.get(name) for row in dicts] for name in self.names}
+
+    def _row(self, key: tuple[Any, ...], row: Any) -> dict[str, Any]:
+        if isinstance(row, Mapping):
+            if unknown := [name for name in row if name not in self.names]:
+                raise SourceError(f"The function of table {self.request.table!r} returned a column {unknown[0]!r}.")
+            return dict(zip(self.key, key, strict=True)) | dict(row)
+        if isinstance(row, Sequence) and not isinstance(row, str | bytes) and len(row) == len(self.names):
+            return dict(zip(self.names, row, strict=True))
+        raise SourceError(
+            f"The function of table {self.request.table!r} returned {type(row).__name__} as a row.",
+            hint=f"A row is a dict, or a tuple of {', '.join(self.names)}; a key's answer is a list of rows.",
+        )
+
+
+def _listed(answer: Iterable[Any] | None) -> list[Any]:
+    """Return the rows of a key; raises SourceError for what is a row itself, or columns, and would come apart."""
+    if isinstance(answer, Mapping | str | bytes) or hasattr(answer, "_fields") or hasattr(answer, "columns"):
+        raise SourceError(
+            f"The function returned {type(answer).__name__} for a key, not a list of rows.",
+            hint="Return a list, also where there is one row.",
+        )
+    return [] if answer is None else list(answer)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    try:
+        array = pa.array(values, field.type)
+        _refuse_loss(array, values)
+        return array
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise SourceError(
+            f"Table {request.table!r}, column {field.name!r}: the function's values are no {field.type}: {error}."
+        ) from error
+
+
+def _refuse_loss(array: pa.Array, values: Sequence[Any]) -> None:
+    """Raise ValueError where Arrow, unasked, dropped a fraction or a time of day."""
+    if pa.types.is_integer(array.type) or pa.types.is_date(array.type):
+        for kept, value in zip(array.to_pylist(), values, strict=True):
+            if kept is not None and kept != value:
+                raise ValueError(f"{value!r} would become {kept!r}")
+
+
+def _unpickle(schema: pa.Schema, key: tuple[str, ...], function: bytes, batch: bool) -> FunctionConnector:
+    return FunctionConnector(schema, key=key, function=cloudpickle.loads(function), batch=batch)

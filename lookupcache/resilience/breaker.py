@@ -1,0 +1,104 @@
+"""A circuit breaker: a source that fails again and again is left alone for a while.
+
+closed ── failures in a row ──► open ── delay over ──► half-open ── the probe succeeds ──► closed
+                                 ▲                         │
+                                 └──── the probe fails ────┘
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from lookupcache.errors import LookupRefusedError
+
+
+class Breaker:
+    """Lets calls through as long as they do not fail ``failures`` times in a row, then one after ``delay`` seconds.
+
+    Every call acquires a permit with `acquire` and reports with it how it ended: `record_success`, `record_failure`, or
+    `release` if it says nothing about the source. Thread-safe. ``failures`` None lets all calls through.
+
+    >>> breaker = Breaker(failures=1, delay=30.0, clock=lambda: 0.0)
+    >>> breaker.record_failure(breaker.acquire())
+    >>> breaker.open_for()
+    30.0
+    """
+
+    def __init__(self, failures: int | None, delay: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._failures = failures
+        self._delay = delay
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failed_in_row = 0
+        self._until: float | None = None
+        self._probing = False
+        # A place is how often it had opened when the place was given: what a call from before says comes too late.
+        self._opened = 0
+
+    def acquire(self) -> int:
+        """Return a place for one call; raises LookupRefusedError while the source is left alone, or being probed."""
+        permit = self._opened
+        if self._until is None:
+            return permit
+        with self._lock:
+            if self._until is None:
+                return self._opened
+            left = self._until - self._clock()
+            if left > 0 or self._probing:
+                raise self._refusal(left)
+            self._probing = True
+            return self._opened
+
+    def record_success(self, permit: int) -> None:
+        """Say that the source answered."""
+        if self._failed_in_row == 0 and self._until is None:
+            return
+        with self._lock:
+            if permit == self._opened:
+                self._failed_in_row = 0
+                self._until = None
+
+    def record_failure(self, permit: int | None = None) -> None:
+        """Say that the source failed; without a place, for a call of which only the caller's patience has ended."""
+        if self._failures is None:
+            return
+        with self._lock:
+            if permit is not None and permit != self._opened:
+                return
+            if self._until is None:
+                self._failed_in_row += 1
+                if self._failed_in_row >= self._failures:
+                    self._open()
+            elif self._until <= self._clock():
+                self._open()
+
+    def release(self, permit: int) -> None:
+        """Say that a call ended without a word about the source; where it was the probe, the next call is."""
+        if self._until is not None:
+            with self._lock:
+                if permit == self._opened:
+                    self._probing = False
+
+    def open_for(self) -> float:
+        """Return for how many seconds no call will be let through; 0 where one may be."""
+        until = self._until
+        return 0.0 if until is None else max(until - self._clock(), 0.0)
+
+    def reset_after_fork(self) -> None:
+        """Forget what calls of the parent process were about to say: they do not end in this one."""
+        self._lock = threading.Lock()
+        self._probing = False
+
+    def _open(self) -> None:
+        self._until = self._clock() + self._delay
+        self._probing = False
+        self._opened += 1
+
+    def _refusal(self, left: float) -> LookupRefusedError:
+        after = f"for another {left:.3g} s" if left > 0 else "until a call that tries it has ended"
+        return LookupRefusedError(
+            f"The source was not asked: it failed {self._failures} times in a row and is left alone {after}.",
+            hint="Mend the source, or change 'lookup.breaker.failures' and 'lookup.breaker.delay'.",
+        )

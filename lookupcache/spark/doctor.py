@@ -1,0 +1,198 @@
+"""What a Spark session could do better for lookup joins, and why: `lookupcache doctor`.
+
+It looks at settings, Java, packages and drivers, on the driver alone, and where it is given one at the plan of a query;
+it changes nothing and runs no job.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lookupcache.connector import connector_class, connector_names
+from lookupcache.errors import LookupCacheError
+from lookupcache.java import parse_version, usable
+from lookupcache.report import is_classic
+from lookupcache.spark.stages import python_stages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: what it is, what it should be (None where it is well), and why.
+
+    ``must`` says that joins do not run, or give up something that was promised, as it is.
+    """
+
+    name: str
+    found: str
+    wanted: str | None
+    why: str
+    must: bool = False
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A setting: its default in Spark, whether a value is well, what to set, and why."""
+
+    key: str
+    default: str
+    well: Callable[[str], bool]
+    wanted: str
+    why: str
+    must: bool = False
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() == "true"
+
+
+def _is_false(value: str) -> bool:
+    return value.lower() == "false"
+
+
+RULES = (
+    _Rule(
+        "spark.python.udf.pipelined.enabled", "false", _is_true, "true",
+        "workers read the next rows while Spark takes in the last ones: joins by workers are a fifth faster or more",
+    ),
+    _Rule(
+        "spark.python.worker.reuse", "true", _is_true, "true",
+        "a worker that ends with its task takes its cache and its connections with it", must=True,
+    ),
+    _Rule(
+        "spark.sql.execution.arrow.maxRecordsPerBatch", "10000", lambda rows: 2_000 <= int(rows) <= 50_000, "10000",
+        "smaller batches pay the price of each more often, larger ones no longer fit the processor's cache",
+    ),
+    _Rule(
+        "spark.sql.adaptive.enabled", "true", _is_true, "true",
+        "the form 'distinct' lets Spark broadcast what was looked up, or sort, by how many keys there turn out to be",
+    ),
+    _Rule(
+        "spark.sql.exchange.reuse", "true", _is_true, "true",
+        "the form 'distinct' would find the distinct keys twice",
+    ),
+    _Rule(
+        "spark.sql.autoBroadcastJoinThreshold", "10MB", lambda size: size != "-1", "10MB or more",
+        "the form 'distinct' sorts the left side where Spark may not broadcast what was looked up",
+    ),
+    _Rule(
+        "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled", "false", _is_false, "false",
+        "the traceback of a failed task would print local variables, and with them what is secret", must=True,
+    ),
+    _Rule(
+        "spark.speculation", "false", _is_false, "false",
+        "a task that runs twice asks the source twice",
+    ),
+)  # fmt: skip
+
+
+def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding]:
+    """Look at a session, classic or Spark Connect; return all that was looked at.
+
+    With a ``query``, batch or stream, settings that depend on its plan are judged by it.
+
+    >>> [finding.found for finding in examine(spark) if finding.name == "spark.sql.adaptive.enabled"]
+    ['true']
+    """
+    pool = idle_pool(setting(spark, POOL, ""), tasks_at_a_time(spark), None if query is None else python_stages(query))
+    return [*(_judged(spark, rule) for rule in RULES), pool, *_java(spark), *_packages(), *_drivers()]
+
+
+POOL = "spark.python.factory.idleWorkerMaxPoolSize"
+
+
+def idle_pool(size: str, tasks: int | None, stages: int | None) -> Finding:
+    """Judge how many idle workers an executor keeps, ``""`` for all, by its tasks at a time and Python stages of each.
+
+    >>> idle_pool("", 2, 3).wanted, idle_pool("6", 2, 3).wanted, idle_pool("2", 2, 3).wanted
+    (None, None, 'not set, or 2 tasks × 3 Python stages = 6')
+    """
+    enough = not size or (tasks is not None and stages is not None and int(size) >= tasks * stages)
+    counted = "the Python stages of each" if stages is None else f"{stages} Python stage{'s' * (stages != 1)}"
+    wanted = f"not set, or {'the tasks at a time' if tasks is None else f'{tasks} tasks'} × {counted}"
+    if tasks is not None and stages is not None:
+        wanted += f" = {tasks * stages}"
+    return Finding(POOL, size or "not set", None if enough else wanted, _WHY_POOL)
+
+
+_WHY_POOL = (
+    "each Python stage of a task, as each lookup of several in a row, has a worker of its own; those that the pool has "
+    "no room for end with every task, and with them their caches and connections"
+)
+
+
+def tasks_at_a_time(spark: SparkSession) -> int | None:
+    """Return how many tasks run at a time where Python workers are shared: in an executor; None if it does not show."""
+    cores = _cores(setting(spark, "spark.master", ""), setting(spark, "spark.executor.cores", ""))
+    return None if cores is None else max(cores // int(setting(spark, "spark.task.cpus", "1")), 1)
+
+
+def _cores(master: str, executor: str) -> int | None:
+    """Return the cores of an executor.
+
+    >>> _cores("local", ""), _cores("local[4, 2]", ""), _cores("local-cluster[2, 3, 1024]", ""), _cores("yarn", "8")
+    (1, 4, 3, 8)
+    """
+    if master == "local":
+        return 1
+    if local := re.fullmatch(r"local\[(\d+|\*).*\]|local-cluster\[ *\d+ *, *(\d+).*\]", master):
+        cores = local[1] or local[2]
+        return os.cpu_count() if cores == "*" else int(cores)
+    return int(executor) if executor else None
+
+
+def _judged(spark: SparkSession, rule: _Rule) -> Finding:
+    value = setting(spark, rule.key, rule.default)
+    return Finding(rule.key, value or "not set", None if rule.well(value) else rule.wanted, rule.why, rule.must)
+
+
+def setting(spark: SparkSession, key: str, default: str) -> str:
+    """Return a setting's value; with Spark Connect, those that belong to the cluster may not be shown."""
+    value = spark.conf.get(key, None)
+    if value is None and is_classic(spark):
+        value = spark.sparkContext.getConf().get(key)
+    return default if value is None else str(value)
+
+
+def _java(spark: SparkSession) -> Iterator[Finding]:
+    jvm = spark.sparkContext._jvm if is_classic(spark) else None
+    if jvm is None:
+        return
+    version = str(jvm.java.lang.System.getProperty("java.version"))
+    wanted = None if usable(parse_version(version)) else "17, 21, or 25 from 25.0.3 on"
+    yield Finding("Java", version, wanted, "Spark runs on no other", must=True)
+
+
+def _packages() -> Iterator[Finding]:
+    for name in ("pyarrow", "pandas", "cloudpickle"):
+        yield _package(name, name, f"Spark's mapInArrow needs {name} on the driver", must=True)
+
+
+def _drivers() -> Iterator[Finding]:
+    """Look for the packages that connectors need; workers need them too."""
+    for name in connector_names():
+        try:
+            drivers = connector_class(name).drivers
+        except LookupCacheError as error:
+            yield Finding(f"connector {name}", "cannot be imported", error.hint or "see why", error.fact)
+            continue
+        for module, package in drivers.items():
+            yield _package(module, package, f"connector {name!r} wants it, for some sources at least; workers too")
+
+
+def _package(module: str, package: str, why: str, *, must: bool = False) -> Finding:
+    missing = importlib.util.find_spec(module) is None
+    return Finding(
+        f"package {module}",
+        "missing" if missing else "there",
+        f"pip install '{package}'" if missing else None,
+        why,
+        must,
+    )

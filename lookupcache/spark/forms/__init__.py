@@ -1,0 +1,20 @@
+"""One lookup join, several physical forms: which rows go through Python, and who joins. Same rows from each.
+
+    worker      every left row goes through a Python worker, which joins it: any join, batch or stream
+    distinct    only the distinct keys go there; Spark joins the left side with what was looked up
+    broadcast   the whole table goes from a worker to Spark (`lookup.cache` = ALL), which joins
+
+join_context  a planned join and both sides inside the job: names, types, SQL over both
+filters       residuals and filters that Spark evaluates
+worker · distinct · broadcast    the forms: each a function from `JoinContext` to the result
+left_side     what Spark knows of the left side before anything runs
+cardinality   an estimate of the number of distinct keys
+choice        which form, and why
+run           from the name of a form to its function
+"""
+
+from lookupcache.spark.forms.choice import Choice, choose
+from lookupcache.spark.forms.join_context import JoinContext
+from lookupcache.spark.forms.run import result_of
+
+__all__ = ["Choice", "JoinContext", "choose", "result_of"]

@@ -1,0 +1,140 @@
+"""Which form a join takes, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
+
+from lookupcache.errors import OptionError
+from lookupcache.plan import LookupPlan
+from lookupcache.spark.forms.cardinality import estimate_distinct_keys
+from lookupcache.spark.forms.join_context import JoinContext
+from lookupcache.spark.forms.left_side import LeftSide
+
+WIDE = 100
+"""Bytes of a left row from which on `distinct` pays, as Spark reckons them: 20 for a string, 8 for a number."""
+
+LARGE = 32 << 20
+"""Bytes of a left side from which on the form `distinct` pays for the two stages that it adds."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A form and why it was chosen; ``again`` says that the left side may be read once more, to count its rows."""
+
+    form: str
+    reason: str
+    again: bool = False
+
+
+PACKED = 2
+"""How many bytes of looked-up rows, as Spark reckons them, are one byte to be broadcast: they are compressed."""
+
+
+def choose(context: JoinContext) -> Choice:
+    """Return the form that the options ask for, or for ``auto`` the one that pays.
+
+    ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the whole table is
+    held anyway (ALL). ``distinct`` where the left side is wide and large, none of its rows is judged or put away by
+    itself, and its keys are so few that Spark will broadcast what was looked up; only to find that out, once all else
+    speaks for it, a Spark job looks at a few left rows. ``worker`` else. Raises OptionError for a form that the join
+    cannot take.
+    """
+    plan, left = context.plan, context.left
+    form = plan.config.form
+    if plan.matches != "all":
+        return Choice("worker", "how many rows a left row is given is counted where its matches are")
+    if form == "worker":
+        return Choice("worker", "as 'lookup.form' says")
+    if left.isStreaming:
+        return _streamed(form)
+    if form != "auto":
+        return Choice(form, "as 'lookup.form' says", again=LeftSide.of(left).obstacle is None)
+    if plan.config.cache == "ALL":
+        return _whole_table(plan, left)
+    against = next(_against_distinct(context), None)
+    if against is not None:
+        return Choice("worker", against)
+    return Choice("distinct", "a wide, large left side that may be read twice: only its keys go through Python", True)
+
+
+def _streamed(form: str) -> Choice:
+    if form != "auto":
+        raise OptionError(
+            f"'lookup.form' = {form!r} reads its left side more than once, or the table anew, which a stream does not.",
+            hint="Use 'worker' or 'auto' for a stream; inside foreachBatch each micro-batch is a batch.",
+        )
+    return Choice("worker", "the left side is a stream")
+
+
+def _whole_table(plan: LookupPlan, left: DataFrame) -> Choice:
+    if plan.config.on_error != "fail":
+        return Choice("worker", "rows are marked, or become dead letters, where the table cannot be loaded")
+    obstacle = LeftSide.of(left).obstacle
+    if obstacle is None or plan.config.metrics == "off":
+        return Choice("broadcast", "the whole table is held (ALL): Spark joins with it", again=obstacle is None)
+    return Choice("worker", f"'broadcast' reads the left side twice, to count its rows, and {obstacle}{_CURE}")
+
+
+_CURE = "; persist it, and the other form is taken"
+
+
+def _against_distinct(context: JoinContext) -> Iterator[str]:
+    """Yield what speaks for `worker`, what is cheap to find out first."""
+    plan, left = context.plan, context.left
+    if plan.config.on_error == "dead-letter":
+        yield "dead letters are written where the left rows are"
+    if (plan.residual or plan.spark_residual) and plan.how != "inner":
+        yield f"a residual of a {plan.how} join is judged for each left row"
+    width = row_bytes(plan, left)
+    if width < WIDE:
+        yield f"the left rows are narrow ({width} bytes of those the join reads; 'distinct' pays from {WIDE} on)"
+    side = LeftSide.of(left)
+    if side.obstacle is not None:
+        yield f"'distinct' reads the left side twice, and {side.obstacle}{_CURE}"
+    if side.size < LARGE:
+        yield f"the left side is small ({side.size:,} bytes; 'distinct' pays from {LARGE:,} on)"
+    most = PACKED * _broadcast_bytes(left.sparkSession) // looked_up_bytes(context)
+    if not most:
+        yield "Spark would not broadcast what was looked up: it may broadcast nothing, or may not adapt plans"
+    if estimate_distinct_keys(context) > most:
+        yield f"by a few of its rows the left side has more than {most:,} keys: their matches are not broadcast"
+
+
+def _broadcast_bytes(spark: SparkSession) -> int:
+    """Return how large a table may be that Spark broadcasts once it knows its size; 0 where it does not find out."""
+    if spark.conf.get("spark.sql.adaptive.enabled") != "true":
+        return 0
+    text = spark.conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None) or spark.conf.get(
+        "spark.sql.autoBroadcastJoinThreshold"
+    )
+    if text is None or text.startswith("-"):
+        return 0
+    assert spark._jvm is not None
+    return int(spark._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text))
+
+
+def looked_up_bytes(context: JoinContext) -> int:
+    """Return how wide a looked-up row is, with its key, by Spark's default size of each type."""
+    names = [*context.plan.key_columns, *context.plan.columns]
+    return sum(_default_size(context.types[context.column("r", name)]) for name in names)
+
+
+def row_bytes(plan: LookupPlan, left: DataFrame) -> int:
+    """Return how wide a left row is, as far as the join reads it, by Spark's default size of each type."""
+    wanted = set(plan.left_columns)
+    return sum(_default_size(field.dataType) for field in left.schema if field.name in wanted)
+
+
+def _default_size(type_: T.DataType) -> int:
+    return _SIZES.get(type_.typeName(), 8)
+
+
+_SIZES = {
+    "boolean": 1, "byte": 1, "short": 2, "integer": 4, "float": 4, "date": 4,
+    "string": 20, "varchar": 20, "char": 20, "binary": 100, "decimal": 16,
+    "array": 40, "map": 60, "struct": 40, "variant": 2048,
+}  # fmt: skip

@@ -1,0 +1,56 @@
+"""What Spark evaluates once rows are looked up: residuals, filters, the selected columns.
+
+A row whose lookup failed is kept by all of them: what it would be matched with is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from lookupcache.expr import Literal
+from lookupcache.planner.constants import literal_sql
+from lookupcache.schema import quote
+from lookupcache.spark.forms.join_context import ERROR, JoinContext, conjunction
+from lookupcache.worker.runner import MATCHES, too_many_rows
+
+
+def selected(context: JoinContext, rows: DataFrame) -> DataFrame:
+    """Return the result's columns of joined rows that pass WHERE."""
+    rows = kept(context, rows, context.plan.filter_after)
+    columns = [f"({context.sql(output.sql)}) AS {quote(output.name)}" for output in context.plan.output]
+    return rows.selectExpr(*columns, *(f"{mark} AS {quote(name)}" for mark, name in context.marks.items()))
+
+
+def kept(context: JoinContext, rows: DataFrame, conditions: Iterable[str]) -> DataFrame:
+    """Return the joined rows that pass conditions over both sides."""
+    found = [context.sql(condition) for condition in conditions]
+    return rows.where(_or_failed(context, conjunction(found))) if found else rows
+
+
+def listed(context: JoinContext, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
+    """Join left rows with those in their lists of matches for which all conditions are true."""
+    true = conjunction([context.sql(sql, "lookup_row.") for sql in conditions])
+    if context.plan.how in ("semi", "anti"):
+        exists = f"coalesce(exists({MATCHES}, lookup_row -> coalesce({true}, false)), false)"
+        return rows.where(_or_failed(context, exists if context.plan.how == "semi" else f"NOT {exists}"))
+    passing = F.expr(f"explode_outer({_limited(context, f'filter({MATCHES}, lookup_row -> {true})')})").alias("m")
+    rows = rows.select(*(name for name in rows.columns if name != MATCHES), passing)
+    return rows.select("*", *(F.col(f"m.{name}").alias(name) for name in context.right_names)).drop("m")
+
+
+def _limited(context: JoinContext, matches: str) -> str:
+    """Return SQL for as many of a left row's matches as the plan wants."""
+    plan = context.plan
+    if plan.matches == "single":
+        error = f"raise_error({literal_sql(Literal(too_many_rows(plan.table), pa.string()))})"
+        return f"transform({matches}, (m, n) -> if(n = 0, m, {error}))"
+    return matches if plan.matches == "all" else f"slice({matches}, 1, 1)"
+
+
+def _or_failed(context: JoinContext, condition: str) -> str:
+    """Return the condition, or where failed rows are among the others, one that keeps them too."""
+    return f"({condition}) OR {ERROR} IS NOT NULL" if ERROR in context.marks else condition

@@ -1,0 +1,157 @@
+"""The two sides of a join inside its job: what their columns are called there, and SQL over them.
+
+Left columns are ``l0``, ``l1``, … and those of the table ``r0``, ``r1``, …, by their places in the schemas, so that
+no name of either side can meet another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_type
+
+from lookupcache.plan import LookupPlan
+from lookupcache.planner import substitute
+from lookupcache.planner.settings import REGEX_COLUMNS
+from lookupcache.report import Channel
+from lookupcache.schema import quote
+from lookupcache.worker.runner import ERROR as ERROR_TYPE
+
+AGE, ERROR = "age", "error"
+"""The columns for age and error inside the job."""
+
+
+@dataclass(frozen=True, eq=False)
+class JoinContext:
+    """A planned join and all that a form needs to run it.
+
+    ``left`` is the left side as it was given, ``connector`` the pickled connector, ``letters`` where dead letters go;
+    ``again`` says that the left side may be read once more, to count its rows.
+    """
+
+    plan: LookupPlan
+    left: DataFrame
+    connector: bytes
+    channel: Channel
+    letters: str | None = None
+    again: bool = False
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self.left.sparkSession
+
+    # ── names and types ──────────────────────────────────────────────────────────────────────────────────
+
+    def sql(self, sql: str, right: str = "") -> str:
+        """Return a plan's SQL in the job's names; ``right`` stands before each column of the table."""
+        return substitute(sql, lambda side, name: right * (side == "r") + self.column(side, name))
+
+    def column(self, side: str, name: str) -> str:
+        """Return a column's name inside the job: a letter for its side, and its number there."""
+        names = self.left.columns if side == "l" else self.plan.schema.names
+        return f"{side}{names.index(name)}"
+
+    @property
+    def carried(self) -> list[str]:
+        """The left columns that the rest of the join reads."""
+        return [self.column("l", name) for name in self.plan.left_columns]
+
+    @property
+    def right_names(self) -> list[str]:
+        """The columns of the table that the rest of the join reads."""
+        return [self.column("r", name) for name in self.plan.columns]
+
+    @cached_property
+    def marks(self) -> dict[str, str]:
+        """The columns for age and error, where they are wanted: their names inside the job, and in the result."""
+        names = {AGE: self.plan.config.age_column, ERROR: self.plan.config.error_column}
+        return {mark: name for mark, name in names.items() if name is not None}
+
+    @cached_property
+    def types(self) -> dict[str, T.DataType]:
+        """The Spark types of the columns of both sides, and of the marks, by their names inside the job."""
+        left = {f"l{number}": field.dataType for number, field in enumerate(self.left.schema)}
+        right = {f"r{number}": spark_type(field.type) for number, field in enumerate(self.plan.schema)}
+        return left | right | {AGE: T.DoubleType(), ERROR: spark_type(ERROR_TYPE)}
+
+    def fields(self, names: Sequence[str]) -> list[T.StructField]:
+        """Return columns of the job with their types."""
+        return [T.StructField(name, self.types[name]) for name in names]
+
+    # ── the left side ────────────────────────────────────────────────────────────────────────────────────
+
+    def keys(self) -> tuple[Sequence[str], list[str]]:
+        """Return the filters to apply before the lookup, and the key expressions, as the plan writes them.
+
+        A row that fails the pre-filter has no match: it goes, or where the join keeps it, loses its key.
+        """
+        keys = [key.sql for key in self.plan.keys]
+        if self.plan.how in ("inner", "semi") or not self.plan.pre_filter:
+            return self.plan.pre_filter, keys
+        return (), [f"CASE WHEN {conjunction(self.plan.pre_filter)} THEN {keys[0]} END", *keys[1:]]
+
+    def rows(self, filters: Sequence[str], named: Mapping[str, str]) -> DataFrame:
+        """Return the left rows that pass WHERE and these filters: what the join carries, and expressions by name."""
+        filters = (*self.plan.left_filter, *filters)
+        if self._clear([*filters, *named.values()]):
+            left, column = self.left, _own
+        else:
+            left, column = numbered(self.left), self.column
+        if filters:
+            left = left.where(substitute(conjunction(filters), column))
+        carried = [f"{column('l', name)} AS {self.column('l', name)}" for name in self.plan.left_columns]
+        return left.selectExpr(*carried, *(f"({substitute(sql, column)}) AS {name}" for name, sql in named.items()))
+
+    def _clear(self, expressions: Sequence[str]) -> bool:
+        """Whether left columns may go by their own names, which are quoted.
+
+        All differ, no lambda has a variable of such a name, and the session takes none for a pattern.
+        """
+        names = {name.casefold() for name in self.left.columns}
+        clear = len(names) == len(self.left.columns) and not any("->" in sql for sql in expressions)
+        return clear and self.spark.conf.get(REGEX_COLUMNS, "false") != "true"
+
+    def given(self) -> tuple[DataFrame, list[str]]:
+        """Return the left rows that reach the lookup, with their keys, and the names of those."""
+        filters, keys = self.keys()
+        named = {f"k{number}": sql for number, sql in enumerate(keys)}
+        return self.rows(filters, named), list(named)
+
+    @property
+    def counts(self) -> bool:
+        """Whether left rows are counted by reading them once more."""
+        return self.again and self.plan.config.metrics != "off"
+
+
+def conjunction(conditions: Sequence[str]) -> str:
+    """Return SQL that is true where all conditions are; one that is NULL and nothing more is a condition to AND only.
+
+    >>> conjunction(["a OR b", "NULL"]), conjunction(["NULL"])
+    ('(a OR b) AND (NULL)', '(NULL) AND TRUE')
+    """
+    alone = ["TRUE"] if len(conditions) < 2 else []
+    return " AND ".join([*(f"({condition})" for condition in conditions), *alone])
+
+
+def _own(side: str, name: str) -> str:
+    return quote(name)
+
+
+def numbered(left: DataFrame) -> DataFrame:
+    """Return a left side with its columns under the names that they have inside the job."""
+    return left.toDF(*(f"l{number}" for number in range(len(left.columns))))
+
+
+def spark_type(type_: pa.DataType) -> T.DataType:
+    """Return the Spark type of an Arrow type.
+
+    >>> spark_type(pa.list_(pa.timestamp("us", "UTC")))
+    ArrayType(TimestampType(), True)
+    """
+    return from_arrow_type(type_, prefer_timestamp_ntz=True)

@@ -1,0 +1,192 @@
+"""The driver's side: from a left DataFrame, a lookup table and a condition to the joined DataFrame.
+
+left, table, condition ─► plan (planner) ─► form (forms.choice) ─► the joined DataFrame (forms)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import cloudpickle
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import types as T  # noqa: N812
+
+from lookupcache.errors import ConnectorError, PlanError
+from lookupcache.metrics import LookupMetrics
+from lookupcache.plan import Matches
+from lookupcache.planner import LeftColumn, explain, plan_join, substitute
+from lookupcache.planner.column import column_sql
+from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
+from lookupcache.report import Channel, channel_of
+from lookupcache.spark.forms import Choice, JoinContext, choose, result_of
+from lookupcache.spark.forms.join_context import numbered, spark_type
+from lookupcache.table import LookupTable
+from lookupcache.worker.dead_letters import located
+
+Condition = str | Sequence[str] | Column
+
+
+def lookup_join(
+    left: DataFrame,
+    table: LookupTable,
+    on: Condition,
+    how: str = "inner",
+    select: Sequence[str] | None = None,
+    *,
+    where: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> DataFrame:
+    """Join a DataFrame, batch or streaming, with the rows that a lookup table has for its keys.
+
+    ``on`` is SQL text, a list of column names that both sides have, or a Column; in it the table's name
+    qualifies the table's columns. ``how`` is inner, left, semi or anti. ``select`` lists columns or SQL
+    expressions over both sides; by default all left columns, then all of the table's. ``where`` is SQL
+    text that filters the result. ``options`` override those of the table.
+
+    The result is what ``left.join(right)`` would give over the table's rows at the time of the lookup. Raises
+    PlanError, SchemaError or OptionError for what cannot be joined as written, before any job.
+
+    A lookup that fails, after its retries, is never a missing row. ``lookup.on-error`` says what it is: ``fail``
+    ends the job with an error that names the table, how many keys were asked for, and how often. With ``null`` each
+    left row whose lookup failed stands in the result once, whatever ``how``, ``on`` and ``where`` ask of a row
+    of the table: its columns of the table are null, and ``lookup.error-column`` holds the error. With
+    ``dead-letter`` those left rows are not in the result but in Parquet files under ``lookup.dead-letter.path``,
+    written once the task is through; a task that a ``limit`` stops early leaves none.
+
+    >>> names = {1: "ann", 2: "bob"}
+    >>> people = LookupTable.from_function("p", "id BIGINT, name STRING", key=["id"],
+    ...     function=lambda i: [(i, names[i])] if i in names else [])
+    >>> visits = spark.range(1, 4)
+    >>> lookup_join(visits, people, on=["id"], how="left", select=["left.id", "p.name"]).collect()
+    [Row(id=1, name='ann'), Row(id=2, name='bob'), Row(id=3, name=None)]
+    """
+    return LookupJoin(left, table, on, how, select, where=where, options=options).df
+
+
+class LookupJoin:
+    """A planned lookup join: its ``plan``, its result ``df``, its `explain` and its `metrics`.
+
+    Takes what `lookup_join` takes. Use it where you want to see what went where, or to count. ``matches`` bounds
+    what a left join gives a left row: ``all`` its matches, the ``first``, or a ``single`` one, where a second
+    raises TooManyRowsError, as in a scalar sub-query.
+
+    >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
+    ...     function=lambda n: [(n, n * n)])
+    >>> join = LookupJoin(spark.range(3), squares, on="id = s.n", select=["s.square"])
+    >>> sorted(row.square for row in join.df.collect())
+    [0, 1, 4]
+    >>> join.metrics().misses
+    3
+    """
+
+    def __init__(
+        self,
+        left: DataFrame,
+        table: LookupTable,
+        on: Condition,
+        how: str = "inner",
+        select: Sequence[str] | None = None,
+        *,
+        where: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        matches: Matches = "all",
+    ) -> None:
+        self.left = left
+        self.table = table.with_options(options) if options else table
+        self.spark: SparkSession = left.sparkSession
+        settings = Settings(lambda name: self.spark.conf.get(name, None))
+        self.plan = plan_join(
+            [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields],
+            self.table,
+            on=_condition(on, settings),
+            how=how,
+            where=where,
+            select=select,
+            matches=matches,
+            analyst=_Analyst(self),
+            case_sensitive=settings.on(CASE_SENSITIVE),
+            ansi=settings.on(ANSI),
+            settings=settings,
+        )
+        self._channel: Channel = channel_of(self.plan, self.spark, streaming=left.isStreaming)
+
+    @cached_property
+    def df(self) -> DataFrame:
+        """The result, lazy as any DataFrame."""
+        return result_of(replace(self._context, again=self.choice.again), self.choice.form)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The physical form of the join, and why it was chosen."""
+        return choose(self._context)
+
+    @cached_property
+    def _context(self) -> JoinContext:
+        return JoinContext(self.plan, self.left, pickled(self.table), self._channel, self._letters())
+
+    def explain(self) -> str:
+        """Return where each part of the condition went, what is pushed and cached, who joins and why."""
+        return explain(self.plan, form=(self.choice.form, self.choice.reason))
+
+    def metrics(self) -> LookupMetrics:
+        """Return the counts of all that has run so far; with ``observe``, of the first action, once it has ended."""
+        return self._channel.metrics()
+
+    def metrics_in(self, progress: Any) -> LookupMetrics:
+        """Return the counts of one micro-batch from its StreamingQueryProgress; needs ``observe``."""
+        return self._channel.metrics_in(progress)
+
+    def _letters(self) -> str | None:
+        """Return where dead letters go: a path that is relative counts from the driver's directory."""
+        path = self.table.config.dead_letter_path
+        return None if path is None else located(path)
+
+
+@dataclass
+class _Analyst:
+    """Asks Spark what only Spark knows."""
+
+    join: LookupJoin
+
+    def types(self, expressions: Sequence[str]) -> list[str]:
+        """Return the types of expressions over the left side."""
+        names = {name: number for number, name in enumerate(self.join.left.columns)}
+        columns = [
+            F.expr(substitute(sql, lambda side, name: f"l{names[name]}")).alias(f"e{number}")
+            for number, sql in enumerate(expressions)
+        ]
+        return [field.dataType.simpleString() for field in numbered(self.join.left).select(*columns).schema.fields]
+
+    def names(self, expressions: Sequence[str]) -> list[str]:
+        """Return Spark's names of expressions over both sides, which stand after ``l`` and ``r``."""
+        right = T.StructType([T.StructField(f.name, spark_type(f.type)) for f in self.join.table.schema])
+        both = self.join.left.alias("l").crossJoin(self.join.spark.createDataFrame([], right).alias("r"))
+        names = [both.selectExpr(sql).columns for sql in expressions]
+        several = next((sql for sql, found in zip(expressions, names, strict=True) if len(found) != 1), None)
+        if several is not None:
+            raise PlanError(f"{several!r} gives several columns.", hint="Select it after the join.")
+        return [found[0] for found in names]
+
+    def fold(self, expressions: Sequence[str]) -> list[Any]:
+        """Return the values of expressions without columns."""
+        columns = ", ".join(f"{sql} AS e{number}" for number, sql in enumerate(expressions))
+        return list(self.join.spark.sql(f"SELECT {columns}").collect()[0])
+
+
+def pickled(table: LookupTable) -> bytes:
+    """Return a table's connector as it travels to the workers; raises ConnectorError where it cannot."""
+    try:
+        return cloudpickle.dumps(table.connector)
+    except Exception as error:
+        raise ConnectorError(
+            f"Connector {table.connector_name!r} of table {table.name!r} cannot be pickled: {error}.",
+            hint="Make clients in open(), which runs in the worker, not in __init__.",
+        ) from error
+
+
+def _condition(on: Condition, settings: Settings) -> str | Sequence[str]:
+    return column_sql(on, escapes=not settings.on(ESCAPED_STRINGS)) if isinstance(on, Column) else on

@@ -1,0 +1,156 @@
+"""`FullCacheLookup`: the whole table, after constants and calc, in memory, loaded again beside the lookups."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache import ColumnCache, Limits
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.errors import LookupRuntimeError, SourceError
+from lookupcache.executor.call_group import CallGroup
+from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
+from lookupcache.worker.source import Source
+
+_ROWS_OUT = 10_000
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now().astimezone()
+
+
+class FullCacheLookup(PartialCacheLookup):
+    """ALL: the whole table in memory; a key that is not there has no rows.
+
+    The first load blocks. When the table is to be loaded again, that happens beside the lookups, which use the
+    old one until the new one is complete; only a table twice as old as its interval makes them wait. A
+    load that fails, or finds no row where there were some, leaves the old table, and is counted; with
+    ``lookup.cache.stale-if-error`` lookups fail once that is older. ``wall`` gives the time of day.
+    """
+
+    def __init__(self, source: Source, clock: Clock = time.monotonic, wall: Callable[[], dt.datetime] = _now) -> None:
+        super().__init__(source, clock)
+        self._wall = wall
+        self._written: float | None = None
+        self._due = self._overdue = -math.inf
+        self._loading: CallGroup | None = None
+        self._started = 0.0
+        self._error: LookupRuntimeError | None = None
+
+    def open(self, keys: KeyBatch) -> PendingKeys:
+        """Find the entries of keys, -1 for one that has no rows."""
+        now = self.clock()
+        self._keep_loaded(now)
+        pending = PendingKeys(self.cache.find(keys, now))
+        self._open.append(pending)
+        self.counters["rows"] += len(keys)
+        self.counters["keys"] += self.cache.touch(pending.lease)
+        self.counters["hits"] += count_non_null(keys)
+        if self._error is not None and self._too_old(now):
+            pending.fail_rows(keys.mask(), self._error)
+            pending.lease.entries[:] = -1
+        return pending
+
+    def poll(self) -> None:
+        """Do nothing: a table is taken in when the next batch is opened."""
+
+    @property
+    def in_flight(self) -> int:
+        """No batch waits for a call."""
+        return 0
+
+    def whole(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, with their age where the options want it; raises what loading failed with."""
+        now = self.clock()
+        self._keep_loaded(now)
+        if self._error is not None and self._too_old(now):
+            raise self._error
+        for start in range(0, self.cache.rows, _ROWS_OUT):
+            numbers = np.arange(start, min(start + _ROWS_OUT, self.cache.rows))
+            columns = self.cache.gather(numbers)
+            if self.source.plan.config.age_column is not None:
+                columns.append(pa.array(np.full(len(numbers), max(now - self._written_at, 0.0))))
+            yield pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(columns))])
+
+    @property
+    def _written_at(self) -> float:
+        assert self._written is not None
+        return self._written
+
+    def _keep_loaded(self, now: float) -> None:
+        if self._loading is None and now >= self._due:
+            self._loading, self._started = CallGroup([None]), now
+            self.counters["reloads"] += self._written is not None
+            self.source.executor.start(self._loading)
+        if self._loading is None:
+            return
+        began = time.perf_counter()
+        wait = self._written is None or now >= self._overdue
+        for group in self.source.executor.completed(wait=wait):
+            self._loading = None
+            self._take_load(group)
+        if wait:
+            self.counters.spend("source_seconds", began)
+
+    def _take_load(self, group: CallGroup) -> None:
+        """Swap the tables, or keep the old one."""
+        try:
+            self.cache, self._written, self._error = self._table(group), self._started, None
+        except LookupRuntimeError as error:
+            self.counters["reload_failures"] += self._written is not None
+            self.counters["stale"] += self._written is not None
+            self._error = error
+        self._schedule(self.clock())
+
+    def _table(self, group: CallGroup) -> ColumnCache:
+        config = self.source.plan.config
+        keys, fetched = self.source.loaded(group.answers[0])
+        if not len(keys) and len(self.cache) and not config.reload_allow_empty:
+            raise SourceError(
+                f"Table {self.source.plan.table!r}: a reload found no rows, where there were {self.cache.rows:,}.",
+                hint="If the table may be empty, set 'lookup.cache.reload-allow-empty' to true.",
+            )
+        cache = self._new_cache(Limits(ages=config.age_column is not None))
+        cache.put(keys, fetched.rows, fetched.counts, self._started)
+        return cache
+
+    def _schedule(self, now: float) -> None:
+        """Say when to load again, and when lookups no longer go on without."""
+        config = self.source.plan.config
+        if self._written is None:
+            return
+        if config.reload_interval is not None:
+            self._due = (self._started if config.reload_mode == "fixed-rate" else now) + config.reload_interval
+            self._overdue = self._due + config.reload_interval
+        else:
+            self._due = self._overdue = math.inf
+        if config.reload_at is not None:
+            self._due = now + seconds_until(config.reload_at, self._wall())
+
+    def _too_old(self, now: float) -> bool:
+        """Return whether nothing may be served, since loading failed."""
+        longest = self.source.plan.config.stale_if_error
+        return self._written is None or (longest is not None and now - self._written > longest)
+
+
+def seconds_until(time_of_day: str, now: dt.datetime) -> float:
+    """Return how long it is until this time of day comes, in the zone of this process where it names none.
+
+    It comes once a day: a whole day from now where it is now, at its first coming where the clocks are put back over
+    it, and where they are put forward over it as long after the change as it would have been.
+
+    >>> seconds_until("03:00:00+00:00", dt.datetime(2026, 5, 1, 2, 30, tzinfo=dt.UTC))
+    1800.0
+    >>> seconds_until("03:00:00", dt.datetime(2026, 5, 1, 3, 0).astimezone())
+    86400.0
+    """
+    at = dt.time.fromisoformat(time_of_day)
+    today = now.astimezone(at.tzinfo).date()
+    # A date and time without a zone are those of this process, whose offset may be another on the next day.
+    days = (dt.datetime.combine(today + dt.timedelta(days=number), at).timestamp() for number in range(3))
+    return next(then - now.timestamp() for then in days if then > now.timestamp())

@@ -1,0 +1,455 @@
+"""Calls on their way, in coroutines and in threads: how many at a time, what ends them, what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from lookupcache.connector import Connector
+from lookupcache.errors import LookupTimeoutError
+from lookupcache.executor.call_group import CallGroup, event_loop, run_async
+from lookupcache.executor.coroutines import Coroutines
+from lookupcache.executor.threads import Threads
+
+
+class Source(Connector):
+    """Says how often it is opened and closed; a call of it is whatever the test gives it to run."""
+
+    def __init__(self, counts: Counter | None = None) -> None:
+        super().__init__(pa.schema([]), {})
+        self.counts = Counter() if counts is None else counts
+
+    def open(self):
+        self.counts["opened"] += 1
+
+    def close(self):
+        self.counts["closed"] += 1
+
+
+def threads(capacity=4, timeout=60.0, counts=None) -> Threads:
+    counts = Counter() if counts is None else counts
+
+    def opened() -> Source:
+        source = Source(counts)
+        source.open()
+        return source
+
+    return Threads(capacity, lambda source, call: call(), opened, timeout, lambda: LookupTimeoutError("too slow"))
+
+
+def coroutines(capacity=4, timeout=60.0, counts=None) -> Coroutines:
+    source = Source(counts)
+
+    async def ask(call):
+        return await call() if asyncio.iscoroutinefunction(call) else call()
+
+    async def opened():
+        source.open()
+
+    async def closed():
+        source.close()
+
+    return Coroutines(capacity, ask, opened, closed, timeout, lambda: LookupTimeoutError("too slow"))
+
+
+MAKES = {"threads": threads, "coroutines": coroutines}
+
+
+@pytest.fixture(params=MAKES)
+def make(request):
+    made = []
+
+    def one(*args, **more):
+        made.append(MAKES[request.param](*args, **more))
+        return made[-1]
+
+    yield one
+    for executor in made:
+        executor.close()
+
+
+def fails():
+    raise ConnectionError("down")
+
+
+class Own(BaseException):
+    """No Exception, and none that Python knows."""
+
+
+NO_EXCEPTIONS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Own]
+
+
+def raises(kind, *, later=False):
+    """Return a call that raises, or with ``later`` one that does so when the event loop has had a turn."""
+
+    def call():
+        raise kind("no use")
+
+    async def call_later():
+        await asyncio.sleep(0)
+        raise kind("no use")
+
+    return call_later if later else call
+
+
+@pytest.mark.parametrize("kind", NO_EXCEPTIONS)
+@pytest.mark.parametrize("later", [False, True])
+def test_whatever_a_call_raises_is_its_answer_and_the_next_call_is_made(make, kind, later):
+    executor = make(capacity=1)
+    later = later and isinstance(executor, Coroutines)
+    group = CallGroup([raises(kind, later=later), lambda: 2, raises(kind, later=later), fails])
+    executor.start(group)
+    assert executor.completed(wait=True) == [group]
+    assert [type(answer) for answer in group.answers] == [kind, int, kind, ConnectionError]
+
+
+def test_answers_come_back_in_the_order_of_the_calls(make):
+    executor = make()
+    group = CallGroup([lambda n=n: n * n for n in range(50)])
+    executor.start(group)
+    assert executor.completed(wait=True) == [group]
+    assert group.answers == [n * n for n in range(50)]
+    assert executor.in_flight == 0
+
+
+def test_an_error_is_the_answer_of_its_call_alone(make):
+    executor = make()
+    group = CallGroup([lambda: 1, fails, lambda: 3])
+    executor.start(group)
+    executor.completed(wait=True)
+    assert [group.answers[0], group.answers[2]] == [1, 3]
+    assert isinstance(group.answers[1], ConnectionError)
+
+
+def test_calls_that_stand_and_fall_together_end_with_the_first_error(make):
+    executor, made = make(capacity=1), []
+    group = CallGroup([lambda: 1, fails, lambda: made.append(1)], all_or_nothing=True)
+    executor.start(group)
+    assert executor.completed(wait=True) == [group]
+    assert [type(answer) for answer in group.answers] == [ConnectionError] * 3
+    after = CallGroup([lambda: 2])
+    executor.start(after)
+    assert (executor.completed(wait=True), after.answers, made) == ([after], [2], [])
+
+
+def test_it_connects_once_when_first_wanted_and_disconnects(make):
+    counts = Counter()
+    executor = make(capacity=1, counts=counts)
+    for _ in range(3):
+        executor.start(CallGroup([lambda: 1] * 5))
+        executor.completed(wait=True)
+    assert counts == {"opened": 1}
+    executor.close()
+    until(lambda: counts["closed"] == 1)
+
+
+def test_a_flight_waits_for_its_time(make):
+    executor = make()
+    group, later = CallGroup([lambda: 1]), CallGroup([lambda: 2])
+    executor.start_later(later, 3600)
+    executor.start_later(group, 0.001)
+    assert executor.completed(wait=True) == [group]
+    executor.start(later)
+    assert executor.completed(wait=True) == [later]
+
+
+def test_a_flight_that_is_withdrawn_does_not_start(make):
+    executor = make()
+    held, gone = CallGroup([lambda: 1]), CallGroup([lambda: 2])
+    executor.start_later(held, 3600)
+    assert executor.withdraw(held)
+    executor.start(held)
+    executor.start(gone)
+    assert executor.completed(wait=True) == [gone]
+    assert not executor.withdraw(gone)
+
+
+def until(true) -> None:
+    """Wait until something that another thread brings about is true."""
+    deadline = threading.Event()
+    for _ in range(2_000):
+        if true():
+            return
+        deadline.wait(0.005)
+    raise AssertionError("It never came true.")
+
+
+# ── threads ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_threads_make_as_many_calls_at_a_time_as_they_may():
+    all_or_nothing = threading.Barrier(3)
+    executor = threads(capacity=3)
+    executor.start(CallGroup([lambda: all_or_nothing.wait(10)] * 6))
+    [group] = executor.completed(wait=True)
+    assert sorted(group.answers) == [0, 0, 1, 1, 2, 2]
+    executor.close()
+
+
+def test_each_thread_has_a_connector_of_its_own():
+    all_or_nothing, counts = threading.Barrier(3), Counter()
+    executor = threads(capacity=3, counts=counts)
+    executor.start(CallGroup([lambda: all_or_nothing.wait(10)] * 3))
+    executor.completed(wait=True)
+    executor.close()
+    until(lambda: counts == {"opened": 3, "closed": 3})
+
+
+def test_a_call_that_hangs_is_answered_for_and_its_place_is_free_again():
+    released, counts = threading.Event(), Counter()
+    executor = threads(capacity=1, timeout=0.02, counts=counts)
+    hung, after = CallGroup([released.wait]), CallGroup([lambda: 2])
+    executor.start(hung)
+    assert executor.completed(wait=True) == [hung]
+    assert isinstance(hung.answers[0], LookupTimeoutError)
+    executor.start(after)
+    assert (executor.completed(wait=True), after.answers) == ([after], [2])
+    released.set()
+    until(lambda: counts == {"opened": 2, "closed": 1})
+    assert isinstance(hung.answers[0], LookupTimeoutError)
+    executor.close()
+
+
+def test_a_cancelled_flight_holds_no_thread():
+    released, began = threading.Event(), threading.Event()
+
+    def hang():
+        began.set()
+        released.wait()
+
+    executor = threads(capacity=1)
+    hung, before, after = CallGroup([hang, fails]), CallGroup([lambda: 1]), CallGroup([lambda: 2])
+    executor.start(hung)
+    began.wait(10)
+    executor.start(before)
+    executor.cancel(hung)
+    until(lambda: not before.remaining)
+    assert (executor.completed(wait=True), before.answers) == ([before], [1])
+    executor.start(after)
+    assert (executor.completed(wait=True), executor.in_flight) == ([after], 0)
+    released.set()
+    executor.close()
+
+
+# ── coroutines ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_coroutines_make_as_many_calls_at_a_time_as_they_may():
+    flying, capacity = Counter(), Counter()
+
+    async def call():
+        flying["now"] += 1
+        capacity["ever"] = max(capacity["ever"], flying["now"])
+        await asyncio.sleep(0)
+        flying["now"] -= 1
+
+    executor = coroutines(capacity=7)
+    executor.start(CallGroup([call] * 40))
+    executor.completed(wait=True)
+    assert (capacity["ever"], flying["now"]) == (7, 0)
+    executor.close()
+
+
+def hanging(counts: Counter):
+    async def hang():
+        counts["began"] += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            counts["ended"] += 1
+
+    return hang
+
+
+def test_a_cancelled_flight_has_ended_when_cancel_returns():
+    counts: Counter = Counter()
+    executor = coroutines(capacity=3)
+    hung, after = CallGroup([hanging(counts)] * 5), CallGroup([lambda: 2])
+    executor.start(hung)
+    until(lambda: counts["began"] == 3)
+    executor.cancel(hung)
+    assert counts == {"began": 3, "ended": 3}
+    executor.start(after)
+    assert executor.completed(wait=True) == [after]
+    executor.close()
+
+
+def test_an_error_cancels_the_calls_that_fall_with_it_before_the_flight_lands():
+    counts: Counter = Counter()
+    executor = coroutines(capacity=3)
+    executor.start(CallGroup([hanging(counts), hanging(counts), fails], all_or_nothing=True))
+    executor.completed(wait=True)
+    assert counts == {"began": 2, "ended": 2}
+    executor.close()
+
+
+def test_calls_that_hang_are_cancelled_when_they_are_overdue_and_their_places_are_free_again():
+    counts: Counter = Counter()
+    executor = coroutines(capacity=2, timeout=0.02)
+    executor.start(CallGroup([hanging(counts), lambda: 1, hanging(counts), lambda: 2]))
+    [group] = executor.completed(wait=True)
+    assert [type(answer) for answer in group.answers] == [LookupTimeoutError, int, LookupTimeoutError, int]
+    assert counts == {"began": 2, "ended": 2}
+    executor.close()
+
+
+def test_a_connection_that_hangs_is_overdue_too():
+    hangs = iter([True, False])
+
+    async def opened():
+        if next(hangs):
+            await asyncio.Event().wait()
+
+    async def ask(call):
+        return call
+
+    async def closed():
+        pass
+
+    executor = Coroutines(1, ask, opened, closed, 0.02, lambda: LookupTimeoutError("too slow"))
+    executor.start(CallGroup([1, 2]))
+    [group] = executor.completed(wait=True)
+    assert [type(answer) for answer in group.answers] == [LookupTimeoutError, int]
+    executor.close()
+
+
+@pytest.mark.parametrize("kind", NO_EXCEPTIONS)
+def test_a_connection_that_raises_no_exception_is_tried_again_by_the_next_call(kind):
+    tries = iter([raises(kind), lambda: None])
+
+    async def opened():
+        next(tries)()
+
+    async def ask(call):
+        return call
+
+    async def closed():
+        pass
+
+    executor = Coroutines(1, ask, opened, closed, 60, LookupTimeoutError)
+    executor.start(CallGroup([1, 2]))
+    [group] = executor.completed(wait=True)
+    assert isinstance(group.answers[0], kind)
+    assert group.answers[1] == 2
+    executor.close()
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_ends_the_loop_ends_no_call(kind):
+    async def call():
+        with contextlib.suppress(kind):
+            await asyncio.create_task(raises(kind, later=True)())
+        return 1
+
+    executor = coroutines(capacity=2)
+    executor.start(CallGroup([call] * 5))
+    [group] = executor.completed(wait=True)
+    assert group.answers == [1] * 5
+    executor.close()
+
+
+def stubborn(released: asyncio.Event, began: threading.Event):
+    """Return a call that goes on when it is cancelled, until it is released."""
+
+    async def call():
+        began.set()
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        return "at last"
+
+    return call
+
+
+def test_a_call_that_does_not_heed_its_cancellation_is_left_when_it_is_overdue(monkeypatch):
+    monkeypatch.setattr("lookupcache.executor.coroutines._PATIENCE", 0.01)
+    released = asyncio.Event()
+    executor = coroutines(capacity=1, timeout=0.02)
+    executor.start(CallGroup([stubborn(released, threading.Event()), lambda: 2]))
+    [group] = executor.completed(wait=True)
+    assert [type(answer) for answer in group.answers] == [LookupTimeoutError, int]
+    event_loop().call_soon_threadsafe(released.set)
+    after = CallGroup([lambda: 3])
+    executor.start(after)
+    assert (executor.completed(wait=True), after.answers) == ([after], [3])
+    assert isinstance(group.answers[0], LookupTimeoutError)
+    executor.close()
+
+
+def test_a_call_that_does_not_heed_its_cancellation_keeps_no_place(monkeypatch):
+    monkeypatch.setattr("lookupcache.executor.coroutines._PATIENCE", 0.01)
+    released, began = asyncio.Event(), threading.Event()
+    executor = coroutines(capacity=1)
+    hung, after = CallGroup([stubborn(released, began)]), CallGroup([lambda: 2])
+    executor.start(hung)
+    assert began.wait(10)
+    executor.cancel(hung)
+    executor.start(after)
+    assert (executor.completed(wait=True), after.answers) == ([after], [2])
+    event_loop().call_soon_threadsafe(released.set)
+    executor.close()
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, ConnectionError])
+def test_what_a_call_makes_of_its_cancellation_is_a_timeout_and_hits_no_other_call(kind):
+    async def turns_it_into_its_own():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise kind("cancelled") from None
+
+    executor = coroutines(capacity=1, timeout=0.02)
+    executor.start(CallGroup([turns_it_into_its_own, raises(asyncio.CancelledError), lambda: 3]))
+    [group] = executor.completed(wait=True)
+    assert [type(answer) for answer in group.answers] == [LookupTimeoutError, asyncio.CancelledError, int]
+    executor.close()
+
+
+def test_calls_that_have_ended_are_not_watched_over():
+    executor = coroutines(capacity=2)
+    executor.start(CallGroup([lambda: 1] * 1_000))
+    executor.completed(wait=True)
+    assert len(executor._overdue) < 20
+    executor.close()
+
+
+def test_close_cancels_what_is_under_way():
+    counts: Counter = Counter()
+    executor = coroutines(counts=counts)
+    executor.start(CallGroup([hanging(counts)]))
+    until(lambda: counts["began"] == 1)
+    executor.close()
+    assert counts == {"opened": 1, "began": 1, "ended": 1, "closed": 1}
+
+
+def test_a_connection_that_fails_is_tried_again_by_the_next_call():
+    tries = iter([ConnectionError("down"), None])
+
+    async def opened():
+        if (error := next(tries)) is not None:
+            raise error
+
+    async def ask(call):
+        return call
+
+    async def closed():
+        pass
+
+    executor = Coroutines(1, ask, opened, closed, 60, LookupTimeoutError)
+    executor.start(CallGroup([1, 2]))
+    [group] = executor.completed(wait=True)
+    assert isinstance(group.answers[0], ConnectionError)
+    assert group.answers[1] == 2
+    executor.close()
+
+
+def test_the_loop_outlives_its_callers():
+    async def loop():
+        return asyncio.get_running_loop()
+
+    assert run_async(loop()) is run_async(loop()) is event_loop()

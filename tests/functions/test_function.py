@@ -1,0 +1,248 @@
+"""Plain functions as connectors."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import functools
+import pickle
+from collections import Counter, namedtuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lookupcache.connector import LookupRequest
+from lookupcache.errors import PlanError, SchemaError, SourceError, WrongRows
+from lookupcache.functions.connector import FunctionConnector
+from lookupcache.schema import parse_ddl
+
+SCHEMA = parse_ddl("id BIGINT, name STRING")
+BY_ID = LookupRequest(table="t", key_columns=("id",), columns=("name",))
+NAMES = {1: ["ann"], 2: ["bob", "rob"]}
+
+
+def one(key):
+    return [(key, name) for name in NAMES.get(key, [])]
+
+
+def one_as_dicts(key):
+    return [{"name": name} for name in NAMES.get(key, [])]
+
+
+def one_as_generator(key):
+    yield from one(key)
+
+
+def one_or_none(key):
+    return one(key) or None
+
+
+def many(keys):
+    return [one(key) for key in keys]
+
+
+async def one_async(key):
+    await asyncio.sleep(0)
+    return one(key)
+
+
+async def many_async(keys):
+    return many(keys)
+
+
+class Callable:
+    async def __call__(self, key):
+        return one(key)
+
+
+def connector(function, key=("id",), batch=False, schema=SCHEMA):
+    return FunctionConnector(schema, key=key, function=function, batch=batch)
+
+
+def answer(asked, request=BY_ID, **keys):
+    batch = pa.record_batch(keys or {"id": [1, 2, 3]})
+    table = asyncio.run(asked.lookup_async(request, batch)) if asked.is_async else asked.lookup(request, batch)
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize("function", [one, one_as_dicts, one_as_generator, one_or_none, one_async, Callable()])
+def test_one_key_at_a_time(function):
+    assert answer(connector(function)) == [(1, "ann"), (2, "bob"), (2, "rob")]
+
+
+@pytest.mark.parametrize("function", [many, many_async, functools.partial(many), functools.partial(many_async)])
+def test_many_keys_at_a_time(function):
+    assert answer(connector(function, batch=True)) == [(1, "ann"), (2, "bob"), (2, "rob")]
+
+
+@pytest.mark.parametrize(
+    ("function", "is_async"),
+    [(one, False), (one_async, True), (functools.partial(one_async), True), (Callable(), True)],
+)
+def test_an_async_function_is_known_as_one(function, is_async):
+    made = connector(function)
+    assert (made.is_async, made.runs_async(None)) == (is_async, is_async)
+
+
+def test_the_keys_come_in_the_functions_order_whatever_the_joins():
+    schema = parse_ddl("a BIGINT, b STRING, c BIGINT")
+    asked = connector(lambda b, a: [(a, b, a + len(b))], key=("b", "a"), schema=schema)
+    request = LookupRequest(table="t", key_columns=("a", "b"), columns=("c",))
+    assert answer(asked, request, a=[1], b=["xy"]) == [(1, "xy", 3)]
+
+
+def test_a_constant_may_be_one_of_the_keys():
+    asked = connector(lambda name, key: [(key, name)], key=("name", "id"))
+    request = LookupRequest(table="t", key_columns=("id",), columns=("name",), constants={"name": "ann"})
+    assert answer(asked, request, id=[7]) == [(7, "ann")]
+
+
+def test_a_function_is_asked_for_each_of_its_keys_once():
+    calls = Counter()
+
+    def counted(key):
+        calls[key] += 1
+        return one(key)
+
+    request = LookupRequest(table="t", key_columns=("id", "name"))
+    answer(connector(counted), request, id=[1, 1, 2], name=["ann", "x", "bob"])
+    assert calls == {1: 1, 2: 1}
+
+
+def test_a_join_that_gives_no_key_of_the_function_is_refused():
+    with pytest.raises(PlanError, match=r"gives no 'id'(?s:.*)Join by id"):
+        answer(connector(one), LookupRequest(table="t", key_columns=("name",)), name=["ann"])
+
+
+@pytest.mark.parametrize("key", [(), ("nothing",)])
+def test_a_key_that_is_no_column(key):
+    with pytest.raises(SchemaError):
+        connector(one, key=key)
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ([7], "returned int as a row"),
+        (["xy"], "returned str as a row"),
+        ([(1,)], "returned tuple as a row"),
+        ([{"nam": "ann"}], "a column 'nam'"),
+        ([("one", "ann")], "'id': the function's values are no int64"),
+        ([(1, 5)], "'name': the function's values are no string"),
+        ([(1.5, "ann")], "'id'.*1.5 would become 1"),
+        ([(float("nan"), "ann")], "'id'"),
+    ],
+)
+def test_rows_that_are_none(rows, named):
+    with pytest.raises(SourceError, match=named):
+        answer(connector(lambda key: rows))
+
+
+ROWS = st.sampled_from(["right", "none", "dict", "wrong", "odd", "no list", "error", "of another", "unhashable"])
+
+
+def answered(kind, key, keys):
+    return {
+        "right": [(key, f"n{key}")], "none": None, "dict": [{"name": f"n{key}"}, (key, f"n{key}")], "wrong": [(key, 7)],
+        "odd": [7], "no list": 7, "error": OSError("not this one"), "of another": [(max(keys) + key + 1, "x")],
+        "unhashable": [([key], "x")],
+    }[kind]  # fmt: skip
+
+
+WRONG = {"wrong", "odd", "no list", "error", "unhashable"}
+NUMBER_OF_ROWS = {"right": 1, "dict": 2, "of another": 1}
+
+
+@given(st.lists(ROWS, min_size=1, max_size=12))
+def test_only_the_keys_with_wrong_rows_fail(kinds):
+    keys = list(range(len(kinds)))
+    asked = connector(lambda keys: [answered(kind, key, keys) for key, kind in enumerate(kinds)], batch=True)
+    wrong = [key for key, kind in enumerate(kinds) if kind in WRONG]
+    rows, failed = [], []
+    try:
+        rows = [row[0] for row in answer(asked, id=keys)]
+    except WrongRows as error:
+        rows, failed = error.table.column("id").to_pylist(), sorted(error.wrong)
+    assert failed == wrong
+    borne = {key: max(keys) + key + 1 if kind == "of another" else key for key, kind in enumerate(kinds)}
+    assert rows == [borne[key] for key, kind in enumerate(kinds) for _ in range(NUMBER_OF_ROWS.get(kind, 0))]
+
+
+def test_rows_that_are_made_as_they_are_read_are_read_once():
+    asked = connector(lambda keys: [one_as_generator(1), iter([7]), one_as_generator(2)], batch=True)
+    with pytest.raises(WrongRows) as raised:
+        answer(asked, id=[1, 9, 2])
+    assert (list(raised.value.wrong), raised.value.table.num_rows) == ([1], 3)
+
+
+def test_lists_in_another_order_than_the_keys_are_all_wrong_whatever_else_is():
+    asked = connector(lambda keys: [one(2), [7], one(1)], batch=True)
+    with pytest.raises(SourceError, match="in the list of another") as raised:
+        answer(asked)
+    assert not isinstance(raised.value, WrongRows)
+
+
+ROW = namedtuple("ROW", "id name")
+
+
+@pytest.mark.parametrize("row", [ROW(1, "ann"), {}, {"name": "ann"}, "", "ab", b"", pa.table({})], ids=repr)
+def test_a_row_in_the_place_of_a_list_of_rows_is_refused(row):
+    keys = pa.record_batch({"id": pa.array([1])})
+    for function, batch in ((lambda key: row, False), (lambda keys: [row], True)):
+        with pytest.raises(SourceError, match=f"returned {type(row).__name__} for a key, not a list of rows"):
+            connector(function, batch=batch).lookup(BY_ID, keys)
+
+
+@pytest.mark.parametrize("answers", [{1: [(1, "ann")]}, {((1, "ann"),)}, "a"], ids=repr)
+def test_a_batch_without_order_is_refused(answers):
+    with pytest.raises(SourceError, match="for its keys, not a list"):
+        connector(lambda keys: answers, batch=True).lookup(BY_ID, pa.record_batch({"id": pa.array([1])}))
+
+
+def test_a_time_of_day_is_not_dropped():
+    schema = parse_ddl("id BIGINT, day DATE")
+    request = LookupRequest(table="t", key_columns=("id",), columns=("day",))
+    day = dt.date(2013, 1, 1)
+    assert answer(connector(lambda key: [(key, day)], schema=schema), request, id=[1]) == [(1, day)]
+    with pytest.raises(SourceError, match="'day'"):
+        answer(connector(lambda key: [(key, dt.datetime(2013, 1, 1, 5))], schema=schema), request, id=[1])
+
+
+def test_numbers_of_numpy_and_whole_floats_fit():
+    assert answer(connector(lambda key: [(np.int64(key), None), (float(key), "x")]), id=[1]) == [(1, None), (1, "x")]
+
+
+def test_one_list_per_key():
+    with pytest.raises(SourceError, match="returned 1 lists for 3 keys"):
+        answer(connector(lambda keys: [[]], batch=True))
+
+
+def test_an_error_of_the_function_comes_through():
+    with pytest.raises(ZeroDivisionError):
+        answer(connector(lambda key: key / 0))
+
+
+def test_a_function_travels_by_value():
+    names = {1: "ann"}
+    copy = pickle.loads(pickle.dumps(connector(lambda key: [(key, names.get(key))])))
+    assert answer(copy, id=[1]) == [(1, "ann")]
+
+
+def test_two_functions_are_two_sources():
+    assert connector(one).identity() == connector(one).identity()
+    assert connector(lambda key: [(key, "a")]).identity() != connector(lambda key: [(key, "b")]).identity()
+
+
+def test_a_batch_in_another_order_is_refused():
+    with pytest.raises(SourceError, match="a row of one key in the list of another"):
+        answer(connector(lambda keys: many(reversed(keys)), batch=True))
+
+
+def test_rows_that_were_not_asked_for_are_dropped_one_key_at_a_time():
+    def more(key):
+        return [*one(1), *one(2), *one(9), (None, "none")]
+
+    assert answer(connector(more), id=[1, 2]) == [(1, "ann"), (None, "none"), (2, "bob"), (2, "rob"), (None, "none")]

@@ -1,0 +1,374 @@
+"""Predicted hit rates: equal to the facts beside the traces, to replays, and to what theory says."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lookupcache import OptionError, SchemaError, hit_rate
+from lookupcache.cache import ColumnCache, Limits, RowCache
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.policies import policy_of
+from lookupcache.cache.policy import OneEach
+from lookupcache.hitrate.age_sample import AgeSample
+from lookupcache.hitrate.ageing import Ages
+from lookupcache.hitrate.curve import Curve, sizes_up_to
+from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, surveyed
+from lookupcache.hitrate.keys import Requests, read_requests
+from lookupcache.hitrate.replay import misses, replay
+from lookupcache.hitrate.reuse import distances, previous
+
+DATA = Path(__file__).parents[1] / "data"
+TRACES = ["flights_tailnum_100k", "web12_product_pages"]
+
+
+@pytest.fixture(scope="module", params=TRACES)
+def trace(request):
+    facts = json.loads((DATA / f"{request.param}.json").read_text())
+    return read_requests(DATA / f"{request.param}.parquet"), facts
+
+
+def zipf(alpha: float, requests: int, keys: int = 1_000_000) -> Requests:
+    chance = np.arange(1, keys + 1) ** -alpha
+    places = np.cumsum(chance / chance.sum())
+    drawn = np.searchsorted(places, np.random.default_rng(7).random(requests))
+    return Requests(drawn.astype(np.uint64))
+
+
+def che(alpha: float, size: int, keys: int = 1_000_000) -> float:
+    """Return the hit ratio of an LRU cache that is warm, by Che's approximation."""
+    chance = np.arange(1, keys + 1) ** -alpha
+    chance /= chance.sum()
+    low, high = 0.0, 1e12
+    for _ in range(200):
+        age = (low + high) / 2
+        low, high = (age, high) if (1 - np.exp(-chance * age)).sum() < size else (low, age)
+    return float((chance * (1 - np.exp(-chance * age))).sum())
+
+
+# ── facts ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_size_has_exactly_the_hits_of_the_facts(trace):
+    requests, facts = trace
+    for warm, name in ((False, "LRU_curve_exact"), (True, "LRU_curve_second_half_warm")):
+        curve = exact_curve(requests, Deployment(), warm=warm)
+        ratios = curve.ratio([int(size) for size in facts[name]])
+        assert np.round(ratios, 6).tolist() == list(facts[name].values())
+
+
+def test_every_age_limit_has_exactly_the_hits_of_the_facts(trace):
+    requests, facts = trace
+    ages = Ages.of(previous(requests.ids), np.arange(len(requests)))
+    for limit, ratios in facts["TTL_in_requests"].items():
+        assert round(ages.after_write(int(limit)) / len(requests), 6) == ratios["fixed_from_insert"]
+        assert round(float(ages.after_access().ratio([int(limit)])[0]), 6) == ratios["sliding_from_access"]
+
+
+def test_batches_ask_as_often_as_the_facts_say(trace):
+    requests, facts = trace
+    for batch, asked in facts["batch_dedupe"].items():
+        curve = exact_curve(requests, Deployment(batch=int(batch)))
+        assert round(1 - float(curve.ratio([0])[0]), 6) == asked
+
+
+def test_other_policies_are_within_a_point_of_the_facts(trace):
+    requests, facts = trace
+    for row in facts["policy_table"].values():
+        for policy, name in (("sieve", "Sieve"), ("s3-fifo", "S3FIFO")):
+            if row["size"] >= 100:
+                found = replay(requests.ids, policy, row["size"], 1)
+                assert found.ratio == pytest.approx(row[name], abs=0.01), (policy, row["size"])
+
+
+@pytest.mark.parametrize(("alpha", "sizes"), [(0.8, [10_000]), (0.99, [10_000, 100_000]), (1.1, [100_000])])
+def test_zipf_keys_hit_as_che_says(alpha, sizes):
+    curve = exact_curve(zipf(alpha, 4_000_000), Deployment(), warm=True)
+    for size, ratio in zip(sizes, curve.ratio(sizes), strict=True):
+        assert float(ratio) == pytest.approx(che(alpha, size), abs=0.001)
+
+
+# ── replays ──────────────────────────────────────────────────────────────────────────────────────────────
+
+STREAM = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=80)
+
+
+def batches_through(ids, rows, size: int, batch: int) -> int:
+    """Replay batches through an LRU cache that a person can read."""
+    cache, hits = OrderedDict(), 0
+    for start in range(0, len(ids), batch):
+        seen = set(cache)
+        for key in ids[start : start + batch]:
+            hits += key in seen
+            seen.add(key)
+            cache[key] = cache.pop(key, None)
+        while sum(rows[key] for key in cache) > size:
+            cache.popitem(last=False)
+    return hits
+
+
+@settings(max_examples=200, deadline=None)
+@given(stream=STREAM, size=st.integers(1, 20), batch=st.integers(1, 9))
+def test_distances_give_the_hits_of_a_replay_in_batches_with_many_rows_per_key(stream, size, batch):
+    ids = np.array([key for key, _ in stream])
+    rows = 1 + np.arange(10) % 4
+    needed = distances(previous(ids), rows[ids], np.arange(len(ids)) // batch)
+    assert int((needed <= size).sum()) == batches_through(ids.tolist(), rows.tolist(), size, batch)
+
+
+@settings(max_examples=200, deadline=None)
+@given(stream=STREAM, size=st.integers(1, 8), limit=st.integers(1, 12), free=st.booleans(), access=st.booleans())
+def test_ages_give_the_hits_of_a_replay_with_and_without_a_size(stream, size, limit, free, access):
+    ids, times = np.array([key for key, _ in stream]), np.cumsum([pause for _, pause in stream])
+    before, room = previous(ids), np.inf if free else size
+    ages = Ages.of(before, times, distances(before), room)
+    found = ages.after_access().ratio([limit])[0] * len(ids) if access else ages.after_write(limit)
+    cache, hits = OrderedDict(), 0
+    for key, now in zip(ids.tolist(), times.tolist(), strict=True):
+        since = cache.pop(key, -1_000)
+        hit = now - since <= limit
+        hits, cache[key] = hits + hit, since if hit and not access else now
+        if len(cache) > room:
+            cache.popitem(last=False)
+    assert round(found) == hits
+
+
+@settings(max_examples=100, deadline=None)
+@given(stream=STREAM, size=st.integers(1, 12), batch=st.integers(1, 9))
+def test_a_replay_of_lru_is_the_exact_curve(stream, size, batch):
+    requests = Requests(np.array([key for key, _ in stream], np.uint64))
+    needed = needed_sizes(requests, Deployment(batch=batch))
+    assert replay(requests.ids, "lru", size, batch).hits == int((needed <= size).sum())
+
+
+EVICTIONS = ["lru", "s3-fifo", "sieve"]
+
+
+def misses_of_policy(ids, eviction: str, size: int, batch: int) -> list[int]:
+    """Return what a cache under the columnar policy misses, batch for batch; entries have their keys' numbers."""
+    policy, there, missed = policy_of(eviction), set(), []
+    policy.grow(int(ids.max()) + 1)
+    for keys in np.split(ids, range(batch, len(ids), batch)):
+        new = np.array([key for key in dict.fromkeys(keys.tolist()) if key not in there], np.int32)
+        if new.size:
+            policy.admit(new, new.astype(np.uint64))
+            there.update(new.tolist())
+        missed.append(len(new))
+        policy.touch(keys)
+        if len(there) > size:
+            there.difference_update(policy.victims(len(there) - size, len(there), OneEach()).tolist())
+    return missed
+
+
+KEYS = st.one_of(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 60), max_size=300))
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+@settings(max_examples=200, deadline=None)
+@given(keys=KEYS.filter(bool), size=st.integers(1, 40), batch=st.one_of(st.just(1), st.integers(2, 30)))
+def test_a_replay_misses_batch_for_batch_what_the_caches_policy_misses(eviction, keys, size, batch):
+    ids = np.array(keys, np.int32)
+    assert list(misses(ids, eviction, size, batch)) == misses_of_policy(ids, eviction, size, batch)
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+@pytest.mark.parametrize("size", [30, 400])
+def test_a_replay_of_a_trace_hits_request_by_request_as_the_cache_of_single_keys(trace, eviction, size):
+    ids = trace[0].ids[:10_000]
+    cache, missed = RowCache(Limits(rows=size, eviction=eviction)), []
+    for key in ids.tolist():
+        missed.append(int(cache.get(key, 0) is None))
+        if missed[-1]:
+            cache.put(key, [key], 0)
+    assert list(misses(ids, eviction, size, 1)) == missed
+
+
+def misses_of_columns(ids, eviction: str, size: int, batch: int) -> list[int]:
+    """Return what the worker's cache misses, batch for batch."""
+    cache, missed = ColumnCache(pa.schema([]), [pa.int64()], Limits(rows=size, eviction=eviction)), []
+    for keys in np.split(ids.astype(np.int64), range(batch, len(ids), batch)):
+        lease = cache.find(_batch(keys), now=0)
+        cache.release(lease)
+        new = np.array(list(dict.fromkeys(keys[lease.entries < 0].tolist())), np.int64)
+        if new.size:
+            cache.put(_batch(new), _rows(len(new)), np.ones(len(new), np.int64), now=0)
+        missed.append(len(new))
+        lease = cache.find(_batch(keys), now=0)
+        cache.touch(lease)
+        cache.release(lease)
+        cache.enforce_limits(now=0)
+    return missed
+
+
+def _batch(keys) -> KeyBatch:
+    return KeyBatch.of([pa.array(keys)], [pa.int64()])
+
+
+def _rows(count: int) -> pa.Table:
+    return pa.table({"n": pa.nulls(count, pa.int64())}).select([])
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+@pytest.mark.parametrize(("size", "batch"), [(138, 100), (1_376, 1_000), (2_751, 1_000), (4_634, 10_000)])
+def test_a_replay_of_a_trace_misses_as_the_workers_cache(trace, eviction, size, batch):
+    ids = trace[0].ids
+    assert list(misses(ids, eviction, size, batch)) == misses_of_columns(ids, eviction, size, batch)
+
+
+def test_progress_tells_of_each_step_from_its_start_to_its_end():
+    told: dict[str, list[tuple[int, int | None]]] = {}
+    hit_rate(DATA / f"{TRACES[0]}.parquet", progress=lambda what, *done: told.setdefault(what, []).append(done))
+    assert [what for what in told if what != "Reading rows"] == ["Curves", "Replays of other policies", "Age limits"]
+    assert all(steps[-1][0] == steps[-1][1] for steps in told.values())
+    assert all(steps[0][0] == 0 for what, steps in told.items() if what != "Reading rows")
+
+
+# ── deployments ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_workers_by_key_share_the_keys_and_at_random_each_hold_all():
+    requests = Requests(np.tile(np.arange(1_000, dtype=np.uint64), 20))
+    by_key = exact_curve(requests, Deployment(workers=4, spread="key"))
+    at_random = exact_curve(requests, Deployment(workers=4))
+    assert by_key.smallest(0.95) == pytest.approx(250, abs=40)
+    assert at_random.best < by_key.best == 0.95
+
+
+def test_keys_without_rows_weigh_one_or_are_asked_for_again():
+    requests = Requests(np.tile(np.arange(100, dtype=np.uint64), 10))
+    known = exact_curve(requests, Deployment(rows=(0, 3)))
+    forgotten = exact_curve(requests, Deployment(rows=(0, 3), remember_misses=False))
+    missing = int((Deployment(rows=(0, 3)).rows_of(requests.words[:100]) == 0).sum())
+    assert known.smallest(0.9) == missing + 3 * (100 - missing)
+    assert forgotten.best == pytest.approx(0.9 * (100 - missing) / 100)
+
+
+# ── samples ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("alpha", [0.8, 0.99, 1.1])
+@pytest.mark.parametrize("deployment", [Deployment(), Deployment(batch=1_000)], ids=["plain", "batches"])
+def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment):
+    requests, sizes = zipf(alpha, 1_000_000), sizes_up_to(200_000)
+    survey = surveyed(requests.words, deployment, 10_000 / requests.keys)
+    differences = survey.curve(sizes).ratio(sizes) - exact_curve(requests, deployment).ratio(sizes)
+    assert survey.keys > 8_000
+    assert np.abs(differences).mean() <= 0.02
+
+
+def test_a_survey_in_parts_is_that_of_all():
+    words, sizes = zipf(0.99, 100_000).words, [10, 1_000, 20_000]
+    whole = surveyed(words, Deployment(), 0.2)
+    hot = whole.samples[0].choice.hot
+    parts = [type(whole)(Deployment(), hot, 0.2) for _ in range(3)]
+    for part, some in zip(parts, np.array_split(words, 3), strict=True):
+        part.add(some)
+    joined = parts[0].joined(parts[1]).joined(parts[2])
+    assert joined.curve(sizes).ratio(sizes).tolist() == whole.curve(sizes).ratio(sizes).tolist()
+
+
+@pytest.mark.parametrize("limit", [100, 10_000, 300_000])
+@pytest.mark.parametrize("size", [np.inf, 5_000])
+def test_age_limits_of_a_sample_are_within_two_points(limit, size):
+    requests = zipf(0.99, 500_000)
+    before, times = previous(requests.ids), np.arange(len(requests))
+    exact = Ages.of(before, times, distances(before), size)
+    sampled = AgeSample.of(surveyed(requests.words, Deployment(), 0.1).samples[0], None)
+    assert sampled.after_write(limit, size) == pytest.approx(exact.after_write(limit) / len(requests), abs=0.02)
+    access = float(exact.after_access().ratio([limit])[0])
+    assert sampled.after_access(limit, size) == pytest.approx(access, abs=0.02)
+
+
+def test_too_few_sampled_keys_are_no_sample():
+    found = hit_rate(DATA / f"{TRACES[0]}.parquet", sample=0.1, policies=["lru"])
+    assert found.columns[0].sampled_keys is None
+    assert "too few to tell" in found.notes[0]
+
+
+# ── input ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_files_and_tables_of_the_same_rows_are_the_same_requests(tmp_path):
+    table = pa.table({"k": ["a", "b", None, "a"], "n": [1, 2, 3, 1], "t": [0, 1, 2, 3]})
+    pq.write_table(table, tmp_path / "keys.parquet", row_group_size=2)
+    csv.write_csv(table, tmp_path / "keys.csv")
+    for source in (table, table.to_pandas(), tmp_path / "keys.parquet", tmp_path / "keys.csv"):
+        requests = read_requests(source, ["n", "k"], "t")
+        assert requests.ids.tolist() == [0, 1, 0] or source == tmp_path / "keys.csv"
+        assert (requests.seconds, requests.keys) in ((3.0, 2), (3.0, 3))
+
+
+def test_long_texts_are_told_apart_by_all_they_say():
+    long = "x" * 1_000
+    requests = read_requests(pa.table({"k": [long + "a" + long, long + "b" + long, long + "a" + long]}))
+    assert requests.ids.tolist() == [0, 1, 0]
+
+
+TABLE = pa.table({"id": [1, 2], "t": [5.0, 4.0], "list": [[1], [2]], "text": ["x", "y"], "none": pa.nulls(2)})
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"keys": ["idd"]}, SchemaError, "no column 'idd'(?s:.*)Did you mean 'id'"),
+        ({}, SchemaError, "5 columns that may be the key(?s:.*)'id', 't'"),
+        ({"keys": ["list"]}, SchemaError, "cannot be a key"),
+        ({"keys": ["none"]}, SchemaError, "holds no keys(?s:.*)All 2 rows"),
+        ({"keys": ["id"], "time": "t"}, SchemaError, "Times run backwards: 't' falls by 1 s at row 2"),
+        ({"keys": ["id"], "time": "text"}, SchemaError, "which is no time"),
+        ({"keys": ["id"], "sizes": [0]}, OptionError, "A cache of 0 rows"),
+        ({"keys": ["id"], "sample": 2}, OptionError, "sample is 2"),
+        ({"keys": ["id"], "target": "0%"}, OptionError, "target is '0%'"),
+        ({"keys": ["id"], "workers": 0}, OptionError, "workers is 0"),
+        ({"keys": ["id"], "missing": 1.5}, OptionError, "a part of 1.5"),
+        ({"keys": ["id"], "ttls": ["5 s"]}, OptionError, "needs times"),
+        ({"keys": ["id"], "ttls": [0]}, OptionError, "nothing would be kept"),
+        ({"keys": ["id"], "max_bytes": "1 kb"}, OptionError, "without a row's width"),
+    ],
+)
+def test_what_does_not_do_is_told(given, error, says):
+    with pytest.raises(error, match=says):
+        hit_rate(TABLE, **given)
+
+
+def test_an_empty_file_and_one_that_is_not_there_are_told(tmp_path):
+    (tmp_path / "empty.csv").write_text("id\n")
+    for name, says in (("empty.csv", "holds no keys"), ("gone.csv", "There is no file")):
+        with pytest.raises(SchemaError, match=says):
+            hit_rate(tmp_path / name)
+
+
+# ── advice ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_smallest_cache_reaches_the_target_and_no_smaller_one_does(trace):
+    requests, _ = trace
+    curve = exact_curve(requests, Deployment())
+    size = curve.smallest(0.6)
+    assert curve.ratio([size - 1])[0] < 0.6 <= curve.ratio([size])[0]
+
+
+def test_a_prediction_says_what_to_set_and_what_it_costs():
+    table = pa.table({"id": np.tile(np.arange(100), 50), "t": np.arange(5_000) * 0.01})
+    found = hit_rate(
+        table, ["id"], "t", batch=1, target="90%", cost="5ms", row_bytes=100, calc_bytes=10, max_bytes="8 kb"
+    )
+    assert (found.advice.rows, found.advice.ratio) == (100, 0.98)
+    assert found.advice.calls == pytest.approx(2, rel=0.01)
+    assert found.advice.in_flight == pytest.approx(0.01, rel=0.01)
+    assert found.advice.lines() == ['"lookup.cache": "LRU",', '"lookup.cache.max-rows": "100",']
+    assert found.fits["whole rows"][0] < found.fits["what calc leaves"][0]
+    json.dumps(found.to_json())
+
+
+def test_the_knee_of_a_step_is_the_step():
+    assert Curve.of(np.repeat([10, 1_000], [90, 10])).knee() == 10

@@ -1,0 +1,170 @@
+"""`lookupcache hitrate` on files and tables, and `hit_rate` on Spark, against what a join then counts."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from lookupcache import LookupJoin, LookupTable, SchemaError, hit_rate
+from lookupcache.cli import main
+from lookupcache.hitrate.keys import read_requests
+
+DATA = Path(__file__).parents[1] / "data"
+WEB = DATA / "web12_product_pages.parquet"
+
+
+def hitrate(*words: object) -> str:
+    done = CliRunner().invoke(main, ["hitrate", *map(str, words)], catch_exceptions=False, terminal_width=160)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def refused(*words: object) -> str:
+    done = CliRunner().invoke(main, ["hitrate", *map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 1
+    return done.stderr
+
+
+@pytest.fixture
+def visits(tmp_path):
+    """Return a CSV file of a hundred visits a second for fifty customers, and one without a number."""
+    ids = [*(n % 50 for n in range(2_000)), None]
+    csv.write_csv(pa.table({"customer": ids, "at": np.arange(2_001) / 100}), tmp_path / "visits.csv")
+    return tmp_path / "visits.csv"
+
+
+def test_it_tells_size_calls_bytes_and_options(visits):
+    told = hitrate(
+        visits, "-k", "customer", "-t", "at", "--batch", 1, "--target", "90%", "--cost", "20ms", "--row-bytes", 100
+    )
+    assert "2,000 requests for 50 keys in 19.99 s, 100.1 a second" in told
+    assert "1 rows have a null in their key" in told
+    assert "50 rows: 97.50% of rows hit (the smallest that reaches 90.0%)" in told
+    assert "asked for 2.501 keys a second, 0.05 of them under way" in told
+    assert '"lookup.cache.max-rows": "50",' in told
+    assert "per worker" in told
+
+
+def test_it_prints_json_and_draws(visits, tmp_path):
+    told = json.loads(
+        hitrate(visits, "-k", "customer", "--workers", 2, "--json", "--plot", tmp_path / "curve.png", "--ttl", 100)
+    )
+    assert [column["title"] for column in told["columns"]] == [
+        "plain", "batches of 10,000", "2 workers, rows by key", "2 workers, rows at random",
+    ]  # fmt: skip
+    assert told["ages"][0]["after_access"] == 0.975
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_it_says_who_would_win():
+    told = hitrate(WEB, "--batch", 1, "--target", "70%", "--sizes", "1000")
+    assert "Eviction: who would win" in told
+    assert '"lookup.cache.eviction": "s3-fifo",' in told
+
+
+def test_rows_of_a_table_are_weighed_with_calc_and_without(visits, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop, shop:
+        shop.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY, country TEXT, story TEXT)")
+        rows = [(n, "AT" if n % 2 else "BE", "x" * 500) for n in range(40)]
+        shop.executemany("INSERT INTO customers VALUES (?, ?, ?)", rows)
+    (tmp_path / "c.toml").write_text(
+        'schema = "id BIGINT, country STRING, story STRING"\n[options]\nconnector = "sql"\ntable = "customers"\n'
+        f'url = "sqlite:///{tmp_path}/shop.db"\n'
+    )
+    on = ("--on", "customer = c.id AND c.country = 'AT'", "--select", "c.country")
+    told = hitrate(visits, "-k", "customer", "--table", tmp_path / "c.toml", *on, "--max-bytes", "8kb", "--lru-only")
+    whole, calc = (int(line.split(": ")[1].split()[0]) for line in told.splitlines() if "max-bytes with" in line)
+    assert calc > 2 * whole
+    assert "1 rows a key, 60.0% of keys missing, remembered" in " ".join(told.split())
+
+
+def test_a_file_is_read_without_spark(visits):
+    code = "import sys; from lookupcache.cli import main; main(sys.argv[1:], standalone_mode=False); "
+    code += "sys.exit('pyspark' in sys.modules)"
+    command = [sys.executable, "-c", code, "hitrate", str(visits), "-k", "customer", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-k", "custommer"], "no column 'custommer'(?s:.*)Did you mean 'customer'"),
+        (["-k", "customer", "--sizes", "0"], "A cache of 0 rows holds nothing"),
+        (["-k", "customer", "--sizes", "few"], "is not a list of sizes"),
+        (["-k", "customer", "--missing", "some"], "is not a fraction"),
+        (["-k", "at", "-t", "customer"], "holds nulls"),
+        (["-k", "customer", "--cost", "much", "--rate", "5"], "cost is 'much'(?s:.*)It takes a duration"),
+    ],
+)
+def test_what_it_cannot_do_it_says(visits, words, says):
+    import re
+
+    assert re.search(says, refused(visits, *words))
+
+
+# ── Spark ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.spark
+def test_a_spark_table_is_read_in_its_order(spark):
+    spark.read.parquet(str(WEB)).createOrReplaceTempView("pages")
+    found = json.loads(hitrate("pages", "--json", "--lru-only", "--sizes", "1376"))
+    assert found["columns"][0]["ratio"] == [0.684918]
+    assert "nor a Spark table" in refused("no_such_table")
+
+
+@pytest.mark.spark
+def test_a_dataframe_is_sampled_where_its_rows_are(spark):
+    keys = np.minimum(np.random.default_rng(3).zipf(1.2, 300_000), 10**9)
+    df = spark.createDataFrame(pa.table({"key": keys, "t": np.arange(300_000)})).repartitionByRange(3, "t")
+    df = df.sortWithinPartitions("t")
+    found = hit_rate(df, ["key"], "t", sample=0.5, sizes=[10, 1_000, 10_000], workers=2)
+    exact = hit_rate(pa.table({"key": keys}), sizes=[10, 1_000, 10_000], workers=2, policies=["lru"])
+    assert found.columns[0].sampled_keys >= 8_000
+    assert (found.requests, found.seconds) == (300_000, 299_999)
+    for ours, theirs in zip(found.columns, exact.columns, strict=True):
+        assert ours.curve.ratio(found.sizes) == pytest.approx(theirs.curve.ratio(found.sizes), abs=0.02)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("sample", ["no", 0.5])
+def test_a_dataframe_whose_times_run_backwards_is_refused(spark, sample):
+    df = spark.range(10, numPartitions=2).selectExpr("id", "10 - id AS t")
+    with pytest.raises(SchemaError, match="Times run backwards: 't' falls by 1 s"):
+        hit_rate(df, ["id"], "t", sample=sample)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("eviction", ["lru", "s3-fifo", "sieve"])
+def test_a_join_hits_as_often_as_was_predicted(spark, tmp_path, eviction):
+    requests = read_requests(WEB)
+    pq.write_table(pa.table({"id": requests.ids.astype(np.int64)[:60_000]}), tmp_path / "keys.parquet")
+    table = LookupTable.from_function(
+        "c", "id BIGINT, v BIGINT", key=["id"], function=_rows, batch=True,
+        options={"lookup.cache": "LRU", "lookup.cache.max-rows": "500", "lookup.cache.eviction": eviction},
+    )  # fmt: skip
+    join = LookupJoin(spark.read.parquet(str(tmp_path / "keys.parquet")).coalesce(1), table, ["id"], select=["c.v"])
+    join.df.write.format("noop").mode("overwrite").save()
+    found = hit_rate(tmp_path / "keys.parquet", sizes=[500], policies=["lru"])
+    predicted = float(found.columns[-1].curve.ratio([500])[0])
+    if eviction != "lru":
+        from lookupcache.hitrate.replay import replay
+
+        predicted = replay(requests.ids[:60_000], eviction, 500, 10_000).ratio
+    assert join.metrics().hits / join.metrics().rows == pytest.approx(predicted, abs=0.01)
+
+
+def _rows(keys):
+    return [[(key, key)] for key in keys]

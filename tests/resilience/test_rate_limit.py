@@ -1,0 +1,226 @@
+"""The rate limit: even slots, one row of them for all processes of an executor, and files that do no harm."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lookupcache.errors import LookupCacheError
+from lookupcache.resilience import rate_limit as rate
+from lookupcache.resilience.rate_limit import _SLOT, RateLimit, _boot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(params=["in memory", "in a file"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    """Return where the slots are kept."""
+    return tmp_path / "slots" if request.param == "in a file" else None
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let the system's directory for temporary files be one of the test's own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_slots_follow_each_other_evenly(path: Path | None) -> None:
+    limit = RateLimit(4.0, path, Clock())
+    assert [limit.reserve() for _ in range(4)] == [0, 0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize("per_second", [1.0, 1 / 7_200, 1 / (3 * 86_400)])
+def test_slots_are_as_far_off_as_they_have_to_be(path: Path | None, per_second: float) -> None:
+    limit = RateLimit(per_second, path, Clock(1e6))
+    assert [limit.reserve() for _ in range(4_000)] == pytest.approx([n / per_second for n in range(4_000)])
+
+
+def test_idle_time_saves_up_no_burst(path: Path | None) -> None:
+    clock = Clock()
+    limit = RateLimit(4.0, path, clock)
+    limit.reserve()
+    clock.now = 100
+    assert [limit.reserve() for _ in range(3)] == [0, 0.25, 0.5]
+    clock.now = 100.625
+    assert limit.reserve() == 0.125
+
+
+def test_a_slot_that_comes_too_late_is_left_to_others(path: Path | None) -> None:
+    limit = RateLimit(1.0, path, Clock())
+    assert limit.reserve(within=0) == 0
+    assert limit.reserve(within=0.5) > 0.5
+    assert limit.reserve(within=1) == 1
+
+
+def test_threads_get_a_slot_each(path: Path | None) -> None:
+    def clock() -> float:
+        time.sleep(0)  # another thread's turn
+        return 0.0
+
+    limit = RateLimit(4.0, path, clock)
+    with ThreadPoolExecutor(8) as threads:
+        waits = list(threads.map(lambda _: limit.reserve(), range(200)))
+    assert sorted(waits) == [n / 4 for n in range(200)]
+
+
+RESERVE = """
+import sys
+from pathlib import Path
+from lookupcache.resilience.rate_limit import RateLimit
+limit = RateLimit(100.0, Path(sys.argv[1]), clock=lambda: 0.0)
+print("ready", flush=True)
+input()
+print(*[limit.reserve() for _ in range(10)])
+"""
+
+
+def test_processes_get_a_slot_each(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RESERVE, str(tmp_path / "slots")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(4)]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 4
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    told = [process.communicate()[0] for process in processes]
+    slots = sorted(float(slot) for line in told for slot in line.split())
+    assert slots == pytest.approx([n / 100 for n in range(40)])
+
+
+HELD = {
+    "from before the clock started anew": _SLOT.pack(60.0, 51.0, _boot()),
+    "from another start of the machine": _SLOT.pack(60.0, 49.0, b"another start..."),
+    "no number": _SLOT.pack(math.nan, 0.0, _boot()),
+    "infinite": _SLOT.pack(math.inf, 0.0, _boot()),
+    "of an older make": struct.pack("<d", 60.0),
+    "cut short": b"abc",
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+def test_a_file_without_sense_blocks_nobody(held: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "slots"
+    path.write_bytes(held)
+    limit = RateLimit(4.0, path, Clock(50.0))
+    assert [limit.reserve(), limit.reserve()] == [0, 0.25]
+
+
+def test_a_system_that_tells_no_start_of_its_own_is_one_that_never_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate, "_BOOT", tmp_path / "nothing")
+    monkeypatch.setattr(rate, "_boot", rate._boot.__wrapped__)
+    limit = RateLimit(4.0, tmp_path / "slots", Clock(50.0))
+    assert [limit.reserve(), limit.reserve()] == [0, 0.25]
+
+
+def test_a_file_that_is_removed_with_its_directory_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "of_ours"
+    folder.mkdir()
+    limit = RateLimit(4.0, folder / "slots", Clock())
+    limit.reserve()
+    shutil.rmtree(folder)
+    assert [limit.reserve(), limit.reserve()] == [0, 0.25]
+
+
+def test_a_file_that_is_removed_while_a_call_waits_for_it_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = RateLimit(4.0, tmp_path / "slots", Clock())
+    lock = fcntl.flock
+
+    def removed_before(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        (tmp_path / "slots").unlink()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_before)
+    assert [limit.reserve(), limit.reserve()] == [0, 0.25]
+
+
+@pytest.mark.usefixtures("temporary")
+def test_outside_of_spark_a_process_has_its_own() -> None:
+    assert RateLimit.of_executor(1.0, "a").path == RateLimit.of_executor(1.0, "a").path
+    assert RateLimit.of_executor(1.0, "a").path != RateLimit.of_executor(1.0, "b").path
+    tell = "from lookupcache.resilience.rate_limit import RateLimit; print(RateLimit.of_executor(1.0, 'a').place)"
+    told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() != str(RateLimit.of_executor(1.0, "a").path)
+
+
+@pytest.mark.spark
+def test_workers_of_an_executor_share_one(spark: SparkSession) -> None:
+    def tell(_: Iterator[int]) -> Iterator[tuple[int, str]]:
+        yield os.getpid(), str(RateLimit.of_executor(1.0, "a").path)
+
+    told = spark.sparkContext.parallelize([1, 2], 2).barrier().mapPartitions(tell).collect()
+    assert len({worker for worker, _ in told}) == 2
+    assert len({path for _, path in told}) == 1
+    assert told[0][1] != str(RateLimit.of_executor(1.0, "a").path)
+
+
+def test_the_file_is_its_owners_alone(temporary: Path) -> None:
+    limit = RateLimit.of_executor(1.0, "a")
+    limit.reserve()
+    assert limit.path is not None
+    assert limit.path.is_relative_to(temporary)
+    assert limit.path.stat().st_mode & 0o777 == 0o600
+    assert limit.path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_others_may_write_to_is_refused(temporary: Path) -> None:
+    folder = temporary / f"lookupcache-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(LookupCacheError, match=r"open to others[\s\S]*TMPDIR"):
+        RateLimit.of_executor(1.0, "a")
+
+
+def test_a_link_is_not_followed(temporary: Path) -> None:
+    (temporary / "elsewhere").mkdir(mode=0o700)
+    (temporary / f"lookupcache-{os.getuid()}").symlink_to(temporary / "elsewhere")
+    with pytest.raises(LookupCacheError):
+        RateLimit.of_executor(1.0, "a")
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_of_ours(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (temporary / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "file"))
+    with pytest.raises(LookupCacheError, match="TMPDIR"):
+        RateLimit.of_executor(1.0, "a")
+
+
+def test_files_of_executors_that_are_gone_are_removed(temporary: Path) -> None:
+    rates = {"old": 1e9, "old, with a slot to come": 1 / (3 * 86_400), "new": 1e9}
+    limits = {name: RateLimit.of_executor(per_second, name) for name, per_second in rates.items()}
+    for name, limit in limits.items():
+        limit.reserve()
+        if name != "new":
+            os.utime(limit.path, (0, 0))
+    RateLimit.of_executor(1.0, "other")
+    assert [name for name, limit in limits.items() if limit.path.exists()] == ["old, with a slot to come", "new"]

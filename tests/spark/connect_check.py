@@ -1,0 +1,210 @@
+"""The join on Spark Connect; `test_connect.py` runs this file in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from sources import PEOPLE, SCHEMA, options_of, rows_of
+from test_column import written
+
+from lookupcache import LookupJoin, LookupSession, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache.planner.column import column_sql
+from lookupcache.spark.doctor import POOL, examine
+from lookupcache.spark.stages import python_stages
+
+LRU = {"lookup.cache": "LRU"}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    builder = SparkSession.builder.remote("local[2]")
+    session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def people() -> LookupTable:
+    return LookupTable.from_function("p", SCHEMA, key=["id"], function=rows_of, options=LRU)
+
+
+@pytest.fixture(scope="module")
+def right(spark):
+    return spark.createDataFrame(PEOPLE, SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def visits(spark):
+    rows = [(10, 1, "NL"), (11, 2, "NL"), (12, 2, "DE"), (13, 9, "NL"), (14, None, "NL"), (15, 3, None)]
+    return spark.createDataFrame(rows, "visit BIGINT, person BIGINT, land STRING").repartition(2)
+
+
+def multiset(df) -> Counter:
+    return Counter(map(repr, df.collect()))
+
+
+def test_the_session_is_one_of_connect(spark):
+    assert type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+CONDITIONS = {
+    "key": "person = p.id",
+    "two keys": "person = p.id AND land = p.country",
+    "constant": "person = p.id AND p.country = upper('nl')",
+    "filters": "person = p.id AND p.salary > 1000 AND length(p.name) > 2",
+    "pre-filter": "person = p.id AND visit <> 11",
+    "expression as key": "person + 1 = p.id",
+    "residual": "person = p.id AND visit < p.salary",
+    "residual for Spark": "person = p.id AND substring(p.name, 1, 1) < substring(land, 2, 1)",
+}
+
+
+def once_each(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each name with a join type, and each of those with several names."""
+    return list(zip(names, itertools.cycle(["inner", "left", "semi", "anti"])))
+
+
+@pytest.mark.parametrize(("on", "how"), [*once_each(CONDITIONS), *once_each(reversed(CONDITIONS))])
+def test_equals_sparks_own_join(people, visits, right, on, how):
+    ours = lookup_join(visits, people, CONDITIONS[on], how)
+    theirs = visits.join(right.alias("p"), F.expr(CONDITIONS[on]), how)
+    assert ours.dtypes == theirs.dtypes
+    assert multiset(ours) == multiset(theirs)
+
+
+FORMS = {
+    "distinct": {"lookup.form": "distinct"},
+    "broadcast": {"lookup.form": "broadcast", "lookup.cache": "ALL"},
+    "distinct of a whole table": {"lookup.form": "distinct", "lookup.cache": "ALL"},
+}
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+@pytest.mark.parametrize("options", FORMS.values(), ids=FORMS)
+def test_every_form_equals_sparks_own_join(visits, right, options, how):
+    own = {"connector": "sources:Memory", **options_of(right.toArrow())}
+    on = "person = p.id AND visit < p.salary"
+    join = LookupJoin(visits, LookupTable("p", SCHEMA, {**own, **options}), on, how)
+    assert multiset(join.df) == multiset(visits.join(right.alias("p"), F.expr(on), how))
+
+
+def test_auto_takes_the_worker_since_the_left_side_does_not_show(visits, people):
+    assert LookupJoin(visits, people, "person = p.id").choice.form == "worker"
+
+
+def test_column_names_as_condition(spark, people, right):
+    left = spark.createDataFrame([(1, "x"), (7, "y")], "id BIGINT, note STRING")
+    ours = left.transform(lookup_join, people, on=["id"], how="left")
+    assert multiset(ours) == multiset(left.join(right, ["id"], "left"))
+
+
+COLUMNS = {
+    "key": lambda left: F.col("person") == F.col("p.id"),
+    "of the frame": lambda left: left["person"] == F.col("p.id"),
+    "filter": lambda left: (left.person == F.col("p.id")) & (F.col("p.name") != F.lit("o'bob")),
+    "residual for Spark": lambda left: (left.person == F.col("p.id")) & (F.length("land") < F.length("p.name")),
+    "lambda and case": lambda left: (
+        (left.person == F.col("p.id"))
+        & F.exists(F.array("p.name", "land"), lambda x: x.contains("N"))
+        & F.when(F.col("p.salary").isNull(), True).otherwise(F.col("p.salary").between(1, 2000))
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "how"), once_each(COLUMNS))
+def test_a_column_as_condition(people, visits, right, name, how):
+    condition = COLUMNS[name]
+    theirs = visits.join(right.alias("p"), condition(visits), how)
+    assert multiset(lookup_join(visits, people, condition(visits), how)) == multiset(theirs)
+
+
+def test_the_text_of_a_column_is_that_of_classic_spark(spark):
+    for column, text in written(F, spark.range(1)):
+        assert column_sql(column) == text
+    with pytest.raises(PlanError, match="Write the condition as SQL text"):
+        column_sql(F.udf(lambda x: x, "int")("a") == 1)
+
+
+def test_where_and_select(people, visits):
+    joined = lookup_join(
+        visits, people, "person = p.id", "left", ["visit", "upper(p.name) AS n"], where="p.name IS NULL OR visit = 10"
+    )
+    assert sorted(map(tuple, joined.collect()), key=str) == [(10, "ANN"), (13, None), (14, None)]
+
+
+def test_sql(spark, people, visits):
+    session = LookupSession(spark)
+    session.register_table(people)
+    visits.createOrReplaceTempView("visits")
+    join = "FROM visits AS v LEFT JOIN p FOR SYSTEM_TIME AS OF v.proc_time AS q ON v.person = q.id"
+    rows = session.sql(f"SELECT v.visit, upper(q.name) {join} WHERE q.name IS NULL OR v.visit = 10").collect()
+    assert sorted(map(tuple, rows), key=str) == [(10, "ANN"), (13, None), (14, None)]
+    with pytest.raises(SchemaError, match=r"line 1, column|Line 1, column"):
+        session.sql(f"SELECT q.nme {join}")
+
+
+def test_counts_are_observed(spark, people):
+    left = spark.range(0, 1000, 1, 2).selectExpr("id % 5 AS person")
+    join = LookupJoin(left, people.with_options({"lookup.cache.max-rows": "77"}), "person = p.id", "left")
+    assert join.df.count() == 1200
+    metrics = join.metrics()
+    assert (metrics.rows, metrics.hits + metrics.misses) == (1000, 1000)
+    assert 5 <= metrics.asked_keys <= 10
+
+
+def test_accumulators_are_refused(people, visits):
+    with pytest.raises(OptionError, match=r"'lookup.metrics' = 'accumulator' needs classic Spark"):
+        LookupJoin(visits, people, "person = p.id", options={"lookup.metrics": "accumulator"})
+
+
+def test_a_stream_gives_the_rows_of_the_batch_and_counts(spark, people, right, tmp_path):
+    for step in range(3):
+        part = spark.range(step * 100, step * 100 + 100, 1, 1).selectExpr("id % 7 AS person")
+        part.write.mode("append").parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema("person BIGINT").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    join = LookupJoin(stream, people, "person = p.id AND length(p.name) > 2", "left")
+    writer = join.df.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "check"))
+    query = writer.trigger(availableNow=True).start(str(tmp_path / "out"))
+    query.awaitTermination()
+    theirs = spark.read.parquet(str(tmp_path / "in")).join(
+        right.alias("p"), F.expr("person = p.id AND length(p.name) > 2"), "left"
+    )
+    assert multiset(spark.read.parquet(str(tmp_path / "out"))) == multiset(theirs)
+    counts = [join.metrics_in(progress) for progress in query.recentProgress]
+    assert [metrics.rows for metrics in counts] == [100] * 3
+
+
+def test_explain_tells_where_each_conjunct_went(people, visits):
+    text = LookupJoin(visits, people, "person = p.id AND p.country = 'NL' AND visit < p.salary", "left").explain()
+    for conjunct, place in (
+        ("person = p.id", "field key"),
+        ("p.country = 'NL'", "constant key"),
+        ("visit <", "residual"),
+    ):
+        assert any(conjunct in line and place in line for line in text.splitlines()), text
+
+
+REFUSED = {
+    "a column nobody has": ("persn = p.id", SchemaError, "persn"),
+    "types that do not compare": ("land = p.id", PlanError, "land is STRING and p.id is BIGINT"),
+    "no equality": ("person < p.id", PlanError, "no key"),
+}
+
+
+@pytest.mark.parametrize(("on", "error", "named"), REFUSED.values(), ids=REFUSED)
+def test_bad_input_is_refused_before_any_job(people, visits, on, error, named):
+    with pytest.raises(error, match=named):
+        lookup_join(visits, people, on)
+
+
+def test_the_doctor_counts_the_python_stages_of_a_plan(spark, people, visits):
+    joined = lookup_join(visits, people, on="person = p.id", select=["visit", "person", "p.name"])
+    assert python_stages(joined) == 1
+    assert python_stages(lookup_join(joined, people, on="person = p.id", select=["visit", "p.name AS again"])) == 2
+    [pool] = [finding for finding in examine(spark, joined) if finding.name == POOL]
+    assert pool.wanted is None

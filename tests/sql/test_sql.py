@@ -1,0 +1,133 @@
+"""SQL in, lookup plans and Spark SQL out, and rows: golden files, against Spark's own joins of the same rows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sql_world import VIEWS, make_world, sparks_own
+
+from lookupcache import LookupJoin
+from lookupcache.sql.explain import described
+
+pytestmark = pytest.mark.spark
+
+GOLDEN = {path.stem: path for path in sorted((Path(__file__).parent / "golden").glob("*.txt"))}
+
+
+@pytest.fixture(scope="module")
+def session(spark, tmp_path_factory):
+    yield make_world(spark, tmp_path_factory.mktemp("shop"))
+    for view in VIEWS:
+        spark.catalog.dropTempView(view)
+
+
+@pytest.fixture(scope="module")
+def both(session):
+    """Return for each golden query its result and that of Spark's own join, lazily."""
+    queries = {name: read(path)["sql"] for name, path in GOLDEN.items()}
+    return {name: (session.sql(sql), session.spark.sql(sparks_own(sql))) for name, sql in queries.items()}
+
+
+@pytest.fixture(scope="module")
+def rows(both):
+    """Return the rows of all of them, read in one job."""
+    marked = [
+        df.toDF(*(f"c{n}" for n in range(len(df.columns)))).selectExpr(
+            f"'{name}' AS name", f"{side} AS side", "to_json(struct(*)) AS row"
+        )
+        for name, pair in both.items()
+        for side, df in enumerate(pair)
+    ]
+    found = {name: (Counter(), Counter()) for name in both}
+    for row in once(united(marked)):
+        found[row.name][row.side][row.row] += 1
+    return found
+
+
+def once(df):
+    """Read a large plan of few rows; compiling it would take longer than running it."""
+    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+                "spark.sql.adaptive.enabled": "false"}  # fmt: skip
+    before = {name: df.sparkSession.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            df.sparkSession.conf.set(name, value)
+        return df.collect()
+    finally:
+        for name, value in before.items():
+            df.sparkSession.conf.set(name, value)
+
+
+def united(frames):
+    if len(frames) == 1:
+        return frames[0]
+    middle = len(frames) // 2
+    return united(frames[:middle]).unionAll(united(frames[middle:]))
+
+
+def read(path: Path) -> dict[str, str]:
+    """Return the parts of a golden file: each begins with a line ``-- name``."""
+    parts = (
+        part.partition("\n") for part in re.split(r"^-- (?=sql$|lookups$|spark sql$)", path.read_text(), flags=re.M)
+    )
+    return {name.strip(): text.strip() for name, _, text in parts if name}
+
+
+def anonymous(text: str) -> str:
+    """Leave out hashes, which depend on where the data lies."""
+    return re.sub(r"[0-9a-f]{32}", "…", text)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden(session, name):
+    parts = read(GOLDEN[name])
+    query = session.query(parts["sql"])
+    lookups = anonymous("\n\n".join(map(described, query.joins)))
+    found = {"lookups": lookups or "none", "spark sql": query.spark_sql.strip()}
+    if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN"):
+        text = "\n\n".join(f"-- {part}\n{text}" for part, text in {**parts, **found}.items())
+        GOLDEN[name].write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n")
+    expected = read(GOLDEN[name])
+    for part, text in found.items():
+        assert [line.rstrip() for line in text.splitlines()] == expected[part].splitlines()
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_result_is_sparks_own(both, rows, name):
+    ours, theirs = both[name]
+    assert ours.dtypes == theirs.dtypes
+    assert rows[name][0] == rows[name][1]
+
+
+def test_sql_and_data_frames_have_one_plan(session, spark):
+    [ours] = session.plans(read(GOLDEN["inner_with_where"])["sql"])
+    customers = session._setting.catalog.tables["customers"].table.renamed("c")
+    theirs = LookupJoin(
+        spark.table("orders"), customers, "o.customer_id = c.id", where="c.salary > 1000 AND o.total > 1",
+        select=["o.order_id", "o.total", "c.country", "c.zip"],
+    ).plan  # fmt: skip
+    assert ours == theirs
+    assert ours.fingerprint == theirs.fingerprint
+
+
+def test_joins_that_differ_in_a_filter_an_option_or_a_hint_share_no_cache(session):
+    join = "JOIN customers{} FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id AND c.salary > {}"
+    sql = "SELECT {} c.name FROM orders AS o " + join
+    option, hint = " /*+ OPTIONS('lookup.cache.max-rows'='7') */", "/*+ LOOKUP('table'='c', 'timeout'='7 s') */"
+    kinds = [("", "", 1), ("", "", 2), ("", option, 1), (hint, "", 1)]
+    plans = [session.plans(sql.format(*kind))[0] for kind in kinds]
+    assert len({plan.fingerprint for plan in plans}) == 4
+    assert session.plans(sql.format("", "", 1))[0].fingerprint == plans[0].fingerprint
+
+
+def test_what_changes_from_call_to_call_stays_out_of_the_cache(session):
+    sql = """SELECT c.name FROM orders AS o JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c
+             ON o.customer_id = c.id AND c.zip = CAST(current_date() AS STRING)
+             WHERE rand() < 2 AND unix_timestamp() > c.salary"""
+    [plan] = session.plans(sql)
+    assert (plan.constants, plan.pushed, plan.calc) == ((), (), ())
+    assert "rand() < 2" in session.query(sql).spark_sql

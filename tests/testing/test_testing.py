@@ -1,0 +1,195 @@
+"""The public kit: each check of the suite fails for a connector with the fault that it is there for, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from xml.etree import ElementTree
+
+import faulty_connectors
+import pyarrow as pa
+import pytest
+
+from lookupcache.connector import offers
+from lookupcache.errors import LookupFailedError
+from lookupcache.table import LookupTable
+from lookupcache.testing import ConnectorSuite, FakeClock, Recorder, flaky, slow
+from lookupcache.testing.join import LocalJoin, Wanted
+
+SOUND = ["TestShelf", "TestAsyncShelf", "TestFilteringShelf"]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """Run the suites of all shelves; return what failed, by suite and check, with its message."""
+    folder = tmp_path_factory.mktemp("shelves")
+    report = folder / "report.xml"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={report}",
+        faulty_connectors.__file__,
+    ]
+    told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert told.returncode == 1, told.stdout + told.stderr
+    failed = defaultdict(dict)
+    for case in ElementTree.parse(report).iter("testcase"):
+        checks = failed[case.get("classname").rpartition(".")[2]]
+        for trouble in (*case.iter("failure"), *case.iter("error")):
+            checks[case.get("name").partition("[")[0]] = trouble.get("message")
+    return failed
+
+
+@pytest.mark.parametrize("suite", SOUND)
+def test_a_sound_connector_fails_no_check(outcomes, suite):
+    assert outcomes[suite] == {}
+
+
+@pytest.mark.parametrize(("suite", "check"), [(name, check) for name, (_, check) in faulty_connectors.FAULTS.items()])
+def test_a_fault_fails_its_check_and_no_other(outcomes, suite, check):
+    assert list(outcomes[suite]) == [check], outcomes[suite]
+
+
+def test_every_check_has_a_fault_that_fails_it():
+    checks = {name for name in dir(ConnectorSuite) if name.startswith("test_")}
+    assert checks == {check for _, check in faulty_connectors.FAULTS.values()}
+
+
+def test_a_failure_says_how_to_mend_it(outcomes):
+    silent = {(suite, check): message for suite, checks in outcomes.items() for check, message in checks.items()
+              if "Hint: " not in message}  # fmt: skip
+    assert silent == {}
+
+
+# ── what a suite is told ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_claim_of_no_known_type_or_trait_is_refused():
+    with pytest.raises(ValueError, match=r"'nann' is not a type or trait; known are .*nan"):
+        type("TestMine", (ConnectorSuite,), {"unsupported": {"nann": "a slip"}})
+
+
+def test_a_suite_without_a_table_says_what_to_write():
+    with pytest.raises(pytest.fail.Exception, match=r"Hint: Write a fixture `load`"):
+        ConnectorSuite.load.__wrapped__(ConnectorSuite())
+
+
+def test_checks_that_do_not_apply_are_not_there():
+    assert TestNarrow.test_the_whole_table is None
+    assert TestNarrow.test_many_rows_of_a_key is None
+    assert type("TestWide", (TestNarrow,), {"can_scan": True}).test_the_whole_table is not None
+
+
+TestNarrow = type("TestNarrow", (ConnectorSuite,), {"unique_keys": True, "__test__": False})
+
+
+def test_the_kit_needs_no_spark():
+    code = "import sys, lookupcache.testing; print([name for name in sys.modules if name.startswith('pyspark')])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
+
+
+def test_without_pytest_the_kit_says_what_to_install():
+    code = "import sys; sys.modules['pytest'] = None; import lookupcache.testing"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "lookupcache.testing needs pytest." in told.stderr
+    assert "pip install 'lookupcache[testing]'" in told.stderr
+
+
+# ── stand-ins ────────────────────────────────────────────────────────────────────────────────────────────────
+
+ROWS = pa.table({"id": [1, 2], "name": ["ann", "bob"]})
+ID = Wanted(key=("id",))
+
+
+@pytest.fixture(params=["Shelf", "AsyncShelf"])
+def table(request, tmp_path):
+    with pa.ipc.new_file(tmp_path / "rows.arrow", ROWS.schema) as file:
+        file.write_table(ROWS)
+    options = {
+        "connector": f"faulty_connectors:{request.param}",
+        "path": str(tmp_path / "rows.arrow"),
+        "password": "env:WORD",
+    }
+    return LookupTable("t", ROWS.schema, {**options, "key": "id", "lookup.retry.delay": "1 ms"})
+
+
+@pytest.fixture(autouse=True)
+def word(monkeypatch):
+    monkeypatch.setenv("WORD", faulty_connectors.PASSWORD)
+
+
+def test_a_recorder_keeps_what_was_asked_and_answered(table):
+    recorder = Recorder(table.connector)
+    with LocalJoin(table, ID, recorder) as join:
+        assert join.rows([(1,), (7,)]) == [(1, "ann")]
+    [call] = recorder.calls
+    assert call.request.fields == ("id", "name")
+    assert (call.keys.to_pydict(), call.answer.to_pydict()) == ({"id": [1, 7]}, {"id": [1], "name": ["ann"]})
+
+
+def test_a_recorder_keeps_what_copies_for_threads_were_asked(table):
+    recorder = Recorder(table.connector)
+    one_by_one = table.with_options({"lookup.async": "true", "lookup.batch.max-size": "1"})
+    with LocalJoin(one_by_one, ID, recorder) as join:
+        join.rows([(1,), (2,), (3,)])
+    assert sorted(call.keys.to_pylist()[0]["id"] for call in recorder.calls) == [1, 2, 3]
+
+
+def test_a_recorder_keeps_what_a_scan_gave(table):
+    recorder = Recorder(table.connector)
+    with LocalJoin(table.with_options({"lookup.cache": "ALL"}), ID, recorder) as join:
+        join.rows([(1,)])
+    assert [(call.keys, call.answer.num_rows) for call in recorder.calls] == [(None, 2)]
+
+
+def test_a_wrapper_offers_what_its_connector_offers(table):
+    wrapped = flaky(table.connector)
+    for method in ("lookup", "lookup_async", "scan", "changed"):
+        assert offers(wrapped, method) == offers(table.connector, method)
+    assert wrapped.identity() == table.connector.identity()
+    assert "env:WORD" not in repr(wrapped)
+
+
+def test_a_flaky_connector_fails_as_often_as_told_and_then_no_more(table):
+    with LocalJoin(table, ID, flaky(table.connector, fails=3)) as join:
+        assert join.rows([(1,)]) == [(1, "ann")]
+        assert join.source.counters["retries"] == 3
+
+
+def test_a_flaky_connector_fails_with_the_error_it_was_given(table):
+    source = flaky(table.connector, fails=math.inf, error=TimeoutError("late"))
+    with LocalJoin(table, ID, source) as join:
+        with pytest.raises(LookupFailedError, match="after 4 attempts: TimeoutError: late"):
+            join.rows([(1,)])
+        source.fail(0)
+        assert join.rows([(1,)]) == [(1, "ann")]
+
+
+def test_a_slow_connector_holds_calls_until_they_are_let_go(table):
+    source, found = slow(table.connector), []
+    with LocalJoin(table, ID, source) as join:
+        thread = threading.Thread(target=lambda: found.extend(join.rows([(1,)])))
+        thread.start()
+        assert source.wait_for_calls()
+        assert found == []
+        source.let_go()
+        thread.join()
+        assert found == [(1, "ann")]
+        source.hold()
+        assert not source.wait_for_calls(timeout=0)
+
+
+def test_a_clock_goes_as_it_is_told():
+    clock = FakeClock(start=10)
+    clock.sleep(1.5)
+    asyncio.run(clock.sleep_async(0.5))
+    assert (clock.tick(3), clock()) == (15.0, 15.0)
