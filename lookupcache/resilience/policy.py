@@ -1,4 +1,9 @@
-"""One call to the source, made safe: breaker → rate limit → call, and again after errors that are worth it."""
+"""One call to the source with circuit breaker, rate limit, timeout and retries.
+
+breaker ─► rate limit ─► call ──error──► retry policy ─► wait ─► breaker …
+
+The retry loop is our own, since a retry shares its deadline with the rate limit and asks the breaker before it waits.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-import tenacity
-
 from lookupcache.config import LookupConfig
 from lookupcache.connector import is_retryable
 from lookupcache.errors import LookupRefusedError, LookupRuntimeError, LookupTimeoutError
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
 from lookupcache.resilience.rate_limit import RateLimit
-from lookupcache.resilience.retry import RetryPolicy, error_of, retry_after_of
+from lookupcache.resilience.retry import RetryPolicy, retry_after_of
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -27,10 +30,10 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class AttemptsExhaustedError(Exception):
-    """The source failed, and was not, or will not be, asked again.
+    """A call failed and is not repeated.
 
-    ``error`` is what it failed with last, ``attempts`` how often it was asked. It is for those who know the
-    table and the keys to turn this into a LookupFailedError.
+    ``error`` is the error of the last attempt, ``attempts`` the number of attempts. The caller, who knows the table and
+    the keys, turns it into a LookupFailedError.
     """
 
     def __init__(self, error: Exception, attempts: int) -> None:
@@ -39,20 +42,16 @@ class AttemptsExhaustedError(Exception):
         self.attempts = attempts
 
 
-class _AttemptRejected(BaseException):
-    """A further attempt was not let out, which is what ``why`` says; no Exception, for those may be worth a retry."""
-
-    def __init__(self, why: LookupRuntimeError) -> None:
-        super().__init__(why)
-        self.why = why
-
-
 class ResiliencePolicy:
-    """Makes calls to one source, as the options say; one guard serves all threads and coroutines of a worker.
+    """Makes calls to one source under the options; all threads and coroutines of a worker share one policy object.
 
-    ``retryable`` says which errors are worth a retry, unless ``lookup.retry.on`` does, and ``retry_after`` how many
-    seconds the source wants to be left alone. ``clock`` gives seconds. Without a ``limiter``,
-    ``lookup.rate-limit`` holds for this guard alone.
+    Args:
+        config: The options.
+        retryable: Which errors are retried, unless ``lookup.retry.on`` is set.
+        retry_after: How many seconds the source asks to wait after an error, or None.
+        counters: Where calls, errors, retries and timeouts are counted.
+        limiter: The rate limit; by default ``lookup.rate-limit`` applies to this object alone.
+        clock: The time in seconds.
 
     >>> answers = iter([OSError("down"), 42])
     >>> def ask():
@@ -169,7 +168,7 @@ class ResiliencePolicy:
             return await self._ask(ask, permit, connects)
         except Exception as error:
             first = error
-        return await self._again(first, ask, sleep, ends, connects)
+        return await self._retry(first, ask, sleep, ends, connects)
 
     async def _enter(self, sleep: Sleep, ends: float, connects: bool) -> int:
         """Wait until a call may go out; return its place with the breaker."""
@@ -215,50 +214,40 @@ class ResiliencePolicy:
         self._breaker.record_success(permit)
         return answer
 
-    async def _again(
-        self, first: Exception, ask: Callable[[], Awaitable[T]], sleep: Sleep, ends: float, connects: bool
+    async def _retry(
+        self, error: Exception, ask: Callable[[], Awaitable[T]], sleep: Sleep, ends: float, connects: bool
     ) -> T:
-        """Go on after a failed first attempt, which tenacity is shown anew."""
-        last, attempts = first, 0
-
-        async def attempt() -> T:
-            nonlocal last, attempts
-            attempts += 1
-            if attempts == 1:
-                raise first
+        """Repeat a call whose first attempt failed with ``error``, as long as the retry policy and the time allow."""
+        attempts = 1
+        while (delay := self._delay_before_retry(error, attempts, ends)) is not None:
+            await sleep(delay)
             try:
                 permit = await self._enter(sleep, ends, connects)
-            except LookupRuntimeError as bar:
-                attempts -= 1
-                raise _AttemptRejected(bar) from last
+            except LookupRuntimeError as refusal:
+                _note(error, f"Not tried again: {refusal.fact}")
+                break
             self.counters.add("retries")
+            attempts += 1
             try:
                 return await self._ask(ask, permit, connects)
-            except Exception as error:
-                last = error
-                raise
+            except Exception as next_error:
+                error = next_error
+        raise AttemptsExhaustedError(error, attempts) from error
 
-        try:
-            return await self._policy.retrying(partial(self._over, ends), sleep)(attempt)
-        except _AttemptRejected as bar:
-            _note(last, f"Not tried again: {bar.why.fact}")
-        except Exception as error:
-            last = error
-        raise AttemptsExhaustedError(last, attempts) from last
-
-    def _over(self, ends: float, state: tenacity.RetryCallState) -> bool:
-        """Return whether no further attempt follows: none is left, or it could not go out when it is due."""
-        if state.attempt_number > self.config.max_retries:
-            return True
-        wait, left = state.upcoming_sleep, ends - self._clock()
-        if wait < left:
-            return self._breaker.open_for() > wait
+    def _delay_before_retry(self, error: Exception, attempts: int, ends: float) -> float | None:
+        """Return the seconds until the next attempt, or None if there is none."""
+        if not self._policy.should_retry(error) or attempts > self.config.max_retries:
+            return None
+        delay, left = self._policy.wait(error, attempts), ends - self._clock()
+        if delay < left:
+            # While the breaker stays open for longer than the delay, another attempt would only be refused.
+            return None if self._breaker.open_for() > delay else delay
         _note(
-            error_of(state),
-            f"Not tried again: the next attempt is due in {wait:.3g} s, as the source or 'lookup.retry.delay' has it, "
+            error,
+            f"Not tried again: the next attempt is due in {delay:.3g} s, as the source or 'lookup.retry.delay' has it, "
             f"and 'lookup.timeout' leaves {max(left, 0):.3g} s.",
         )
-        return True
+        return None
 
 
 def _note(error: BaseException, text: str) -> None:

@@ -1,16 +1,14 @@
-"""Trying a call to a source again, by the options; the waiting itself is tenacity's."""
+"""The retry policy: which errors are retried, and after which delay."""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
-
-import tenacity
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import is_retryable
@@ -99,25 +97,6 @@ class RetryPolicy:
         delay *= 1 + random.random() * self.config.retry_jitter
         wished = self.retry_after(error) if isinstance(error, Exception) else None
         return delay if wished is None else max(delay, wished)
-
-    def retrying(
-        self, over: Callable[[tenacity.RetryCallState], bool], sleep: Callable[[float], Awaitable[None]]
-    ) -> tenacity.AsyncRetrying:
-        """Return a tenacity object for one call, which ends it where ``over`` says so and raises the last error."""
-        return tenacity.AsyncRetrying(
-            sleep=sleep,
-            stop=over,
-            wait=lambda state: self.wait(error_of(state), state.attempt_number),
-            retry=tenacity.retry_if_exception(self.should_retry),
-            reraise=True,
-        )
-
-
-def error_of(state: tenacity.RetryCallState) -> BaseException:
-    """Return the error of the attempt that has just failed."""
-    error = state.outcome.exception() if state.outcome else None
-    assert error is not None
-    return error
 
 
 def _is_usage_error(error: Exception) -> bool:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import lookupcache
 from lookupcache import connector as room
-from lookupcache.cli import main
+from lookupcache.cli.commands import main
 from lookupcache.connector import Connector, LookupRequest
 
 

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from lookupcache import LookupJoin, LookupTable, SchemaError, hit_rate
-from lookupcache.cli import main
+from lookupcache.cli.commands import main
 from lookupcache.hitrate.keys import read_requests
 
 DATA = Path(__file__).parents[1] / "data"
@@ -90,7 +90,7 @@ def test_rows_of_a_table_are_weighed_with_calc_and_without(visits, tmp_path):
 
 
 def test_a_file_is_read_without_spark(visits):
-    code = "import sys; from lookupcache.cli import main; main(sys.argv[1:], standalone_mode=False); "
+    code = "import sys; from lookupcache.cli.commands import main; main(sys.argv[1:], standalone_mode=False); "
     code += "sys.exit('pyspark' in sys.modules)"
     command = [sys.executable, "-c", code, "hitrate", str(visits), "-k", "customer", "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
