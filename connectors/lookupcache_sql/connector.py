@@ -50,7 +50,8 @@ class SqlConnector(Connector):
     | TIMESTAMP, TIMESTAMP_NTZ | TEXT ``YYYY-MM-DD HH:MM:SS`` with 0, 3 or 6 digits of a second; UTC |
 
     A value that is stored otherwise raises SourceError where it is read; as a key it is not found.
-    The path of a file is not escaped in ``url``; a relative one starts where the driver runs.
+    The path of a file is not escaped in ``url``; a relative one starts where the driver runs. Of SQLite and DuckDB, a
+    file that another replaced, by renaming, is read from the next call on; one that is gone, until there is another.
 
     >>> SqlConnector(pa.schema([("id", pa.int64())]), {"url": "sqlite:////data/shop.db", "table": "customers"})
     SqlConnector({'url': 'sqlite:////data/shop.db', 'table': 'customers'})
@@ -62,7 +63,7 @@ class SqlConnector(Connector):
         "'postgresql://user@/database?host=/run/postgresql' or 'mariadb://user@/database?unix_socket=/run/mysqld.sock'.",
         "table": "The name of a table or view.",
         "schema": "The schema that the table is in, if not the user's default.",
-        "query": "Instead of a table, a SELECT whose result is the table.",
+        "query": "Instead of a table, one SELECT whose result is the table; semicolons and comments may end it.",
         "user": "Whom to log in as, if not by the URL.",
         "password": "The password, if not in the URL; better 'env:NAME' or 'file:PATH' than the word itself.",
         "tls": "How private the connection must be: 'disable', 'prefer' (the default), 'require', 'verify-ca' or "

@@ -41,7 +41,8 @@ class LookupSession:
         """Return the result of a query, or run any other statement.
 
         Raises errors of lookupcache, each with line, column and the marked text, for what is ours and for what Spark
-        finds wrong in a query with lookups; for a statement without any, Spark's own.
+        finds wrong in a query with lookups; for a statement without any, Spark's own, unless that would show values of
+        options, which are starred in all errors of ours: they may be secret.
         """
         return run(self._setting, Statement.of(text))
 
