@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import hypothesis
 import pytest
 import trustme
 from servers import MariaServer, PostgresServer
@@ -101,9 +102,36 @@ def service(running_service: Service) -> Service:
     return running_service
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+SLOW_FOLDERS = ("connectors", "properties", "spark", "sql", "testing", "stranger")
+"""Folders whose tests want servers, Spark, or other processes; `--fast` leaves them out."""
+SLOW_FIXTURES = {"spark", "postgres_server", "maria_server", "running_service", "wheel", "installed"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the tests that need neither Spark nor servers."""
+    parser.addoption("--fast", action="store_true", help="only tests without Spark, servers and other processes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw fewer examples with `--fast`."""
+    hypothesis.settings.register_profile("fast", max_examples=10)
+    if config.getoption("--fast"):
+        hypothesis.settings.load_profile("fast")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the longest file first, so that parallel test processes end at about the same time."""
     items.sort(key=lambda item: item.path.name != "test_properties.py")
+    if config.getoption("--fast"):
+        slow = [item for item in items if _is_slow(item)]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    marked = any(item.get_closest_marker(name) for name in ("spark", "connect"))
+    fixtures = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
+    return bool(marked or fixtures or item.path.parent.name in SLOW_FOLDERS or item.path.name == "test_stranger.py")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,12 +10,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lookupcache.config import LookupConfig, option_table
+from lookupcache.connector import LookupRequest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
 MODULES = sorted(
     ".".join(path.relative_to(folder).with_suffix("").parts)
     for folder, pattern in ((ROOT, "lookupcache/**/*.py"), (ROOT / "connectors", "*/*.py"))
@@ -37,25 +40,44 @@ def test_examples_of_a_module(name: str, request: pytest.FixtureRequest) -> None
 
 
 @pytest.mark.spark
-def test_the_readme_prints_what_it_says(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_and_the_pages_print_what_they_say(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n((?:(?!```).)*)```\s*```text\n(.*?)```", README, re.DOTALL)
     names: dict[str, Any] = {}
-    assert blocks
-    for code, expected in blocks:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, "README.md", "exec"), names)
-        assert printed.getvalue().strip() == expected.strip()
+    for page in (README, *PAGES.values()):
+        for code, expected in re.findall(r"```python\n((?:(?!```).)*)```\s*```text\n(.*?)```", page, re.DOTALL):
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(code, "documentation", "exec"), names)
+            assert printed.getvalue().strip() == expected.strip()
 
 
-def test_the_readme_shows_options_that_go_together() -> None:
-    [code] = re.findall(r"```python\n(options = .*?)```", README, re.DOTALL)
+def test_the_options_shown_go_together() -> None:
+    [code] = re.findall(r"```python\n(options = .*?)```", PAGES["failures"], re.DOTALL)
     names: dict[str, Any] = {}
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(code, "failures.md", "exec"), names)
     assert LookupConfig.from_options(names["options"]).on_error == "null"
 
 
-def test_the_readme_holds_the_option_table() -> None:
-    [shown] = re.findall(r"<!-- options -->\n(.*?)\n<!-- /options -->", README, re.DOTALL)
+def test_the_connector_shown_works() -> None:
+    [code] = re.findall(r"```python\n(import pyarrow.*?)```", PAGES["connectors"], re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "connectors.md", "exec"), names)
+    connector = names["Squares"](pa.schema([("n", pa.int64()), ("square", pa.int64())]), {})
+    request = LookupRequest(table="s", key_columns=("n",), columns=("square",))
+    answer = connector.lookup(request, pa.record_batch({"n": pa.array([2, 3])}))
+    assert answer.column("square").to_pylist() == [4, 9]
+
+
+def test_the_page_of_options_is_generated() -> None:
+    [shown] = re.findall(r"<!-- options -->\n(.*?)\n<!-- /options -->", PAGES["options"], re.DOTALL)
     assert shown == option_table()
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    assert len(README.splitlines()) <= 150
+    texts = {ROOT: README, ROOT / "docs": "\n".join(PAGES.values())}
+    links = [(folder, link) for folder, text in texts.items() for link in re.findall(r"\]\(([\w./-]+)\)", text)]
+    assert links
+    assert [link for folder, link in links if not (folder / link).exists()] == []

@@ -239,6 +239,39 @@ def _modules(tree: ast.AST) -> Iterator[str]:
                     yield package
 
 
+SPARK_ALLOWED = ("spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "report", "demo.", "cli.")
+"""Modules that may import pyspark: the driver's; in a worker only what needs the task's context, when it is used."""
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("lookupcache/**/*.py")), ids=lambda path: module_name(path))
+def test_only_the_drivers_modules_import_spark(path: Path) -> None:
+    allowed = f"{module_name(path)}.".startswith(SPARK_ALLOWED) or module_name(path).startswith(SPARK_ALLOWED)
+    assert allowed or not set(_imported(path, "pyspark")), "give it a place among the driver's modules"
+
+
+def test_a_worker_loads_no_module_of_the_driver() -> None:
+    code = "import sys, lookupcache.worker.task; print(*sorted(m for m in sys.modules if m.startswith('lookupcache.')))"
+    loaded = run(sys.executable, "-c", code, PYTHONPATH=str(ROOT)).split()
+    assert [
+        name for name in loaded if name.startswith(("lookupcache.spark", "lookupcache.sql", "lookupcache.cli"))
+    ] == []
+
+
+def _imported(path: Path, package: str) -> Iterator[str]:
+    """Yield what a file imports from a package, now or later, but for types alone."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+        for node in ast.walk(branch)
+    }
+    for node in ast.walk(tree):
+        names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+        yield from (name for name in names if id(node) not in for_types and name.partition(".")[0] == package)
+
+
 SHIPPED = """
 import sqlite3, sys
 from pathlib import Path
