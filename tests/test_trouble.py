@@ -243,7 +243,7 @@ def test_the_service_says_to_come_again_when_it_is_too_late(made, served):
 def test_a_short_answer_is_an_error_and_not_retried(made_batch, served):
     served.short()
     look = made_batch(QUICK)
-    with pytest.raises(SourceError, match="returned 1 (lists|values) for 2 keys"):
+    with pytest.raises(SourceError, match=r"returned 1 (lists|values) for 2 keys"):
         look(1, 2)
     served.heal()
     assert look(1, 2) == ["ann", "bob"]
