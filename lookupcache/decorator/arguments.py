@@ -12,6 +12,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date
+from decimal import Decimal
 from inspect import Parameter
 from typing import Any
 
@@ -68,11 +70,8 @@ class Instances:
         return held
 
 
-class Typed(tuple[Any, ...]):
-    """A key with the types of its values behind them, so that 1, 1.0 and True differ."""
-
-    __slots__ = ()
-
+_TYPED = object()
+"""Comes first in a key that tells types apart: then the values, then their types."""
 
 SIMPLE = frozenset({int, str, bytes, type(None), Instance})
 """Types whose values are compared without a line of Python, and equal to none of another of these types."""
@@ -80,31 +79,50 @@ SIMPLE = frozenset({int, str, bytes, type(None), Instance})
 _PLAIN = SIMPLE | {tuple}
 """Types of which no two have values that are equal: a key of such values is told apart by them alone."""
 
+COMPARED_IN_C = SIMPLE | {float, bool, complex, date, Decimal}
+"""Types whose values are compared without a line of Python."""
+
 
 def typed(values: Key) -> Key:
-    """Return the key of some arguments.
+    """Return the key of some arguments; 1, 1.0 and True make different ones.
 
     >>> typed((1, "a")), typed((1.0,)) == typed((True,))
     ((1, 'a'), False)
     """
     kinds = tuple(map(type, values))
-    return values if _PLAIN.issuperset(kinds) else Typed(values + kinds)
+    return values if _PLAIN.issuperset(kinds) else with_kinds(values, kinds)
+
+
+def with_kinds(values: Key, kinds: Key) -> Key:
+    """Return a key that tells these types apart."""
+    return (_TYPED, values, kinds)
+
+
+def all_simple(values: Iterable[Any]) -> bool:
+    """Return whether the types of all values are `SIMPLE`."""
+    return SIMPLE.issuperset(map(type, values))
 
 
 def kinds_of(key: Key) -> Key | None:
-    """Return the types that a key has behind its values, if any."""
-    return key[len(key) // 2 :] if type(key) is Typed else None
+    """Return the types that a key has beside its values, if any."""
+    return key[2] if key and key[0] is _TYPED else None
+
+
+def instance_of(key: Key) -> Any:
+    """Return what stands first in the arguments of a key: for a method, its `Instance`."""
+    values = key[1] if key and key[0] is _TYPED else key
+    return values[0] if values else None
 
 
 def values_of(key: Key) -> Key:
     """Return the arguments that a key stands for, an `Instance` as what it stands for."""
-    values = tuple(key[: len(key) // 2]) if type(key) is Typed else key
+    values = key[1] if key and key[0] is _TYPED else key
     return (owner, *values[1:]) if (owner := owner_of(key)) is not None else values
 
 
 def owner_of(key: Key) -> Any:
     """Return the object whose method a key is of, or None."""
-    first = key[0] if key else None
+    first = instance_of(key)
     return first.ref() if type(first) is Instance else None
 
 

@@ -17,7 +17,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
 from weakref import WeakValueDictionary
 
-from lookupcache.decorator.arguments import Instance, Key, typed
+from lookupcache.decorator.arguments import Instance, Key, all_simple, typed
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.metrics import LookupMetrics
@@ -116,12 +116,6 @@ class Decorated:
         if named or len(values) != self._count:
             values = self._bind(*values, **named)
         return typed(values)
-
-    def _keys(self, values: Any, named: Any) -> list[Key]:
-        *first, keys = self._bind(*values, **named)
-        if isinstance(keys, str | bytes):
-            raise TypeError(f"{self!r} takes many keys, and was given one {type(keys).__name__}.\n\nHint: Use a list.")
-        return [typed((*first, key)) for key in keys]
 
     def _explained(self, keys: Iterable[Key], error: TypeError) -> TypeError:
         """Return a TypeError that says which key has no hash, where that is what it is about."""
@@ -249,6 +243,17 @@ class _OneKey(Decorated, Generic[P]):
 class _ManyKeys(Decorated, Generic[K, V]):
     """What functions of many keys have in common."""
 
+    def _looked_up(self, values: Any, named: Any) -> tuple[list[Key], list[V] | None]:
+        """Return the keys of a call, and their values where the cache has them all."""
+        *first, given = self._bind(*values, **named)
+        if isinstance(given, str | bytes):
+            raise TypeError(f"{self!r} takes many keys, and was given one {type(given).__name__}.\n\nHint: Use a list.")
+        given = list(given)
+        keys = [(*first, key) for key in given] if first else list(zip(given, strict=True))
+        if all_simple(given) and all_simple(first):
+            return keys, self.lookup.all_held_simply(keys)
+        return list(map(typed, keys)), None
+
     def invalidate(self, *keys: K) -> bool:
         """Forget these keys, and what is being fetched for them; return whether there was any."""
         first = keys[: self._count - 1]
@@ -271,8 +276,7 @@ class CachedFunction(_SyncDecorated, _OneKey[P], Generic[P, R]):
 
     def _method(self, owner: Any, *args: Any, **kwargs: Any) -> R:
         # An object's id is here as long as it lives, and no longer.
-        held = self._instance_by_id.get(id(owner)) or self._instance_of(owner)
-        args = (held, *args)
+        args = (self._instance_by_id.get(id(owner)) or self._instance_of(owner), *args)
         if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
             return entry.value
         return self._value(self._key(args, kwargs))
@@ -306,8 +310,7 @@ class CachedAsyncFunction(_AsyncDecorated, _OneKey[P], Generic[P, R]):
 
     async def _method(self, owner: Any, *args: Any, **kwargs: Any) -> R:
         # An object's id is here as long as it lives, and no longer.
-        held = self._instance_by_id.get(id(owner)) or self._instance_of(owner)
-        args = (held, *args)
+        args = (self._instance_by_id.get(id(owner)) or self._instance_of(owner), *args)
         if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
             return entry.value
         return await self._value(self._key(args, kwargs))
@@ -341,9 +344,9 @@ class CachedBatch(_SyncDecorated, _ManyKeys[K, V]):
         return self._values((self._instance_of(owner), *args), kwargs)
 
     def _values(self, values: Any, named: Any) -> list[V]:
-        keys = self._keys(values, named)
+        keys, found = self._looked_up(values, named)
         try:
-            return self.lookup.many(keys)
+            return self.lookup.many(keys) if found is None else found
         except TypeError as error:
             raise self._explained(keys, error) from None
 
@@ -359,9 +362,9 @@ class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
         return await self._values((self._instance_of(owner), *args), kwargs)
 
     async def _values(self, values: Any, named: Any) -> list[V]:
-        keys = self._keys(values, named)
+        keys, found = self._looked_up(values, named)
         try:
-            return await self.lookup.many(keys)
+            return await self.lookup.many(keys) if found is None else found
         except TypeError as error:
             raise self._explained(keys, error) from None
 

@@ -17,6 +17,7 @@ class Job:
 
     work: Callable[[], None]
     given_up: bool = False
+    begun: bool = False
     ended: bool = False
     elsewhere: bool = False
 
@@ -47,22 +48,24 @@ class DaemonPool:
         return self.start_job(Job(work))
 
     def start_job(self, job: Job) -> Job:
-        """Run a job when a thread is free."""
+        """Run a job when a thread is free, unless it has begun elsewhere or was given up."""
         with self._lock:
-            self._jobs.append(job)
-            self._ensure_slots()
+            if not (job.begun or job.given_up):
+                self._jobs.append(job)
+                self._ensure_slots()
         return job
 
     def run_here(self, job: Job) -> None:
-        """Run a job in this thread, unless it has begun or was given up.
+        """Run a job in this thread, started or not, unless it has begun or was given up.
 
         That is for a thread which is busy with a job that needs the other: all threads may be so, and none be free.
         """
         with self._lock:
-            if job not in self._jobs:
+            if job.begun or job.given_up:
                 return
-            self._jobs.remove(job)
-            job.elsewhere = True
+            if job in self._jobs:
+                self._jobs.remove(job)
+            job.begun = job.elsewhere = True
         job.work()
         job.ended = True
 
@@ -71,7 +74,7 @@ class DaemonPool:
         with self._lock:
             if job in self._jobs:
                 self._jobs.remove(job)
-            elif not (job.ended or job.given_up or job.elsewhere):
+            elif job.begun and not (job.ended or job.given_up or job.elsewhere):
                 self._threads -= 1
                 self._ensure_slots()
             job.given_up = True
@@ -104,6 +107,8 @@ class DaemonPool:
             self._job_comes.wait_for(lambda: self._jobs, IDLE_SECONDS)
             self._idle -= 1
             if self._jobs:
-                return self._jobs.popleft()
+                job = self._jobs.popleft()
+                job.begun = True
+                return job
             self._threads -= 1
             return None

@@ -21,7 +21,16 @@ from lookupcache.cache import Limits, RowCache
 from lookupcache.cache.row_cache import Entry, rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator import latch, nesting
-from lookupcache.decorator.arguments import SIMPLE, Instances, Key, Typed, kinds_of, owner_of
+from lookupcache.decorator.arguments import (
+    COMPARED_IN_C,
+    SIMPLE,
+    Instances,
+    Key,
+    instance_of,
+    kinds_of,
+    owner_of,
+    with_kinds,
+)
 from lookupcache.decorator.batching import Batches, Call
 from lookupcache.decorator.callee import AsyncCallee, Stopped, SyncCallee
 from lookupcache.metrics import LookupMetrics
@@ -65,6 +74,7 @@ class SingleFlight:
         self._kinds: set[Key] = set()
         # One count for three: threads that want hot keys should not wait long for the lock.
         self._plain_hits = 0
+        self._repeated = 0
         self._until_purge = 0
         self._begin_anew()
         _all.add(self)
@@ -94,6 +104,7 @@ class SingleFlight:
             held = {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
             gone = {"evictions": cache.evictions, "expirations": cache.expirations}
             seen = {name: self.counters[name] + self._plain_hits for name in ("rows", "keys", "hits")}
+            seen["keys"] -= self._repeated
             return LookupMetrics.of({**self.counters, **seen, **held, **gone})
 
     def invalidate(self, values: Key) -> bool:
@@ -102,7 +113,7 @@ class SingleFlight:
         What is equal goes too, whatever its type: who says that key 1 has changed means 1.0 as well.
         """
         with self._lock:
-            keys = [values, *(Typed(values + kinds) for kinds in self._kinds if len(kinds) == len(values))]
+            keys = [values, *(with_kinds(values, kinds) for kinds in self._kinds if len(kinds) == len(values))]
             found = [self._disowned(key) | self.cache.remove(key) for key in keys]
         return any(found)
 
@@ -112,9 +123,9 @@ class SingleFlight:
             if instance is None:
                 self.cache.clear()
             else:
-                self.cache.remove_all(lambda key: cast(Key, key)[0] is instance)
+                self.cache.remove_all(lambda key: instance_of(cast(Key, key)) is instance)
             for key in list(self._calls):
-                if instance is None or key[0] is instance:
+                if instance is None or instance_of(key) is instance:
                     self._disowned(key)
 
     def _disowned(self, key: Key) -> bool:
@@ -130,18 +141,22 @@ class SingleFlight:
         self._until_purge = len(self.cache) // 4
         if gone:
             lost = {gone.popleft() for _ in range(len(gone))}
-            self.cache.remove_all(lambda key: cast(Key, key)[0] in lost)
+            self.cache.remove_all(lambda key: instance_of(cast(Key, key)) in lost)
 
     # ── who answers ──────────────────────────────────────────────────────────────────────────────────────
 
     def held_simply(self, key: Key) -> Entry | None:
-        """Return what `held` does, without the lock, in the usual case; else None.
+        """Return what `held` does for the values of a call, without the lock, in the usual case; else None.
 
         No count is lost, for CPython changes threads neither within the line that adds one.
         """
         for value in key:
             if type(value) not in SIMPLE:
-                return None
+                kinds = tuple(map(type, key))
+                if not COMPARED_IN_C.issuperset(kinds):
+                    return None
+                key = with_kinds(key, kinds)
+                break
         try:
             entry = self._entries[key]
             until = entry.simple_until
@@ -152,6 +167,22 @@ class SingleFlight:
             return None
         self._plain_hits += 1
         return entry
+
+    def all_held_simply(self, keys: Sequence[Key]) -> list[Any] | None:
+        """Return the values of keys of `SIMPLE` values where all of them are simple hits."""
+        now, entries, touch, values = self.clock(), self._entries, self._touch, []
+        try:
+            for key in keys:
+                entry = entries[key]
+                if now >= entry.simple_until:
+                    return None
+                touch(key)
+                values.append(entry.value)
+        except KeyError:
+            return None
+        self._plain_hits += len(keys)
+        self._repeated += len(keys) - len(set(keys))
+        return values
 
     def held(self, key: Key) -> Entry | None:
         """Return what the cache has for a key, where nothing else is to be done."""
@@ -190,20 +221,26 @@ class SingleFlight:
         if missing:
             wanted.opened = self._ask_for(missing, wanted.calls)
         if aging:
-            wanted.refreshing = self._ask_for(aging, {})
+            wanted.refreshing = self._ask_for(aging, {}, beside=True)
             self.counters["refreshes"] += len(aging)
         return len(missing)
 
-    def _ask_for(self, keys: list[Key], waits: dict[Call, list[Key]]) -> list[Call]:
+    def _ask_for(self, keys: list[Key], waits: dict[Call, list[Key]], beside: bool = False) -> list[Call]:
+        """Put keys into calls, and return those to be made; ``beside`` what their caller goes on with."""
         calls, opened = self.batches.add(keys, self._home(), owner_of(keys[0]))
         for call in opened:
             call.maker, call.outer = self, nesting.outer_call()
+            call.carrier = self._carrier(call, beside)
         for key, call in zip(keys, calls, strict=True):
             self._calls[key] = call
             waits.setdefault(call, []).append(key)
             if (kinds := kinds_of(key)) is not None:
                 self._kinds.add(kinds)
         return opened
+
+    def _carrier(self, call: Call, beside: bool) -> Any:
+        """Return what makes a call, where that is known before it is made."""
+        return None
 
     def _under_way(self, key: Key) -> Call | None:
         call = self._calls.get(key)

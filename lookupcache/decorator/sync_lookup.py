@@ -60,10 +60,13 @@ class SyncLookup(SingleFlight):
         """Make the caller's calls, or have them made."""
         opened, refreshing, wanted.opened, wanted.refreshing = wanted.opened, wanted.refreshing, [], []
         for call in refreshing + (opened if self.config.async_ else []):
-            call.carrier = Job(partial(self._carry_in_pool, call))
             self.pool.start_job(call.carrier)
         if opened and not self.config.async_:
             self._carry_all(opened)
+
+    def _carrier(self, call: Call, beside: bool) -> Job | None:
+        """There is a job as soon as others can wait for the call: one of them may have to do it."""
+        return Job(partial(self._carry_in_pool, call)) if beside or self.config.async_ else None
 
     def _carry_all(self, calls: list[Call]) -> None:
         for call in calls:
