@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.clauses import tokens
+from lookupcache.planner.settings import Settings
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.statements import rewritten, run
@@ -44,7 +45,7 @@ class LookupSession:
         finds wrong in a query with lookups; for a statement without any, Spark's own, unless that would show values of
         options, which are starred in all errors of ours: they may be secret.
         """
-        return run(self._setting, Statement.of(text))
+        return run(self._setting, Statement.of(self._readable(text)))
 
     def plans(self, text: str) -> list[LookupPlan]:
         """Return the lookup plans of a query, in the order of their joins, and run nothing."""
@@ -52,7 +53,12 @@ class LookupSession:
 
     def query(self, text: str) -> Query:
         """Return a query as it is rewritten: its lookup joins, and the Spark SQL that remains."""
+        text = self._readable(text)
         return rewritten(self._setting, Statement.of(text), list(tokens(text)))
+
+    def _readable(self, text: str) -> str:
+        """Return a text with names in backquotes, where the session takes double quotes for those of a name."""
+        return Settings(lambda name: self.spark.conf.get(name, None)).readable(text)
 
     def register_table(self, table: LookupTable, name: str | None = None) -> None:
         """Make a lookup table known under a name, by default its own; one of that name is replaced."""

@@ -50,9 +50,23 @@ NUMBERS = [
     "1.5e0", "-0.0e0", "1L", "2S", "3Y", "1.5BD", "2.5D", "1.5F", "99999999999999999999", "0.1", "1.10", "NULL",
     "999.99",
     "0.1D", "9007199254740993", "16777217", "CAST(3 AS BIGINT)", "(7)",
+    "CAST(NULL AS INT)", "CAST(NULL AS DOUBLE)", "9223372036854775808", "-1::SMALLINT",
 ]  # fmt: skip
-STRINGS = ["''", "'a'", "'A'", "'a '", r"'it\'s'", "'é'", r"'a\\b'", "'a%b'", "NULL", '"a"', "'\uffff'"]
-PATTERNS = ["'a%'", "'%a'", "'%a%'", "'a'", "'%'", "''", "'%%'", "'%é%'", "'_'", r"'a\%%'", "'a%b'"]
+STRINGS = [
+    "''",
+    "'a'",
+    "'A'",
+    "'a '",
+    r"'it\'s'",
+    "'é'",
+    r"'a\\b'",
+    "'a%b'",
+    "NULL",
+    "CAST(NULL AS STRING)",
+    '"a"',
+    "'\uffff'",
+]
+PATTERNS = ["'a%'", "'%a'", "'%a%'", "'a'", "'%'", "''", "'%%'", "'%é%'", "'_'", "NULL", r"'a\%%'", "'a%b'"]
 WRITTEN = {
     "b": ["TRUE", "FALSE", "NULL"],
     "s": STRINGS,
@@ -66,13 +80,27 @@ GROUPS = [*(name for name in "yhigfdpq"), *"yhigfdpq", *"bsxtzn"]
 
 def condition(dice: random.Random, depth: int = 2) -> str:
     """Draw a condition that Spark accepts."""
-    kind = dice.choice(["atom"] * 3 + ["and", "or", "not"]) if depth else "atom"
+    kind = dice.choice(["atom"] * 3 + ["and", "or", "not", "loose"]) if depth else "atom"
+    if kind == "loose":
+        return _loose(dice)
     if kind == "not":
         return f"NOT ({condition(dice, depth - 1)})"
     if kind != "atom":
         return f"({condition(dice, depth - 1)}) {kind.upper()} ({condition(dice, depth - 1)})"
     column = dice.choice(GROUPS)
     return dice.choice([_compare, _compare, _compare, _null, _between, _in, _like, _bare])(dice, column)
+
+
+def _loose(dice: random.Random) -> str:
+    """Draw booleans with operators between them that the grammar alone binds."""
+    text = dice.choice(["", "NOT ", "! "]) + _operand(dice, "b")
+    for _ in range(dice.randrange(1, 5)):
+        operator = dice.choice(["=", "<>", "<", "<=", ">", ">=", "<=>", "!>", "!<", "AND", "OR", "AND NOT", "OR !"])
+        text += f" {operator} {_operand(dice, 'b')}"
+        if dice.random() < 0.3:
+            predicates = ["IS NULL", "IS NOT TRUE", "IN (TRUE, NULL)", "NOT IN (FALSE)", "BETWEEN FALSE AND TRUE"]
+            text += f" {dice.choice(predicates)} {dice.choice(['AND', 'OR'])} {_operand(dice, 'b')}"
+    return text
 
 
 def _side(dice: random.Random) -> str:
@@ -112,7 +140,8 @@ def _in(dice: random.Random, group: str) -> str:
 
 def _like(dice: random.Random, _group: str) -> str:
     if dice.random() < 0.3:
-        return f"{dice.choice(['startswith', 'endswith', 'contains'])}(c.s, {dice.choice(STRINGS)})"
+        value = dice.choice(["c.s", "c.s", "c.s", *STRINGS])
+        return f"{dice.choice(['startswith', 'endswith', 'contains'])}({value}, {dice.choice(STRINGS)})"
     return f"c.s {dice.choice(['', 'NOT '])}LIKE {dice.choice(PATTERNS)}"
 
 

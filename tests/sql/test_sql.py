@@ -131,3 +131,15 @@ def test_what_changes_from_call_to_call_stays_out_of_the_cache(session):
     [plan] = session.plans(sql)
     assert (plan.constants, plan.pushed, plan.calc) == ((), (), ())
     assert "rand() < 2" in session.query(sql).spark_sql
+
+
+def test_names_may_stand_in_double_quotes(session, spark):
+    sql = """SELECT o."order_id", c."name" AS "a b" FROM orders AS o JOIN customers FOR SYSTEM_TIME AS OF PROCTIME()
+             AS c ON o."customer_id" = "c"."id" WHERE "name" <> '"' AND NOT "salary" = total IS NULL"""
+    spark.conf.set("spark.sql.ansi.doubleQuotedIdentifiers", "true")
+    try:
+        ours, theirs = session.sql(sql), spark.sql(sparks_own(sql))
+        assert ours.columns == theirs.columns == ["order_id", "a b"]
+        assert Counter(ours.collect()) == Counter(theirs.collect())
+    finally:
+        spark.conf.unset("spark.sql.ansi.doubleQuotedIdentifiers")
