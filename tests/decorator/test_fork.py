@@ -103,12 +103,12 @@ CASES = {
         from lookupcache import metrics
         from lookupcache.decorator import latch, nesting
         f = cached(max_retries=0, breaker_failures=5, rate_limit=1000, async_=True)(lambda key: key)
-        f.lookup.guard._limiter = RateLimit(1000)
+        f.lookup.resilience._limiter = RateLimit(1000)
         class All(ExitStack):
             def __enter__(self):
                 own = [f.lookup.batches._lock, f.lookup.callee._lock, f.lookup.pool._lock, f.lookup.instances._lock]
-                guards = [f.lookup.guard._breaker._lock, f.lookup.guard._limiter._lock]
-                for lock in own + guards + [latch._changing, nesting._lock, metrics._counting]:
+                guards = [f.lookup.resilience._breaker._lock, f.lookup.resilience._limiter._lock]
+                for lock in own + guards + [latch._changing, nesting._lock, metrics._add_lock]:
                     self.enter_context(lock)
         in_thread(lambda: hold(All()))
         in_child(lambda: (f(1), f.metrics().calls))
@@ -120,7 +120,7 @@ CASES = {
         f = cached(max_retries=0, rate_limit=1000)(lambda key: key)
         from lookupcache.resilience import rate_limit as rate
         def hold_file():
-            with rate._locked(f.lookup.guard._limiter.place):
+            with rate._locked(f.lookup.resilience._limiter.path):
                 held.set()
                 let_go.wait(10)
         in_thread(hold_file)
