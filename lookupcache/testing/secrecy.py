@@ -127,7 +127,7 @@ def _refuse_reading(name: str, fact: str) -> NoReturn:
 
 
 def _expect_hidden(secrets: list[str], shown: Mapping[str, str]) -> None:
-    forms = {form for one in secrets for form in (one, quote(one, safe=""), _basic(one))}
+    forms = {form for one in secrets for form in (one, quote(one, safe=""), _basic(one), *_in_json(one))}
     for place, text in shown.items():
         if any(form in text for form in forms):
             refuse(
@@ -138,6 +138,12 @@ def _expect_hidden(secrets: list[str], shown: Mapping[str, str]) -> None:
 
 def _basic(secret: str) -> str:
     return base64.b64encode(f"lookup:{secret}".encode()).decode()
+
+
+def _in_json(secret: str) -> tuple[str, str]:
+    """Return how a secret stands in JSON, and how where slashes are escaped too."""
+    text = json.dumps(secret)[1:-1]
+    return text, text.replace("/", "\\/")
 
 
 def _pickled(connector: Connector) -> str:
