@@ -204,7 +204,7 @@ class Client:
         except ValueError:
             raise SourceError(
                 f"{self._name(request)} answered in the content coding {self._brief(coding)!r}.",
-                hint=f"Only {CODINGS} are understood, and asked for; a 'header.Accept-Encoding' may ask for others.",
+                hint="Only gzip and deflate are understood, and asked for; does an option 'header.…' ask for others?",
             ) from None
         if over:
             raise self._too_large(request)

@@ -79,7 +79,7 @@ class UrlTemplate:
         for name, separator in self.separators:
             text = plain_text(values[name])
             if isinstance(values[name], str | bytes) and f"{text}{separator}".find(separator) < len(text):
-                raise ValueError(f"{text!r} for {name!r}, which holds {separator!r}")
+                raise ValueError(f"a value of {name!r} that holds {separator!r}")
         segments = [_filled(parts, values) for parts in self.segments]
         for parts, segment in zip(self.segments, segments, strict=True):
             if len(parts) > 1 and segment in ("", ".", ".."):

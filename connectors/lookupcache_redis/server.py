@@ -417,7 +417,7 @@ def refused(error: Exception, url: str) -> Exception:
     where = f"Option 'url' ({hide_userinfo(url)!r})"
     if isinstance(error, known.AuthenticationError | known.AuthorizationError):
         hint = "Give the options 'username' and 'password'; 'env:NAME' and 'file:PATH' keep them out of the code."
-        return ConnectorError(f"{where}: the server refuses to log us in: {error}.", hint=hint)
+        return ConnectorError(f"{where}: the server refuses to log us in: {str(error).rstrip('.')}.", hint=hint)
     if (reason := _refusal_of_tls(error)) is not None:
         hint = "Name the authority that signed the server's certificate in option 'tls.ca'."
         return ConnectorError(f"{where}: the server's certificate is not trusted: {reason}.", hint=hint)
