@@ -127,13 +127,8 @@ def _fail_reading(name: str, fact: str) -> NoReturn:
 
 
 def _expect_hidden(secrets: list[str], shown: Mapping[str, str]) -> None:
-<<<<<<< HEAD:lookupcache/testing/secrets.py
-    forms = {form for one in secrets for form in (one, quote(one, safe=""), _basic_auth(one))}
+    forms = {form for one in secrets for form in (one, quote(one, safe=""), _basic_auth(one), *_in_json(one))}
     for location, text in shown.items():
-=======
-    forms = {form for one in secrets for form in (one, quote(one, safe=""), _basic(one), *_in_json(one))}
-    for place, text in shown.items():
->>>>>>> d-http:lookupcache/testing/secrecy.py
         if any(form in text for form in forms):
             fail_check(
                 f"A secret is shown in {location}.",
@@ -145,19 +140,14 @@ def _basic_auth(secret: str) -> str:
     return base64.b64encode(f"lookup:{secret}".encode()).decode()
 
 
-<<<<<<< HEAD:lookupcache/testing/secrets.py
-def _pickle_as_text(connector: Connector) -> str:
-    """Return a pickle as text, or an empty text; another check covers whether it can be pickled."""
-=======
 def _in_json(secret: str) -> tuple[str, str]:
-    """Return how a secret stands in JSON, and how where slashes are escaped too."""
+    """Return a secret as JSON spells it, without and with escaped slashes."""
     text = json.dumps(secret)[1:-1]
     return text, text.replace("/", "\\/")
 
 
-def _pickled(connector: Connector) -> str:
-    """Return a pickle as text; whether there is one at all, another check says."""
->>>>>>> d-http:lookupcache/testing/secrecy.py
+def _pickle_as_text(connector: Connector) -> str:
+    """Return a pickle as text, or an empty text; another check covers whether it can be pickled."""
     with suppress(Exception):
         return cloudpickle.dumps(connector).decode("latin-1")
     return ""
