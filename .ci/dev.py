@@ -1,12 +1,12 @@
-"""Set up this checkout and run it; needs Python 3.11 or later and nothing else.
+"""Set up this checkout and run a command in it; needs only Python 3.11 or later.
 
-    python3 .ci/dev.py demo [OPTIONS]     real flights joined with a real database
-    python3 .ci/dev.py test [ARGUMENTS]   the tests, through pytest
-    python3 .ci/dev.py check              ruff, formatting, mypy
-    python3 .ci/dev.py bench NAME         a benchmark of bench/
+    python3 .ci/dev.py demo [OPTIONS]     run the demo, which joins real flights with a database
+    python3 .ci/dev.py test [ARGUMENTS]   run the tests with pytest
+    python3 .ci/dev.py check              run ruff, the format check and mypy
+    python3 .ci/dev.py bench NAME         run a benchmark of bench/
 
-The first run makes `.venv` and installs what the command needs; later ones install again only when
-pyproject.toml or constraints.txt changed.
+The first run creates `.venv` and installs what the command needs; later runs install again only if
+pyproject.toml or constraints.txt has changed.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed.json"
 EXTRAS = {"demo": ["demo"], "test": ["test"], "check": ["check"], "bench": ["bench"]}
-BESIDE = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-"""Without further choice, tests run in two processes, each with a Spark of its own."""
+PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+"""By default, tests run in two processes, each with its own Spark."""
 HAS_JAVA = """
 from lookupcache.errors import JavaMissing
 from lookupcache.java import local_spark_environment
@@ -44,15 +44,15 @@ def main(arguments):
     install(EXTRAS[command])
     if command != "check" and run([PYTHON, "-c", HAS_JAVA]) == 3:
         install(["java"])
-    return max(run(line) for line in lines(command, rest))
+    return max(run(line) for line in command_lines(command, rest))
 
 
-def lines(command, rest):
-    """Return the command lines that a command stands for."""
+def command_lines(command, rest):
+    """Return the command lines of a command."""
     if command == "demo":
         return [[PYTHON, "-m", "lookupcache", "demo", *rest]]
     if command == "test":
-        return [[PYTHON, "-m", "pytest", *(BESIDE if all(word.startswith("--") for word in rest) else []), *rest]]
+        return [[PYTHON, "-m", "pytest", *(PARALLEL if all(word.startswith("--") for word in rest) else []), *rest]]
     if command == "bench":
         return [[PYTHON, "-m", f"bench.{name}", *options] for name, *options in [rest or ["join"]]]
     tools = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
@@ -60,34 +60,34 @@ def lines(command, rest):
 
 
 def install(extras):
-    """Bring `.venv` up to date with these extras; those installed before stay."""
-    now = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")))
-    state = {"files": now.hexdigest(), "python": sys.version}
-    done = json.loads(STAMP.read_text()) if STAMP.exists() else {"extras": []}
-    wanted = sorted({*done["extras"], *extras})
-    if done == {**state, "extras": wanted}:
+    """Install these extras in `.venv`, in addition to those installed before."""
+    digest = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")))
+    state = {"files": digest.hexdigest(), "python": sys.version}
+    installed = json.loads(STAMP.read_text()) if STAMP.exists() else {"extras": []}
+    required = sorted({*installed["extras"], *extras})
+    if installed == {**state, "extras": required}:
         return
-    if done.get("python") != sys.version:
-        make_venv()
-    target = f"{ROOT}[{','.join(wanted)}]"
-    print(f"Installing {', '.join(extras)} into {VENV.relative_to(ROOT)}: a minute or two, once.", flush=True)
+    if installed.get("python") != sys.version:
+        create_venv()
+    target = f"{ROOT}[{','.join(required)}]"
+    print(f"Installing {', '.join(extras)} into {VENV.relative_to(ROOT)}: takes a minute or two, once.", flush=True)
     if run([PYTHON, "-m", "pip", "install", "-qq", "-c", ROOT / "constraints.txt", "-e", target]):
-        sys.exit("The installation failed; the reason stands above.")
-    STAMP.write_text(json.dumps({**state, "extras": wanted}))
+        sys.exit("The installation failed; see the error above.")
+    STAMP.write_text(json.dumps({**state, "extras": required}))
 
 
-def make_venv():
-    """Make `.venv` anew."""
+def create_venv():
+    """Create `.venv`, replacing an existing one."""
     try:
         venv.create(VENV, clear=True, with_pip=True)
     except (subprocess.CalledProcessError, ImportError):
-        sys.exit("This Python cannot make virtual environments; on Debian and Ubuntu, install python3-venv.")
+        sys.exit("This Python cannot create virtual environments; on Debian and Ubuntu, install python3-venv.")
 
 
 def run(line):
     """Run a command line in the checkout; return its exit code."""
-    quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    return subprocess.run([str(word) for word in line], cwd=ROOT, env={**os.environ, **quiet}).returncode
+    environment = {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return subprocess.run([str(part) for part in line], cwd=ROOT, env={**os.environ, **environment}).returncode
 
 
 if __name__ == "__main__":

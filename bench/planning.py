@@ -1,10 +1,10 @@
-"""How long it takes to plan a query with lookup joins, beyond Spark's own analysis of the same query.
+"""Measures how long a query with lookup joins takes to plan, in addition to Spark's analysis of the same query.
 
     python3 .ci/dev.py bench planning
 
-Both ways in one run, in turns: the query with five lookup joins through `LookupSession.sql`, which returns when it is
-planned, and the same query with plain joins of Spark's tables through `SparkSession.sql`, which returns when it is
-analysed. The difference is what planning costs; it is wanted under 100 ms.
+Two variants run alternately in one run: the query with lookup joins through `LookupSession.sql`, which returns when
+it is planned, and the same query with joins of Spark's tables through `SparkSession.sql`, which returns when it is
+analyzed. The difference is the cost of planning; the target for five joins is less than 100 ms.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from bench.session import session
 from bench.source import SCHEMA
 
 JOINS = (1, 2, 3, 5)
-WANTED_MS = 100
+TARGET_MS = 100
 
 
 def query(joins: int, *, lookup: bool) -> str:
-    """Return a query with so many joins, each with a filter and a column of its own."""
+    """Return a query with this number of joins, each of which adds columns."""
     period = " FOR SYSTEM_TIME AS OF o.proc_time" if lookup else ""
     names = [f"c{number}" for number in range(joins)]
     columns = ", ".join(f"{name}.country AS country_{name}, {name}.salary * 2 AS twice_{name}" for name in names)
@@ -38,7 +38,7 @@ def query(joins: int, *, lookup: bool) -> str:
 
 
 def prepare(spark: Any) -> Any:
-    """Make the tables for both ways; return the session that knows the lookup table."""
+    """Create the tables of both variants; return the session with the lookup table."""
     from lookupcache import LookupSession, LookupTable
 
     keys = [f"id % {n + 7} AS k{n}" for n in range(max(JOINS))]
@@ -50,24 +50,32 @@ def prepare(spark: Any) -> Any:
     return lookups
 
 
-def timed(work: Callable[[], Any]) -> float:
-    """Return milliseconds."""
+def time_call(work: Callable[[], Any]) -> float:
+    """Return the duration in milliseconds."""
     started = time.perf_counter()
     work()
     return (time.perf_counter() - started) * 1000
 
 
 def measure(spark: Any, lookups: Any, joins: int, rounds: int, console: Console) -> dict[str, Any]:
-    """Time both ways in turns; return the medians, after a few rounds that warm Java up."""
+    """Time both variants alternately; return the medians without the first third, which warms up the JVM.
+
+    Args:
+        spark: The Spark session.
+        lookups: The session with the lookup table.
+        joins: The number of joins in the query.
+        rounds: The number of runs of each variant.
+        console: Shows the progress.
+    """
     ours: list[float] = []
     theirs: list[float] = []
     plan = lookups.query(query(joins, lookup=True)).joins
     assert len(plan) == joins
     for _ in track(range(rounds), description=f"{joins} joins", console=console, transient=True):
-        ours.append(timed(lambda: lookups.sql(query(joins, lookup=True))))
-        theirs.append(timed(lambda: spark.sql(query(joins, lookup=False))))
-    kept = rounds // 3
-    pairs = list(zip(ours[kept:], theirs[kept:], strict=True))
+        ours.append(time_call(lambda: lookups.sql(query(joins, lookup=True))))
+        theirs.append(time_call(lambda: spark.sql(query(joins, lookup=False))))
+    warmup = rounds // 3
+    pairs = list(zip(ours[warmup:], theirs[warmup:], strict=True))
     return {
         "joins": joins,
         "lookup joins ms": round(statistics.median(a for a, _ in pairs), 1),
@@ -77,7 +85,7 @@ def measure(spark: Any, lookups: Any, joins: int, rounds: int, console: Console)
 
 
 def plot(results: list[dict[str, Any]], path: Path) -> None:
-    """Draw both ways over the number of joins."""
+    """Plot both variants against the number of joins."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -87,7 +95,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     joins = [result["joins"] for result in results]
     for name in ("lookup joins ms", "Spark's analysis ms", "beyond ms"):
         axes.plot(joins, [result[name] for result in results], marker="o", label=name)
-    axes.axhline(WANTED_MS, linestyle=":", color="grey")
+    axes.axhline(TARGET_MS, linestyle=":", color="grey")
     axes.set_xlabel("joins in the query")
     axes.set_ylabel("ms")
     axes.set_title("Planning a query with lookup joins")
@@ -96,10 +104,10 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 
 @click.command()
-@click.option("--rounds", default=60, show_default=True, help="Runs of each way; the first third warms up.")
+@click.option("--rounds", default=60, show_default=True, help="Runs of each variant; the first third warms up.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
 def main(rounds: int, out: Path) -> None:
-    """Measure, print a table, write planning.json and planning.png."""
+    """Measure, print a table, and write planning.json and planning.png."""
     console = Console()
     spark = session(1, {})
     lookups = prepare(spark)
@@ -115,7 +123,7 @@ def main(rounds: int, out: Path) -> None:
     for result in results:
         table.add_row(*map(str, result.values()))
     console.print(table)
-    console.print(f"Five lookup joins: {results[-1]['beyond ms']} ms beyond Spark's analysis (wanted {WANTED_MS}).")
+    console.print(f"Five lookup joins: {results[-1]['beyond ms']} ms more than Spark's analysis (target: {TARGET_MS}).")
     console.print(f"Wrote {out / 'planning.json'} and {out / 'planning.png'}.")
 
 

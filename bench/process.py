@@ -1,4 +1,4 @@
-"""CPU time and memory of this process and all that it started: Spark's JVM and the Python workers."""
+"""CPU time and memory of this process and its descendants: Spark's JVM and the Python workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass
 class Usage:
-    """CPU seconds spent meanwhile, and the most bytes held at a time, as sampled."""
+    """CPU seconds used, and the peak of resident bytes, as sampled."""
 
     cpu: float = 0.0
     peak: int = 0
@@ -23,40 +23,40 @@ class Usage:
 
 @contextmanager
 def measured() -> Iterator[Usage]:
-    """Measure what runs inside; memory is looked at every 50 ms."""
+    """Measure the usage of the block; memory is sampled every 50 ms."""
     usage, done = Usage(), threading.Event()
 
     def watch() -> None:
         while not done.wait(0.05):
-            usage.peak = max(usage.peak, sum(memory for _, memory in _tree()))
+            usage.peak = max(usage.peak, sum(memory for _, memory in _process_tree()))
 
     watcher = threading.Thread(target=watch, daemon=True)
-    before = sum(cpu for cpu, _ in _tree())
+    before = sum(cpu for cpu, _ in _process_tree())
     watcher.start()
     try:
         yield usage
     finally:
         done.set()
         watcher.join()
-        usage.cpu = sum(cpu for cpu, _ in _tree()) - before
+        usage.cpu = sum(cpu for cpu, _ in _process_tree()) - before
 
 
-def _tree() -> list[tuple[float, int]]:
-    """Return CPU seconds and resident bytes of each process that descends from this one, and of this one."""
-    told = dict(_stats())
+def _process_tree() -> list[tuple[float, int]]:
+    """Return CPU seconds and resident bytes of this process and each of its descendants."""
+    stats = dict(_read_stats())
     mine, found = {os.getpid()}, True
     while found:
-        found = {pid for pid, fields in told.items() if int(fields[1]) in mine} - mine
+        found = {pid for pid, fields in stats.items() if int(fields[1]) in mine} - mine
         mine |= found
-    return [_used(told[pid]) for pid in mine if pid in told]
+    return [_parse_usage(stats[pid]) for pid in mine if pid in stats]
 
 
-def _used(fields: list[str]) -> tuple[float, int]:
-    """Read user and system time, those of children that have ended included, and the resident pages."""
-    return sum(int(fields[place]) for place in (11, 12, 13, 14)) / _TICK, int(fields[21]) * _PAGE
+def _parse_usage(fields: list[str]) -> tuple[float, int]:
+    """Return user and system time, including that of ended children, and the resident bytes."""
+    return sum(int(fields[index]) for index in (11, 12, 13, 14)) / _TICK, int(fields[21]) * _PAGE
 
 
-def _stats() -> Iterator[tuple[int, list[str]]]:
+def _read_stats() -> Iterator[tuple[int, list[str]]]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:

@@ -1,4 +1,4 @@
-"""Rows in Redis, by kind of value, and redis-py alone fetching them into Arrow, as one would by hand."""
+"""Rows in Redis, by kind of value, and functions that fetch them into Arrow with redis-py only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = {"hash": PAYLOAD, "string": ("salary",), "json": PAYLOAD}
 
 
 def fetches(url: str, count: int) -> list[Fetch]:
-    """Write rows to a server, which loses all that it held; return a fetch for each kind of value."""
+    """Write rows to a server, after deleting all its data; return a fetch for each kind of value."""
     import redis
 
     client = redis.Redis.from_url(url)
@@ -32,7 +32,7 @@ def fetches(url: str, count: int) -> list[Fetch]:
 
 
 def fill(client: Any, count: int) -> None:
-    """Write the rows to an empty server, once for each kind."""
+    """Delete all data of the server, and write the rows once for each kind."""
     client.flushall()
     table = rows(np.arange(count), PAYLOAD).to_pylist()
     more = dict.fromkeys(MORE, "x" * 16)
@@ -46,14 +46,14 @@ def fill(client: Any, count: int) -> None:
 
 
 def connector(kind: str, url: str) -> Connector:
-    """Return our connector for a kind of value."""
+    """Return the connector of lookupcache for a kind of value."""
     more = ", ".join(f"{name} STRING" for name in MORE)
     schema = f"id BIGINT, {to_ddl(rows(np.arange(1), KINDS[kind]).schema)}{f', {more}' if kind == 'hash' else ''}"
     return build_connector("redis", parse_ddl(schema), {"url": url, "key": f"{kind}:{{id}}", "type": kind})
 
 
 def hashes(client: Any, keys: pa.RecordBatch) -> pa.Table:
-    """Fetch by a pipeline of HMGET without a transaction."""
+    """Fetch with a pipeline of HMGET commands without a transaction."""
     pipeline = client.pipeline(transaction=False)
     for key in keys.column("id").to_pylist():
         pipeline.hmget(f"hash:{key}", PAYLOAD)
@@ -62,13 +62,13 @@ def hashes(client: Any, keys: pa.RecordBatch) -> pa.Table:
 
 
 def strings(client: Any, keys: pa.RecordBatch) -> pa.Table:
-    """Fetch by one MGET."""
+    """Fetch with one MGET."""
     names = [f"string:{key}" for key in keys.column("id").to_pylist()]
     return _table(keys, {"salary": _cast("salary", client.mget(names))})
 
 
 def documents(client: Any, keys: pa.RecordBatch) -> pa.Table:
-    """Fetch by one MGET, and read JSON by Python's parser."""
+    """Fetch with one MGET, and parse JSON with Python's parser."""
     objects = [json.loads(text) for text in client.mget([f"json:{key}" for key in keys.column("id").to_pylist()])]
     return _table(keys, {name: pa.array([o[name] for o in objects], TYPES.field(name).type) for name in PAYLOAD})
 

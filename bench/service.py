@@ -1,10 +1,11 @@
-"""A service with one fixed latency, in a process of its own, and the clients for it: light on both sides.
+"""A service with a fixed latency, in its own process, and clients for it; both sides use little CPU time.
 
-A request is a number for it, how many keys, and the keys; its answer the same number, how many, and a value per
-key. All are little-endian integers, keys and values of 64 bits. Many requests are under way on one Unix
-socket; those that arrived together are answered together, exactly ``latency`` seconds after they came.
+A request consists of a request number, the number of keys, and the keys; its response of the same number, the number
+of keys, and a value per key. All are little-endian integers, keys and values with 64 bits. Requests are pipelined on a
+Unix socket; those that arrive together are answered together, exactly ``latency`` seconds later.
 
-Run as a program it takes a socket's path and a latency, says when it listens, and serves until its input ends.
+Run as a program it takes the path of a socket and a latency, prints when it listens, and serves until its standard
+input is closed.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ SCHEMA = "id BIGINT, value BIGINT"
 HEAD = struct.Struct("<II")
 ONE = struct.Struct("<IIq")
 
-_TOGETHER = 8
-"""How many requests leave in one write: all at once would keep their answers together for ever, with the time
-that it takes to work through them added to each round of the latency."""
+_REQUESTS_PER_WRITE = 8
+"""The number of requests per write. If all were written at once, their responses would always arrive together too, and
+the time to process them would be added to the latency of each round."""
 
 Row = tuple[int, int]
 
 
 def value_of(key: int) -> int:
-    """Return what the service answers for a key."""
+    """Return the value that the service returns for a key."""
     return key * 7 + 13
 
 
 class Service:
-    """The service's process, from ``with`` to the end of the block; ``path`` is its socket."""
+    """A context manager that runs the service's process; ``path`` is its socket."""
 
     def __init__(self, latency: float) -> None:
         self.latency = latency
@@ -68,26 +69,26 @@ class Service:
 
 
 class SyncClient:
-    """Asks and waits; each thread has a connection of its own. Its copies are one in each process."""
+    """A blocking client with one connection per thread. Unpickled copies are a single object per process."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._local = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _copied, (SyncClient, self.path)
+        return _shared_client, (SyncClient, self.path)
 
     def one(self, key: int) -> list[Row]:
         """Return the rows of a key."""
         connection = self._connection()
         connection.sendall(ONE.pack(0, 1, key))
-        return [(key, ONE.unpack(_received(connection, ONE.size))[2])]
+        return [(key, ONE.unpack(_receive(connection, ONE.size))[2])]
 
     def many(self, keys: list[int]) -> list[list[Row]]:
-        """Return the rows of each key, for one latency in all."""
+        """Return the rows of each key, with the latency of one call."""
         connection = self._connection()
         connection.sendall(HEAD.pack(0, len(keys)) + array("q", keys).tobytes())
-        values = array("q", bytes(_received(connection, HEAD.size + 8 * len(keys))[HEAD.size :]))
+        values = array("q", bytes(_receive(connection, HEAD.size + 8 * len(keys))[HEAD.size :]))
         return [[row] for row in zip(keys, values, strict=True)]
 
     def _connection(self) -> socket.socket:
@@ -99,20 +100,20 @@ class SyncClient:
             return connection
 
 
-def _received(connection: socket.socket, size: int) -> bytes:
+def _receive(connection: socket.socket, size: int) -> bytes:
     answer = connection.recv(size)
     while len(answer) < size:
         more = connection.recv(size - len(answer))
         if not more:
-            raise ConnectionError("the service is gone")
+            raise ConnectionError("the service closed the connection")
         answer += more
     return answer
 
 
 class AsyncClient:
-    """Asks and lets others work meanwhile, over one connection, on the loop of the first request.
+    """An asynchronous client with one connection, on the loop of the first request.
 
-    Its copies are one in each process, and another than itself.
+    Unpickled copies are a single object per process, distinct from the original.
     """
 
     def __init__(self, path: str) -> None:
@@ -121,7 +122,7 @@ class AsyncClient:
         self._connecting: asyncio.Future[tuple[Any, _Wire]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _copied, (AsyncClient, self.path)
+        return _shared_client, (AsyncClient, self.path)
 
     async def one(self, key: int) -> list[Row]:
         """Return the rows of a key."""
@@ -129,7 +130,7 @@ class AsyncClient:
         return [(key, await wire.ask_one(key))]
 
     async def many(self, keys: list[int]) -> list[list[Row]]:
-        """Return the rows of each key, for one latency in all."""
+        """Return the rows of each key, with the latency of one call."""
         wire = self._wire or await self._connect()
         return [[row] for row in zip(keys, await wire.ask_many(keys), strict=True)]
 
@@ -142,73 +143,73 @@ class AsyncClient:
 
 
 @cache
-def _copied(kind: type[Any], path: str) -> Any:
+def _shared_client(kind: type[Any], path: str) -> Any:
     return kind(path)
 
 
 class _Wire(asyncio.Protocol):
-    """The client's end of a connection: who waits for the answer of which number."""
+    """The client's end of a connection; it maps request numbers to the futures that wait for responses."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._leaving: list[bytes] = []
-        self._rest = b""
+        self._pending: list[bytes] = []
+        self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
 
     def ask_one(self, key: int) -> asyncio.Future[int]:
-        """Return what will hold the key's value."""
+        """Return a future with the key's value."""
         number = next(self._numbers) & 0xFFFFFFFF
         return self._ask(number, ONE.pack(number, 1, key))
 
     def ask_many(self, keys: list[int]) -> asyncio.Future[array[int]]:
-        """Return what will hold the keys' values."""
+        """Return a future with the keys' values."""
         number = next(self._numbers) & 0xFFFFFFFF
-        return self._ask(number, HEAD.pack(number, len(keys) | _MANY) + array("q", keys).tobytes())
+        return self._ask(number, HEAD.pack(number, len(keys) | _IS_LIST) + array("q", keys).tobytes())
 
     def _ask(self, number: int, request: bytes) -> asyncio.Future[Any]:
         self._waiting[number] = answer = self._loop.create_future()
-        leaving = self._leaving
-        leaving.append(request)
-        if len(leaving) == 1:
+        pending = self._pending
+        pending.append(request)
+        if len(pending) == 1:
             self._loop.call_soon(self._send)
-        elif len(leaving) == _TOGETHER:
+        elif len(pending) == _REQUESTS_PER_WRITE:
             self._send()
         return answer
 
     def _send(self) -> None:
-        if self._leaving:
-            self._transport.write(b"".join(self._leaving))
-            self._leaving.clear()
+        if self._pending:
+            self._transport.write(b"".join(self._pending))
+            self._pending.clear()
 
     def data_received(self, data: bytes) -> None:
-        if self._rest:
-            data = self._rest + data
-        at, end, waiting = 0, len(data), self._waiting
-        while at + ONE.size <= end:
-            number, count, answer = ONE.unpack_from(data, at)
-            after = at + HEAD.size + 8 * (count & ~_MANY)
+        if self._buffer:
+            data = self._buffer + data
+        start, end, waiting = 0, len(data), self._waiting
+        while start + ONE.size <= end:
+            number, count, answer = ONE.unpack_from(data, start)
+            after = start + HEAD.size + 8 * (count & ~_IS_LIST)
             if after > end:
                 break
-            if count & _MANY:
-                answer = array("q", data[at + HEAD.size : after])
+            if count & _IS_LIST:
+                answer = array("q", data[start + HEAD.size : after])
             future = waiting.pop(number)
             if not future.done():
                 future.set_result(answer)
-            at = after
-        self._rest = data[at:]
+            start = after
+        self._buffer = data[start:]
 
     def connection_lost(self, error: Exception | None) -> None:
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ConnectionError("the service is gone"))
+                future.set_exception(ConnectionError("the service closed the connection"))
 
 
-_MANY = 1 << 31
-"""Marks the number of keys of a request that wants a list, be it of one; the answer bears it too."""
+_IS_LIST = 1 << 31
+"""A flag in the number of keys of a request whose response is a list, even for one key; the response has it too."""
 
 
 # ── the program ──────────────────────────────────────────────────────────────────────────────────────────
@@ -221,29 +222,29 @@ class _Answers(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._rest = b""
+        self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
 
     def data_received(self, data: bytes) -> None:
-        came = self._loop.time()
-        if self._rest:
-            data = self._rest + data
-        answers, at, end = [], 0, len(data)
-        while at + ONE.size <= end:
-            number, count, key = ONE.unpack_from(data, at)
-            after = at + HEAD.size + 8 * (count & ~_MANY)
+        arrived = self._loop.time()
+        if self._buffer:
+            data = self._buffer + data
+        answers, start, end = [], 0, len(data)
+        while start + ONE.size <= end:
+            number, count, key = ONE.unpack_from(data, start)
+            after = start + HEAD.size + 8 * (count & ~_IS_LIST)
             if after > end:
                 break
             if count == 1:
                 answers.append(ONE.pack(number, 1, value_of(key)))
             else:
-                values = array("q", map(value_of, array("q", data[at + HEAD.size : after])))
+                values = array("q", map(value_of, array("q", data[start + HEAD.size : after])))
                 answers.append(HEAD.pack(number, count) + values.tobytes())
-            at = after
-        self._rest = data[at:]
-        self._loop.call_at(came + self.latency, self._transport.write, b"".join(answers))
+            start = after
+        self._buffer = data[start:]
+        self._loop.call_at(arrived + self.latency, self._transport.write, b"".join(answers))
 
 
 async def _serve(path: str) -> None:
@@ -254,17 +255,17 @@ async def _serve(path: str) -> None:
     os._exit(0)
 
 
-def _wake_exactly() -> None:
-    """Ask Linux not to let timers of this process run late for the sake of power."""
+def _disable_timer_slack() -> None:
+    """Disable timer slack, by which Linux delays timers of this process to save power."""
     set_timer_slack = 29
     ctypes.CDLL(None).prctl(set_timer_slack, 1)
 
 
 def main() -> None:
-    """Serve. The selector is `select`: that of epoll rounds each wait up to whole milliseconds."""
+    """Serve, with the selector `select`: that of epoll rounds timeouts up to milliseconds."""
     path, latency = sys.argv[1:]
     _Answers.latency = float(latency)
-    _wake_exactly()
+    _disable_timer_slack()
     gc.disable()
     loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
     loop.run_until_complete(_serve(path))

@@ -1,4 +1,4 @@
-"""The Spark session of the measurements: local, quiet, default settings otherwise."""
+"""The Spark session of the benchmarks: local and quiet, with default settings otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lookupcache.java import local_spark_environment
 
 
 def session(cores: int, settings: Mapping[str, str]) -> Any:
-    """Start Spark with this Python, from a checkout, so that workers can import `bench`."""
+    """Start Spark with this Python and the checkout on the path, so that workers can import `bench`."""
     root = str(Path(__file__).parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     local_spark_environment()

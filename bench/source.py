@@ -1,4 +1,4 @@
-"""A made-up customer table of any size, as a lookup source and as Spark columns; the same rows in both."""
+"""A generated customer table of any size, as a lookup source and as Spark SQL, with the same rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lookupcache.connector import Connector, LookupRequest
 SCHEMA = "id BIGINT, code STRING, name STRING, country STRING, salary DOUBLE, age INT"
 PAYLOAD = ("name", "country", "salary", "age")
 
-# The same columns in Spark SQL, of a row numbered `n`.
+# The same columns in Spark SQL, for the row with number `n`.
 SQL: Mapping[str, str] = {
     "id": "n * 7 + 13",
     "code": "concat('N', lpad(cast(n AS STRING), 8, '0'))",
@@ -25,10 +25,10 @@ SQL: Mapping[str, str] = {
 
 
 def rows(numbers: np.ndarray, columns: tuple[str, ...]) -> pa.Table:  # type: ignore[type-arg]
-    """Return the wanted columns of the rows with these numbers."""
+    """Return the requested columns of the rows with these numbers."""
     digits = pc.cast(pa.array(numbers), pa.string())
     short = pc.utf8_lpad(pc.cast(pa.array(numbers % 50), pa.string()), 2, "0")
-    made = {
+    generators = {
         "id": lambda: pa.array(numbers * 7 + 13),
         "code": lambda: pc.binary_join_element_wise("N", pc.utf8_lpad(digits, 8, "0"), ""),
         "name": lambda: pc.binary_join_element_wise("name ", pc.cast(pa.array(numbers % 1000), pa.string()), ""),
@@ -36,11 +36,11 @@ def rows(numbers: np.ndarray, columns: tuple[str, ...]) -> pa.Table:  # type: ig
         "salary": lambda: pa.array(numbers * 0.5),
         "age": lambda: pa.array((numbers % 80).astype(np.int32)),
     }
-    return pa.table({name: made[name]() for name in columns})
+    return pa.table({name: generators[name]() for name in columns})
 
 
 class Customers(Connector):
-    """The table in memory: option ``keys`` is how many there are, ``rows`` how many rows each has."""
+    """The table as a connector; option ``keys`` is the number of keys, ``rows`` the number of rows per key."""
 
     options: Mapping[str, str] = {"keys": "number of keys", "rows": "rows per key"}
     required = ("keys",)

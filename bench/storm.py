@@ -1,7 +1,7 @@
-"""Keys that do not exist, by the million: what they cost, and what the cache keeps of them.
+"""Negative caching: the cost of millions of keys without rows, and how much of the cache they use.
 
-Left sides of the same length against a source in memory and against SQLite: distinct keys that a table of ten
-rows does not have; the ten that it has, over and over; and distinct keys of a table that has them all.
+Joins left sides of the same length with a source in memory and with SQLite: distinct keys that a table of ten rows
+does not have; the ten keys that it has, repeatedly; and distinct keys of a table that has all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DISTINCT = "distinct present"
 FEW = 10
 BATCH = 10_000
 
-Alternated = Callable[[str, dict[str, Callable[[], Any]]], dict[str, list[Any]]]
+RunAlternately = Callable[[str, dict[str, Callable[[], Any]]], dict[str, list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Case:
     keys: int
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the left side: numbers behind the table's for missing keys, else numbers in it."""
+        """Yield the left side: row numbers of the table, or for missing keys those that follow them."""
         first = self.keys if self.name == MISSING else 0
         for start in range(0, self.rows, BATCH):
             numbers = np.arange(start, min(start + BATCH, self.rows))
@@ -54,27 +54,27 @@ class Case:
             yield pa.record_batch({"id": numbers * 7 + 13})
 
     def run(self, table: LookupTable) -> dict[str, float]:
-        """Join once with a new cache; return rows per second, and the most that the cache held."""
+        """Join once with a new cache; return rows per second, and the maximum size of the cache."""
         plan = LookupPlan(
             table="c", connector=table.connector_name, source=table.source, schema=table.schema, how="left",
             keys=(FieldKey(column="id", sql="l.`id`"),), columns=("salary",), left_columns=("id",), config=table.config,
         )  # fmt: skip
         lookup = lookup_of(Source(plan, table.connector))
-        batches, most = list(self.batches()), {"cached_rows": 0, "cached_bytes": 0}
+        batches, peak = list(self.batches()), {"cached_rows": 0, "cached_bytes": 0}
         found = 0
         started = time.perf_counter()
         for number, joined in enumerate(Runner(plan, Layout(("id",), (0,)), lookup).run(batches)):
             found += joined.num_rows - joined.column(1).null_count
             if number % 10 == 0:
                 now = held(lookup)
-                most = {name: max(size, now[name]) for name, size in most.items()}
+                peak = {name: max(size, now[name]) for name, size in peak.items()}
         seconds = time.perf_counter() - started
         lookup.source.close()
         assert found == (0 if self.name == MISSING else self.rows)
-        return {"rows per second": self.rows / seconds, **most}
+        return {"rows per second": self.rows / seconds, **peak}
 
 
-def measure(rows: int, alternated: Alternated) -> dict[str, Any]:
+def measure(rows: int, run_alternately: RunAlternately) -> dict[str, Any]:
     """Run every case against both sources; return medians and ratios."""
     cases = [Case(MISSING, rows, FEW), Case(TEN, rows, FEW), Case(DISTINCT, rows, rows)]
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +82,7 @@ def measure(rows: int, alternated: Alternated) -> dict[str, Any]:
         found = {}
         for source, table_of in tables.items():
             runs = {case.name: partial(case.run, table_of(case.keys)) for case in cases}
-            found[source] = _figures(alternated(f"storm, {source}", runs))
+            found[source] = _figures(run_alternately(f"missing keys, {source}", runs))
     return found
 
 
@@ -91,7 +91,7 @@ def _in_memory(keys: int) -> LookupTable:
 
 
 def _in_sqlite(folder: Path, keys: int) -> LookupTable:
-    """Write the table to a file, where it is not there, and return it."""
+    """Return the table in a file, which is created if it does not exist."""
     path = folder / f"{keys}.db"
     if not path.exists():
         with closing(sqlite3.connect(path)) as connection, connection:
@@ -123,26 +123,26 @@ def _figures(taken: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> Table:
-    """Return the table that is printed."""
-    shown = Table("source", "keys", title="a storm of missing keys (wanted: 0.5 × the speed of present ones)")
-    for column in ("rows/s", "missing ÷ these", "most cached rows", "most cached bytes"):
+    """Return the results as a table."""
+    shown = Table("source", "keys", title="missing keys (target: 0.5 × the speed of existing keys)")
+    for column in ("rows/s", "missing ÷ these", "maximum cached rows", "maximum cached bytes"):
         shown.add_column(column, justify="right")
     for source, figures in found.items():
         for name, row in figures["cases"].items():
             ratio = figures["ratios"].get(f"{MISSING} ÷ {name}")
-            held = [f"{row['most cached rows']:,}", f"{row['most cached bytes']:,}"]
+            sizes = [f"{row['most cached rows']:,}", f"{row['most cached bytes']:,}"]
             shown.add_row(
-                source, name, f"{row['rows per second']:,.0f}", "–" if ratio is None else f"{ratio:.2f}", *held
+                source, name, f"{row['rows per second']:,.0f}", "–" if ratio is None else f"{ratio:.2f}", *sizes
             )
     return shown
 
 
 def plot(found: dict[str, Any], axes: Any) -> None:
-    """Draw rows per second, a group of bars per source."""
+    """Plot rows per second, with a group of bars per source."""
     for number, name in enumerate((MISSING, TEN, DISTINCT)):
         bars = [figures["cases"][name]["rows per second"] for figures in found.values()]
         axes.bar(np.arange(len(bars)) + number * 0.27, bars, 0.25, label=name)
     axes.set_xticks(np.arange(len(found)) + 0.27, list(found))
     axes.set_yscale("log")
-    axes.set_title("storm of missing keys: rows per second (log)")
+    axes.set_title("missing keys: rows per second (log)")
     axes.legend()

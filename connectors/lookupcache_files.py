@@ -11,7 +11,8 @@ import datetime as dt
 import functools
 import importlib.util
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
@@ -23,10 +24,11 @@ from pyarrow import fs
 from lookupcache.connector import Connector, LookupRequest, hide_userinfo
 from lookupcache.errors import ConnectorError, OptionError, SourceError, nearest
 from lookupcache.expr import Call, Column, Expr, Literal, columns_of, keep, literal, python_value
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type
 
 _FORMATS = ("parquet", "delta")
 _COMPLETE = "_SUCCESS"
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _OWN_FILESYSTEMS = {
     "s3": "S3FileSystem", "gs": "GcsFileSystem", "gcs": "GcsFileSystem", "abfs": "AzureFileSystem",
     "abfss": "AzureFileSystem", "hdfs": "HadoopFileSystem", "viewfs": "HadoopFileSystem",
@@ -45,8 +47,9 @@ class FilesConnector(Connector):
 
     Without that, each call reads the files that may hold its keys. ``path`` is a file or a folder, read with all
     below it; names like ``country=NL`` of folders are columns, as Spark writes them. Each load lists the files anew.
-    Some file must have each wanted column, upper and lower case alike, in the schema's type or one that fits into it
-    without loss: INT into BIGINT, FLOAT into DOUBLE, DECIMAL(4,2) into DECIMAL(10,2).
+    Some file must have each wanted column, each in the schema's type or one that fits into it without loss: INT into
+    BIGINT, FLOAT or INT into DOUBLE, DECIMAL(4,2) into DECIMAL(10,2). Upper and lower case do not tell columns apart,
+    but where a file has both spellings; files that lack a column have nulls in it.
 
     Only the wanted columns are read, and where Parquet's statistics tell, only the row groups that may hold rows that
     pass the filters, all of which are applied while reading.
@@ -99,17 +102,43 @@ class FilesConnector(Connector):
         conditions = [*self._constants(request), *request.filters]
         read = {column.name for condition in conditions for column in columns_of(condition)}
         schema = pa.schema([field for field in self.schema if field.name in {*request.fields, *read}])
-        dataset = self._dataset()
-        stored = {field.name: self._stored(request, dataset.schema, field) for field in schema}
+        parts = self._parts()
+        self._refuse_missing(request, schema, parts)
+        for part in parts:
+            for rows in self._part(request, part, schema, conditions, among):
+                yield from keep(rows, conditions).select(list(request.fields)).to_batches()
+
+    def _part(
+        self,
+        request: LookupRequest,
+        part: ds.Dataset,
+        schema: pa.Schema,
+        conditions: Sequence[Expr],
+        among: Sequence[tuple[str, pa.Array]],
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of files with one schema that may be wanted, in the types of the table's."""
+        found = {field.name: self._stored(request, part, field) for field in schema}
+        stored = {name: one for name, one in found.items() if one is not None}
         pruned = _Pruning(
             {name: ds.field(one.name) for name, one in stored.items() if one.type == schema.field(name).type}
         )
-        scanner = dataset.scanner(
-            columns={name: ds.field(one.name) for name, one in stored.items()}, filter=pruned.all(conditions, among)
-        )
-        for batch in scanner.to_batches():
-            rows = keep(pa.Table.from_batches([batch]).cast(schema), conditions)
-            yield from rows.select(list(request.fields)).to_batches()
+        columns = {name: ds.field(one.name) for name, one in stored.items()}
+        for batch in part.scanner(columns=columns, filter=pruned.all(conditions, among)).to_batches():
+            arrays = [self._cast(request, part, batch, field) for field in schema]
+            yield pa.Table.from_arrays(arrays, schema=schema)
+
+    def _cast(self, request: LookupRequest, part: ds.Dataset, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        """Return a column in its type, nulls where these files have none; raises SourceError."""
+        if field.name not in batch.schema.names:
+            return pa.nulls(batch.num_rows, field.type)
+        try:
+            return batch.column(field.name).cast(field.type)
+        except pa.ArrowException as error:
+            raise SourceError(
+                f"Table {request.table!r}: {_shown(part)}, column {field.name!r}: a value is no "
+                f"{shown_type(field.type)}: {error}.",
+                hint="Correct the type in the table's schema, or write the files anew.",
+            ) from error
 
     def _answer_schema(self, request: LookupRequest) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in request.fields])
@@ -121,27 +150,40 @@ class FilesConnector(Connector):
             for field in fields
         ]
 
-    def _stored(self, request: LookupRequest, schema: pa.Schema, field: pa.Field) -> pa.Field:
-        """Return the field that holds a column in the files; raises SourceError."""
-        found = [one for one in schema if one.name == field.name] or [
-            one for one in schema if one.name.lower() == field.name.lower()
-        ]
-        place = f"Table {request.table!r}: {hide_userinfo(self.settings['path'])!r}"
+    def _refuse_missing(self, request: LookupRequest, schema: pa.Schema, parts: Sequence[ds.Dataset]) -> None:
+        names = list(dict.fromkeys(name for part in parts for name in part.schema.names))
+        for field in schema:
+            if field.name.lower() not in {name.lower() for name in names}:
+                raise SourceError(
+                    f"Table {request.table!r}: {hide_userinfo(self.settings['path'])!r} has no column {field.name!r}.",
+                    hint=nearest(field.name, names, what="columns"),
+                )
+
+    def _stored(self, request: LookupRequest, part: ds.Dataset, field: pa.Field) -> pa.Field | None:
+        """Return the field that holds a column in these files, None where none does; raises SourceError."""
+        alike = [one for one in part.schema if one.name.lower() == field.name.lower()]
+        found = [one for one in alike if one.name == field.name] or alike
+        if not found:
+            return None
+        place = f"Table {request.table!r}: {_shown(part)}"
         if len(found) != 1:
-            hint = nearest(field.name, schema.names, what="columns")
-            raise SourceError(f"{place} has {'no' if not found else 'more than one'} column {field.name!r}.", hint=hint)
+            names = " and ".join(repr(one.name) for one in found)
+            raise SourceError(
+                f"{place} has more than one column {field.name!r}: {names}.",
+                hint="Spell the column in the table's schema as the file does.",
+            )
         if not _fits(found[0].type, field.type):
             raise SourceError(
-                f"{place}, column {field.name!r}: the files hold {found[0].type}, which may not fit "
-                f"{type_name(field.type).upper()}.",
+                f"{place}, column {field.name!r}: the file holds {found[0].type}, which may not fit "
+                f"{shown_type(field.type)}.",
                 hint="Correct the type in the table's schema.",
             )
         return found[0]
 
-    def _dataset(self) -> ds.Dataset:
-        """Return what the files hold now."""
+    def _parts(self) -> list[ds.Dataset]:
+        """Return what the files hold now, those of one schema together."""
         if self._delta:
-            return self._delta_table()
+            return [self._delta_table()]
         filesystem, path = self._place()
         if self.settings.get("snapshots") == "true":
             path = _newest_snapshot(filesystem, path)
@@ -233,18 +275,45 @@ def _newest_snapshot(filesystem: fs.FileSystem, path: str) -> str:
     raise FileNotFoundError(f"Option 'path': no folder there holds a file {_COMPLETE}, so no snapshot is complete.")
 
 
-def _parquet(filesystem: fs.FileSystem, path: str, declared: pa.Schema) -> ds.Dataset:
-    """Return the dataset of a file, or of all files below a folder; raises FileNotFoundError."""
+def _parquet(filesystem: fs.FileSystem, path: str, declared: pa.Schema) -> list[ds.Dataset]:
+    """Return a file, or all files below a folder, as datasets of one schema each; raises FileNotFoundError.
+
+    Arrow's own union of schemas tells names apart by case, takes the types of two files for a conflict, and cannot read
+    the name of a folder as any type.
+    """
     files = _files(filesystem, path)
     if not files:
         raise FileNotFoundError("Option 'path': there are no files.")
     # Spark's INT96 moments would overflow as nanoseconds.
     file_format = ds.ParquetFileFormat(read_options={"coerce_int96_timestamp_unit": "us"})
-    options = ds.FileSystemFactoryOptions(
-        partition_base_dir=path, partitioning=ds.HivePartitioning(_folder_columns(files, path, declared))
-    )
-    factory = ds.FileSystemDatasetFactory(filesystem, files, file_format, options)
-    return factory.finish(factory.inspect())
+    alike: dict[str, tuple[pa.Schema, list[ds.Fragment]]] = {}
+    for file in files:
+        folders = _folder_columns(file, path, declared)
+        fragment = file_format.make_fragment(file, filesystem, _all(_is(*folder) for folder in folders.items()))
+        schema = _with_folders(fragment.physical_schema, [declared.field(name) for name in folders])
+        alike.setdefault(str(schema), (schema, []))[1].append(fragment)
+    return [ds.FileSystemDataset(found, schema, file_format, filesystem) for schema, found in alike.values()]
+
+
+def _with_folders(schema: pa.Schema, folders: Sequence[pa.Field]) -> pa.Schema:
+    """Return a file's columns with those of its folders, which go before a file's own of the same name, as in Spark."""
+    names = {field.name.lower() for field in folders}
+    own = [field for field in schema if field.name.lower() not in names]
+    return pa.schema([*own, *(field.with_nullable(True) for field in folders)])
+
+
+def _is(name: str, value: pa.Scalar) -> ds.Expression:
+    return ds.field(name) == value if value.is_valid else ds.field(name).is_null()
+
+
+def _all(conditions: Iterable[ds.Expression]) -> ds.Expression:
+    return functools.reduce(operator.and_, conditions, ds.scalar(True))
+
+
+def _shown(part: ds.Dataset) -> str:
+    """Return the name of the first of these files, or what there is in place of files."""
+    files = getattr(part, "files", [])
+    return repr(hide_userinfo(files[0])) if files else "the table"
 
 
 def _files(filesystem: fs.FileSystem, path: str) -> list[str]:
@@ -265,12 +334,33 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _folder_columns(files: Sequence[str], path: str, declared: pa.Schema) -> pa.Schema:
-    """Return the columns that are names of folders, in the types that the table's schema gives them."""
-    folders = [folder.partition("=") for file in files for folder in _below(file, path)[:-1]]
-    names = dict.fromkeys(unquote(name) for name, equals, _ in folders if equals)
-    types = {field.name.lower(): field.type for field in declared}
-    return pa.schema([(name, types.get(name.lower(), pa.string())) for name in names])
+def _folder_columns(file: str, path: str, declared: pa.Schema) -> dict[str, pa.Scalar]:
+    """Return the declared columns that are names of a file's folders, with their values; raises SourceError."""
+    known = {field.name.lower(): field for field in declared}
+    found: dict[str, pa.Scalar] = {}
+    for folder in _below(file, path)[:-1]:
+        name, equals, text = folder.partition("=")
+        field = known.get(unquote(name).lower())
+        if equals and field is not None:
+            found[field.name] = _folder_value(folder, field, None if text == _NULL_FOLDER else unquote(text))
+    return found
+
+
+def _folder_value(folder: str, field: pa.Field, text: str | None) -> pa.Scalar:
+    """Return what a folder's name says in a column's type; a moment without a zone is one of UTC."""
+    try:
+        if text is None:
+            return pa.scalar(None, field.type)
+        if pa.types.is_decimal(field.type):
+            return pa.scalar(Decimal(text), field.type)
+        if pa.types.is_timestamp(field.type):
+            return pa.scalar(text).cast(pa.timestamp("us")).cast(field.type)
+        return pa.scalar(text).cast(field.type)
+    except (pa.ArrowException, ArithmeticError, ValueError) as error:
+        raise SourceError(
+            f"Folder {folder!r} is no {shown_type(field.type)}, as which column {field.name!r} is declared.",
+            hint="Correct the type in the table's schema.",
+        ) from error
 
 
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -278,6 +368,8 @@ def _folder_columns(files: Sequence[str], path: str, declared: pa.Schema) -> pa.
 
 def _fits(stored: pa.DataType, declared: pa.DataType) -> bool:
     """Return whether every value of a stored type is one of the declared type, but for what a moment may lose."""
+    if isinstance(stored, pa.BaseExtensionType):
+        return _fits(stored.storage_type, declared)
     if pa.types.is_dictionary(stored):
         return _fits(stored.value_type, declared)
     if pa.types.is_null(stored):
@@ -291,6 +383,8 @@ def _integer_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
 
 
 def _decimal_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
+    if pa.types.is_integer(stored):
+        return len(str(2**stored.bit_width)) <= declared.precision - declared.scale
     return (
         pa.types.is_decimal(stored)
         and stored.scale <= declared.scale
@@ -303,9 +397,20 @@ def _moment_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
     return pa.types.is_timestamp(stored) and (stored.tz is None or declared.tz is not None)
 
 
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES = (
+    pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
+)  # fmt: skip
+
+
+def _double_fits(stored: pa.DataType, _: pa.DataType) -> bool:
+    short = pa.types.is_signed_integer(stored) and stored.bit_width <= 32
+    return short or pa.types.is_float32(stored) or pa.types.is_float64(stored)
+
+
 def _list_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
-    is_list = pa.types.is_list(stored) or pa.types.is_large_list(stored)
-    return is_list and _fits(stored.value_type, declared.value_type)
+    return any(is_it(stored) for is_it in _LISTS) and _fits(stored.value_type, declared.value_type)
 
 
 def _struct_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
@@ -321,11 +426,11 @@ def _map_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
 
 _FITTING: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, pa.DataType], bool]]] = [
     (pa.types.is_integer, _integer_fits),
-    (pa.types.is_float64, lambda stored, _: pa.types.is_float32(stored) or pa.types.is_float64(stored)),
+    (pa.types.is_float64, _double_fits),
     (pa.types.is_float32, lambda stored, _: pa.types.is_float32(stored)),
     (pa.types.is_boolean, lambda stored, _: pa.types.is_boolean(stored)),
-    (pa.types.is_string, lambda stored, _: pa.types.is_string(stored) or pa.types.is_large_string(stored)),
-    (pa.types.is_binary, lambda stored, _: pa.types.is_binary(stored) or pa.types.is_large_binary(stored)),
+    (pa.types.is_string, lambda stored, _: any(is_it(stored) for is_it in _TEXTS)),
+    (pa.types.is_binary, lambda stored, _: any(is_it(stored) for is_it in _BYTES)),
     (pa.types.is_date32, lambda stored, _: pa.types.is_date(stored)),
     (pa.types.is_decimal, _decimal_fits),
     (pa.types.is_timestamp, _moment_fits),

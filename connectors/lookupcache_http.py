@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import importlib.util
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lookupcache_http_client import Client, Request, Tls, check_headers, retryable
@@ -20,12 +20,13 @@ from lookupcache_http_json import parse_json
 from lookupcache_http_rows import RowReader, Rows, rows_at
 from lookupcache_http_service import OPTIONS, Place, Service, family
 
-from lookupcache.connector import Connector, LookupRequest
+from lookupcache.connector import Connector, LookupRequest, hidden
 from lookupcache.errors import ConnectorError, PlanError, SourceError
 
 T = TypeVar("T")
 
 _MOST_KEYS = 1000
+_MOST_TOGETHER = 10
 
 
 class HttpConnector(Connector):
@@ -35,22 +36,26 @@ class HttpConnector(Connector):
     POST, per key too, or where ``{keys}`` stands in it, per batch of keys (``lookup.batch.max-size``, at most 1,000).
     Places in braces may name the columns that the join gives, as keys or constants; ``{columns}`` are the fields of
     the wanted columns. ``{keys}`` holds the values of the one column that option ``key`` names, or an object for
-    each key where it names several.
+    each key where it names several. Where other key columns have places too, as in ``/{country}/people``, a batch is
+    one request for each combination of their values, ten at a time; these are one call, which is retried as a whole.
 
     An answer is what the path ``rows`` leads to: a list of rows, one row, or null. A row is an object with a field
-    for each column; how values become the column's types is told by `lookupcache_http_json.json_array`. A row of a
-    GET per key need not repeat the key.
+    for each column; how values become the column's types is told by `lookupcache_http_json.json_array`. A row need
+    not repeat what had a place of its own in the request. A row without any of the table's fields is an error, whatever
+    ``missing-field`` says: so services tell of errors.
 
     | status | means |
     |---|---|
     | 200 to 299 | rows; 204 and 205 none |
     | those of ``miss`` | no rows: 404 with a request per key, none otherwise |
-    | 408, 425, 429, 500 to 599 | worth a retry, when Retry-After says; as are broken connections |
+    | 408, 425, 429, 500 to 599 | worth a retry, when Retry-After says; as are broken connections and what is no HTTP |
     | redirects | followed on the same scheme, host and port, refused elsewhere |
     | any other | the lookup fails |
 
-    A key that would make a segment of the path empty, ``.`` or ``..`` has no rows, and is not asked for. Several rows
-    for one key come as a list. The server's certificate is always checked.
+    A key that would make a segment of the path empty, ``.`` or ``..`` has no rows, and is not asked for. One that holds
+    the separator behind it, as ``a-b`` in ``/{x}-{y}``, is an error: its URL would be another key's. Several rows for
+    one key come as a list. Answers may be compressed, by gzip or deflate; ``max-bytes`` bounds what they become. The
+    server's certificate is always checked.
 
     >>> HttpConnector(pa.schema([("id", pa.int64())]), {"url": "https://api/customers/{id}", "token": "env:API_TOKEN"})
     HttpConnector({'url': 'https://api/customers/{id}', 'token': '***'})
@@ -86,17 +91,12 @@ class HttpConnector(Connector):
 
     @property
     def batch_max_size(self) -> int | None:  # type: ignore[override]
-        """A call is one request, so that it alone is retried, timed and counted."""
+        """A call is one request, or one per combination of other columns: so it is retried, timed and counted."""
         return _MOST_KEYS if self.settings.get("key") else 1
 
     def secret_values(self) -> list[str]:
-        """Return the values that must not be shown, in every spelling in which they are sent."""
-        plain = super().secret_values()
-        basic = base64.b64encode(f"{self.settings.get('user', '')}:{self.settings.get('password', '')}".encode())
-        spelled = [basic.decode()] if "user" in self.settings else []
-        # Servers read headers as Latin-1, and may say so.
-        as_read = [value.encode().decode("latin-1") for value in plain]
-        return [*plain, *(quote(value, safe="") for value in plain), *as_read, *spelled]
+        """Return the values that must not be shown, with what basic authentication makes of them."""
+        return [*super().secret_values(), *([_basic(self.settings)] if "user" in self.settings else [])]
 
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -156,9 +156,7 @@ class HttpConnector(Connector):
         )
 
     def _hidden(self, text: str) -> str:
-        for secret in self.secret_values():
-            text = text.replace(secret, "***")
-        return text
+        return hidden(text, self.secret_values())
 
     # ── looking up ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -191,30 +189,44 @@ class HttpConnector(Connector):
         if asking is None:
             return reader.empty
         table = reader.table(await self._rows(asking), own.columns)
-        for name in own.columns if len(given) > 1 else ():
-            table = table.filter(pc.equal(table.column(name), own.columns[name][0]))
-        return table
+        return own.rows_of(table) if len(given) > 1 else table
 
     async def _of_keys(self, given: _Given, reader: RowReader) -> pa.Table:
-        """Ask for all keys at once."""
-        asked = given.distinct(self._service.key)
-        if not len(asked):
-            return reader.empty
-        asking = self._asking(given.only(self._service.places, 0), reader, keys=asked.keys())
+        """Ask for all keys at once, or where columns have places beside ``{keys}``, for those of the same values there.
+
+        A row counts for the values that it was asked for with.
+        """
+        groups = given.grouped(self._service.places)
+        asked = [group.distinct(self._service.key) for group in groups]
+        placed = [group.only(self._service.places, 0) for group in groups]
+        both = zip(asked, placed, strict=True)
+        tables = await _together(self._of_group(keys, place, reader) for keys, place in both)
+        if len(tables) > 1:
+            tables = [place.rows_of(table) for place, table in zip(placed, tables, strict=True)]
+        return pa.concat_tables([reader.empty, *tables]) if len(tables) != 1 else tables[0]
+
+    async def _of_group(self, asked: _Given, placed: _Given, reader: RowReader) -> pa.Table:
+        asking = self._asking(placed, reader, keys=asked.keys())
         if asking is None:
             return reader.empty
         rows = await self._rows(asking)
         if not self._service.rows_per_key:
-            return reader.table(rows)
+            return reader.table(rows, placed.columns)
         counted, origin = self._by_position(rows, len(asked))
-        return reader.table(counted, asked.columns, origin)
+        return reader.table(counted, {**placed.repeated(len(asked)), **asked.columns}, origin)
 
     def _asking(self, given: _Given, reader: RowReader, keys: Sequence[Any] = ()) -> Request | None:
         """Return the request for what is given; None where no URL can name it."""
         service = self._service
         values = {name: column[0].as_py() for name, column in given.columns.items()}
         values |= {"columns": reader.columns, "keys": keys}
-        url = service.url.fill(values)
+        try:
+            url = service.url.fill(values)
+        except ValueError as error:
+            raise SourceError(
+                self._hidden(f"{service.url.text} would be the URL of other values too, with {error}."),
+                hint="Put what no value can hold between the places in 'url', as '/' or ','.",
+            ) from None
         body = None if service.body is None else service.body.fill(values)
         return None if url is None else Request(url, body, service.url.text)
 
@@ -262,7 +274,7 @@ class HttpConnector(Connector):
             document = parse_json(answer.body)
         except ValueError as error:
             raise self._wrong(f"is no JSON: {error}") from None
-        rows, pages = rows_at(self._service.rows, document, self._wrong), self._service.pages
+        rows, pages = rows_at(self._service.rows, document, self._wrong, self._hidden), self._service.pages
         try:
             return rows, None if pages is None else pages.following(place, answer.following, document, rows)
         except ValueError as error:
@@ -272,7 +284,7 @@ class HttpConnector(Connector):
         """Return the reader for a request, which is the same for every call that a join makes."""
         if self._reader is None or self._reader.request is not request:
             service = self._service
-            self._reader = RowReader(request, self.schema, service.fields, service.lenient, self._wrong)
+            self._reader = RowReader(request, self.schema, service.fields, service.lenient, self._wrong, self._hidden)
         return self._reader
 
     def _wrong(self, what: str, hint: str | None = None) -> SourceError:
@@ -283,9 +295,34 @@ def _authorization(options: Mapping[str, str]) -> dict[str, str]:
     if "token" in options:
         return {"Authorization": f"Bearer {options['token'].strip()}"}
     if "user" in options:
-        basic = base64.b64encode(f"{options['user']}:{options.get('password', '')}".encode())
-        return {"Authorization": f"Basic {basic.decode()}"}
+        return {"Authorization": f"Basic {_basic(options)}"}
     return {}
+
+
+def _basic(options: Mapping[str, str]) -> str:
+    return base64.b64encode(f"{options['user']}:{options.get('password', '')}".encode()).decode()
+
+
+async def _together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of coroutines, some of which run at a time; the first error ends the others."""
+    places = asyncio.Semaphore(_MOST_TOGETHER)
+
+    async def placed(one: Coroutine[Any, Any, T]) -> T:
+        async with places:
+            return await one
+
+    some = list(work)
+    if len(some) == 1:
+        return [await some[0]]
+    tasks = [asyncio.ensure_future(placed(one)) for one in some]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for one in some:
+            one.close()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -326,6 +363,36 @@ class _Given:
         if self.rows > 1:
             columns = {name: column.slice(row, 1) for name, column in columns.items()}
         return _Given(columns, 1, self.table)
+
+    def grouped(self, names: Sequence[str]) -> list[_Given]:
+        """Return the rows by combination of the values of some columns; raises PlanError too."""
+        columns = {name: self._column(name, names) for name in names}
+        group = np.zeros(self.rows, np.int64)
+        for column in columns.values():
+            codes = column.dictionary_encode()
+            group = np.unique(group * len(codes.dictionary) + codes.indices.to_numpy(), return_inverse=True)[1]
+        if not group.any():
+            return [self] if self.rows else []
+        order = np.argsort(group, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+        return [self._taken(pa.array(part)) for part in parts]
+
+    def repeated(self, rows: int) -> dict[str, pa.Array]:
+        """Return the columns of a single row so many times."""
+        return {name: pa.repeat(column[0], rows) for name, column in self.columns.items()}
+
+    def rows_of(self, table: pa.Table) -> pa.Table:
+        """Return the rows of a table with the values of this single row, NaN being one."""
+        for name, column in self.columns.items():
+            if name in table.column_names:
+                found, value = table.column(name), column[0]
+                nan = pa.types.is_floating(column.type) and bool(pc.is_nan(value).as_py())
+                table = table.filter(pc.is_nan(found) if nan else pc.equal(found, value))
+        return table
+
+    def _taken(self, rows: pa.Array) -> _Given:
+        columns = {name: column.take(rows) for name, column in self.columns.items()}
+        return _Given(columns, len(rows), self.table)
 
     def distinct(self, names: Sequence[str]) -> _Given:
         """Return some columns, each combination of their values once; raises PlanError too."""

@@ -1,4 +1,4 @@
-"""One service over HTTP: its connections, TLS, redirects, and what a status means.
+"""One service over HTTP: its connections, TLS, redirects, content codings, and what a status means.
 
 request ─► redirects, on the same host only ─► `Answer`: a body, or none for a miss; or an error, with Retry-After
 """
@@ -6,10 +6,13 @@ request ─► redirects, on the same host only ─► `Answer`: a body, or none
 from __future__ import annotations
 
 import ssl
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from lookupcache_http_coding import CODINGS, Decoder
 
 from lookupcache.connector import worth_a_retry
 from lookupcache.errors import ConnectorError, OptionError, SourceError
@@ -24,6 +27,7 @@ _WITHOUT_BODY = frozenset({204, 205})
 _MOST_REDIRECTS = 5
 _MOST_SHOWN = 200
 _MOST_BYTES_OF_AN_ERROR = 1 << 16
+_MOST_OVERHEAD = 1 << 16
 _SECONDS_TO_CONNECT = 30
 _SECONDS_OF_SILENCE = 600
 _SECONDS_IDLE = 60
@@ -39,6 +43,10 @@ class HttpStatusError(Exception):
         super().__init__(text)
         self.status = status
         self.headers = {} if retry_after is None else {"Retry-After": retry_after}
+
+
+class HttpProtocolError(Exception):
+    """What came is no answer as HTTP has it, or was cut short; the next one may be better."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,9 @@ class Client:
         tls: Tls,
         hidden: Callable[[str], str],
     ) -> None:
-        self._headers = {"Accept": "application/json", "User-Agent": "lookupcache", **headers}
+        own = {"Accept": "application/json", "Accept-Encoding": CODINGS, "User-Agent": "lookupcache"}
+        given = {name.lower() for name in headers}
+        self._headers = {name: value for name, value in own.items() if name.lower() not in given} | dict(headers)
         self._query = query
         self._miss = miss
         self._most_bytes = most_bytes
@@ -133,6 +143,8 @@ class Client:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS_TO_CONNECT, sock_read=_SECONDS_OF_SILENCE),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
+            # Several versions unpack a piece of an answer as a whole, whatever becomes of it.
+            auto_decompress=False,
         )
 
     async def close(self) -> None:
@@ -142,7 +154,7 @@ class Client:
             await session.close()
 
     async def send(self, request: Request) -> Answer:
-        """Return the answer to a request; raises HttpStatusError, SourceError, or what aiohttp raises."""
+        """Return the answer to a request; raises one of this module's errors, SourceError, or what aiohttp raises."""
         url = self._complete(request.url)
         for _ in range(_MOST_REDIRECTS + 1):
             answer = await self._sent(request, url)
@@ -164,48 +176,62 @@ class Client:
                 request.method, url, data=body, headers=kind, allow_redirects=False
             ) as response:
                 return await self._understood(request, url, response)
-        except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
-            # These show the whole URL.
-            raise HttpStatusError(f"{self._name(request)} failed: {type(error).__name__}.") from None
+        except aiohttp.ClientResponseError as error:
+            # Its own text shows the whole URL.
+            told = self._brief(error.message)
+            raise HttpProtocolError(f"{self._name(request)} was not answered in HTTP: {told}") from None
+        except aiohttp.InvalidURL:
+            raise HttpStatusError(f"{self._name(request)} failed: the URL is none.") from None
 
     async def _understood(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> Answer | URL:
         status = response.status
         if status in self._miss or status in _WITHOUT_BODY:
-            await self._read(response, self._most_bytes)
+            await _read(response, Decoder(""), self._most_bytes)
             return Answer(str(url), None)
         if 200 <= status < 300:
-            body, over = await self._read(response, self._most_bytes)
-            if over:
-                raise self._too_large(request)
-            return Answer(str(url), body, _following(response))
+            return Answer(str(url), await self._body(request, response), _following(response))
         if status in _REDIRECTS and "Location" in response.headers:
             return self._redirected(request, url, response)
-        text, _ = await self._read(response, _MOST_BYTES_OF_AN_ERROR)
-        raise self._refused(request, response, text)
+        raise self._refused(request, response, await _text(response))
 
-    async def _read(self, response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
-        """Return the body, or so much of it, and whether there is more, which is then not waited for."""
-        body = bytearray()
-        async for chunk in response.content.iter_any():
-            body += chunk
-            if len(body) > most:
-                return bytes(body[:most]), True
-        return bytes(body), False
+    async def _body(self, request: Request, response: aiohttp.ClientResponse) -> bytes:
+        """Return the body of rows; raises SourceError, and HttpProtocolError for one that is cut short or corrupt."""
+        coding = response.headers.get("Content-Encoding", "")
+        try:
+            decoder = Decoder(coding)
+            body, over = await _read(response, decoder, self._most_bytes)
+        except zlib.error:
+            raise HttpProtocolError(f"{self._name(request)} answered with what is no {coding}.") from None
+        except ValueError:
+            raise SourceError(
+                f"{self._name(request)} answered in the content coding {self._brief(coding)!r}.",
+                hint=f"Only {CODINGS} are understood, and asked for; a 'header.Accept-Encoding' may ask for others.",
+            ) from None
+        if over:
+            raise self._too_large(request)
+        if not decoder.complete:
+            raise HttpProtocolError(f"{self._name(request)} answered with {coding} that is cut short.")
+        return body
 
     def _redirected(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> URL:
         target = joined(url, response.headers["Location"])
         if request.body is not None and response.status not in (307, 308):
             raise self._refused(request, response, b"a POST would become a GET there")
         if target is None:
-            raise self._refused(request, response, b"to another host; if that is right, name it in option 'url'")
+            raise self._refused(
+                request, response, b"to another host or none; if that is right, name it in option 'url'"
+            )
         return target
 
     def _refused(self, request: Request, response: aiohttp.ClientResponse, body: bytes) -> HttpStatusError:
-        told = self._hidden(" ".join(body.decode(errors="replace").split()))
-        told = told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}…"
-        reason = self._hidden(response.reason or "")
+        told, reason = self._brief(body.decode(errors="replace")), self._brief(response.reason or "")
         text = f"{self._name(request)} answered {response.status} {reason}".rstrip() + (f": {told}" if told else ".")
         return HttpStatusError(text, response.status, response.headers.get("Retry-After"))
+
+    def _brief(self, text: str) -> str:
+        """Return the beginning of a text; its secrets go first, as they are known only as a whole."""
+        told = " ".join(self._hidden(text).split())
+        return told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}…"
 
     def _too_large(self, request: Request) -> SourceError:
         return SourceError(
@@ -220,6 +246,27 @@ class Client:
         from yarl import URL
 
         return URL(with_parameters(text, self._query), encoded=True)
+
+
+async def _read(response: aiohttp.ClientResponse, decoder: Decoder, most: int) -> tuple[bytes, bool]:
+    """Return the body, or so much of it, and whether there is more, which is then not waited for."""
+    body, came = bytearray(), 0
+    async for piece in response.content.iter_any():
+        came += len(piece)
+        body += decoder.decoded(piece, most + 1 - len(body))
+        # Some codings say nothing at any length.
+        if len(body) > most or came > most + _MOST_OVERHEAD:
+            return bytes(body[:most]), True
+    return bytes(body), False
+
+
+async def _text(response: aiohttp.ClientResponse) -> bytes:
+    """Return what an error says, or the beginning of that; nothing, where it is in a coding that is not understood."""
+    try:
+        body, _ = await _read(response, Decoder(response.headers.get("Content-Encoding", "")), _MOST_BYTES_OF_AN_ERROR)
+    except (ValueError, zlib.error):
+        return b""
+    return body
 
 
 def retryable(error: Exception) -> bool:
@@ -252,15 +299,18 @@ def with_parameters(url: str, parameters: Mapping[str, Any]) -> str:
 
     >>> with_parameters("https://api/customers?page=2", {"key": "a&b", "page": "1"})
     'https://api/customers?page=2&key=a%26b'
+    >>> with_parameters("https://api/customers?", {"key": "a"})
+    'https://api/customers?key=a'
     """
     from urllib.parse import parse_qsl, urlencode
 
     if not parameters:
         return url
-    _, _, query = url.partition("?")
+    _, mark, query = url.partition("?")
     there = {name for name, _ in parse_qsl(query, keep_blank_values=True)}
     added = urlencode({name: value for name, value in parameters.items() if name not in there})
-    return url + ("&" if query else "?") + added if added else url
+    between = "?" if not mark else "&" if query and not query.endswith("&") else ""
+    return f"{url}{between}{added}" if added else url
 
 
 def _following(response: aiohttp.ClientResponse) -> str | None:

@@ -6,6 +6,7 @@ document ─► `Path` ─► rows ─► `Path` of each column ─► values �
 from __future__ import annotations
 
 import base64
+import codecs
 import contextlib
 import datetime as dt
 import decimal
@@ -20,22 +21,27 @@ from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _STEP = re.compile(r"\.([^.\[\]*'\"\s]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]|(\.\*|\[\*\])")
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(?:[.,](\d+))?(Z|[+-]\d\d(?::?\d\d)?)?")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_MOMENT = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:[.,](\d+))?)?)?)(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII
+)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DECODER = json.JSONDecoder(parse_float=Decimal)
 _EXACT = decimal.Context(prec=100)
 _MOST_DIGITS = 40
+_MOST_HIDDEN = 10_000
 
 
 class Misfit(ValueError):
-    """A JSON value that is no value of the column's type; the text shows it."""
+    """A JSON ``value`` that is no value of the column's type; the text shows it."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(shortened(value))
+        self.value = value
 
 
 class Absent:
@@ -92,6 +98,10 @@ class Path:
         """Return the first value, or `ABSENT`."""
         return next(iter(self.nodes(document)), ABSENT)
 
+    def start_in(self, document: Any) -> bool:
+        """Return whether the first step leads anywhere."""
+        return Path(self.text, self.steps[:1]).find(document) is not ABSENT
+
     def start(self) -> Path:
         """Return the path up to where it branches."""
         steps = self.steps[: self.steps.index(None)] if None in self.steps else self.steps
@@ -120,9 +130,14 @@ def _members(node: Any, step: Any) -> Iterator[Any]:
 def parse_json(body: bytes | str) -> Any:
     """Return a document, its numbers with a point as Decimals; raises ValueError."""
     try:
-        return _DECODER.decode(body if isinstance(body, str) else body.decode("utf-8-sig"))
+        return _DECODER.decode(body if isinstance(body, str) else body.removeprefix(codecs.BOM_UTF8).decode())
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:
+        # Python refuses to read whole numbers that take long, and advises to change that for the whole process.
+        raise ValueError("it holds a number of too many digits") from None
 
 
 def json_text(value: Any) -> str:
@@ -163,9 +178,17 @@ def plain_text(value: Any) -> str:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def shortened(value: Any, most: int = 40) -> str:
-    """Return a value as an error shows it."""
-    text = value if isinstance(value, str) and most > 40 else json_text(value)
+def shortened(value: Any, most: int = 40, hide: Callable[[str], str] = str) -> str:
+    """Return a value as an error shows it; ``hide`` takes secrets out of its text before that is cut.
+
+    >>> shortened({"key": "s3cret"}, 14, lambda text: text.replace("s3cret", "***"))
+    '{"key":"***"}'
+    """
+    try:
+        text = value if isinstance(value, str) and most > 40 else json_text(value)
+    except RecursionError:
+        return "a value that is nested too deeply"
+    text = hide(text[:_MOST_HIDDEN])
     return text if len(text) <= most else f"{text[:most]}…"
 
 
@@ -184,7 +207,7 @@ def json_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     | STRING | text; an object or array becomes its JSON text |
     | BINARY | text in base64 |
     | DATE | text ``YYYY-MM-DD`` |
-    | TIMESTAMP | text, ISO 8601, to the microsecond; without a zone it is UTC |
+    | TIMESTAMP | text, ISO 8601, cut to microseconds as by Spark's CAST; without a zone it is UTC |
     | TIMESTAMP_NTZ | the same without a zone |
     | ARRAY, STRUCT, MAP | an array; an object; an object, its names the map's keys |
 
@@ -204,16 +227,24 @@ def _array(
 ) -> pa.Array:
     if as_they_are.issuperset(map(type, values)):
         try:
-            return pa.array(values, type_)
+            return _doubles(values) if pa.types.is_float64(type_) else pa.array(values, type_)
         except (pa.ArrowException, ValueError, OverflowError):
             pass
     return pa.array([_read(read, value) for value in values], type_)
 
 
+def _doubles(values: Sequence[Any]) -> pa.Array:
+    """Return finite numbers as doubles; raises OverflowError."""
+    doubles = pa.array([None if value is None else float(value) for value in values], pa.float64())
+    if pc.all(pc.is_finite(doubles)).as_py() is False:
+        raise OverflowError
+    return doubles
+
+
 _NONE = type(None)
 _AS_THEY_ARE: dict[pa.DataType, frozenset[type]] = {
     **{whole: frozenset[type]({int, _NONE}) for whole in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
-    pa.float64(): frozenset[type]({float, _NONE}),
+    pa.float64(): frozenset[type]({Decimal, int, float, _NONE}),
     pa.string(): frozenset[type]({str, _NONE}),
     pa.bool_(): frozenset[type]({bool, _NONE}),
 }
@@ -226,7 +257,7 @@ def _read(read: Callable[[Any], Any], value: Any) -> Any:
         return read(value)
     except Misfit:
         raise
-    except (TypeError, ValueError, ArithmeticError) as error:
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise Misfit(value) from error
 
 
@@ -337,13 +368,12 @@ def _moment_without_zone(value: Any) -> dt.datetime:
 
 
 def _datetime(value: Any) -> dt.datetime:
-    match = _TIME.fullmatch(_expect(value, str))
+    match = _MOMENT.fullmatch(_expect(value, str))
     if match is None:
         raise ValueError
-    start, fraction, zone = match.groups(default="")
-    if fraction[6:].strip("0"):
-        raise ValueError
-    return dt.datetime.fromisoformat(start + (f".{fraction[:6]:0<6}" if fraction else "") + zone)
+    day, time, fraction, zone = match.groups(default="")
+    # The digits behind the sixth are cut off, not rounded, as Spark does: so no moment passes into the next second.
+    return dt.datetime.fromisoformat(f"{day}T{time[:8] or '00'}{f'.{fraction[:6]:0<6}' if fraction else ''}{zone}")
 
 
 def _list(read: Callable[[Any], Any], value: Any) -> list[Any]:

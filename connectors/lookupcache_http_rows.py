@@ -18,14 +18,16 @@ from lookupcache.schema import type_name
 Rows = list[Any]
 Wrong = Callable[[str, str | None], SourceError]
 """Makes an error of what is wrong with an answer, and of a hint."""
+Hide = Callable[[str], str]
+"""Takes the secrets out of a text, before it is cut."""
 
 
-def rows_at(path: Path, document: Any, wrong: Wrong) -> Rows:
+def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
     """Return the rows that a path leads to: those of a list, one that stands there itself, or none for null."""
     if not path.steps:
         nodes = [document]
     elif path.start().find(document) is ABSENT:
-        told = f"; it has {shortened(document, 100)}" if isinstance(document, dict) else ""
+        told = f"; it has {shortened(document, 100, hide)}" if isinstance(document, dict) else ""
         raise wrong(f"has nothing at {path.text!r}{told}", "Correct option 'rows'.")
     else:
         nodes = path.nodes(document)
@@ -36,14 +38,22 @@ class RowReader:
     """Makes tables of rows for one request of a join; ``lenient`` takes a field that is missing for null."""
 
     def __init__(
-        self, request: LookupRequest, schema: pa.Schema, paths: Mapping[str, Path], lenient: bool, wrong: Wrong
+        self,
+        request: LookupRequest,
+        schema: pa.Schema,
+        paths: Mapping[str, Path],
+        lenient: bool,
+        wrong: Wrong,
+        hide: Hide,
     ) -> None:
         self.request = request
         self.schema = pa.schema([schema.field(name) for name in request.fields])
         self.empty = self.schema.empty_table()
         self._columns = [_Column(field.name, field.type, paths[field.name]) for field in self.schema]
+        self._paths = paths
         self._lenient = lenient
         self._wrong = wrong
+        self._hide = hide
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -58,11 +68,32 @@ class RowReader:
         Without ``origin`` it is the first for all. Raises SourceError for a row or a value that does not fit.
         """
         given = given or {}
-        arrays = [self._array(column, rows, given.get(column.name), origin) for column in self._columns]
+        values = [column.values(rows) for column in self._columns]
+        arrays = [
+            self._array(column, rows, found, given.get(column.name), origin)
+            for column, found in zip(self._columns, values, strict=True)
+        ]
+        if any(ABSENT in found for found in values):
+            self._check(rows, values, given)
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
-    def _array(self, column: _Column, rows: Rows, given: pa.Array | None, origin: Sequence[int] | None) -> pa.Array:
-        values = column.values(rows)
+    def _check(self, rows: Rows, values: Sequence[list[Any]], given: Mapping[str, pa.Array]) -> None:
+        """Raise SourceError for a row that is none, as what a service says of an error.
+
+        That is one which is no object, or has fields, but none of the table's.
+        """
+        has_others = any(name not in given for name in self._paths)
+        for row, *found in zip(rows, *values, strict=True):
+            if any(value is not ABSENT for value in found) or row == {}:
+                continue
+            has_any = any(path.start_in(row) for path in self._paths.values())
+            if not (has_any or (isinstance(row, dict) and not has_others)):
+                hint = "Correct option 'rows' or 'field.…'; if this is how the service tells of an error, it is one."
+                raise self._wrong(f"has a row without the table's fields: {shortened(row, 100, self._hide)}", hint)
+
+    def _array(
+        self, column: _Column, rows: Rows, values: list[Any], given: pa.Array | None, origin: Sequence[int] | None
+    ) -> pa.Array:
         if ABSENT in values:
             if given is not None and all(value is ABSENT for value in values):
                 return given.take(pa.array([0] * len(rows) if origin is None else origin, pa.int64()))
@@ -73,7 +104,8 @@ class RowReader:
             return column.make(values)
         except Misfit as misfit:
             raise self._wrong(
-                f"holds {misfit} for column {column.name!r}, which is no {type_name(column.type).upper()}",
+                f"holds {shortened(misfit.value, hide=self._hide)} for column {column.name!r}, "
+                f"which is no {type_name(column.type).upper()}",
                 "Give the column another type in the table's schema, or another field with 'field.…'.",
             ) from None
 

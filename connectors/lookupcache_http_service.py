@@ -5,6 +5,7 @@ options ─► `Service`: templates, paths, statuses ─► `Place` of a page �
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +38,7 @@ class Options(dict[str, str]):
 OPTIONS = Options({
     "url": "Where a key's rows are, as in 'https://api/customers/{id}?fields={columns}'.",
     "body": "JSON to POST, as in '{\"ids\": {keys}}' or '{\"id\": {id}}'.",
-    "key": "The columns whose values {keys} holds, with commas between.",
+    "key": "The columns whose values {keys} holds, with commas between; a request per combination of other columns.",
     "rows": "The path to the rows in an answer, as in '$.data.items'; by default '$'.",
     "rows-per-key": "true: the rows' path leads to a list with one entry per key, in the order of {keys}.",
     "field.*": "The path to a column's value in a row, as in field.city = '$.address.city'; by default its name.",
@@ -95,10 +96,13 @@ class Pages:
         if place.number + 1 >= self.most:
             raise ValueError(f"has more than {self.most} pages")
         if self.parameter:
-            return place.next(with_parameters(place.first.url, {self.parameter: plain_text(target)}))
-        url = joined(place.request.url, str(target))
+            url = with_parameters(place.first.url, {self.parameter: plain_text(target)})
+        else:
+            url = joined(place.request.url, str(target))
         if url is None:
             raise ValueError("has its next page on another host")
+        if str(url) == place.request.url:
+            raise ValueError("names itself as its next page")
         return place.next(str(url))
 
 
@@ -176,6 +180,9 @@ class Service:
             )  # fmt: skip
         if self.rows_per_key and not self.batched:
             raise OptionError("Option 'rows-per-key' is for {keys} in option 'body'.", hint="Leave it out.")
+        _check_quoted([] if self.body is None else self.body.quoted, known)
+        _check_unfilled(schema, options)
+        _check_separators(schema, self.url.separators)
         if not self.places and not self.batched:
             raise OptionError("Neither 'url' nor 'body' has a place for a key.", hint=OPTIONS["url"])
         if any(name.startswith("tls.") for name in options) and not self.url.text.lower().startswith("https:"):
@@ -242,6 +249,46 @@ def _check_names(option: str, names: Sequence[str], known: Sequence[str]) -> Non
         if name not in known:
             hint = nearest(name, known, what="names")
             raise OptionError(f"Option {option!r} names {name!r}, which is no column.", hint=hint)
+
+
+def _check_quoted(names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name in (*known, "keys"):
+            raise OptionError(
+                f"Option 'body' holds {{{name}}} between quotes, where it is text.",
+                hint=f"Leave the quotes out: {{{name}}} becomes JSON, with quotes where the value is a text.",
+            )
+
+
+def _check_unfilled(schema: pa.Schema, options: Mapping[str, str]) -> None:
+    for option, value in options.items():
+        for name in schema.names if option.startswith(("header.", "query.")) else ():
+            if f"{{{name}}}" in value:
+                raise OptionError(
+                    f"Option {option!r} names column {name!r} in braces, which are sent as they are.",
+                    hint="Values of columns have their places in 'url' and 'body'.",
+                )
+
+
+def _check_separators(schema: pa.Schema, separators: Sequence[tuple[str, str]]) -> None:
+    """Raise OptionError where a URL does not tell where a value ends; in texts, that is found value by value."""
+    for name, separator in separators:
+        if name not in schema.names:
+            continue
+        if _may_follow(schema.field(name).type).match(separator):
+            raise OptionError(
+                f"Option 'url' does not tell where the value of {name!r} ends.",
+                hint=f"Put a '/' or a ',' behind {{{name}}}, or a parameter's name.",
+            )
+
+
+def _may_follow(type_: pa.DataType) -> re.Pattern[str]:
+    """Return what, behind a value of a type, may be more of that value."""
+    if pa.types.is_boolean(type_) or pa.types.is_date(type_) or (pa.types.is_timestamp(type_) and type_.tz):
+        return re.compile("(?!)")
+    if pa.types.is_floating(type_) or pa.types.is_timestamp(type_):
+        return re.compile(r"$|[0-9.e]")
+    return re.compile(r"$|[0-9]") if pa.types.is_integer(type_) or pa.types.is_decimal(type_) else re.compile("$")
 
 
 def family(options: Mapping[str, str], prefix: str) -> dict[str, str]:

@@ -9,14 +9,16 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from lookupcache_http_json import json_text, plain_text
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
 _BODY_PART = re.compile(r'"(?:[^"\\]|\\.)*"|\{([^{}\s"\':,]*)\}')
 _LEGAL = ":/?[]@!$&'()*+,;=%"
+_IN_VALUES = re.compile(r"[A-Za-z0-9._~%-]*")
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,31 @@ class UrlTemplate:
         """The names of the places, in order."""
         return _PLACE.findall(self.text)
 
+    @cached_property
+    def separators(self) -> list[tuple[str, str]]:
+        """What stands between two places and may be part of a value as well, with the first place's name.
+
+        >>> UrlTemplate.parse("https://api/{a}-{b}/{c},{d}?e={e}{f}").separators
+        [('a', '-'), ('e', '')]
+        """
+        return [
+            (parts[at], unquote(parts[at + 1]))
+            for parts in (*self.segments, self.query)
+            for at in range(1, len(parts) - 2, 2)
+            if _IN_VALUES.fullmatch(parts[at + 1])
+        ]
+
     def fill(self, values: Mapping[str, Any]) -> str | None:
         """Return the URL, the values percent-encoded; None where a segment of its path would be none.
 
         That is one which a value makes empty, ``.`` or ``..``: servers and proxies take these away, so that the URL
-        would be another resource's, and percent-encoding does not help.
+        would be another resource's, and percent-encoding does not help. Raises ValueError for a text that holds the
+        separator behind it: the URL would be that of other values, too.
         """
+        for name, separator in self.separators:
+            text = plain_text(values[name])
+            if isinstance(values[name], str | bytes) and f"{text}{separator}".find(separator) < len(text):
+                raise ValueError(f"{text!r} for {name!r}, which holds {separator!r}")
         segments = [_filled(parts, values) for parts in self.segments]
         for parts, segment in zip(self.segments, segments, strict=True):
             if len(parts) > 1 and segment in ("", ".", ".."):
@@ -109,6 +130,11 @@ class BodyTemplate:
     def names(self) -> list[str]:
         """The names of the places, in order."""
         return [part[1] for part in _BODY_PART.finditer(self.text) if part[1] is not None]
+
+    @property
+    def quoted(self) -> list[str]:
+        """The names in braces that are a whole string, as in ``{"id": "{id}"}``, and so no places."""
+        return re.findall(r'"\{([^{}\s"\':,]*)\}"', self.text)
 
     def fill(self, values: Mapping[str, Any]) -> str:
         """Return the document."""

@@ -45,14 +45,16 @@ class RedisConnector(Connector):
 
     - ``hash``: fields of the same names; only those that are wanted are fetched. A field that is not there is null.
     - ``string``: one column, the value.
-    - ``json``: members of a JSON object that is the value, a string; one that is not there is null.
+    - ``json``: members of a JSON object that is the value, a string; one that is not there is null. How they become the
+      column's types is told by `lookupcache_http_json.json_array`.
 
     Texts are read as `lookupcache_redis_values.read_text` says: numbers in decimal, booleans ``true``, ``false``,
-    ``1`` or ``0``, dates and moments as in ISO 8601 (UTC where they name no zone), binaries as they are, arrays,
-    structs and maps as JSON. A value that does not fit raises SourceError, which does not show it. In names, each value
-    has one text, the plainest: ``7``, never ``07``; ``true``; ``1.50`` for a DECIMAL(4,2); ``2013-01-01T05:00:00Z``;
-    ``0.1`` as Python writes it. A name whose value holds the separator behind it, as ``a:b`` in ``w:{origin}:{hour}``,
-    is of no row; with ``escape`` = ``percent`` values are written as in a URL (``a%3Ab``), and may hold anything.
+    ``1`` or ``0``, dates and moments as in ISO 8601 (UTC where they name no zone, cut to microseconds as by Spark's
+    CAST), binaries as they are, arrays, structs and maps as JSON. A value that does not fit raises SourceError, which
+    does not show it. In names, each value has one text, the plainest: ``7``, never ``07``; ``true``; ``1.50`` for a
+    DECIMAL(4,2); ``2013-01-01T05:00:00Z``; ``0.1`` as Python writes it. A name whose value holds the separator behind
+    it, as ``a:b`` in ``w:{origin}:{hour}``, is of no row; with ``escape`` = ``percent`` values are written as in a URL
+    (``a%3Ab``), as is the separator where a value holds it (``a%2Db`` in ``w-{origin}-{hour}``), and may hold anything.
 
     With ``push`` the server tells of changed keys, and they leave the cache (LRU, TTL) before the next batch of rows is
     looked up: what is set, deleted, flushed, or removed by the server once it has expired. While that connection
@@ -68,7 +70,8 @@ class RedisConnector(Connector):
         "redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:6379,host:6379.",
         "key": "How the key columns make the name of a Redis key, as in 'customer:{id}' or 'w:{origin}:{hour}'.",
         "type": "What a Redis key holds: 'hash' (the default), 'string' or 'json'.",
-        "escape": "'percent': values in names are written as in a URL; 'none' (the default): as they are.",
+        "escape": "'percent': values in names are written as in a URL, and so is the separator where a value holds it; "
+        "'none' (the default): as they are.",
         "push": "'true': the server tells of changed keys, which leave the cache at once.",
         "username": "Whom to log in as, if not by the URL.",
         "password": "The password, if not in the URL; better 'env:NAME' or 'file:PATH' than the word itself.",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
-from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from lookupcache.schema import type_name
 
 _PLAIN = r"^[A-Za-z0-9_.~-]*$"
 _GLOB = frozenset(b"*?[]\\^")
+_ESCAPES = frozenset(b"%0123456789ABCDEF")
 _ZONED = "Z"
 
 
@@ -32,13 +33,17 @@ class KeyTemplate:
 
     ``fields`` are the columns in their order, ``literals`` what stands before the first, between them and behind the
     last. A value's text ends where the literal behind it begins, so no two keys have one name. A value that holds
-    that literal itself has no name, unless ``escaped``: then values are written as in a URL, ``:`` as ``%3A``.
+    that literal itself has no name, unless ``escaped``: then values are written as in a URL, ``:`` as ``%3A``, and in
+    one that still holds the literal behind it, the characters of that are written so too, ``-`` as ``%2D``.
 
     >>> template = KeyTemplate.parse("w:{origin}:{hour}", pa.schema([("origin", pa.string()), ("hour", pa.int32())]))
     >>> template.names({"origin": pa.array(["JFK", "a:b"]), "hour": pa.array([5, 6], pa.int32())})
     [b'w:JFK:5', None]
     >>> template.read([b"w:JFK:5", b"w:JFK:05", b"other"]).to_pylist()
     [{'origin': 'JFK', 'hour': 5}]
+    >>> escaped = KeyTemplate.parse("w-{origin}-{hour}", pa.schema(template.fields), escaped=True)
+    >>> escaped.names({"origin": pa.array(["a:b", "a-b"]), "hour": pa.array([5, 6], pa.int32())})
+    [b'w-a%3Ab-5', b'w-a%2Db-6']
     """
 
     text: str
@@ -81,12 +86,11 @@ class KeyTemplate:
         """Return the name of each key, given by columns without nulls; None for one that has no name."""
         parts: list[Any] = [pa.scalar(self.prefix)]
         sound = None
-        for field, literal in zip(self.fields, self.literals[1:], strict=True):
-            texts = self._texts(values[field.name], field.type)
+        for number, (field, literal) in enumerate(zip(self.fields, self.literals[1:], strict=True)):
+            texts = self._texts(values[field.name], number)
             parts += [texts, pa.scalar(literal)]
-            if literal and field is not self.fields[-1]:
-                ends = pc.find_substring(pc.binary_join_element_wise(texts, literal, b""), literal)
-                here = pc.equal(ends, pc.binary_length(texts))
+            if number < len(self.fields) - 1:
+                here = _ends_before(texts, literal)
                 sound = here if sound is None else pc.and_(sound, here)
         joined = pc.binary_join_element_wise(*parts, b"")
         return (joined if sound is None else pc.if_else(sound, joined, pa.scalar(None, pa.binary()))).to_pylist()
@@ -94,9 +98,9 @@ class KeyTemplate:
     def pattern(self, constants: Mapping[str, Any]) -> bytes:
         """Return the glob that all names match, or those with these values of some columns."""
         parts = [_globbed(self.prefix)]
-        for field, literal in zip(self.fields, self.literals[1:], strict=True):
+        for number, (field, literal) in enumerate(zip(self.fields, self.literals[1:], strict=True)):
             known = field.name in constants
-            [text] = self._texts(pa.array([constants[field.name]], field.type), field.type) if known else [None]
+            [text] = self._texts(pa.array([constants[field.name]], field.type), number) if known else [None]
             parts += [b"*" if text is None else _globbed(text.as_py()), _globbed(literal)]
         return b"".join(parts)
 
@@ -110,11 +114,14 @@ class KeyTemplate:
 
     # ── values and their texts ───────────────────────────────────────────────────────────────────────────
 
-    def _texts(self, values: pa.Array, type_: pa.DataType) -> pa.Array:
-        texts = _text_of(type_)(values)
-        if self.escaped and pc.all(pc.match_substring_regex(texts, _PLAIN)).as_py() is False:
-            return _by_python(_escape)(texts)
-        return texts
+    def _texts(self, values: pa.Array, number: int) -> pa.Array:
+        """Return the texts of values of a field, given by its number."""
+        texts = _text_of(self.fields[number].type)(values)
+        if not self.escaped:
+            return texts
+        if pc.all(pc.match_substring_regex(texts, _PLAIN)).as_py() is False:
+            texts = _by_python(_escape)(texts)
+        return texts if number == len(self.fields) - 1 else _without(texts, self.literals[number + 1])
 
     def _read(self, texts: Sequence[bytes], type_: pa.DataType) -> pa.Array:
         """Return the values of texts, null for one that is none."""
@@ -126,7 +133,7 @@ class KeyTemplate:
 
     def _writes(self, read: pa.RecordBatch, columns: Sequence[Sequence[bytes]]) -> list[bool]:
         """Return which rows have just these texts: that of 7 is 7, never 07."""
-        written = [self._texts(read.column(field.name), field.type).to_pylist() for field in self.fields]
+        written = [self._texts(column, number).to_pylist() for number, column in enumerate(read.columns)]
         rows = zip(zip(*written, strict=True), zip(*columns, strict=True), strict=True)
         return [ours == theirs for ours, theirs in rows]
 
@@ -155,7 +162,8 @@ class KeyTemplate:
                 )
         for field, literal in zip(self.fields[:-1], self.literals[1:-1], strict=True):
             # A text of strings may hold anything: there, what is unclear is found value by value.
-            if not literal or frozenset(literal) <= (_bytes_used(field.type, escaped=self.escaped) or frozenset()):
+            used = _ESCAPES if self.escaped else _bytes_used(field.type)
+            if not literal or frozenset(literal) <= (used or frozenset()):
                 raise OptionError(
                     f"Option 'key' is {self.text!r}: a name would not tell where {field.name!r} "
                     f"({type_name(field.type).upper()}) ends.",
@@ -231,6 +239,28 @@ def _escape(text: bytes) -> str:
     return quote_from_bytes(text, safe="")
 
 
+def _ends_before(texts: pa.Array, literal: bytes) -> pa.Array:
+    """Return for each text whether, with a literal behind it, it ends where that is first found."""
+    found = pc.find_substring(pc.binary_join_element_wise(texts, literal, b""), literal)
+    return pc.equal(found, pc.binary_length(texts))
+
+
+def _without(texts: pa.Array, literal: bytes) -> pa.Array:
+    """Return escaped texts, those that hold the literal behind them with its characters escaped as well.
+
+    The literal has a character that no escape is made of, so such a text holds none of it, nor any overlap.
+    """
+    clear = _ends_before(texts, literal)
+    if pc.all(clear).as_py() is not False:
+        return texts
+    own = {byte: b"%%%02X" % byte for byte in frozenset(literal) - _ESCAPES}
+
+    def escaped(text: bytes) -> str:
+        return b"".join(own.get(byte, bytes([byte])) for byte in text).decode()
+
+    return pc.if_else(clear, texts, _by_python(escaped)(texts))
+
+
 _WRITERS: dict[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]] = {
     pa.types.is_integer: _cast,
     pa.types.is_boolean: _cast,
@@ -247,12 +277,11 @@ _WRITERS: dict[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]] = 
 _DIGITS = string.digits + "-"
 
 
-def _bytes_used(type_: pa.DataType, *, escaped: bool) -> frozenset[int] | None:
+def _bytes_used(type_: pa.DataType) -> frozenset[int] | None:
     """Return the bytes that the texts of a type are made of; None for any."""
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
         return None
-    used = next((text for is_type, text in _ALPHABETS.items() if is_type(type_)), _DIGITS)
-    return frozenset(quote(used, safe="").encode() if escaped else used.encode())
+    return frozenset(next((text for is_type, text in _ALPHABETS.items() if is_type(type_)), _DIGITS).encode())
 
 
 _ALPHABETS: dict[Callable[[pa.DataType], bool], str] = {

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from lookupcache_http_json import parse_json
 from lookupcache_redis_keys import KeyTemplate
 from lookupcache_redis_server import Ask
-from lookupcache_redis_values import MISFITS, json_parser, read_json, read_text
+from lookupcache_redis_values import MISFITS, read_json, read_text
 
 from lookupcache.connector import LookupRequest, is_secret
 from lookupcache.errors import PlanError, SourceError
@@ -159,11 +160,10 @@ class Rows:
         self, request: LookupRequest, names: list[bytes], texts: Iterable[bytes], wanted: list[str]
     ) -> list[Sequence[Any]]:
         """Return the members of JSON objects, by column."""
-        parse = json_parser(pa.struct([self.schema.field(name) for name in wanted]))
         objects = []
         for name, text in zip(names, texts, strict=True):
             try:
-                objects.append(_object(parse(text)))
+                objects.append(_object(parse_json(text)))
             except MISFITS:
                 raise self._misfit(request, name, "its value is no JSON object") from None
         return [[members.get(name) for members in objects] for name in wanted]

@@ -58,7 +58,8 @@ class SqlConnector(Connector):
 
     options: ClassVar[Mapping[str, str]] = {
         "url": "The database: 'sqlite:///relative.db', 'duckdb:////absolute/path.db', "
-        "'postgresql://user@host:5432/database' or 'mariadb://user@host:3306/database'.",
+        "'postgresql://user@host:5432/database' or 'mariadb://user@host:3306/database'; by a Unix socket, "
+        "'postgresql://user@/database?host=/run/postgresql' or 'mariadb://user@/database?unix_socket=/run/mysqld.sock'.",
         "table": "The name of a table or view.",
         "schema": "The schema that the table is in, if not the user's default.",
         "query": "Instead of a table, a SELECT whose result is the table.",
@@ -86,7 +87,9 @@ class SqlConnector(Connector):
         Place.of(options)
         _ = self._most, seconds(options, "connect.timeout"), seconds(options, "statement.timeout")
         if not _is_reference(options["url"]):
-            self._kind().check(self._located(), schema)
+            kind = self._kind()
+            Place.of(options, kind.grammar)
+            kind.check(self._located(), schema)
 
     @property
     def _most(self) -> int:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from lookupcache_sql_query import Grammar, bare
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, OptionError, SchemaError, SourceError, nearest
 from lookupcache.expr import Expr
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type
 
 SCAN_ROWS = 50_000
 """Rows in a batch of a scan, about."""
@@ -36,15 +37,20 @@ class Place:
     query: str | None
 
     @classmethod
-    def of(cls, settings: Mapping[str, str]) -> Place:
-        """Read the options; raises OptionError where they name no place, or two."""
+    def of(cls, settings: Mapping[str, str], grammar: Grammar | None = None) -> Place:
+        """Read the options; raises OptionError where they name no place, or two, or a query that is not one."""
         table, namespace, query = (settings.get(name) or None for name in ("table", "schema", "query"))
         if (table is None) == (query is None):
             wrong = "neither 'table' nor 'query'" if table is None else "both 'table' and 'query'"
             raise OptionError(f"Connector 'sql' has {wrong}.", hint="Give one: 'table' for a table or view.")
         if query is not None and namespace is not None:
             raise OptionError("Option 'schema' goes with 'table'.", hint="Write the schema into the 'query'.")
-        return cls(table, namespace, query and query.strip().rstrip(";"))
+        return cls(table, namespace, bare(query, grammar) if query and grammar else query)
+
+    @property
+    def enclosed(self) -> str:
+        """The query in brackets; what may end it is a comment."""
+        return f"({self.query}\n)"
 
     def __str__(self) -> str:
         if self.table is None:
@@ -65,10 +71,13 @@ class Database(ABC):
     extra: ClassVar[str] = ""
     """What to install it with."""
 
+    grammar: ClassVar[Grammar]
+    """How its texts and comments are written."""
+
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         self.schema = schema
         self.settings = settings
-        self.place = Place.of(settings)
+        self.place = Place.of(settings, self.grammar)
 
     @classmethod
     @abstractmethod
@@ -83,6 +92,10 @@ class Database(ABC):
     @abstractmethod
     def connect(self) -> None:
         """Connect, and check the table and its columns."""
+
+    def is_stale(self) -> bool:
+        """Return whether the connection reads a database that another has replaced; cheap, as each call asks."""
+        return False
 
     @abstractmethod
     def close(self) -> None:
@@ -117,6 +130,11 @@ class Database(ABC):
 # ── what is wrong is said ────────────────────────────────────────────────────────────────────────────────────
 
 
+def refused_query(reason: str) -> ConnectorError:
+    """Return the error for a query that a database does not take."""
+    return ConnectorError(f"Option 'query' is refused: {reason.rstrip('.')}.")
+
+
 def unknown_table(table: str, namespace: str | None, known: Sequence[str]) -> ConnectorError:
     """Return the error for a table that is not there."""
     fact = f"Option 'table': the database has no table or view {table!r}"
@@ -146,7 +164,7 @@ def misfit(table: str, field: pa.Field, value: Any) -> SourceError:
     """Return the error for a value that the database holds and the column's type does not."""
     return SourceError(
         f"Table {table!r}, column {field.name!r}: the database holds {shortened(value)}, "
-        f"which is no {type_name(field.type).upper()}.",
+        f"which is no {shown_type(field.type)}.",
         hint="Give the column another type in the table's schema, or look up through a view that casts it.",
     )
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import hashlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from lookupcache_sql_database import SCAN_ROWS, unknown_table
+import pyarrow.compute as pc
+from lookupcache_sql_database import SCAN_ROWS, refused_query, unknown_table
+from lookupcache_sql_file import Stamp, is_replaced, path_of, stamp_of
 from lookupcache_sql_filters import Operands, number_text, time_text
-from lookupcache_sql_sqlite import path_of
-from lookupcache_sql_typed import Described, Held, Stored, TypedDatabase, family, read_json
+from lookupcache_sql_query import POSTGRES
+from lookupcache_sql_typed import Described, Held, Stored, TypedDatabase, cast, family, in_range, read_json, without
 
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
@@ -55,12 +60,14 @@ class DuckDatabase(TypedDatabase):
     driver = "duckdb"
     extra = "duckdb"
     dialect = "duckdb"
+    grammar = POSTGRES
     operands = DuckOperands
 
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         super().__init__(schema, settings)
         self.path = path_of(settings["url"])
         self._connection: Any = None
+        self._opened: Stamp | None = None
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
@@ -73,14 +80,18 @@ class DuckDatabase(TypedDatabase):
 
         if not self.path.is_file():
             raise ConnectorError(f"Option 'url': there is no database file {str(self.path)!r}.")
+        self._opened = stamp_of(self.path, written=True)
         try:
-            # Connections to one file share what it has in memory, but not what `register` tells one of them.
-            self._connection = duckdb.connect(self.path, read_only=True)
+            self._connection = _attached(self.path, self._opened)
             self._connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
         except duckdb.Error as error:
             if self.retryable(error):
                 raise
             raise ConnectorError(f"Option 'url': {str(self.path)!r} cannot be read: {error}.") from error
+
+    def is_stale(self) -> bool:
+        """Return whether there is another file, or another content, which only one that ignores locks can write."""
+        return is_replaced(self.path, self._opened, written=True)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -109,11 +120,12 @@ class DuckDatabase(TypedDatabase):
         if self.place.table is not None:
             self._check_table(self.place.table, self.place.namespace)
         try:
-            rows = self._connection.execute(f"DESCRIBE SELECT * FROM {self.relation}").fetchall()
-        except duckdb.ProgrammingError as error:
-            raise ConnectorError(f"Option 'query' is refused: {str(error).partition(chr(10))[0]}.") from None
-        sample = self._connection.sql(f"SELECT * FROM {self.relation} LIMIT 0").to_arrow_table().schema
-        return [_described(name, native, field.type) for (name, native, *_), field in zip(rows, sample, strict=True)]
+            found = self._connection.sql(f"SELECT * FROM {self.relation} LIMIT 0")
+        except duckdb.Error as error:
+            if self.place.query is None or self.retryable(error):
+                raise
+            raise refused_query(str(error).partition("\n")[0]) from None
+        return [_described(name, type_) for name, type_ in zip(found.columns, found.types, strict=True)]
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
         """Return False: it reads whole columns fast, and has no index that a join would use."""
@@ -137,8 +149,10 @@ class DuckDatabase(TypedDatabase):
 
     @classmethod
     def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
-        if described.kind == "nested" and family(type_) == "nested":
-            return _NATURAL
+        if described.kind == "nested" and family(type_) == "nested" and _fits(described.type, type_):
+            return Stored(read=f"CAST({{c}} AS {_braced(described.detail)})", decode=in_range)
+        if described.kind in _TEXTS and family(type_) == "string":
+            return _AS_TEXT
         if described.kind in ("json", "text") and family(type_) == "nested":
             return Stored(decode=read_json)
         return _STORED.get((described.kind, family(type_)))
@@ -146,7 +160,8 @@ class DuckDatabase(TypedDatabase):
     def _check_table(self, table: str, namespace: str | None) -> None:
         schema = "= ?" if namespace else "IN (SELECT unnest(current_schemas(true)))"
         rows = self._connection.execute(
-            f"SELECT table_name FROM information_schema.tables WHERE table_schema {schema}",
+            "SELECT table_name FROM information_schema.tables WHERE table_catalog = current_database() "
+            f"AND table_schema {schema}",
             [namespace] if namespace else [],
         ).fetchall()
         known = [name for [name] in rows]
@@ -154,49 +169,151 @@ class DuckDatabase(TypedDatabase):
             raise unknown_table(table, namespace, known)
 
 
+# ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+_ATTACHING = threading.Lock()
+_RESERVED = ("memory", "temp", "system", "main")
+
+
+def _attached(path: Path, stamp: Stamp | None) -> Any:
+    """Return a connection to a file.
+
+    Connections to one file share what it has in memory, but not what `register` tells one of them. To a path that is
+    open already DuckDB connects again without a look at the file, so that one that took its place would not be seen;
+    therefore it is attached to a database in memory, whose name stands for this very file.
+    """
+    import duckdb
+
+    name = path.name.partition(".")[0]
+    name = f"{name}_db" if name.lower() in _RESERVED else name
+    quoted = DuckDatabase.quote(name)
+    connection = duckdb.connect(f":memory:lookupcache {hashlib.sha256(repr((path, stamp)).encode()).hexdigest()}")
+    try:
+        with _ATTACHING:
+            connection.execute(f"ATTACH IF NOT EXISTS {DuckDatabase.text(str(path))} AS {quoted} (READ_ONLY)")
+        connection.execute(f"USE {quoted}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _canonical(column: Any, type_: pa.DataType) -> Any:
-    return column.cast(type_)
+def _whole(column: pa.Array) -> pa.Array:
+    """Send decimals as whole numbers, and none for one with a fraction."""
+    wrong = pc.not_equal(pc.trunc(column), column)
+    return without(column, wrong).cast(pa.decimal128(38, 0))
+
+
+def _read_whole(column: Any, type_: pa.DataType) -> Any:
+    """Read integers as decimals; from 64 bits they are twenty digits at most."""
+    return cast(column.cast(pa.decimal128(20, 0)), type_)
+
+
+def _huge(native: str) -> Stored:
+    """Return how 128 bits are held: as decimals Arrow would get them wrong from 38 digits on."""
+    return Stored(read="CAST({c} AS VARCHAR)", tested="{c}", key=f"TRY_CAST({{k}} AS {native})", send=_whole)
 
 
 _NATURAL = Stored()
+_IN_RANGE = Stored(decode=in_range)
 _AS_TEXT = Stored(read="CAST({c} AS VARCHAR)", compared="CAST({c} AS VARCHAR)")
 _STORED: dict[tuple[str, str], Stored] = {
-    **{(word, word): _NATURAL for word in ("float", "double", "decimal", "binary", "boolean", "date")},
+    **{(word, word): _NATURAL for word in ("float", "double", "decimal", "binary", "boolean")},
     ("integer", "integer"): Stored(send=lambda column: column.cast(pa.int64())),
+    ("integer", "decimal"): Stored(key="TRY_CAST({k} AS HUGEINT)", send=_whole, decode=_read_whole),
+    ("hugeint", "decimal"): _huge("HUGEINT"),
+    ("uhugeint", "decimal"): _huge("UHUGEINT"),
     ("float", "double"): _NATURAL,
     ("text", "string"): _NATURAL,
-    ("json", "string"): _AS_TEXT,
-    ("as text", "string"): _AS_TEXT,
-    ("timestamptz", "timestamp"): _NATURAL,
-    ("timestamp", "timestamp_ntz"): _NATURAL,
+    ("date", "date"): _IN_RANGE,
+    ("timestamptz", "timestamp"): _IN_RANGE,
+    ("timestamp", "timestamp_ntz"): _IN_RANGE,
 }
-_AS_TEXTS = ("UUID", "TIME", "INTERVAL", "ENUM", "BIT", "TIME WITH TIME ZONE")
+_TEXTS = ("as text", "json", "nested", "hugeint", "uhugeint", "other")
+"""What is read as STRING by the text that DuckDB itself makes of it."""
+
+_KINDS: dict[str, tuple[str, pa.DataType]] = {
+    "boolean": ("boolean", pa.bool_()),
+    "tinyint": ("integer", pa.int8()),
+    "smallint": ("integer", pa.int16()),
+    "integer": ("integer", pa.int32()),
+    "bigint": ("integer", pa.int64()),
+    "utinyint": ("integer", pa.int16()),
+    "usmallint": ("integer", pa.int32()),
+    "uinteger": ("integer", pa.int64()),
+    "ubigint": ("integer", pa.decimal128(20, 0)),
+    "hugeint": ("hugeint", pa.decimal128(38, 0)),
+    "uhugeint": ("uhugeint", pa.decimal128(38, 0)),
+    "float": ("float", pa.float32()),
+    "double": ("double", pa.float64()),
+    "varchar": ("text", pa.string()),
+    "blob": ("binary", pa.binary()),
+    "date": ("date", pa.date32()),
+    "timestamp with time zone": ("timestamptz", TIMESTAMP),
+    **dict.fromkeys(("timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns"), ("timestamp", TIMESTAMP_NTZ)),
+    **dict.fromkeys(
+        ("uuid", "time", "time with time zone", "time_ns", "interval", "enum", "bit", "bignum", "union"),
+        ("as text", pa.string()),
+    ),
+}
 
 
-def _described(name: str, native: str, type_: pa.DataType) -> Described:
-    kind, ours = _kind(native, type_)
-    return Described(name, kind, native, ours)
+def _described(name: str, native: Any) -> Described:
+    if native.id in _NESTED:
+        cast, ours = _nested(native)
+        return Described(name, "nested" if ours is not None else "other", str(native), ours, cast)
+    return Described(name, _kind(native)[0], str(native), _kind(native)[1])
 
 
-def _kind(native: str, type_: pa.DataType) -> tuple[str, pa.DataType | None]:
-    """Return the word for a type of DuckDB's, and Spark's type for it."""
-    if native == "JSON":
+def _kind(native: Any) -> tuple[str, pa.DataType | None]:
+    """Return the word for a type of DuckDB's that is not nested, and Spark's type for it."""
+    if str(native) == "JSON":
         return "json", pa.string()
-    if native.startswith(_AS_TEXTS) and not native.startswith("TIMESTAMP"):
-        return "as text", pa.string()
-    if pa.types.is_timestamp(type_):
-        return ("timestamptz", TIMESTAMP) if type_.tz else ("timestamp", TIMESTAMP_NTZ)
-    if pa.types.is_integer(type_):
-        return "integer", _INTEGERS.get(type_, type_)
-    if pa.types.is_string(type_):
-        return "text", pa.string()
-    if pa.types.is_nested(type_):
-        return "nested", type_
-    word = family(type_)
-    return (word, type_) if word != "nested" else ("", None)
+    if native.id == "decimal":
+        precision, scale = (value for _, value in native.children)
+        return "decimal", pa.decimal128(precision, scale)
+    return _KINDS.get(native.id, ("other", None))
 
 
-_INTEGERS = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20)}
+_NESTED = ("list", "array", "struct", "map")
+
+
+def _nested(native: Any) -> tuple[str, pa.DataType | None]:
+    """Return the type that a value is cast to so that Arrow gets it right, and Spark's, None where it has none."""
+    if native.id not in _NESTED:
+        kind, ours = _kind(native)
+        return ("VARCHAR" if kind in _TEXTS else str(native)), (pa.string() if kind in _TEXTS and ours else ours)
+    inner = [(name, *_nested(child)) for name, child in native.children if name != "size"]
+    casts, types = [cast for _, cast, _ in inner], [ours for _, _, ours in inner]
+    if any(ours is None for ours in types):
+        return str(native), None
+    if native.id == "struct":
+        names = [name for name, *_ in inner]
+        spelled = ", ".join(f"{DuckDatabase.quote(name)} {cast}" for name, cast in zip(names, casts, strict=True))
+        return f"STRUCT({spelled})", pa.struct(list(zip(names, types, strict=True)))
+    if native.id == "map":
+        return f"MAP({', '.join(casts)})", pa.map_(*types)
+    return f"{casts[0]}[]", pa.list_(types[0])
+
+
+def _fits(held: pa.DataType | None, type_: pa.DataType) -> bool:
+    """Return whether a nested type may be read as another: of the same shape, numbers as numbers of their kind."""
+    if held is None or (type(held) is not type(type_) and family(held) != "integer"):
+        return False
+    if pa.types.is_struct(held):
+        same = [one.name for one in held] == [one.name for one in type_]
+        return same and all(_fits(one.type, other.type) for one, other in zip(held, type_, strict=True))
+    if pa.types.is_map(held):
+        return _fits(held.key_type, type_.key_type) and _fits(held.item_type, type_.item_type)
+    if pa.types.is_list(held):
+        return _fits(held.value_type, type_.value_type)
+    if pa.types.is_decimal(held) and pa.types.is_decimal(type_):
+        return held.scale <= type_.scale and held.precision - held.scale <= type_.precision - type_.scale
+    return held == type_ or (held != pa.string() and (family(held), family(type_)) in _STORED)
+
+
+def _braced(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import re
+import socket
 import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,13 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from lookupcache_sql_database import SCAN_ROWS, Unreachable, seconds, unknown_table
+from lookupcache_sql_database import SCAN_ROWS, Unreachable, refused_query, seconds, unknown_table
 from lookupcache_sql_filters import Operands, number_text, time_text
+from lookupcache_sql_query import MYSQL
 from lookupcache_sql_server import Server, tls_mode
 from lookupcache_sql_typed import Described, Held, Stored, TypedDatabase, family, only_finite, read_json
 
 from lookupcache.errors import ConnectorError, OptionError
-from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
+from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
 
 _PORT = 3306
 
@@ -71,6 +73,7 @@ class MysqlDatabase(TypedDatabase):
     driver = "pymysql"
     extra = "mysql"
     dialect = "mysql"
+    grammar = MYSQL
     operands = MysqlOperands
 
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
@@ -131,8 +134,10 @@ class MysqlDatabase(TypedDatabase):
         if table is None:
             try:
                 return self._described_query()
-            except pymysql.ProgrammingError as error:
-                raise ConnectorError(f"Option 'query' is refused: {error.args[-1]}.") from None
+            except pymysql.Error as error:
+                if self.retryable(error):
+                    raise
+                raise refused_query(str(error.args[-1])) from None
         rows = self._answer(
             "SELECT column_name, data_type, column_type, numeric_precision, numeric_scale, character_set_name, "
             "collation_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = "
@@ -201,12 +206,15 @@ class MysqlDatabase(TypedDatabase):
 
         server = Server.of(self.settings, _PORT)
         given = seconds(self.settings, "connect.timeout")
-        return pymysql.connect(
+        timeout = 10 if given is None else given
+        connection = pymysql.connect(
             host=server.host, port=server.port, user=server.user, password=server.password,
-            database=server.database, charset="utf8mb4", autocommit=True, conv=encoders,
-            connect_timeout=10 if given is None else given, ssl=_tls(self.settings),
-            ssl_disabled=tls_mode(self.settings) == "disable",
+            database=server.database, charset="utf8mb4", autocommit=True, conv=encoders, connect_timeout=timeout,
+            ssl=_tls(self.settings), ssl_disabled=tls_mode(self.settings) == "disable", defer_connect=True,
         )  # fmt: skip
+        # What is not there the driver would leave open where it is a Unix socket.
+        connection.connect(_unix_socket(server.host, timeout) if server.is_socket else None)
+        return connection
 
     def _session(self) -> Iterator[str]:
         yield "SET SESSION TRANSACTION READ ONLY"
@@ -232,6 +240,18 @@ class MysqlDatabase(TypedDatabase):
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {self.relation} LIMIT 0")
             return [_of_result(field) for field in cursor._result.fields]
+
+
+def _unix_socket(path: str, timeout: float) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.settimeout(timeout)
+        made.connect(path)
+        made.settimeout(None)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _tls(settings: Mapping[str, str]) -> ssl.SSLContext | None:
@@ -310,6 +330,8 @@ _STORED: dict[tuple[str, str], Stored] = {
     ("bit", "boolean"): Stored(
         read="({c} + 0)", sent="TINYINT", send=lambda column: column.cast(pa.int8()), decode=_read_booleans
     ),
+    ("bits", "integer"): Stored(read="({c} + 0)", sent="BIGINT"),
+    ("bits", "decimal"): Stored(read="({c} + 0)", sent="DECIMAL(20,0)", send=lambda column: column.cast(pa.string())),
     ("as text", "string"): Stored(
         read="CAST({c} AS CHAR)", compared=MysqlOperands.by_bytes("{c}"), key=MysqlOperands.by_bytes("{k}"), sent=_TEXT
     ),
@@ -341,12 +363,15 @@ _KINDS: dict[str, tuple[str, pa.DataType | None]] = {
 def _described(
     name: str, kind: str, native: str, precision: str | None, scale: str | None, charset: str, collation: str
 ) -> Described:
+    native = upper_but_names(native)
     if kind in _INTEGERS:
-        ours = _UNSIGNED.get(kind, pa.int32()) if "unsigned" in native else _INTEGERS[kind]
-        return Described(name, "integer", native, pa.bool_() if native == "tinyint(1)" else ours)
+        ours = _UNSIGNED.get(kind, pa.int32()) if "UNSIGNED" in native else _INTEGERS[kind]
+        return Described(name, "integer", native, pa.bool_() if native == "TINYINT(1)" else ours)
     if kind == "decimal":
         ours = pa.decimal128(min(int(precision or 10), 38), min(int(scale or 0), 38))
         return Described(name, "decimal", native, ours)
+    if kind == "bit" and native != "BIT(1)":
+        return Described(name, "bits", native, pa.decimal128(20, 0) if native == "BIT(64)" else pa.int64())
     word, type_ = _KINDS.get(kind, ("", None))
     return Described(name, word, native, type_, (charset, collation))
 
@@ -360,7 +385,9 @@ def _of_result(field: Any) -> Described:
     binary = field.charsetnr == 63
     if kind == "text":
         kind = "longblob" if binary else "longtext"
-    native = f"{kind} unsigned" if field.flags & 32 else kind
+    native = f"{kind} unsigned" if field.flags & 32 and kind != "bit" else kind
+    if kind == "bit":
+        native = f"bit({field.length})"
     digits = str(field.length - (field.scale > 0) - (not field.flags & 32))
     return _described(field.name, kind, native, digits, str(field.scale), None, None)  # type: ignore[arg-type]
 

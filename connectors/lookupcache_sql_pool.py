@@ -79,9 +79,7 @@ class Pool:
 
     @contextmanager
     def _lent(self) -> Iterator[Database]:
-        with self._changing:
-            database = self._free.pop() if self._free else None
-        database = database or self._connect()
+        database = self._taken() or self._connect()
         try:
             yield database
         except LookupCacheError:
@@ -91,6 +89,15 @@ class Pool:
             database.close()
             raise
         self._given_back(database)
+
+    def _taken(self) -> Database | None:
+        """Return a free connection; those to a database that was replaced are closed."""
+        while True:
+            with self._changing:
+                database = self._free.pop() if self._free else None
+            if database is None or not database.is_stale():
+                return database
+            database.close()
 
     def _given_back(self, database: Database) -> None:
         with self._changing:

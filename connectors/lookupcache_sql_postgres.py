@@ -7,14 +7,16 @@ import datetime as dt
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from lookupcache_sql_database import Unreachable, seconds, unknown_table
+from lookupcache_sql_database import Unreachable, refused_query, seconds, unknown_table
 from lookupcache_sql_filters import Operands, number_text, time_text
+from lookupcache_sql_query import POSTGRES
 from lookupcache_sql_server import Server, tls_mode
 from lookupcache_sql_typed import (
     Described,
@@ -23,8 +25,10 @@ from lookupcache_sql_typed import (
     TypedDatabase,
     cast,
     family,
+    in_range,
     only_uuids,
     read_json,
+    without,
     without_nul,
 )
 
@@ -37,8 +41,6 @@ _REFUSED = re.compile(r"password authentication failed|authentication failed|doe
                       r"|could not translate host|missing \"=\"|unsupported|root\.crt")  # fmt: skip
 _VIA = " via "
 """Between the type that keys are compared in, and that in which they are sent."""
-
-_LEAST_DAY, _LAST_DAY = dt.date(1, 1, 1), dt.date(9999, 12, 31)
 
 
 class PostgresOperands(Operands):
@@ -81,6 +83,7 @@ class PostgresDatabase(TypedDatabase):
     driver = "adbc_driver_postgresql"
     extra = "postgres"
     dialect = "postgres"
+    grammar = POSTGRES
     operands = PostgresOperands
 
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
@@ -129,11 +132,13 @@ class PostgresDatabase(TypedDatabase):
 
         try:
             self._cursor.execute(f"SELECT * FROM {self._named()} LIMIT 0")
-        except dbapi.ProgrammingError as error:
-            if self.place.query is None:
+        except dbapi.Error as error:
+            if self.place.query is None or self.retryable(error):
                 raise
-            raise ConnectorError(f"Option 'query' is refused: {_first_line(error)}") from None
-        return [_described(field) for field in self._cursor.fetch_arrow_table().schema]
+            raise refused_query(_first_line(error)) from None
+        fields = list(self._cursor.fetch_arrow_table().schema)
+        catalogued = self._catalogued({_native(field) for field in fields} - set(_KINDS))
+        return [_described(field, catalogued.get(_native(field))) for field in fields]
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
         if self.place.query is not None:
@@ -172,9 +177,11 @@ class PostgresDatabase(TypedDatabase):
     @classmethod
     def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
         words = described.kind, family(type_)
-        if words[1] == "nested" and described.kind in ("json", "list", "struct", "other"):
+        if words == ("list", "nested") and pa.types.is_list(type_) and pa.types.is_string(type_.value_type):
+            return Stored(read="to_json({c}::text[])::text", decode=read_json)
+        if words[1] == "nested" and described.kind in ("json", "list", "other"):
             return Stored(read="to_json({c})::text", decode=read_json)
-        if words[1] == "string" and described.kind == "other" and described.detail == "enum":
+        if words[1] == "string" and described.kind in ("as text", "json", "list", "other"):
             return _AS_TEXT
         return _STORED.get(words)
 
@@ -210,6 +217,22 @@ class PostgresDatabase(TypedDatabase):
             raise unknown_table(table, namespace, [name for name in names.to_pylist() if not name.startswith("pg_")])
         return self.relation
 
+    def _catalogued(self, natives: set[str]) -> dict[str, _Catalogued]:
+        """Return what the catalog says of types by their names, or by the numbers that the driver has for them."""
+        if not natives:
+            return {}
+        numbers = {int(found[1]): native for native in natives if (found := _UNNAMED.fullmatch(native))}
+        texts = ", ".join(map(self.text, sorted(natives)))
+        columns = self._answer(
+            "SELECT t.oid::int8, t.typname::text, format_type(t.oid, NULL), t.typtype::text, "
+            "t.typnamespace = 'pg_catalog'::regnamespace, coalesce(e.typname::text, ''), coalesce(e.typtype::text, '') "
+            "FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A' "
+            f"WHERE t.typname IN ({texts}) OR t.oid IN ({', '.join(map(str, [0, *numbers]))}) "
+            "ORDER BY pg_type_is_visible(t.oid)"
+        )
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        return {numbers.get(oid, name): _Catalogued(*rest) for oid, name, *rest in rows}
+
     def _answer(self, text: str) -> list[Any]:
         with self._connection.cursor() as cursor:
             cursor.execute(text)
@@ -237,27 +260,6 @@ def _plain(column: Any) -> Any:
     return column
 
 
-def _checked(least: Any, last: Any) -> Any:
-    """Return what reads moments; the infinite ones come as moments far away."""
-
-    def read(column: Any, type_: pa.DataType) -> Any:
-        ends = pc.min_max(column)
-        if ends["min"].is_valid and not least <= ends["min"].value <= ends["max"].value <= last:
-            raise ValueError
-        return column.cast(type_)
-
-    return read
-
-
-def _micros(value: dt.datetime) -> int:
-    return int((value - dt.datetime(1970, 1, 1)) / dt.timedelta(microseconds=1))
-
-
-_EPOCH = dt.date(1970, 1, 1)
-_read_dates = _checked((_LEAST_DAY - _EPOCH).days, (_LAST_DAY - _EPOCH).days)
-_read_times = _checked(_micros(dt.datetime(1, 1, 1)), _micros(dt.datetime(9999, 12, 31, 23, 59, 59, 999_999)))
-
-
 def _wide(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64())
 
@@ -266,8 +268,9 @@ def _doubles(column: pa.Array) -> pa.Array:
     return column.cast(pa.float64())
 
 
-def _texts(column: pa.Array) -> pa.Array:
-    return column.cast(pa.string())
+def _oids(column: pa.Array) -> pa.Array:
+    numbers = column.cast(pa.int64())
+    return without(numbers, pc.or_(pc.less(numbers, 0), pc.greater(numbers, 2**32 - 1)))
 
 
 _AS_TEXT = Stored(read="{c}::text", compared="{c}::text", sent="text", send=without_nul)
@@ -285,35 +288,53 @@ _STORED: dict[tuple[str, str], Stored] = {
     # Blanks at the end are not part of such a value; as text it has none.
     ("bpchar", "string"): Stored(read="{c}::text", sent="bpchar via text", send=without_nul),
     ("uuid", "string"): Stored(read="{c}::text", sent="uuid via text", send=only_uuids),
-    ("json", "string"): _AS_TEXT,
-    ("as text", "string"): _AS_TEXT,
+    ("oid", "integer"): Stored(read="{c}::int8", sent="oid via int8", send=_oids),
+    ("oid", "decimal"): Stored(read="{c}::text", tested="{c}::int8", compared="{c}::int8", sent="numeric"),
     ("bytea", "binary"): Stored(sent="bytea"),
     ("bool", "boolean"): Stored(sent="bool"),
-    ("date", "date"): Stored(sent="date", decode=_read_dates),
-    ("timestamptz", "timestamp"): Stored(sent="timestamptz", decode=_read_times),
-    ("timestamp", "timestamp_ntz"): Stored(sent="timestamp", decode=_read_times),
+    ("date", "date"): Stored(sent="date", decode=in_range),
+    ("timestamptz", "timestamp"): Stored(sent="timestamptz", decode=in_range),
+    ("timestamp", "timestamp_ntz"): Stored(sent="timestamp", decode=in_range),
 }
 _KINDS: dict[str, tuple[str, pa.DataType | None]] = {
     "int2": ("integer", pa.int16()),
     "int4": ("integer", pa.int32()),
     "int8": ("integer", pa.int64()),
-    "oid": ("integer", pa.int64()),
+    "oid": ("oid", pa.int64()),
     "float4": ("float", pa.float32()),
     "float8": ("double", pa.float64()),
     "text": ("text", pa.string()),
     "varchar": ("text", pa.string()),
-    "name": ("as text", pa.string()),
-    "citext": ("as text", pa.string()),
     "bpchar": ("bpchar", pa.string()),
     "uuid": ("uuid", pa.string()),
     "json": ("json", pa.string()),
     "jsonb": ("json", pa.string()),
-    "inet": ("as text", pa.string()),
-    "cidr": ("as text", pa.string()),
-    "macaddr": ("as text", pa.string()),
-    "xml": ("as text", pa.string()),
-    "time": ("as text", pa.string()),
-    "interval": ("as text", pa.string()),
+    **dict.fromkeys(
+        (
+            "name",
+            "char",
+            "citext",
+            "inet",
+            "cidr",
+            "macaddr",
+            "macaddr8",
+            "xml",
+            "time",
+            "timetz",
+            "interval",
+            "money",
+            "bit",
+            "varbit",
+            "pg_lsn",
+            "xid8",
+            "jsonpath",
+            "tsvector",
+            "tsquery",
+            "pg_snapshot",
+            "txid_snapshot",
+        ),
+        ("as text", pa.string()),
+    ),
     "bytea": ("bytea", pa.binary()),
     "bool": ("bool", pa.bool_()),
     "date": ("date", pa.date32()),
@@ -322,19 +343,54 @@ _KINDS: dict[str, tuple[str, pa.DataType | None]] = {
 }
 
 
-def _described(field: pa.Field) -> Described:
-    metadata = field.metadata or {}
-    native = metadata.get(b"POSTGRESQL:type", b"").decode()
+@dataclass(frozen=True)
+class _Catalogued:
+    """What the catalog says of a type: its name in SQL, its letter for enums, ranges and such, and of its items'."""
+
+    native: str
+    letter: str
+    is_ours: bool
+    item: str
+    item_letter: str
+
+
+_UNNAMED = re.compile(r"unnamed<oid:(\d+)>")
+_SPELLED = ("e", "r", "m")
+"""Enums, ranges and multiranges are texts to Spark."""
+
+
+def _native(field: pa.Field) -> str:
+    """Return the driver's name for a column's type."""
+    return str((field.metadata or {}).get(b"POSTGRESQL:type", b"").decode())
+
+
+def _described(field: pa.Field, found: _Catalogued | None) -> Described:
+    """Return a column; ``found`` is what the catalog says where `_KINDS` does not know its type."""
+    native = _native(field)
+    typmod = int((field.metadata or {}).get(b"POSTGRESQL:typmod", b"-1"))
     if native == "numeric":
-        return Described(field.name, "numeric", native, _numeric(int(metadata.get(b"POSTGRESQL:typmod", b"-1"))))
+        return Described(field.name, "numeric", "NUMERIC", _numeric(typmod))
     if native in _KINDS:
         kind, type_ = _KINDS[native]
-        return Described(field.name, kind, native, type_)
-    if native.startswith("_"):
-        item = _KINDS.get(native[1:], ("", None))[1]
-        return Described(field.name, "list", f"{native[1:]}[]", None if item is None else pa.list_(item))
-    detail = "enum" if pa.types.is_string(field.type) else None
-    return Described(field.name, "other", native, pa.string() if detail else None, detail)
+        return Described(field.name, kind, native.upper(), type_)
+    if found is None:
+        return Described(field.name, "other", native, None)
+    shown = found.native.upper() if found.is_ours else found.native
+    if found.item and native.startswith("_"):
+        item = _item(found, typmod)
+        return Described(field.name, "list", shown, None if item is None else pa.list_(item))
+    if found.letter in _SPELLED:
+        return Described(field.name, "as text", shown, pa.string())
+    return Described(field.name, "other", shown, None)
+
+
+def _item(found: _Catalogued, typmod: int) -> pa.DataType | None:
+    """Return the type of an array's items; bytes, in JSON, would be texts."""
+    if found.item == "numeric":
+        return _numeric(typmod)
+    if found.item_letter in _SPELLED:
+        return pa.string()
+    return None if found.item == "bytea" else _KINDS.get(found.item, ("", None))[1]
 
 
 def _numeric(typmod: int) -> pa.DataType:
@@ -380,4 +436,4 @@ def _reason(error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("ERROR:")[2].strip().partition("\n")[0] + "."
+    return (str(error).partition("ERROR:")[2] or str(error)).strip().partition("\n")[0]

@@ -14,7 +14,10 @@ TLS_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
 
 @dataclass(frozen=True)
 class Server:
-    """A server and a database on it; its text says no more than may be shown."""
+    """A server and a database on it; its text says no more than may be shown.
+
+    The host may be a path, that of a Unix socket.
+    """
 
     host: str
     port: int
@@ -25,18 +28,19 @@ class Server:
     @classmethod
     def of(cls, settings: Mapping[str, str], port: int) -> Server:
         """Read the options; raises OptionError for a URL that names no server."""
-        url = settings["url"]
+        url, unquote = settings["url"], urllib.parse.unquote
         try:
             parts = urllib.parse.urlsplit(url)
-            host, given = parts.hostname or "", parts.port
+            query = dict(urllib.parse.parse_qsl(parts.query))
+            host = query.get("unix_socket") or query.get("host") or _host(parts.netloc)
+            given = parts.port or int(query.get("port") or 0)
         except ValueError:
-            host, given = "", None
+            host, given = "", 0
         if not host or not parts.path.strip("/"):
             raise OptionError(
                 f"Option 'url' is {hide_userinfo(url)!r}, which names no server and database.",
                 hint="As in 'postgresql://user@host:5432/database'; a password goes into the option 'password'.",
             )
-        unquote = urllib.parse.unquote
         return cls(
             host, given or port, unquote(parts.path[1:]),
             settings.get("user") or unquote(parts.username or ""),
@@ -50,7 +54,21 @@ class Server:
         return hide_userinfo(text)
 
     def __str__(self) -> str:
-        return f"database {self.database!r} on {self.host}:{self.port}"
+        place = f"the socket {self.host!r}" if self.is_socket else f"{self.host}:{self.port}"
+        return f"database {self.database!r} on {place}"
+
+    @property
+    def is_socket(self) -> bool:
+        """Whether it is reached by a Unix socket of this machine."""
+        return self.host.startswith(("/", "@"))
+
+
+def _host(netloc: str) -> str:
+    """Return the host as it is written, as a path is not to be in lower case."""
+    host = netloc.rpartition("@")[2]
+    if host.startswith("["):
+        return host.partition("]")[0][1:]
+    return urllib.parse.unquote(host.partition(":")[0])
 
 
 def tls_mode(settings: Mapping[str, str]) -> str:

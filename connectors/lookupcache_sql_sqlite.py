@@ -13,7 +13,6 @@ import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,14 +25,17 @@ from lookupcache_sql_database import (
     column_names,
     first_misfit,
     misfit,
+    refused_query,
     seconds,
     shortened,
     unknown_table,
 )
+from lookupcache_sql_file import Stamp, is_replaced, path_of, stamp_of
+from lookupcache_sql_query import SQLITE
 from lookupcache_sql_sqlite_filters import Fragment, column_text, fits, predicate, quote
 from lookupcache_sql_sqlite_values import Values, storage_of
 
-from lookupcache.connector import LookupRequest, hide_userinfo
+from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError, SourceError
 from lookupcache.expr import Expr
 from lookupcache.schema import TIMESTAMP, parse_type
@@ -51,13 +53,16 @@ _PASSING = {
 class SqliteDatabase(Database):
     """A SQLite file, opened read-only."""
 
+    grammar = SQLITE
+
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         super().__init__(schema, settings)
         self.path = path_of(settings["url"])
         self.connection: sqlite3.Connection | None = None
+        self._opened: Stamp | None = None
         self._timeout = seconds(settings, "statement.timeout")
         self._ends = math.inf
-        self._relation = f"({self.place.query})" if self.place.query else f"main.{quote(str(self.place.table))}"
+        self._relation = self.place.enclosed if self.place.query else f"main.{quote(str(self.place.table))}"
         self._text_order = "BINARY"
         self._indexes: list[tuple[str, ...]] = []
         self._sampled: set[tuple[str, ...]] = set()
@@ -78,6 +83,7 @@ class SqliteDatabase(Database):
     def connect(self) -> None:
         if not self.path.is_file():
             raise ConnectorError(f"Option 'url': there is no database file {str(self.path)!r}.")
+        self._opened = stamp_of(self.path, written=False)
         place = f"file:{urllib.parse.quote(str(self.path))}?mode=ro"
         try:
             self.connection = sqlite3.connect(place, uri=True, check_same_thread=False)
@@ -87,6 +93,9 @@ class SqliteDatabase(Database):
             if self.retryable(error):
                 raise
             raise ConnectorError(f"Option 'url': {str(self.path)!r} cannot be read: {error}.") from error
+
+    def is_stale(self) -> bool:
+        return is_replaced(self.path, self._opened, written=False)
 
     def close(self) -> None:
         if self.connection is not None:
@@ -160,7 +169,12 @@ class SqliteDatabase(Database):
         """Return the columns' names and declared types."""
         connection = self._connected()
         if self.place.query is not None:
-            cursor = connection.execute(f"SELECT * FROM {self._relation} LIMIT 0")
+            try:
+                cursor = connection.execute(f"SELECT * FROM {self._relation} LIMIT 0")
+            except sqlite3.OperationalError as error:
+                if self.retryable(error):
+                    raise
+                raise refused_query(str(error)) from None
             return [(name, "") for name, *_ in cursor.description]
         found = connection.execute("SELECT name, type FROM pragma_table_xinfo(?, 'main')", [self.place.table])
         described = [(name, type_) for name, type_ in found]
@@ -308,17 +322,6 @@ class _Query:
     keys: str
     key_names: list[str]
     guarded: tuple[str, ...]
-
-
-def path_of(url: str) -> Path:
-    """Return the file that a URL names; raises OptionError."""
-    _, separator, path = url.partition(":///")
-    if separator and path and path != ":memory:" and "\0" not in path:
-        return Path(path).absolute()
-    raise OptionError(
-        f"Option 'url' is {hide_userinfo(url)!r}, which names no database file.",
-        hint="As in 'sqlite:///relative.db' or 'sqlite:////absolute/path.db'.",
-    )
 
 
 def _declared(name: str, declared: str) -> pa.DataType:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.errors import SchemaError
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type
 
 _EXACT = decimal.Context(prec=100)
 _TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3}(\d{3})?)?$"
@@ -56,7 +56,7 @@ def storage_of(field: pa.Field) -> Storage:
         if is_type(field.type):
             return storage
     raise SchemaError(
-        f"Column {field.name!r}: the sql connector reads no {type_name(field.type).upper()} from SQLite.",
+        f"Column {field.name!r}: the sql connector reads no {shown_type(field.type)} from SQLite.",
         hint="Declare it STRING, and parse it after the join.",
     )
 

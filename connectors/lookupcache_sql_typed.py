@@ -5,10 +5,12 @@ described columns ─► `Stored`, one each ─► text of the query ─► raw 
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -21,7 +23,7 @@ from sqlglot import exp
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import SchemaError
 from lookupcache.expr import Column, Expr, literal
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type
 
 Send = Callable[[pa.Array], pa.Array]
 Decode = Callable[[Any, pa.DataType], Any]
@@ -49,7 +51,52 @@ def as_it_is(column: pa.Array) -> pa.Array:
 
 def cast(column: Any, type_: pa.DataType) -> Any:
     """Read a column whose values may only be of a wider type; raises one of `MISFITS` for a value lost."""
+    if pa.types.is_decimal(type_) and not _has_room(column, type_.precision - type_.scale, type_.scale):
+        raise ValueError
     return column.cast(type_)
+
+
+def _has_room(column: Any, digits: int, scale: int) -> bool:
+    """Return whether a decimal type holds all values; Arrow's cast makes other numbers of some, and says nothing."""
+    if pa.types.is_string(column.type):
+        fits = pc.match_substring_regex(column, rf"^-?0*\d{{0,{digits}}}(\.\d{{0,{scale}}}0*)?$")
+    elif pa.types.is_decimal(column.type) and column.type.precision - column.type.scale > digits:
+        fits = pc.less(pc.abs(column), pa.scalar(Decimal(10) ** digits, column.type))
+    else:
+        return True
+    return pc.all(fits, min_count=0).as_py() is not False
+
+
+def in_range(column: Any, type_: pa.DataType) -> Any:
+    """Read days and moments, in arrays and structs too; the infinite ones come as ones far away, an error here."""
+    read = cast(column, type_)
+    for chunk in read.chunks if isinstance(read, pa.ChunkedArray) else [read]:
+        _check_range(chunk)
+    return read
+
+
+def _check_range(column: pa.Array) -> None:
+    if pa.types.is_map(column.type):
+        inner = [column.keys, column.items]
+    elif pa.types.is_list(column.type):
+        inner = [column.flatten()]
+    elif pa.types.is_struct(column.type):
+        inner = column.flatten()
+    else:
+        inner = []
+    for part in inner:
+        _check_range(part)
+    if pa.types.is_temporal(column.type):
+        ends = pc.min_max(column)
+        least, last = _RANGES[pa.types.is_date(column.type)]
+        if ends["min"].is_valid and not least <= ends["min"].value <= ends["max"].value <= last:
+            raise ValueError
+
+
+_MICROS = 86_400_000_000
+_DAYS = dt.date(1, 1, 1).toordinal() - dt.date(1970, 1, 1).toordinal(), dt.date.max.toordinal() - 719_163
+_RANGES = (_DAYS[0] * _MICROS, (_DAYS[1] + 1) * _MICROS - 1), _DAYS
+"""The moments, and the days, from the year 1 to 9999, counted from 1970."""
 
 
 def read_json(column: Any, type_: pa.DataType) -> pa.Array:
@@ -109,7 +156,10 @@ def shown(one: Any) -> Any:
     try:
         return one.to_pylist()[0]
     except MISFITS:
-        return str(one.cast(pa.int64() if pa.types.is_timestamp(one.type) else pa.int32()).to_pylist()[0])
+        return " ".join(str(one.cast(_COUNTS.get(one.type.id, one.type))).split()).strip("[] ")
+
+
+_COUNTS = {pa.date32().id: pa.int32(), pa.timestamp("us").id: pa.int64()}
 
 
 class TypedDatabase(Database):
@@ -134,7 +184,7 @@ class TypedDatabase(Database):
         self.held = {field.name: self._held(field, described[names[field.name]]) for field in self.schema}
 
     def columns(self) -> pa.Schema:
-        return pa.schema([pa.field(column.name, _type_of(column)) for column in self.described()])
+        return pa.schema([pa.field(column.name, self._type_of(column)) for column in self.described()])
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         sent = [self.held[name].stored.send(keys.column(name)) for name in request.key_columns]
@@ -177,7 +227,7 @@ class TypedDatabase(Database):
     def relation(self) -> str:
         """The place, in SQL, as t."""
         if self.place.query is not None:
-            return f"({self.place.query}\n) AS t"
+            return f"{self.place.enclosed} AS t"
         names = [name for name in (self.place.namespace, self.place.table) if name is not None]
         return f"{'.'.join(map(self.quote, names))} AS t"
 
@@ -227,32 +277,36 @@ class TypedDatabase(Database):
         stored = self.stored(described, field.type)
         if stored is None:
             raise SchemaError(
-                f"Column {field.name!r} is {described.native.upper()} in the database, and cannot be read as "
-                f"{type_name(field.type).upper()}.",
-                hint=_better(described),
+                f"Column {field.name!r} is {described.native} in the database, and cannot be read as "
+                f"{shown_type(field.type)}.",
+                hint=self._better(described),
             )
         return Held(field, f"t.{self.quote(described.name)}", stored)
+
+    def _type_of(self, column: Described) -> pa.DataType:
+        if column.type is None:
+            declare = "Give the table a schema that declares it STRING or leaves it out"
+            raise SchemaError(
+                f"Column {column.name!r} is {column.native} in the database, for which Spark has no type.",
+                hint=f"{declare if self._is_text(column) else 'Give the table a schema without it'}, "
+                "or use the option 'query' to cast it.",
+            )
+        return column.type
+
+    def _better(self, column: Described) -> str:
+        if column.type is not None:
+            return f"Declare it {shown_type(column.type)}, or use the option 'query' to cast it."
+        declare = ", declare it STRING" if self._is_text(column) else ""
+        return f"Leave the column out of the schema{declare}, or use the option 'query' to cast it."
+
+    def _is_text(self, column: Described) -> bool:
+        return self.stored(column, pa.string()) is not None
 
     def _decoded(self, request: LookupRequest, raw: Sequence[Any]) -> pa.Table:
         columns = [
             self.held[name].decoded(request.table, values) for name, values in zip(request.fields, raw, strict=True)
         ]
         return pa.table(columns, names=list(request.fields))
-
-
-def _type_of(column: Described) -> pa.DataType:
-    if column.type is None:
-        raise SchemaError(
-            f"Column {column.name!r} is {column.native.upper()} in the database, for which Spark has no type.",
-            hint="Give the table a schema without it, or use the option 'query' to cast it.",
-        )
-    return column.type
-
-
-def _better(described: Described) -> str:
-    if described.type is None:
-        return "Leave the column out of the schema, or use the option 'query' to cast it."
-    return f"Declare it {type_name(described.type).upper()}, or use the option 'query' to cast it."
 
 
 # ── words for types ──────────────────────────────────────────────────────────────────────────────────────────

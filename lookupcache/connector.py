@@ -1,7 +1,7 @@
-"""The contract between lookupcache and a source, and the registry through which connectors are found.
+"""The contract between lookupcache and a source, and the registry of connectors.
 
-A connector answers for the rows of some keys, nothing else: caching, batching, retrying, timeouts, key
-matching and type checks happen outside of it, the same for every connector.
+A connector only returns the rows of some keys: caching, batching, retries, timeouts, key matching and type
+checks are implemented outside of it, once for all connectors.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from lookupcache import expr
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, nearest
 from lookupcache.expr import Expr
 from lookupcache.plan import LookupPlan
-from lookupcache.redaction import hide_userinfo as hide_userinfo  # connectors take both from here
+from lookupcache.redaction import hidden as hidden  # re-exported for connectors
+from lookupcache.redaction import hide_userinfo as hide_userinfo
 from lookupcache.redaction import is_secret as is_secret
-from lookupcache.redaction import url_passwords
-from lookupcache.secrets import is_reference, resolved
+from lookupcache.redaction import url_secrets
+from lookupcache.secrets import is_reference, resolve_references
 
 ENTRY_POINTS = "lookupcache.connectors"
 
@@ -33,11 +34,13 @@ _NOT_WORTH_A_RETRY = (
 
 @dataclass(frozen=True, kw_only=True)
 class LookupRequest:
-    """What a join wants from a source: the same for every call that the join makes.
+    """What a join requests from a source: the same for every call that the join makes.
 
-    ``key_columns`` are the columns that keys are given for, ``columns`` those wanted besides; an answer
-    holds ``fields``, which is both, each once. ``constants`` maps further key columns to the one value
-    (a Python value, never None) that they must equal. ``filters`` are those that `Connector.accept` took.
+    - ``table``: the table's name in the join.
+    - ``key_columns``: the columns that keys are passed for; ``columns``: the other requested columns. A result has the
+      columns ``fields``, which is both, each once.
+    - ``constants``: maps further key columns to the one value (a Python value, never None) that they must equal.
+    - ``filters``: the filters that `Connector.accept` returned.
     """
 
     table: str
@@ -48,14 +51,14 @@ class LookupRequest:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns of an answer: the key columns, then the other wanted ones."""
+        """The columns of a result: the key columns, then the other requested columns."""
         return tuple(dict.fromkeys((*self.key_columns, *self.columns)))
 
 
 def request_of(plan: LookupPlan) -> LookupRequest:
-    """Return what a plan asks of its source: what is cached, and what calc needs to see before.
+    """Return the request of a plan: the columns that are cached, and those that calc reads before.
 
-    Constant columns are fetched too, so that a source with a looser equality adds no rows.
+    Constant columns are fetched too, so that rows of a source with a looser equality can be dropped.
     """
     wanted = {*plan.columns, *(c.column for c in plan.constants)}
     wanted |= {column.name for conjunct in plan.calc for column in expr.columns_of(conjunct)}
@@ -69,19 +72,22 @@ def request_of(plan: LookupPlan) -> LookupRequest:
 
 
 class Connector:
-    """A source of rows by key; write `lookup` or `lookup_async`, and what else the source can do.
+    """Base class of sources; implement `lookup` or `lookup_async`, and the other methods that the source supports.
 
-    A connector is built on the driver with the table's schema and the connector's own options (strings,
-    without the ``lookup.*`` ones), pickled, and opened in each worker. Clients belong in `open`. There and in
-    lookups `settings` holds what references, ``env:NAME`` and ``file:PATH``, stand for; before, the references.
+    A connector is created on the driver with the table's schema and the connector's own options (strings,
+    without the ``lookup.*`` options), pickled, and opened in each worker. Create clients in `open`. From `open` on,
+    `settings` contains the secrets that ``env:NAME`` and ``file:PATH`` refer to; before, the references.
 
-    Class attributes: ``options`` maps each option's name to a line of documentation, and any other name
-    is refused (None accepts all); ``required`` names those that must be given; ``secrets`` those that
-    are never shown, besides names such as password or token, which never are; ``drivers`` maps the modules that
-    it imports late to what pip installs them with, as in ``{"psycopg": "lookupcache[postgres]"}``;
-    ``batch_max_size`` is the most keys a call may carry (None: no limit); ``prefers_async`` picks `lookup_async`
-    where both are written; ``thread_safe`` says that threads may share one connector, which otherwise is copied,
-    before `open`, for each.
+    Class attributes:
+
+    - ``options``: maps each option's name to a line of documentation; other names are refused. None accepts all.
+    - ``required``: the options that must be set.
+    - ``secrets``: the options whose values are never shown, in addition to names such as password or token.
+    - ``drivers``: maps the modules that are imported on first use to the pip requirement that installs them, for
+      example ``{"psycopg": "lookupcache[postgres]"}``.
+    - ``batch_max_size``: the maximum number of keys per call; None for no limit.
+    - ``prefers_async``: whether `lookup_async` is used where both methods are implemented.
+    - ``thread_safe``: whether threads may share one connector; otherwise each thread opens its own copy.
 
     >>> class Squares(Connector):
     ...     def lookup(self, request, keys):
@@ -108,15 +114,15 @@ class Connector:
         self.settings = dict(options)
 
     def resolve(self) -> None:
-        """Put into `settings` what its references stand for; called in the worker, each time before `open`.
+        """Replace references in `settings` by the secrets; called in the worker, each time before `open`.
 
-        Raises ConnectorError for a variable or a file that is not there.
+        Raises ConnectorError for a variable or a file that does not exist.
         """
         given = self.settings if self._given is None else self._given
-        self.settings, self._given = resolved(given), given
+        self.settings, self._given = resolve_references(given), given
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: the references, not what they stand for."""
+        """Return the state for pickling and copying: it contains the references, not the secrets."""
         state = dict(self.__dict__)
         given = state.pop("_given", None)
         return state if given is None else state | {"settings": given}
@@ -124,73 +130,74 @@ class Connector:
     def open(self) -> Any:
         """Connect; called before the first lookup, in the thread or on the event loop where lookups will run.
 
-        It may be ``async def`` where lookups are.
+        It may be ``async def`` if lookups are.
         """
 
     def close(self) -> Any:
-        """Disconnect; called there too, when the worker no longer needs this connector."""
+        """Disconnect; called where `open` was, when the worker no longer needs this connector."""
 
     def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
-        """Return those of ``filters`` that `lookup` and `scan` will apply themselves, with Spark's meaning.
+        """Return those of ``filters`` that `lookup` and `scan` will apply, with Spark's semantics.
 
-        Called on the driver, without a connection; the rest is applied to the rows that come back.
+        Called on the driver, without a connection; the other filters are applied to the returned rows.
         """
         return []
 
     def check(self, request: LookupRequest) -> None:
-        """Raise PlanError for a join whose keys this source cannot be asked by, such as a part of its own key.
+        """Raise PlanError for a join by keys that this source does not support, such as a part of its own key.
 
-        Optional; called on the driver when a join is planned, without a connection, and not for ALL.
+        Optional; called on the driver when a join is planned, without a connection, except for ALL.
         """
 
     def advice(self, request: LookupRequest) -> Sequence[str]:
-        """Return what would make a join's lookups faster, as an index that is missing; a sentence each.
+        """Return sentences about what would make a join's lookups faster, such as a missing index.
 
-        Optional; called once it is open, in each worker, which warns, and by ``lookupcache check``.
+        Optional; called after `open`, in each worker, which issues warnings, and by ``lookupcache check``.
         """
         return []
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key, in any order, with the columns ``request.fields``.
 
-        ``keys`` holds distinct keys without nulls, its columns named as ``request.key_columns`` and of
-        the types in the schema. Too many rows (a looser equality, say) do no harm: they are dropped.
+        ``keys`` contains distinct keys without nulls, in columns named as ``request.key_columns``, with the types of
+        the schema. Additional rows, for example because of a looser equality, are allowed: they are dropped. An
+        exception fails all keys, except for a `WrongRows`, which names the keys that it concerns.
         """
         raise NotImplementedError
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        """Do as `lookup` does, on the event loop of the worker, where many calls run at a time."""
+        """Do the same as `lookup` on the event loop of the worker, where many calls run concurrently."""
         raise NotImplementedError
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
-        """Yield the whole table, constants and accepted filters applied, as batches with ``request.fields``."""
+        """Yield the full table, with constants and accepted filters applied, as batches with ``request.fields``."""
         raise NotImplementedError
 
     def infer_schema(self) -> pa.Schema:
-        """Return the table's columns as the source describes them.
+        """Return the table's schema as the source reports it.
 
-        Optional; it connects and disconnects for itself, with references resolved, on a connector without schema.
+        Optional; called on a connector without schema, after `resolve`. It connects and disconnects itself.
         """
         raise NotImplementedError
 
     def changed(self, request: LookupRequest) -> pa.RecordBatch | None:
-        """Return the keys whose rows have changed at the source since the last call; None where any may have.
+        """Return the keys whose rows have changed at the source since the last call; None if any key may have.
 
-        Optional, for sources that tell of changes: such keys leave the cache before the next batch of rows is looked
-        up. It is called often, from another thread than `lookup`, before `open` and after `close` too, and never
-        waits. Columns are named and typed as `lookup`'s keys; a key too many does no harm.
+        Optional, for sources that report changes: such keys are removed from the cache before the next batch of rows
+        is looked up. It is called often, from another thread than `lookup`, also before `open` and after `close`, and
+        must not block. Columns are named and typed as `lookup`'s keys; additional keys are allowed.
         """
         raise NotImplementedError
 
     def retryable(self, error: Exception) -> bool:
-        """Return whether the same call may succeed later; programming errors, by default, may not."""
+        """Return whether the same call may succeed later; by default, all errors except programming errors may."""
         return worth_a_retry(error)
 
     def runs_async(self, wanted: bool | None) -> bool:
-        """Return whether lookups go through `lookup_async`; ``wanted`` is what ``lookup.async`` says.
+        """Return whether lookups call `lookup_async`; ``wanted`` is the value of ``lookup.async``.
 
-        Without `lookup_async`, ``lookup.async`` runs `lookup` in threads. Raises OptionError where the option
-        forbids the only method that is written.
+        Without `lookup_async`, ``lookup.async`` runs `lookup` in threads. Raises OptionError if the option
+        forbids the only method that is implemented.
         """
         sync, can_async = offers(self, "lookup"), offers(self, "lookup_async")
         if wanted is False and not sync:
@@ -201,17 +208,17 @@ class Connector:
         return can_async and (self.prefers_async or not sync if wanted is None else wanted)
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what tells this source from another of the same class, as JSON data; hashed, never shown."""
+        """Return what distinguishes this source from others of the same class, as JSON data; hashed, never shown."""
         return self.settings
 
     def secret_values(self) -> list[str]:
-        """Return what must not be shown anywhere: secret options, what references stand for, passwords in URLs."""
+        """Return the values that must not be shown: secret options, resolved references, secrets in URLs."""
         whole = [value for key, value in self.settings.items() if self._hides(key)]
-        inside = [secret for value in self.settings.values() for secret in url_passwords(str(value))]
+        inside = [secret for value in self.settings.values() for secret in url_secrets(str(value))]
         return [secret for secret in (*whole, *inside) if secret]
 
     def _hides(self, key: str) -> bool:
-        """Return whether an option's value is secret; a reference is none, but what it stands for is."""
+        """Return whether an option's value is secret; a reference is not, but the value that it refers to is."""
         if self._given is None:
             return is_secret(key, self.secrets) and not is_reference(self.settings[key])
         return is_secret(key, self.secrets) or is_reference(self._given.get(key))
@@ -223,7 +230,7 @@ class Connector:
 
 
 def worth_a_retry(error: Exception) -> bool:
-    """Return whether an error may be the source's and pass, rather than the program's own.
+    """Return whether an error may be a temporary failure of the source, rather than a programming error.
 
     >>> worth_a_retry(ConnectionError("refused")), worth_a_retry(TypeError("not a number"))
     (True, False)
@@ -232,21 +239,21 @@ def worth_a_retry(error: Exception) -> bool:
 
 
 def offers(connector: Connector | type[Connector], method: str) -> bool:
-    """Return whether the connector's class writes this optional method itself."""
+    """Return whether the connector's class implements this optional method."""
     kind = connector if isinstance(connector, type) else type(connector)
     return getattr(kind, method) is not getattr(Connector, method)
 
 
 def connector_names() -> list[str]:
-    """Return the registered names, ours and those of other installed packages."""
+    """Return the names of all registered connectors, including those of other installed packages."""
     return sorted({point.name for point in entry_points(group=ENTRY_POINTS)})
 
 
 def connector_class(name: str) -> type[Connector]:
-    """Return the class registered under ``name``, or that a dotted path ``module:Class`` points to.
+    """Return the class that is registered under ``name``, or that a path ``module:Class`` refers to.
 
-    Raises ConnectorError where there is none, where it cannot be imported (naming what to install), and
-    where it is no Connector or has nothing to look up with.
+    Raises ConnectorError if there is none, if it cannot be imported (with what to install), if it is not a
+    Connector, or if it implements no lookup method.
     """
     kind = _from_path(name) if ":" in name else _from_registry(name)
     if not (isinstance(kind, type) and issubclass(kind, Connector)):
@@ -260,7 +267,7 @@ def connector_class(name: str) -> type[Connector]:
 
 
 def build_connector(name: str, schema: pa.Schema, options: Mapping[str, str]) -> Connector:
-    """Find a connector, check its options and build it; raises ConnectorError or OptionError."""
+    """Find a connector, check its options and create it; raises ConnectorError or OptionError."""
     kind = connector_class(name)
     known = kind.options
     for key in options:

@@ -1,11 +1,14 @@
 """What a Spark session could do better for lookup joins, and why: `lookupcache doctor`.
 
-It looks at settings, Java, packages and drivers, on the driver alone; it changes nothing and runs no job.
+It looks at settings, Java, packages and drivers, on the driver alone, and where it is given one at the plan of a query;
+it changes nothing and runs no job.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,9 +17,10 @@ from lookupcache.connector import connector_class, connector_names
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import parse_version, usable
 from lookupcache.report import is_classic
+from lookupcache.stages import python_stages
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,6 @@ RULES = (
         "a worker that ends with its task takes its cache and its connections with it", must=True,
     ),
     _Rule(
-        "spark.python.factory.idleWorkerMaxPoolSize", "", bool, "the tasks that an executor runs at a time",
-        "idle workers take turns, which spreads a cache over more of them than run; a stream of one partition wants 1",
-    ),
-    _Rule(
         "spark.sql.execution.arrow.maxRecordsPerBatch", "10000", lambda rows: 2_000 <= int(rows) <= 50_000, "10000",
         "smaller batches pay the price of each more often, larger ones no longer fit the processor's cache",
     ),
@@ -93,13 +93,59 @@ RULES = (
 )  # fmt: skip
 
 
-def examine(spark: SparkSession) -> list[Finding]:
+def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding]:
     """Look at a session, classic or Spark Connect; return all that was looked at.
+
+    With a ``query``, batch or stream, settings that depend on its plan are judged by it.
 
     >>> [finding.found for finding in examine(spark) if finding.name == "spark.sql.adaptive.enabled"]
     ['true']
     """
-    return [*(_judged(spark, rule) for rule in RULES), *_java(spark), *_packages(), *_drivers()]
+    pool = idle_pool(setting(spark, POOL, ""), tasks_at_a_time(spark), None if query is None else python_stages(query))
+    return [*(_judged(spark, rule) for rule in RULES), pool, *_java(spark), *_packages(), *_drivers()]
+
+
+POOL = "spark.python.factory.idleWorkerMaxPoolSize"
+
+
+def idle_pool(size: str, tasks: int | None, stages: int | None) -> Finding:
+    """Judge how many idle workers an executor keeps, ``""`` for all, by its tasks at a time and Python stages of each.
+
+    >>> idle_pool("", 2, 3).wanted, idle_pool("6", 2, 3).wanted, idle_pool("2", 2, 3).wanted
+    (None, None, 'not set, or 2 tasks × 3 Python stages = 6')
+    """
+    enough = not size or (tasks is not None and stages is not None and int(size) >= tasks * stages)
+    counted = "the Python stages of each" if stages is None else f"{stages} Python stage{'s' * (stages != 1)}"
+    wanted = f"not set, or {'the tasks at a time' if tasks is None else f'{tasks} tasks'} × {counted}"
+    if tasks is not None and stages is not None:
+        wanted += f" = {tasks * stages}"
+    return Finding(POOL, size or "not set", None if enough else wanted, _WHY_POOL)
+
+
+_WHY_POOL = (
+    "each Python stage of a task, as each lookup of several in a row, has a worker of its own; those that the pool has "
+    "no room for end with every task, and with them their caches and connections"
+)
+
+
+def tasks_at_a_time(spark: SparkSession) -> int | None:
+    """Return how many tasks run at a time where Python workers are shared: in an executor; None if it does not show."""
+    cores = _cores(setting(spark, "spark.master", ""), setting(spark, "spark.executor.cores", ""))
+    return None if cores is None else max(cores // int(setting(spark, "spark.task.cpus", "1")), 1)
+
+
+def _cores(master: str, executor: str) -> int | None:
+    """Return the cores of an executor.
+
+    >>> _cores("local", ""), _cores("local[4, 2]", ""), _cores("local-cluster[2, 3, 1024]", ""), _cores("yarn", "8")
+    (1, 4, 3, 8)
+    """
+    if master == "local":
+        return 1
+    if local := re.fullmatch(r"local\[(\d+|\*).*\]|local-cluster\[ *\d+ *, *(\d+).*\]", master):
+        cores = local[1] or local[2]
+        return os.cpu_count() if cores == "*" else int(cores)
+    return int(executor) if executor else None
 
 
 def _judged(spark: SparkSession, rule: _Rule) -> Finding:

@@ -13,6 +13,7 @@ LookupCacheError
     ├── LookupTimeout    … because it did not answer in time
     ├── LookupRefused    … so often that it was not asked again
     └── SourceError      … because it answered with the wrong columns, types or values
+        └── WrongRows    … for some of the keys that it was asked for
 
 and one warning, `LookupAdvice`: lookups are right, and could be faster.
 """
@@ -20,14 +21,18 @@ and one warning, `LookupAdvice`: lookups are right, and could be faster.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Place:
     """A piece of a statement: where it begins, both counted from 1, its line, and how many letters of it are meant.
+
+    ``text`` is the line as it may be shown; ``shift`` is how much further left the piece stands there, where secrets
+    before it are starred.
 
     >>> print(Place(1, 8, "SELECT cuntry FROM c", 6))
     Line 1, column 8:
@@ -39,14 +44,19 @@ class Place:
     column: int
     text: str
     length: int
+    shift: int = 0
 
     @property
     def marked(self) -> str:
         """The piece itself."""
-        return self.text[self.column - 1 : self.column - 1 + self.length]
+        return self.text[self._start : self._start + self.length]
+
+    @property
+    def _start(self) -> int:
+        return self.column - 1 - self.shift
 
     def __str__(self) -> str:
-        indent = "".join("\t" if letter == "\t" else " " for letter in self.text[: self.column - 1])
+        indent = "".join("\t" if letter == "\t" else " " for letter in self.text[: self._start])
         return f"Line {self.line}, column {self.column}:\n  {self.text}\n  {indent}{'^' * self.length}"
 
 
@@ -154,6 +164,28 @@ class SourceError(SourceTrouble):
     """The source answered with columns, types or values that the table's schema does not allow."""
 
     code = "SOURCE_ERROR"
+
+
+class WrongRows(SourceError):
+    """The source answered with wrong rows for some of the keys of a call; only those have failed.
+
+    ``table`` holds the rows of the other keys, ``wrong`` gives the error of each key by its position in the call.
+
+    >>> error = WrongRows.of("rows of key 0", {1: SourceError("Its name is no string.")})
+    >>> error.fact, error.table, list(error.wrong)
+    ('Its name is no string.', 'rows of key 0', [1])
+    """
+
+    table: Any = None
+    wrong: Mapping[int, BaseException] = {}
+
+    @classmethod
+    def of(cls, table: Any, wrong: Mapping[int, BaseException]) -> WrongRows:
+        """Return the error for an answer of which the rows of some keys are wrong; its text is that of the first."""
+        first = next(iter(wrong.values()))
+        made = cls(first.fact, hint=first.hint) if isinstance(first, LookupCacheError) else cls(str(first))
+        made.table, made.wrong = table, wrong
+        return made
 
 
 def nearest(name: str, known: Iterable[str], *, what: str) -> str:

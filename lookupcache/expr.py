@@ -1,8 +1,8 @@
 """Expressions that a worker can evaluate on Arrow columns with exactly Spark's meaning.
 
-Three small nodes, pure data. Whatever has no node here is left to Spark, so this file holds only what is
-known to mean the same: three-valued logic, NaN equal to itself and above all numbers, -0.0 equal to 0.0,
-strings and binaries ordered by their bytes.
+Expressions are built from three kinds of nodes, which are plain data. What cannot be expressed with them is evaluated
+by Spark, so this module contains only operators with exactly Spark's semantics: three-valued logic, NaN equal to
+itself and greater than all numbers, -0.0 equal to 0.0, strings and binaries ordered by their bytes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Column:
 class Literal:
     """A constant; build it with `literal`, read it with `python_value`.
 
-    ``value`` is what JSON can hold: a timestamp is its microseconds since 1970, a date its ISO text, a
-    decimal its digits, a binary its base64, NaN and the infinities their names.
+    ``value`` can be represented in JSON: a timestamp as microseconds since 1970, a date as ISO text, a decimal as its
+    digits, a binary as base64, NaN and the infinities as their names.
     """
 
     value: bool | int | float | str | None
@@ -84,7 +84,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def python_value(node: Literal) -> Any:
-    """Return a Literal's value as a driver takes it: Decimal, date, datetime, bytes, float, ….
+    """Return a Literal's value as a database driver expects it: Decimal, date, datetime, bytes, float, ….
 
     >>> python_value(literal(date(2013, 1, 1), pa.date32()))
     datetime.date(2013, 1, 1)
@@ -107,7 +107,7 @@ def python_value(node: Literal) -> Any:
 
 
 def evaluate(expr: Expr, resolve: Callable[[Column], Values]) -> Values:
-    """Return the expression's values, one per row; ``resolve`` gives the values of a column.
+    """Return the expression's values, one per row; ``resolve`` returns the values of a column.
 
     >>> ages = pa.array([5, None, 20])
     >>> adult = Call(">", (Column("right", "age", pa.int64()), Literal(18, pa.int64())))
@@ -122,12 +122,12 @@ def evaluate(expr: Expr, resolve: Callable[[Column], Values]) -> Values:
     if expr.op == "cast":
         return pc.cast(arguments[0], expr.type, safe=False)
     floating = any(pa.types.is_floating(argument.type) for argument in expr.args)
-    function = _FLOAT_ORDER.get(expr.op) if floating else None
+    function = _FLOAT_OPERATORS.get(expr.op) if floating else None
     return (function or OPERATORS[expr.op])(*arguments)
 
 
 def keep(table: pa.Table, conjuncts: Sequence[Expr]) -> pa.Table:
-    """Return the rows of a lookup table's answer for which every conjunct is true (not false, not null)."""
+    """Return the rows of a lookup table for which every conjunct is true (neither false nor null)."""
     return functools.reduce(_keep, conjuncts, table)
 
 
@@ -139,7 +139,7 @@ def _keep(table: pa.Table, conjunct: Expr) -> pa.Table:
 
 
 def columns_of(expr: Expr) -> Iterator[Column]:
-    """Yield every column that the expression reads, as often as it does."""
+    """Yield every column that the expression reads, once per reference."""
     if isinstance(expr, Column):
         yield expr
     elif isinstance(expr, Call):
@@ -148,7 +148,7 @@ def columns_of(expr: Expr) -> Iterator[Column]:
 
 
 def to_json(expr: Expr) -> list[Any]:
-    """Return the expression as lists and scalars; `from_json` is the opposite.
+    """Return the expression as lists and scalars; `from_json` is the inverse.
 
     >>> to_json(Call("is null", (Column("right", "age", pa.int64()),)))
     ['is null', 'boolean', ['right', 'age', 'bigint']]
@@ -161,7 +161,7 @@ def to_json(expr: Expr) -> list[Any]:
 
 
 def from_json(data: Sequence[Any]) -> Expr:
-    """Read what `to_json` wrote."""
+    """Return the expression that `to_json` returned as JSON data."""
     head, second, *rest = data
     if head in ("left", "right"):
         return Column(head, second, parse_type(rest[0]))
@@ -171,7 +171,7 @@ def from_json(data: Sequence[Any]) -> Expr:
 
 
 def to_text(expr: Expr) -> str:
-    """Return the expression as a person would write it; right columns stand bare, left ones as ``left.name``.
+    """Return the expression as readable text; right columns are unqualified, left columns are ``left.name``.
 
     >>> to_text(Call(">", (Column("right", "age", pa.int64()), Literal(18, pa.int64()))))
     'age > 18'
@@ -181,14 +181,14 @@ def to_text(expr: Expr) -> str:
         return name if expr.side == "right" else f"left.{name}"
     if isinstance(expr, Literal):
         return literal_text(expr)
-    words = [_nested(argument, bare=expr.op in ("and", "or", "not")) for argument in expr.args]
+    arguments = [_argument_text(argument, bare=expr.op in ("and", "or", "not")) for argument in expr.args]
     if expr.op == "cast":
         return f"CAST({to_text(expr.args[0])} AS {type_name(expr.type).upper()})"
     if expr.op == "is null":
-        return f"{words[0]} IS NULL"
-    if len(words) == 1:
-        return f"{expr.op.upper()} {words[0]}"
-    return f"{words[0]} {expr.op.upper()} {words[1]}"
+        return f"{arguments[0]} IS NULL"
+    if len(arguments) == 1:
+        return f"{expr.op.upper()} {arguments[0]}"
+    return f"{arguments[0]} {expr.op.upper()} {arguments[1]}"
 
 
 def literal_text(node: Literal) -> str:
@@ -213,8 +213,8 @@ def literal_text(node: Literal) -> str:
     return str(value)
 
 
-def _nested(expr: Expr, *, bare: bool) -> str:
-    """Return an argument's text, in parentheses where it needs them; ``bare`` says that a comparison does not."""
+def _argument_text(expr: Expr, *, bare: bool) -> str:
+    """Return an argument's text, in parentheses where needed; with ``bare``, comparisons have none."""
     text = to_text(expr)
     if not isinstance(expr, Call) or expr.op == "cast":
         return text
@@ -226,23 +226,23 @@ def _null_safe_equal(equal: Callable[[Values, Values], Values], a: Values, b: Va
     return pc.or_(pc.coalesce(equal(a, b), pa.scalar(False)), both_null)
 
 
-def _nan(values: Values) -> Values:
+def _is_nan(values: Values) -> Values:
     return pc.is_nan(values)
 
 
 def _float_equal(a: Values, b: Values) -> Values:
-    return pc.or_kleene(pc.equal(a, b), pc.and_kleene(_nan(a), _nan(b)))
+    return pc.or_kleene(pc.equal(a, b), pc.and_kleene(_is_nan(a), _is_nan(b)))
 
 
 def _float_less(a: Values, b: Values) -> Values:
-    return pc.or_kleene(pc.less(a, b), pc.and_kleene(_nan(b), pc.invert(_nan(a))))
+    return pc.or_kleene(pc.less(a, b), pc.and_kleene(_is_nan(b), pc.invert(_is_nan(a))))
 
 
 def _float_less_equal(a: Values, b: Values) -> Values:
     return pc.invert(_float_less(b, a))
 
 
-def _swapped(function: Callable[[Values, Values], Values]) -> Callable[[Values, Values], Values]:
+def _swap_arguments(function: Callable[[Values, Values], Values]) -> Callable[[Values, Values], Values]:
     return lambda a, b: function(b, a)
 
 
@@ -265,12 +265,14 @@ OPERATORS: dict[str, Callable[..., Values]] = {
     "contains": lambda a, b: pc.match_substring(a, pattern=b.as_py()),
 }
 
-_FLOAT_ORDER: dict[str, Callable[..., Values]] = {
+# Replacements for operands of float types: Arrow compares NaN as unequal to everything, unlike Spark, and float
+# arithmetic needs no overflow check.
+_FLOAT_OPERATORS: dict[str, Callable[..., Values]] = {
     "=": _float_equal,
     "<": _float_less,
     "<=": _float_less_equal,
-    ">": _swapped(_float_less),
-    ">=": _swapped(_float_less_equal),
+    ">": _swap_arguments(_float_less),
+    ">=": _swap_arguments(_float_less_equal),
     "<=>": functools.partial(_null_safe_equal, _float_equal),
     "+": pc.add,
     "-": pc.subtract,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -14,7 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache.connector import Connector, LookupRequest
-from lookupcache.errors import OptionError, PlanError, SchemaError, SourceError
+from lookupcache.errors import (
+    LookupCacheError,
+    OptionError,
+    PlanError,
+    SchemaError,
+    SourceError,
+    SourceTrouble,
+    WrongRows,
+)
 
 
 class FunctionConnector(Connector):
@@ -23,6 +31,9 @@ class FunctionConnector(Connector):
     The function travels to the workers by value where its module is not importable there. It may be an
     object with ``__call__``, or a class, of which each worker then makes one without arguments; methods
     ``open`` and ``close``, sync or async, are called before the first lookup and when the worker is done with it.
+
+    With ``batch`` an exception may stand in the place of a key's list of rows: the lookup of that key has then failed
+    with it, and is not tried again.
     """
 
     thread_safe = True
@@ -109,62 +120,109 @@ class FunctionConnector(Connector):
         return list(number), np.array(call_of, dtype=np.int64)
 
     def table(self, request: LookupRequest, arguments: Sequence[Any], answers: Iterable[Any]) -> pa.Table:
-        """Return the rows of some of the function's keys as Arrow."""
+        """Return the rows of some of the function's keys as Arrow; raises WrongRows where those of some are wrong."""
         if isinstance(answers, Mapping | set | frozenset | str | bytes):
             raise SourceError(
                 f"The function of table {request.table!r} returned {type(answers).__name__} for its keys, not a list.",
                 hint="Return one list of rows per key, in the order of the keys.",
             )
-        answers = [_listed(answer) for answer in answers]
+        answers = [list(answer) if isinstance(answer, Iterator) else answer for answer in answers]
         if len(answers) != len(arguments):
             raise SourceError(
                 f"The function of table {request.table!r} returned {len(answers)} lists for {len(arguments)} keys.",
                 hint="Return one list of rows per key, in the order of the keys.",
             )
-        columns = self._columns(request, arguments, answers)
-        wanted = [self.schema.field(name) for name in dict.fromkeys((*request.fields, *request.constants))]
-        table = pa.table({field.name: _column(request, field, columns[field.name]) for field in wanted})
-        own = self._own(arguments, answers, columns)
-        if own.all():
-            return table
-        if self.batch:
+        reading = _Reading(self, request, arguments, answers)
+        tables = reading.tables(0, len(answers))
+        table = tables[0] if len(tables) == 1 else pa.concat_tables([reading.fields.empty_table(), *tables])
+        if self.batch and reading.strayed:
             raise SourceError(
                 f"The function of table {request.table!r} returned a row of one key in the list of another.",
                 hint="Return one list of rows per key, in the order of the keys.",
             )
+        if reading.wrong:
+            raise WrongRows.of(table, reading.wrong)
+        return table
+
+
+class _Reading:
+    """Turns the answers of a call into Arrow: all together, and where that fails, those whose rows are right.
+
+    ``wrong`` gives the error of each other key by its position; ``strayed`` says that a row was in the list of a
+    key that is not its own.
+    """
+
+    def __init__(
+        self, connector: FunctionConnector, request: LookupRequest, arguments: Sequence[Any], answers: Sequence[Any]
+    ) -> None:
+        self.request = request
+        self.key = connector.key
+        self.names = connector.schema.names
+        names = dict.fromkeys((*request.fields, *request.constants))
+        self.fields = pa.schema([pa.field(name, connector.schema.field(name).type) for name in names])
+        self.keys = [connector._tuple(argument) for argument in arguments]
+        self.place = {key: number for number, key in enumerate(self.keys)}
+        self.answers = answers
+        self.wrong: dict[int, BaseException] = {}
+        self.strayed = False
+
+    def tables(self, start: int, end: int) -> list[pa.Table]:
+        """Return the rows of some keys, in halves where the rows of one of them are wrong."""
+        try:
+            return [self._table(start, end)]
+        except Exception as error:
+            if isinstance(error, LookupCacheError) and not isinstance(error, SourceTrouble):
+                raise
+            if end - start == 1:
+                failed = self.answers[start]
+                self.wrong[start] = failed if isinstance(failed, BaseException) else error
+                return []
+        middle = (start + end) // 2
+        return [*self.tables(start, middle), *self.tables(middle, end)]
+
+    def _table(self, start: int, end: int) -> pa.Table:
+        answers = [self._listed(answer) for answer in self.answers[start:end]]
+        columns = self._columns(self.keys[start:end], answers)
+        table = pa.table({field.name: _column(self.request, field, columns[field.name]) for field in self.fields})
+        asked = np.repeat(np.arange(start, end), list(map(len, answers))).tolist()
+        borne = zip(*(columns[name] for name in self.key), strict=True)
+        # A row may bear a key that was not asked for, which does no harm; another key's it may not.
+        own = [self.place.get(key, number) == number for number, key in zip(asked, borne, strict=True)]
+        if all(own):
+            return table
+        self.strayed = True
         return table.filter(pa.array(own))
 
+    def _listed(self, answer: Any) -> list[Any]:
+        if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):
+            raise SourceError(
+                f"The function of table {self.request.table!r} returned {type(answer).__name__} for a key, "
+                "not a list of rows.",
+                hint="A key's answer is a list of rows; a row is a dict or a tuple.",
+            )
+        return _listed(answer)
+
     def _columns(
-        self, request: LookupRequest, arguments: Sequence[Any], answers: Sequence[Sequence[Any]]
-    ) -> dict[str, Sequence[Any]]:
+        self, keys: Sequence[tuple[Any, ...]], answers: Sequence[Sequence[Any]]
+    ) -> Mapping[str, Sequence[Any]]:
         """Turn rows into columns; rows that are all plain tuples, the usual ones, without looking at each."""
         rows = [row for answer in answers for row in answer]
-        names = self.schema.names
-        if set(map(type, rows)) == {tuple} and set(map(len, rows)) == {len(names)}:
-            return dict(zip(names, zip(*rows, strict=True), strict=True))
-        keys = [self._tuple(key) for key, answer in zip(arguments, answers, strict=True) for _ in answer]
-        dicts = [self._row(request, key, row) for key, row in zip(keys, rows, strict=True)]
-        return {name: [row.get(name) for row in dicts] for name in names}
+        if set(map(type, rows)) == {tuple} and set(map(len, rows)) == {len(self.names)}:
+            return dict(zip(self.names, zip(*rows, strict=True), strict=True))
+        of_rows = [key for key, answer in zip(keys, answers, strict=True) for _ in answer]
+        dicts = [self._row(key, row) for key, row in zip(of_rows, rows, strict=True)]
+        return {name: [row.get(name) for row in dicts] for name in self.names}
 
-    def _own(
-        self, arguments: Sequence[Any], answers: Sequence[Sequence[Any]], columns: Mapping[str, Sequence[Any]]
-    ) -> npt.NDArray[np.bool_]:
-        """Return which rows do not bear a key that was asked for elsewhere."""
-        place = {self._tuple(key): number for number, key in enumerate(arguments)}
-        asked = np.repeat(np.arange(len(answers)), list(map(len, answers))).tolist()
-        borne = zip(*(columns[name] for name in self.key), strict=True)
-        return np.array([place.get(key, n) == n for n, key in zip(asked, borne, strict=True)], dtype=np.bool_)
-
-    def _row(self, request: LookupRequest, key: tuple[Any, ...], row: Any) -> dict[str, Any]:
+    def _row(self, key: tuple[Any, ...], row: Any) -> dict[str, Any]:
         if isinstance(row, Mapping):
-            if unknown := [name for name in row if name not in self.schema.names]:
-                raise SourceError(f"The function of table {request.table!r} returned a column {unknown[0]!r}.")
+            if unknown := [name for name in row if name not in self.names]:
+                raise SourceError(f"The function of table {self.request.table!r} returned a column {unknown[0]!r}.")
             return dict(zip(self.key, key, strict=True)) | dict(row)
-        if isinstance(row, Sequence) and not isinstance(row, str | bytes) and len(row) == len(self.schema):
-            return dict(zip(self.schema.names, row, strict=True))
+        if isinstance(row, Sequence) and not isinstance(row, str | bytes) and len(row) == len(self.names):
+            return dict(zip(self.names, row, strict=True))
         raise SourceError(
-            f"The function of table {request.table!r} returned {type(row).__name__} as a row.",
-            hint=f"A row is a dict, or a tuple of {', '.join(self.schema.names)}; a key's answer is a list of rows.",
+            f"The function of table {self.request.table!r} returned {type(row).__name__} as a row.",
+            hint=f"A row is a dict, or a tuple of {', '.join(self.names)}; a key's answer is a list of rows.",
         )
 
 

@@ -13,14 +13,16 @@ from typing import Any
 import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import types as T  # noqa: N812
 
-from lookupcache.errors import ConnectorError
+from lookupcache.errors import ConnectorError, PlanError
 from lookupcache.forms import Choice, Sides, choose, result_of
-from lookupcache.forms.sides import numbered
+from lookupcache.forms.sides import numbered, spark_type
 from lookupcache.metrics import LookupMetrics
 from lookupcache.plan import Matches
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.column import column_sql
+from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
 from lookupcache.report import Channel, channel_of
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import located
@@ -96,17 +98,19 @@ class LookupJoin:
         self.left = left
         self.table = table.with_options(options) if options else table
         self.spark: SparkSession = left.sparkSession
+        settings = Settings(lambda name: self.spark.conf.get(name, None))
         self.plan = plan_join(
             [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields],
             self.table,
-            on=_condition(on),
+            on=_condition(on, settings),
             how=how,
             where=where,
             select=select,
             matches=matches,
             analyst=_Analyst(self),
-            case_sensitive=self._setting("spark.sql.caseSensitive") == "true",
-            ansi=self._setting("spark.sql.ansi.enabled") == "true",
+            case_sensitive=settings.on(CASE_SENSITIVE),
+            ansi=settings.on(ANSI),
+            settings=settings,
         )
         self._channel: Channel = channel_of(self.plan, self.spark, streaming=left.isStreaming)
 
@@ -141,9 +145,6 @@ class LookupJoin:
         path = self.table.config.dead_letter_path
         return None if path is None else located(path)
 
-    def _setting(self, name: str) -> str:
-        return str(self.spark.conf.get(name)).lower()
-
 
 @dataclass
 class _Analyst:
@@ -159,6 +160,16 @@ class _Analyst:
             for number, sql in enumerate(expressions)
         ]
         return [field.dataType.simpleString() for field in numbered(self.join.left).select(*columns).schema.fields]
+
+    def names(self, expressions: Sequence[str]) -> list[str]:
+        """Return Spark's names of expressions over both sides, which stand after ``l`` and ``r``."""
+        right = T.StructType([T.StructField(f.name, spark_type(f.type)) for f in self.join.table.schema])
+        both = self.join.left.alias("l").crossJoin(self.join.spark.createDataFrame([], right).alias("r"))
+        names = [both.selectExpr(sql).columns for sql in expressions]
+        several = next((sql for sql, found in zip(expressions, names, strict=True) if len(found) != 1), None)
+        if several is not None:
+            raise PlanError(f"{several!r} gives several columns.", hint="Select it after the join.")
+        return [found[0] for found in names]
 
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Return the values of expressions without columns."""
@@ -177,5 +188,5 @@ def pickled(table: LookupTable) -> bytes:
         ) from error
 
 
-def _condition(on: Condition) -> str | Sequence[str]:
-    return column_sql(on) if isinstance(on, Column) else on
+def _condition(on: Condition, settings: Settings) -> str | Sequence[str]:
+    return column_sql(on, escapes=not settings.on(ESCAPED_STRINGS)) if isinstance(on, Column) else on

@@ -1,4 +1,4 @@
-"""What a lookup join did, counted: `LookupMetrics` is the value, `Tally` collects it in a worker."""
+"""Metrics of lookup joins: `LookupMetrics` is the immutable value, `Tally` collects the counts in a worker."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class LookupMetrics:
-    """Counts of one join, as one immutable value; add two for the counts of both.
+    """Metrics of one join, as one immutable value; the sum of two has the metrics of both.
 
-    - ``rows``: left rows that reached the lookup; ``keys``: distinct keys of each batch, added up.
-      Where Spark joins with a whole table (the form ``broadcast``), it counts them by reading the left side once more,
-      and does not where that might cost much or is not safe: rows and hits are 0 then.
-    - ``hits``: rows whose key was in the cache, or was being asked for by an earlier row.
-    - ``misses``: distinct keys of a batch that the cache did not hold, or held too long, and that nobody was asking
-      for. Rows with a null key are neither.
-    - ``calls``: calls to the source, retries included; ``asked_keys``: keys in them.
-    - ``errors``: calls that failed; ``retries``: calls made again after an error; ``miss_retries``: calls made again
-      because the source had no row; ``timeouts``: lookups that ``lookup.timeout`` ended; ``refused``: lookups that the
-      circuit breaker ended before a call.
-    - ``invalidations``: keys that left the cache because the source said that they changed, or could not say so.
-    - ``refreshes``: keys fetched anew while their old rows were served; ``stale``: keys whose old rows were served
-      because fetching them anew failed, a table that is held whole (ALL) counted as one.
+    - ``rows``: left rows that reached the lookup; ``keys``: distinct keys per batch, added up.
+      In the form ``broadcast``, where Spark joins with the full table, rows are counted by reading the left side once
+      more; where that might be expensive or is not safe, it is not done, and rows and hits are 0.
+    - ``hits``: rows whose key was in the cache, or was already requested for an earlier row.
+    - ``misses``: distinct keys of a batch that were not in the cache, or had expired, and were not already requested.
+      Rows with a null key are neither hits nor misses.
+    - ``calls``: calls to the source, including retries; ``asked_keys``: keys in them.
+    - ``errors``: calls that failed; ``retries``: calls repeated after an error; ``miss_retries``: calls repeated
+      because the source had no row; ``timeouts``: lookups that exceeded ``lookup.timeout``; ``refused``: lookups that
+      the circuit breaker rejected without a call.
+    - ``invalidations``: keys removed from the cache because the source reported that they may have changed.
+    - ``refreshes``: keys fetched again while their old rows were served; ``stale``: keys whose old rows were served
+      because fetching them again failed; a full table (ALL) counts as one key.
     - ``failed_rows``: left rows marked with an error; ``dead_letters``: left rows written as dead letters.
     - ``fetched_rows``, ``fetched_bytes``: what the source returned, as Arrow, before calc.
-    - ``cached_rows``, ``cached_bytes``, ``cached_keys``: what the workers' caches held when last heard of.
-    - ``evictions``, ``expirations``: keys that went for want of room, or for their age.
-    - ``reloads``, ``reload_failures``: loads of a whole table (ALL) after the first.
+    - ``cached_rows``, ``cached_bytes``, ``cached_keys``: the content of the workers' caches at their last report.
+    - ``evictions``, ``expirations``: keys removed because the cache was full, or because of their age.
+    - ``reloads``, ``reload_failures``: loads of a full table (ALL) after the first, and those that failed.
     - ``source_seconds``: time spent waiting for the source; ``lookup_seconds``: time spent in the join's
-      worker code, that wait included; ``throttled_seconds``: time that calls were held back by ``lookup.rate-limit``.
+      worker code, including that wait; ``throttled_seconds``: time that calls were delayed by ``lookup.rate-limit``.
 
     >>> (LookupMetrics(rows=10, hits=6, misses=2) + LookupMetrics(rows=5, hits=5)).hit_rate
     0.8461538461538461
@@ -71,7 +71,7 @@ class LookupMetrics:
 
     @property
     def hit_rate(self) -> float:
-        """Hits ÷ (hits + misses); 0 where there were none."""
+        """Hits ÷ (hits + misses); 0 if there were neither."""
         return self.hits / (self.hits + self.misses) if self.hits + self.misses else 0.0
 
     def __add__(self, other: LookupMetrics) -> LookupMetrics:
@@ -80,41 +80,41 @@ class LookupMetrics:
 
     @classmethod
     def of(cls, counts: Mapping[str, float]) -> LookupMetrics:
-        """Build the value from counts by name; names that are not counts of ours are passed over."""
+        """Build the value from counts by name; unknown names are ignored."""
         names = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in counts.items() if name in names})  # type: ignore[arg-type]
 
 
-_counting = threading.Lock()
+_add_lock = threading.Lock()
 
 
 def _reset_after_fork() -> None:
     """Replace a lock that a thread of the parent process may hold."""
-    global _counting
-    _counting = threading.Lock()
+    global _add_lock
+    _add_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 HELD = ("cached_rows", "cached_bytes", "cached_keys")
-"""Counts that say what is held at a moment; they are not added up over time."""
+"""Gauges: counts that describe the current content of a cache, and are not added up over time."""
 
 
 class Tally(Counter[str]):
     """Running counts of a worker, by the names of `LookupMetrics`; seconds are floats.
 
-    A count belongs to one thread, but for those that only `add` moves.
+    Each count is changed by one thread only, except for those that are always changed through `add`.
     """
 
     def add(self, name: str, amount: float = 1) -> None:
-        """Raise a count that several threads move.
+        """Increase a count that several threads change.
 
         >>> tally = Tally()
         >>> tally.add("calls"), tally.add("throttled_seconds", 0.5), dict(tally)
         (None, None, {'calls': 1, 'throttled_seconds': 0.5})
         """
-        with _counting:
+        with _add_lock:
             self[name] = self[name] + amount  # type: ignore[assignment]
 
     def spend(self, name: str, started: float) -> None:
@@ -122,7 +122,7 @@ class Tally(Counter[str]):
         self[name] = self[name] + time.perf_counter() - started  # type: ignore[assignment]
 
     def since(self, before: Mapping[str, float]) -> dict[str, float]:
-        """Return what was counted after ``before`` was copied from this tally.
+        """Return the counts since ``before`` was copied from this tally.
 
         >>> tally = Tally(calls=2)
         >>> before = tally.copy()

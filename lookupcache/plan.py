@@ -1,10 +1,10 @@
-"""`LookupPlan`: what a lookup join does, as pure data.
+"""`LookupPlan`: what a lookup join does, as plain data.
 
-The planner writes it on the driver, `explain` shows it, the worker obeys it. It holds no connection, no
-option of the connector and no secret; it goes through JSON and pickle unchanged.
+The planner creates it on the driver, `explain` displays it, and the worker executes it. It contains no connection, no
+connector option and no secret; it can be serialized as JSON and as a pickle without loss.
 
-SQL text in a plan is Spark SQL in which every left column is spelled ``l.`name``` and every column of the
-lookup table ``r.`name```, so that it can be read back without knowing either schema.
+SQL text in a plan is Spark SQL in which every left column is written as ``l.`name``` and every column of the
+lookup table as ``r.`name```, so that it can be parsed without either schema.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Place = OneOf["field key", "constant key", "pre-filter", "calc", "residual", "fi
 Evaluator = OneOf["source", "worker", "spark"]
 
 LETTER_COLUMNS = ("lookup_table", "lookup_error", "lookup_failed_at")
-"""What a dead letter holds besides the columns of the left side."""
+"""Columns of a dead letter in addition to those of the left side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldKey:
     """A column of the lookup table that must equal an expression over the left side.
 
-    ``sql`` gives the key in the type of ``column``, null where no value of that type can be equal.
+    ``sql`` computes the key in the type of ``column``; it is null where no value of that type can be equal.
     """
 
     column: str
@@ -45,7 +45,7 @@ class FieldKey:
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantKey:
-    """A column of the lookup table that must equal one value for the whole join."""
+    """A column of the lookup table that must equal one value, the same for all left rows."""
 
     column: str
     value: expr.Literal
@@ -53,7 +53,7 @@ class ConstantKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """A column of the result: its name and the SQL that gives it."""
+    """A column of the result: its name and the SQL that computes it."""
 
     name: str
     sql: str
@@ -61,7 +61,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Conjunct:
-    """One conjunct of the condition as it was written, and where it went."""
+    """One conjunct of the condition as it was written, the stage that it became, and who evaluates it."""
 
     text: str
     place: Place
@@ -72,17 +72,20 @@ class Conjunct:
 class LookupPlan:
     """One lookup join.
 
-    ``never`` says that no left row can match (a constant key is null, or has no counterpart in its column's
-    type). ``pre_filter`` are conjuncts over left columns only: a row that fails them is not looked up.
-    ``pushed`` are applied by the source, ``calc`` to the rows it returns, both before the cache.
-    ``columns`` are those of the lookup table that are cached. ``residual`` is evaluated by the worker after
-    the cache, ``spark_residual`` by Spark; ``residual_sql`` is what Spark evaluates in place of ``residual`` where it
-    makes the join itself. ``left_filter`` and ``filter_after`` come from WHERE: rows dropped
-    before the lookup, and after the join. ``source`` is a hash of the connector's class and options.
-    ``left_columns`` are those that go through the worker: what the rest needs, or all where ``config`` asks for
-    dead letters. ``matches`` says how many rows of the table a left row is given: all that match, the first, or
-    a single one, where a second is an error. Behind ``output`` the result has the columns for age and error that
-    ``config`` names.
+    - ``table``, ``connector``: names; ``source``: a hash of the connector's class and options.
+    - ``schema``: the columns of the lookup table; ``columns``: those of them that are cached besides the keys.
+    - ``keys``, ``constants``: the equalities by which rows are looked up.
+    - ``never``: no left row can match, because a constant key is null or has no counterpart in its column's type.
+    - ``pre_filter``: conjuncts over left columns only; a row that fails them is not looked up.
+    - ``pushed``: filters that the source applies; ``calc``: filters on the rows it returns; both before the cache.
+    - ``residual``: conjuncts that the worker evaluates after the cache; ``residual_sql``: the same for Spark, for the
+      forms in which Spark performs the join; ``spark_residual``: conjuncts that only Spark can evaluate.
+    - ``left_filter``, ``filter_after``: filters from WHERE, before the lookup and after the join.
+    - ``left_columns``: columns of the left side that pass through the worker: those that the other fields need, or all
+      where ``config`` enables dead letters.
+    - ``output``: the columns of the result; the age and error columns that ``config`` names follow them.
+    - ``matches``: how many rows of the table a left row is joined with: all that match, the first, or a single one,
+      where a second is an error.
     """
 
     table: str
@@ -110,44 +113,56 @@ class LookupPlan:
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns of the lookup table that keys are given for."""
+        """The columns of the lookup table that keys are passed for."""
         return tuple(key.column for key in self.keys)
 
     @property
     def fingerprint(self) -> str:
-        """The cache's identity: joins share a cache only where all that decides what lies in it is the same.
+        """The identity of the cache: joins share a cache only if everything that determines its content is equal.
 
         32 hexadecimal digits of the SHA-256 of canonical JSON.
         """
         data = self.to_json()
-        decides = ("connector", "source", "schema", "key_columns", "constants", "pushed", "calc", "columns", "config")
-        identity = {name: data[name] for name in decides if name in data} | {"key_columns": list(self.key_columns)}
+        content_fields = (
+            "connector",
+            "source",
+            "schema",
+            "key_columns",
+            "constants",
+            "pushed",
+            "calc",
+            "columns",
+            "config",
+        )
+        identity = {name: data[name] for name in content_fields if name in data} | {
+            "key_columns": list(self.key_columns)
+        }
         return digest(identity)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON data; fields that hold their default are left out."""
-        shown: dict[str, Any] = {}
+        """Return the plan as JSON data; fields with their default value are omitted."""
+        data: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value != field.default:
-                shown[field.name] = _json(value)
-        return shown
+                data[field.name] = _to_json(value)
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LookupPlan:
-        """Read what `to_json` wrote."""
-        return cls(**{name: _READERS.get(name, _as_is)(value) for name, value in data.items()})
+        """Return the plan that `to_json` returned as JSON data."""
+        return cls(**{name: _READERS.get(name, _list_to_tuple)(value) for name, value in data.items()})
 
 
 def digest(data: Any) -> str:
-    """Return 32 hexadecimal digits that stand for this JSON data."""
+    """Return a hash of JSON data, as 32 hexadecimal digits."""
     canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
 
-def _json(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_json(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, pa.Schema):
         return to_ddl(value)
     if isinstance(value, LookupConfig):
@@ -155,19 +170,19 @@ def _json(value: Any) -> Any:
     if isinstance(value, expr.Column | expr.Literal | expr.Call):
         return expr.to_json(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value
 
 
-def _as_is(value: Any) -> Any:
+def _list_to_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _expressions(items: list[Any]) -> tuple[expr.Expr, ...]:
+def _read_expressions(items: list[Any]) -> tuple[expr.Expr, ...]:
     return tuple(expr.from_json(item) for item in items)
 
 
-def _constant(data: Mapping[str, Any]) -> ConstantKey:
+def _read_constant(data: Mapping[str, Any]) -> ConstantKey:
     value = expr.from_json(data["value"])
     assert isinstance(value, expr.Literal)
     return ConstantKey(column=data["column"], value=value)
@@ -176,10 +191,10 @@ def _constant(data: Mapping[str, Any]) -> ConstantKey:
 _READERS: dict[str, Any] = {
     "schema": parse_ddl,
     "keys": lambda items: tuple(FieldKey(**item) for item in items),
-    "constants": lambda items: tuple(_constant(item) for item in items),
-    "pushed": _expressions,
-    "calc": _expressions,
-    "residual": _expressions,
+    "constants": lambda items: tuple(_read_constant(item) for item in items),
+    "pushed": _read_expressions,
+    "calc": _read_expressions,
+    "residual": _read_expressions,
     "output": lambda items: tuple(Output(**item) for item in items),
     "conjuncts": lambda items: tuple(Conjunct(**item) for item in items),
     "config": LookupConfig.from_options,

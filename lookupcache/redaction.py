@@ -1,17 +1,37 @@
-"""What must not be shown: options that hold secrets, and URLs with passwords in them."""
+"""What must not be shown: options that hold secrets, and URLs with passwords in them.
+
+A source echoes a secret as it was sent, percent-encoded, with JSON's escapes, in base64 or cut short. `hidden` undoes
+the encodings of the secret and of the text, compares, and stars what stood there.
+"""
 
 from __future__ import annotations
 
+import base64
+import functools
+import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 _SECRET_WORDS = (
     "password", "passwd", "pwd", "passphrase", "secret", "token", "credential", "authorization", "api-key", "apikey",
     "private-key",
 )  # fmt: skip
+_SECRET_PARAMETERS = re.compile(
+    "code|pass|session|appid|(.*-)?(key|sig|signature|auth|jwt|sas)|.*(access|account|app|shared|subscription)key"
+)
 _URL_PASSWORD = re.compile(r"(://[^/@:\s]*):(?!\d*[/?#])(\S*)@")
-_URL_SECRET = re.compile(rf"([?&;][^=&;\s]*(?:{'|'.join(_SECRET_WORDS).replace('-', '[-_]')})[^=&;\s]*=)[^&;\s]+", re.I)
+_PARAMETER = re.compile(r"([?&;]([^=&;?\s]+)=)([^&;\s]+)")
+_PLACE = re.compile(r"\{\w+\}['\"]?")
+
+_SHORTEST_KEY = 8
+_SHORTEST_PIECE = 10
+_SHORTEST_BASE64 = 6
+
+
+MOST_LETTERS = 10_000
+"""How long a text may be that is shown: it may stand in every row of a result."""
 
 
 def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
@@ -20,30 +40,173 @@ def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
 
 
 def hide_userinfo(text: str) -> str:
-    """Star the password of a URL, and what its query says of passwords and tokens.
+    """Star the password of a URL, and what its query says of passwords, tokens, keys and signatures.
 
     >>> hide_userinfo("postgresql://ann:s3cret@db:5432/shop?token=abc&ssl=on")
     'postgresql://ann:***@db:5432/shop?token=***&ssl=on'
+    >>> hide_userinfo("https://api/{id}?key={id}&sig=abc")
+    'https://api/{id}?key={id}&sig=***'
     """
-    return _URL_SECRET.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", text))
+    shown = _URL_PASSWORD.sub(r"\1:***@", text) if "@" in text else text
+    return _PARAMETER.sub(_hidden_parameter, shown)
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
-    """Star secrets in a text, and those in its URLs.
+    r"""Star secrets in a text, however they are encoded there, and those in its URLs; escape what UTF-8 cannot hold.
+
+    A piece of a secret is starred too, from ten characters on, unless the secret is a URL, whose pieces are in many
+    texts. So a text is cut to its final length after this, never before.
 
     >>> hidden("ann:s3cret-2 and s3cret at db://ann:pw@h", ["s3cret", "s3cret-2"])
     'ann:*** and *** at db://ann:***@h'
+    >>> hidden(r'{"key": "a\/b\u002bc"} for /x?k=a%2Fb%2Bc', ["a/b+c"])
+    '{"key": "***"} for /x?k=***'
+    >>> hidden("bad name: \udcff", [])
+    'bad name: \\udcff'
     """
-    for secret in sorted(secrets, key=len, reverse=True):  # one may be part of another
-        text = text.replace(secret, "***")
-    return hide_userinfo(text)
+    # What is far beyond the final length is not looked at: a source may answer with megabytes.
+    length, text = len(text), text[: 10 * MOST_LETTERS]
+    spans = sorted(_Plain.of(text).spans(_wanted(frozenset(secrets))))
+    shown, last = list[str](), 0
+    for start, end in spans:
+        if start > last or not shown:
+            shown += [text[last:start], "***"]
+        last = max(last, end)
+    starred = hide_userinfo("".join([*shown, text[last:]]))
+    return _cut(starred.encode("utf-8", "backslashreplace").decode(), length)
 
 
-def url_passwords(text: str) -> list[str]:
-    """Return the password of a URL, as it stands there and as it is meant.
+def _cut(text: str, length: int) -> str:
+    """Cut a text; ``length`` is that of the text before anything was starred."""
+    if len(text) <= MOST_LETTERS:
+        return text
+    more = f"… ({length:,} letters in all)"
+    return text[: MOST_LETTERS - len(more)] + more
 
-    >>> url_passwords("postgresql://ann:p%40w@db:5432/shop")
-    ['p%40w', 'p@w']
+
+def url_secrets(text: str) -> list[str]:
+    """Return a URL's password, and the tokens and keys in its query, as they stand there and as they are meant.
+
+    A key without a digit, or of few characters, may be any word, and is none.
+
+    >>> url_secrets("https://ann:p%40w@db/shop?sort_key=customer&sig=8a6f0c31")
+    ['p%40w', 'p@w', '8a6f0c31']
     """
     found = [match[2] for match in _URL_PASSWORD.finditer(text)]
+    for match in _PARAMETER.finditer(text) if "://" in text else ():
+        word = len(match[3]) < _SHORTEST_KEY or not re.search(r"\d", match[3])
+        if _hidden_parameter(match) != match[0] and (is_secret(unquote(match[2])) or not word):
+            found.append(match[3])
     return list(dict.fromkeys(form for secret in found for form in (secret, unquote(secret))))
+
+
+def _hidden_parameter(match: re.Match[str]) -> str:
+    """Return a parameter of a URL, its value starred if its name says so; a place, as in ``?key={id}``, holds none."""
+    name = unquote(match[2]).lower().replace("_", "-").replace(".", "-")
+    secret = is_secret(name) or _SECRET_PARAMETERS.fullmatch(name)
+    return f"{match[1]}***" if secret and not _PLACE.fullmatch(match[3]) else match[0]
+
+
+# ── spellings ────────────────────────────────────────────────────────────────────────────────────────────────
+
+_ESCAPE = re.compile(
+    r"%(?P<percent>[0-9a-fA-F]{2})"
+    r"|&(?:#(?P<number>\d{1,7})|#[xX](?P<hex>[0-9a-fA-F]{1,6})|(?P<entity>amp|lt|gt|quot|apos));"
+    # From the first backslash on, all or none: many of them would take long.
+    r"|(?<!\\)\\++(?:u(?P<u>[0-9a-fA-F]{4})|U(?P<U>[0-9a-fA-F]{8})|x(?P<x>[0-9a-fA-F]{2})|(?P<letter>[nrtbf]))"
+)
+_BACKSLASHES = re.compile(r"\\++(.?)", re.DOTALL)
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_UTF8_READ_AS_LATIN1 = re.compile("[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_MOST_LAYERS = 5
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What to look for in a text without encodings: whole spellings, and pieces, all of one length."""
+
+    whole: frozenset[str]
+    pieces: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """A text without its encodings; ``starts`` says where in the encoded one each character begins, and the end."""
+
+    text: str
+    starts: list[int]
+
+    @classmethod
+    def of(cls, text: str) -> _Plain:
+        """Undo percent-encoding, the escapes of JSON, Python and HTML, and UTF-8 read as Latin-1, layer by layer."""
+        plain = cls(text, list(range(len(text) + 1)))
+        for _ in range(_MOST_LAYERS):
+            before = plain.text
+            for encoded, decode in _DECODERS:
+                plain = plain._without(encoded, decode)
+            if plain.text == before:
+                break
+        # Backslashes are doubled by each layer of escapes, and in a query a plus is a blank: neither tells anything.
+        plain = plain._without(_BACKSLASHES, lambda match: match[1])
+        return cls(plain.text.replace("+", " "), plain.starts)
+
+    def spans(self, wanted: _Wanted) -> Iterator[tuple[int, int]]:
+        """Yield from where to where in the encoded text something wanted stands."""
+        for spelling in wanted.whole:
+            at = self.text.find(spelling)
+            while at >= 0:
+                yield self.starts[at], self.starts[at + len(spelling)]
+                at = self.text.find(spelling, at + 1)
+        for at in range(len(self.text) - _SHORTEST_PIECE + 1 if wanted.pieces else 0):
+            if self.text[at : at + _SHORTEST_PIECE] in wanted.pieces:
+                yield self.starts[at], self.starts[at + _SHORTEST_PIECE]
+
+    def _without(self, encoded: re.Pattern[str], decode: Callable[[re.Match[str]], str]) -> _Plain:
+        """Return the text with what is encoded so decoded, to one character each, or to none."""
+        parts, starts, last = list[str](), list[int](), 0
+        for match in encoded.finditer(self.text):
+            decoded = decode(match)
+            parts += [self.text[last : match.start()], decoded]
+            starts += self.starts[last : match.start() + len(decoded)]
+            last = match.end()
+        return _Plain("".join([*parts, self.text[last:]]), starts + self.starts[last:]) if last else self
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    kind = str(match.lastgroup)
+    if kind == "letter":
+        return _LETTERS[match[kind]]
+    if kind == "entity":
+        return html.unescape(match[0])
+    code = int(match[kind], 10 if kind == "number" else 16)
+    return chr(code) if code < 0x110000 else "\ufffd"
+
+
+_DECODERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
+    (_ESCAPE, _unescaped),
+    (_PAIR, lambda match: match[0].encode("utf-16", "surrogatepass").decode("utf-16")),
+    (_UTF8_READ_AS_LATIN1, lambda match: match[0].encode("latin-1").decode(errors="replace")[:1]),
+)
+
+
+@functools.lru_cache(maxsize=64)
+def _wanted(secrets: frozenset[str]) -> _Wanted:
+    whole, pieces = set[str](), set[str]()
+    for secret in secrets:
+        for form in filter(None, (_Plain.of(secret).text.strip(), *_in_base64(secret.strip()))):
+            whole.add(form)
+            if "://" not in secret:
+                pieces.update(form[at : at + _SHORTEST_PIECE] for at in range(len(form) - _SHORTEST_PIECE + 1))
+    return _Wanted(frozenset(whole), frozenset(pieces))
+
+
+def _in_base64(secret: str) -> Iterator[str]:
+    """Yield what base64 makes of a secret within a longer text, as of the password in ``user:password``."""
+    data = secret.encode(errors="surrogatepass")
+    for before in range(3):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            # The characters at both ends hold bits of the neighbours.
+            spelled = encode(bytes(before) + data).decode()[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
+            if len(spelled) >= _SHORTEST_BASE64:
+                yield _Plain.of(spelled).text

@@ -5,6 +5,7 @@ Arrow is the one the rest of the package uses; text is for people, plans and Spa
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -124,6 +125,27 @@ def type_name(type_: pa.DataType) -> str:
     if pa.types.is_struct(type_):
         return f"struct<{','.join(f'{quote(f.name)}:{type_name(f.type)}' for f in type_)}>"
     raise SchemaError(f"Spark has no type for Arrow's {type_}.", hint="Cast the column before it reaches the join.")
+
+
+def shown_type(type_: pa.DataType) -> str:
+    """Return Spark's name of an Arrow type as errors show it: in upper case, but for the names in a struct.
+
+    >>> shown_type(pa.struct([("Town", pa.list_(pa.string()))]))
+    'STRUCT<`Town`:ARRAY<STRING>>'
+    """
+    return upper_but_names(type_name(type_))
+
+
+def upper_but_names(text: str) -> str:
+    """Return a type's name in upper case, and what stands in quotes as it is.
+
+    >>> upper_but_names("enum('a','B')")
+    "ENUM('a','B')"
+    """
+    return re.sub(_UNQUOTED, lambda found: found[0].upper() if found[0][0] not in "`'\"" else found[0], text)
+
+
+_UNQUOTED = r"`(?:[^`]|``)*`|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[^`'\"]+|."
 
 
 def to_ddl(schema: pa.Schema) -> str:

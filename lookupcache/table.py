@@ -18,12 +18,16 @@ from lookupcache.schema import as_schema, to_ddl
 
 
 class LookupTable:
-    """A table that lives in another system, and how to look rows up in it.
+    """A table in another system, and how rows are looked up in it.
 
-    ``name`` qualifies the table's columns in conditions. ``schema`` is DDL text, a pyarrow.Schema or a
-    StructType; None asks the source, where its connector can tell. ``options`` holds ``connector`` (a registered
-    name or ``module:Class``), the connector's own options and the ``lookup.*`` ones. Raises OptionError, SchemaError
-    or ConnectorError for what is wrong with them, here and now, before any job; it connects only to ask for a schema.
+    All arguments are checked here, before any job starts; a connection is made only to infer a schema. Raises
+    OptionError, SchemaError or ConnectorError for invalid arguments.
+
+    Args:
+        name: Qualifies the table's columns in conditions.
+        schema: DDL text, a pyarrow.Schema or a StructType; None infers it from the source, if the connector can.
+        options: ``connector`` (a registered name or ``module:Class``), the connector's own options and the ``lookup.*``
+            options.
 
     >>> LookupTable("c", "id BIGINT, name STRING", {"connector": "sql", "url": "sqlite:///s.db", "table": "c"})
     LookupTable('c', '`id` bigint, `name` string', {'connector': 'sql', 'url': 'sqlite:///s.db', 'table': 'c'})
@@ -33,7 +37,7 @@ class LookupTable:
         self.name = name
         self.options = dict(options)
         self._function: FunctionConnector | None = None
-        self.schema = as_schema(self._inferred() if schema is None else schema)
+        self.schema = as_schema(self._infer_schema() if schema is None else schema)
         _ = self.config, self.connector
 
     @classmethod
@@ -47,11 +51,17 @@ class LookupTable:
         batch: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> LookupTable:
-        """Make a lookup table of a function, sync or async.
+        """Create a lookup table from a function, sync or async.
 
-        One key at a time, ``function(*key)`` returns an iterable of rows; with ``batch=True``,
-        ``function(keys)`` takes a list of key tuples (of bare values where ``key`` is one column) and returns
-        one list of rows per key, in the same order. A row is a dict, or a tuple in the schema's order.
+        Args:
+            name: Qualifies the table's columns in conditions.
+            schema: DDL text, a pyarrow.Schema or a StructType.
+            key: The columns whose values are passed to the function.
+            function: ``function(*key)`` returns an iterable of rows for one key. A row is a dict, or a tuple in the
+                schema's order.
+            batch: If true, ``function(keys)`` takes a list of key tuples (of plain values where ``key`` is one column)
+                and returns one list of rows per key, in the same order.
+            options: The ``lookup.*`` options.
 
         >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
         ...                                     function=lambda n: [{"n": n, "square": n * n}])
@@ -75,7 +85,7 @@ class LookupTable:
         return changed
 
     def renamed(self, name: str) -> LookupTable:
-        """Return the same table under another name, as an alias in SQL gives it."""
+        """Return the same table under another name, such as an alias in SQL."""
         changed = object.__new__(LookupTable)
         changed.__dict__.update(self.__dict__)
         changed.name = name
@@ -83,7 +93,7 @@ class LookupTable:
 
     @property
     def connector_name(self) -> str:
-        """The option 'connector', or 'function'."""
+        """The value of the option 'connector', or 'function' for a table made from a function."""
         return "function" if self._function is not None else str(self.options.get("connector", ""))
 
     @cached_property
@@ -94,23 +104,23 @@ class LookupTable:
     @cached_property
     def connector(self) -> Connector:
         """The connector, built but not opened."""
-        built = self._built()
+        built = self._build_connector()
         if self.config.cache == "ALL" and not offers(built, "scan"):
             raise ConnectorError(
-                f"'lookup.cache' = 'ALL' reads the whole table, which connector {self.connector_name!r} cannot do.",
-                hint="Use LRU or TTL, or write Connector.scan.",
+                f"'lookup.cache' = 'ALL' reads the full table, which connector {self.connector_name!r} cannot do.",
+                hint="Use LRU or TTL, or implement Connector.scan.",
             )
         built.runs_async(self.config.async_)
         return built
 
-    def _inferred(self) -> pa.Schema:
-        """Return the schema that the source tells; what its driver raises is shown without secrets."""
+    def _infer_schema(self) -> pa.Schema:
+        """Return the schema that the source reports; secrets are removed from its driver's errors."""
         self.schema = pa.schema([])
-        connector = self._built()
+        connector = self._build_connector()
         if not offers(connector, "infer_schema"):
             raise SchemaError(
-                f"Table {self.name!r} has no schema, and connector {self.connector_name!r} cannot tell it.",
-                hint="Write it as in CREATE TABLE: 'id BIGINT, name STRING'.",
+                f"Table {self.name!r} has no schema, and connector {self.connector_name!r} cannot infer it.",
+                hint="Pass it as in CREATE TABLE: 'id BIGINT, name STRING'.",
             )
         connector.resolve()
         try:
@@ -119,27 +129,25 @@ class LookupTable:
             raise
         except Exception as error:
             text = hidden(str(error), connector.secret_values())
-            raise ConnectorError(f"Table {self.name!r}: the source cannot tell its columns: {text}") from None
+            raise ConnectorError(f"Table {self.name!r}: the schema cannot be read from the source: {text}") from None
 
-    def _built(self) -> Connector:
+    def _build_connector(self) -> Connector:
         own = split_options(self.options)[1]
         if self._function is not None:
             if own:
-                raise OptionError(
-                    f"A function takes no option {next(iter(own))!r}.", hint="Use the 'lookup.*' options."
-                )
+                raise OptionError(f"A function has no option {next(iter(own))!r}.", hint="Use only 'lookup.*' options.")
             return self._function
         name = own.pop("connector", "")
         if not name:
             raise OptionError(
                 f"Table {self.name!r} has no option 'connector'.",
-                hint="Name one, as in {'connector': 'sql', 'url': …}.",
+                hint="Set it, as in {'connector': 'sql', 'url': …}.",
             )
         return build_connector(name, self.schema, own)
 
     @property
     def source(self) -> str:
-        """A hash of the connector's class and of what its options identify."""
+        """A hash of the connector's class and of what `Connector.identity` returns."""
         kind = type(self.connector)
         return digest([kind.__module__, kind.__qualname__, dict(self.connector.identity())])
 

@@ -308,12 +308,21 @@ class Many(OneByOne):
         """Return the rows of each key."""
         return self._rows(keys, self.calls.function(self.calls.of_many(keys)))
 
-    def _rows(self, keys: Sequence[Any], answers: Iterable[Any]) -> list[list[tuple[Any, ...]]]:
+    def _rows(self, keys: Sequence[Any], answers: Iterable[Any]) -> list[list[tuple[Any, ...]] | Exception]:
         """Pair answers with keys; where there are not as many, the connector says so."""
         listed = list(answers)
         if len(listed) != len(keys):
             return listed
-        return [self.calls.rows(key, answer) for key, answer in zip(keys, listed, strict=True)]
+        return [self._of_key(key, answer) for key, answer in zip(keys, listed, strict=True)]
+
+    def _of_key(self, key: Any, answer: Any) -> list[tuple[Any, ...]] | Exception:
+        """Return a key's rows, or the error that is wrong with them: it concerns no other key of the call."""
+        if isinstance(answer, Exception):
+            return answer
+        try:
+            return self.calls.rows(key, answer)
+        except SourceError as error:
+            return error
 
 
 class ManyLater(Many):

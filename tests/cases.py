@@ -1,7 +1,7 @@
-"""Joins drawn by hypothesis: schemas, rows, conditions, options. Pure data; nothing here knows Spark.
+"""Hypothesis strategies for joins: schemas, rows, conditions, options. Plain data, independent of Spark.
 
 The left side is `o`, the lookup table `t`. Keys are `k0`, `k1`, … on the left and `b0`, `b1`, … on the right
-(or `k0`, `k1`, … on both); `v` and `w` are small numbers, `s` and `u` texts, `x` and `y` of any type that compares.
+(or `k0`, `k1`, … on both); `v` and `w` are small numbers, `s` and `u` strings, `x` and `y` of any comparable types.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ SOURCES = (
     "memory", "superset", "filtering", "async", "sql", "memory", "superset", "filtering", "async", "sql",
     "function", "function async", "functions", "functions async",
 )  # fmt: skip
-"""What answers: connectors, or functions of one key or of many at a time."""
+"""The sources: connectors, and functions for one key or for many keys."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """Settings of a Spark session; cases that share them share a job."""
+    """Settings of a Spark session; cases with equal settings share a job."""
 
     ansi: bool = True
     zone: str = "UTC"
     arrow_rows: int = 10_000
     partitions: int = 1
+    others: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,12 @@ class Side:
 
     @property
     def ddl(self) -> str:
-        return ", ".join(f"{name} {type_.upper()}" for name, type_ in self.columns)
+        """What TIMESTAMP is, is for a setting to say."""
+        names = {"timestamp": "TIMESTAMP_LTZ"}
+        return ", ".join(f"{name} {names.get(type_, type_).upper()}" for name, type_ in self.columns)
 
     def table(self) -> pa.Table:
-        """Return the rows as Arrow; floats are rounded on the way, as Arrow refuses to."""
+        """Return the rows as Arrow; floats are rounded explicitly, which Arrow does not do by default."""
         types = [parse_type(type_) for _, type_ in self.columns]
         values = zip(*self.rows, strict=True) if self.rows else [()] * len(types)
         arrays = [_array(list(column), type_) for column, type_ in zip(values, types, strict=True)]
@@ -62,7 +65,7 @@ def _array(values: list, type_: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True)
 class Case:
-    """One join, whole; its `repr` is enough to run it again."""
+    """One complete join; its `repr` is sufficient to run it again."""
 
     left: Side
     right: Side
@@ -126,25 +129,25 @@ PAIRS: list[tuple[str, str]] = [
     ("float", "tinyint"), ("float", "double"), ("double", "float"), ("tinyint", "float"),
 ]  # fmt: skip
 LOSSY = [("bigint", "double"), ("int", "float"), ("decimal(10,2)", "double"), ("string", "int"), ("date", "string")]
-"""Pairs that a lookup refuses as keys though Spark would compare them."""
+"""Pairs of types that a lookup refuses as keys although Spark would compare them."""
 
 
 def alike(a, b) -> bool:
-    """Return whether two values may be equal once in one type; moments by their day."""
+    """Return whether two values may be equal after a cast to a common type; dates and times by their day."""
     if isinstance(a, dt.date) and isinstance(b, dt.date):
         return (a.year, a.month, a.day) == (b.year, b.month, b.day)
     return a == b or (a != a and b != b)
 
 
 def _shared(pair: tuple[str, str]) -> tuple[list, list]:
-    """Return the values of each type that have a counterpart in the other."""
+    """Return the values of each type that have an equal value in the other type."""
     left, right = (VALUES[type_] for type_ in pair)
     return [a for a in left if any(alike(a, b) for b in right)], [b for b in right if any(alike(a, b) for a in left)]
 
 
 @st.composite
 def _pools(draw, pair: tuple[str, str]):
-    """Draw few values for a column of either side, so that rows meet."""
+    """Draw a few values for a column of each side, so that rows match."""
     left, right = _shared(pair)
     few = draw(st.lists(st.sampled_from(left), min_size=1, max_size=2)) if left else []
     met = [b for b in right if any(alike(a, b) for a in few)]
@@ -185,8 +188,24 @@ _OPERATORS = ["=", "<>", "!=", "<", "<=", ">", ">=", "<=>", "=="]
 _OF_ANY = ["{c} IS NOT NULL", "{c} IS NULL", "NOT ({c} IS NULL)", "{c} <=> NULL", "{c} = {c}", "NOT ({c} <=> NULL)"]
 _OF_TEXT = ["{c} LIKE 'a%'", "{c} LIKE '%a'", "{c} LIKE '%a%'", "{c} LIKE 'a'", "{c} NOT LIKE 'a%'", "{c} LIKE ''",
             "{c} LIKE '%'", "startswith({c}, 'a')", "contains({c}, 'a')", "endswith({c}, ' ')",
-            "{c} LIKE 'a\\\\_%'", "{c} LIKE '_'"]  # fmt: skip
-_OF_NUMBERS = ["{c} + 1 > 1", "{c} * 2 <= 2", "1 - {c} < 1", "{c} BETWEEN 0 AND 1.5", "-{c} < 0"]
+            "{c} LIKE 'a\\\\_%'", "{c} LIKE '_'", "startswith({c}, CAST(NULL AS STRING))",
+            "NOT contains(CAST(NULL AS STRING), {c})", "{c} LIKE CAST(NULL AS STRING)", "{c} NOT LIKE NULL",
+            "endswith({c}, NULL) IS NULL"]  # fmt: skip
+_LOOSE = ["{c} = {c} IS NULL", "NOT {c} <> {c} IS NOT NULL", "{c} IS NULL OR TRUE AND {c} = {c} IN (TRUE)",
+          "TRUE = {c} = {c}", "NOT {c} = {c} IS NULL AND NULL OR {c} <=> {c} BETWEEN TRUE AND TRUE",
+          "{c} < {c} = FALSE", "! {c} <=> NULL"]  # fmt: skip
+"""Without parentheses: all that binds them is the grammar."""
+_ALONE = ["TRUE", "NULL", "NULL OR TRUE", "FALSE", "NOT FALSE", "1 = 1 IS TRUE", "NOT NULL", "TRUE = TRUE"]
+_OF_NUMBERS = [
+    "{c} + 1 > 1",
+    "{c} * 2 <= 2",
+    "1 - {c} < 1",
+    "{c} BETWEEN 0 AND 1.5",
+    "-{c} < 0",
+    "{c} + CAST(NULL AS INT) > 1",
+    "{c} BETWEEN NULL AND 1",
+    "NOT ({c} IN (1, NULL))",
+]
 _FOR_SPARK: dict[str, Sequence[str]] = {
     **dict.fromkeys(INTEGERS, ("{c} % 2 = 0", "CAST({c} AS STRING) LIKE '1%'", "{c} DIV 2 = 0", "{c} <> 7")),
     **dict.fromkeys(DECIMALS, ("round({c}) = 1", "CAST({c} AS STRING) LIKE '1%'", "coalesce({c}, 1) >= 1")),
@@ -206,6 +225,9 @@ _BOTH = ["o.v < t.w", "o.v <> t.w", "o.v <=> t.w", "o.s <= t.u", "o.v + 1 < t.w 
          "o.v IS NULL OR t.w IS NOT NULL", "t.w = o.v OR false", "o.x >= t.y", "o.s <=> t.u"]  # fmt: skip
 _KEYS_OF_TEXT = ["upper({c})", "trim({c})", "concat({c}, '')", "nullif({c}, 'a')", "substring({c}, 1, 1)"]
 _KEYS_OF_NUMBERS = ["{c} + 0", "-{c}", "abs({c})", "{c} * 1", "CAST({c} AS DECIMAL(20,0))", "{c} % 100"]
+_EQUALITIES = ["{0} = {1}", "{1} = {0}", "({0} == {1})"] * 3 + [
+    "NOT ({0} <> {1})", "({0} = {1}) IS TRUE", "{1} IN ({0})", "({0} = {1}) = TRUE", "{1} BETWEEN {0} AND {0}",
+]  # fmt: skip
 _KEYS_OF_ANY = [
     "coalesce({c}, {l})",
     "CASE WHEN o.v > 1 THEN {c} END",
@@ -214,8 +236,9 @@ _KEYS_OF_ANY = [
 ]
 
 
-_KINDS = ["left", "right", "right", "right", "pair", "pair", "both", "both", "constant", "constant", "again", "nested"]
-"""What may stand beside the keys."""
+_KINDS = [*["left", "right", "right", "right", "pair", "pair", "both", "both", "constant", "constant"] * 2,
+          *["again", "nested", "loose"] * 2, "alone"]  # fmt: skip
+"""Kinds of conjuncts in addition to the keys."""
 
 rarely = st.sampled_from([False] * 20 + [True] + [False] * 19)
 seldom = st.sampled_from([False, False, True, False, False])
@@ -231,7 +254,7 @@ def _comparable(a: str, b: str) -> bool:
 
 @st.composite
 def _tests(draw, column: str, type_: str) -> str:
-    """Draw a condition on one column; mostly one that a worker can judge."""
+    """Draw a condition on one column, mostly one that a worker can evaluate."""
     literals = st.sampled_from(LITERALS[type_])
     kind = draw(st.sampled_from(["compare", "compare", "any", "in", "between", "own", "own", "spark", "flipped"]))
     if kind == "compare":
@@ -258,7 +281,7 @@ def _templates(kind: str, type_: str) -> Sequence[str]:
 
 @st.composite
 def _filters(draw, columns) -> str:
-    """Draw a condition over the columns of one side, of one or two tests."""
+    """Draw a condition on the columns of one side, with one or two comparisons."""
     tests = [draw(_tests(*draw(st.sampled_from(columns)))) for _ in range(draw(st.sampled_from([1, 1, 1, 2])))]
     if len(tests) == 1:
         return draw(st.sampled_from(["{}", "{}", "NOT ({})", "({})"])).format(*tests)
@@ -267,18 +290,18 @@ def _filters(draw, columns) -> str:
 
 @st.composite
 def _key(draw, pair: tuple[str, str], left: str, right: str) -> str:
-    """Draw an equality that makes a key, mostly of plain columns."""
+    """Draw an equality of a left expression, mostly a column, and a key column."""
     expression = left
     if draw(seldom):
         own = _KEYS_OF_TEXT if pair[0] == "string" else _KEYS_OF_NUMBERS if _is_number(pair[0]) else []
         form = draw(st.sampled_from([*own, *_KEYS_OF_ANY]))
         expression = form.format(c=left, l=draw(st.sampled_from(LITERALS[pair[0]])))
-    return draw(st.sampled_from(["{0} = {1}", "{1} = {0}", "({0} == {1})"])).format(expression, right)
+    return draw(st.sampled_from(_EQUALITIES)).format(expression, right)
 
 
 @st.composite
 def _conditions(draw, pairs, left, right, right_keys) -> str:
-    """Draw ON: keys, then whatever else may stand beside them, in any order."""
+    """Draw an ON condition: keys and other conjuncts, in any order."""
     parts = [draw(_key(pair, f"o.k{n}", f"t.{right_keys[n]}")) for n, pair in enumerate(pairs)]
     for _ in range(draw(st.sampled_from([0, 0, 1, 1, 1, 1, 2, 3]))):
         kind = draw(st.sampled_from(_KINDS))
@@ -295,6 +318,10 @@ def _part(draw, kind: str, left, right, right_keys) -> str:
         return draw(_filters(left))
     if kind == "right":
         return draw(_filters(right))
+    if kind == "alone":
+        return draw(st.sampled_from(_ALONE))
+    if kind == "loose":
+        return draw(st.sampled_from(_LOOSE)).format(c=draw(st.sampled_from(right))[0])
     if kind == "both":
         return draw(st.sampled_from([*_BOTH, *_BOTH_FOR_SPARK]))
     if kind == "nested":
@@ -314,7 +341,9 @@ def _part(draw, kind: str, left, right, right_keys) -> str:
 
 _SELECTED = ["o.k0", "o.v", "s", "o.v % 9 + t.w AS sum", "upper(t.u) AS upper", "coalesce(t.w, -1) AS w_or", "t.y",
              "t.w", "t.u AS text", "o.x", "n.a AS a", "n", "concat(o.s, t.u) AS both",
-             "t.w IS NULL AS missing"]  # fmt: skip
+             "t.w IS NULL AS missing", "O.V % 9", "o.v IS NULL", "n.b[0]", "upper(S)"]  # fmt: skip
+_CONSTANT = ["1 AS one", "'x'", "NULL AS nothing", "1 + 1"]
+"""A result that reads no column of either side; some have no name of their own."""
 _OPTIONS: list[dict[str, str]] = [
     {},
     {"lookup.cache": "LRU"},
@@ -337,7 +366,7 @@ _OPTIONS: list[dict[str, str]] = [
 
 
 AGE, ERROR = "lookup_age", "lookup_error"
-"""The columns that some options add to a result."""
+"""The result columns that some options add."""
 
 _MARKS: list[dict[str, str]] = [
     {"lookup.age-column": AGE},
@@ -349,7 +378,7 @@ _LOOKS_AGAIN = {"lookup.retry.on-miss.max-attempts": "1", "lookup.retry.on-miss.
 
 @st.composite
 def _asking(draw) -> dict[str, str]:
-    """Draw how the source is asked: how many calls at a time, of how many keys, in which order they are taken in."""
+    """Draw how the source is called: concurrent calls, keys per call, and the order of results."""
     options = {}
     if draw(st.booleans()):
         options["lookup.batch.max-size"] = draw(st.sampled_from(["1", "2", "3"]))
@@ -383,6 +412,8 @@ def _all_options(draw, source: str) -> tuple[tuple[str, str], ...]:
 def _selects(draw, how: str, shared_names: bool):
     if not shared_names and draw(st.booleans()):
         return None
+    if draw(seldom):
+        return tuple(draw(st.lists(st.sampled_from(_CONSTANT), min_size=1, max_size=2, unique=True)))
     items = draw(st.lists(st.sampled_from(_SELECTED), min_size=1, max_size=6, unique=True))
     if how in ("semi", "anti"):
         items = [item for item in items if "t." not in item]
@@ -393,7 +424,7 @@ def _selects(draw, how: str, shared_names: bool):
 
 
 def _in_sqlite(column: st.SearchStrategy) -> st.SearchStrategy:
-    """SQLite has no NaN, and writes -0.0 as 0."""
+    """Replace values that SQLite cannot store: it has no NaN, and stores -0.0 as 0."""
     return column.map(lambda v: 0.5 if isinstance(v, float) and (v != v or (v == 0 and math.copysign(1, v) < 0)) else v)
 
 
@@ -404,12 +435,17 @@ def _rows(draw, columns: list[st.SearchStrategy], most: int) -> tuple[tuple, ...
     )
 
 
+_OTHERS = (
+    ("spark.sql.parser.escapedStringLiterals", "true"), ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+    ("spark.sql.legacy.exponentLiteralAsDecimal.enabled", "true"),
+    ("spark.sql.legacy.literal.pickMinimumPrecision", "false"),
+)  # fmt: skip
 SESSIONS = [
     Session(True, "UTC", 10_000, 1),
     Session(True, "Europe/Berlin", 1, 1),
     Session(True, "America/New_York", 3, 1),
-    Session(True, "UTC", 3, 2),
-    Session(False, "Europe/Berlin", 10_000, 1),
+    Session(True, "UTC", 3, 2, _OTHERS),
+    Session(False, "Europe/Berlin", 10_000, 1, (("spark.sql.legacy.typeCoercion.datetimeToString.enabled", "true"),)),
     Session(False, "UTC", 2, 3),
 ]
 

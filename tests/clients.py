@@ -1,4 +1,4 @@
-"""Lookup functions over the tests' HTTP service, as a user would write them: sync and async, one key and many."""
+"""Lookup functions over the tests' HTTP service, as users write them: sync and async, for one key and for many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sync_one(url: str) -> Callable[..., Any]:
     """`def f(key)`."""
 
     def lookup(key):
-        return _answer(f"{url}/rows/{key}")
+        return _request(f"{url}/rows/{key}")
 
     return lookup
 
@@ -26,7 +26,7 @@ def sync_many(url: str) -> Callable[..., Any]:
     """`def f(keys)`."""
 
     def lookup(keys):
-        return _answer(Request(f"{url}/rows", json.dumps(list(keys)).encode()))
+        return _request(Request(f"{url}/rows", json.dumps(list(keys)).encode()))
 
     return lookup
 
@@ -48,12 +48,12 @@ def async_many(url: str) -> Callable[..., Any]:
     """`async def f(keys)`."""
 
     async def lookup(keys):
-        return await _answer_async("POST", f"{url}/rows", json=list(keys))
+        return await _request_async("POST", f"{url}/rows", json=list(keys))
 
     return lookup
 
 
-def _answer(request: str | Request) -> Any:
+def _request(request: str | Request) -> Any:
     try:
         with urlopen(request) as response:
             return json.load(response)
@@ -62,20 +62,20 @@ def _answer(request: str | Request) -> Any:
         raise
 
 
-async def _answer_async(method: str, url: str, **body: Any) -> Any:
+async def _request_async(method: str, url: str, **body: Any) -> Any:
     async with aiohttp.request(method, url, raise_for_status=True, **body) as response:
         return await response.json()
 
 
 class SyncKept:
-    """One key at a time over a connection that is kept from `open` to `close`."""
+    """Looks up one key at a time over a connection that is open from `open` to `close`."""
 
     def __init__(self, url: str) -> None:
-        self.place = urlsplit(url).netloc
+        self.address = urlsplit(url).netloc
 
     def open(self) -> None:
-        """Connect on first use, and again where the connection broke."""
-        self.connection = HTTPConnection(self.place)
+        """Create a connection, which connects on first use and reconnects after a failure."""
+        self.connection = HTTPConnection(self.address)
 
     def close(self) -> None:
         """Disconnect."""
@@ -92,13 +92,13 @@ class SyncKept:
 
 
 class AsyncKept:
-    """The same for an event loop."""
+    """Looks up one key at a time on an event loop, in a session that is open from `open` to `close`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     async def open(self) -> None:
-        """Make the session, on the loop where it is used."""
+        """Create the session on the loop where it is used."""
         self.session = aiohttp.ClientSession(raise_for_status=True)
 
     async def close(self) -> None:

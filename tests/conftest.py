@@ -1,4 +1,4 @@
-"""One Spark session and one HTTP service for all tests that want one; and no skipped test where CI runs them."""
+"""Fixtures shared by all tests: a Spark session, servers and an HTTP service; and in CI, no test may be skipped."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lookupcache.java import local_spark_environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Before anything imports pyspark. Without SPARK_TESTING a second Spark Connect server dies on its fixed port.
+# Must run before pyspark is imported. Without SPARK_TESTING, a second Spark Connect server fails on its fixed port.
 local_spark_environment()
 os.environ["SPARK_TESTING"] = "1"
-# Each query of a test runs once: to compile it well takes more of the processor than to run it.
+# Each query of a test runs once, so optimizing its compiled code would take more CPU time than it saves.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # Workers import functions and connectors of the tests by name.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
-# A package of its own, which test_stranger.py installs and tests.
+# A separate package, which test_stranger.py installs and tests.
 collect_ignore = ["stranger"]
 
 IN_CI = os.environ.get("CI", "") not in ("", "false")
@@ -34,7 +34,7 @@ IN_CI = os.environ.get("CI", "") not in ("", "false")
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Return a classic session, two cores, tasks tried twice; it is shared: leave its settings as they were."""
+    """Return a classic session with two cores and two attempts per task; it is shared, so restore changed settings."""
     from pyspark.sql import SparkSession
 
     settings = {
@@ -74,7 +74,7 @@ def maria_server() -> Iterator[MariaServer]:
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of an authority's certificate, and of those of a server, of another host and of a client."""
+    """Return a folder with the certificates of an authority, a server, another host and a client."""
     folder, made = tmp_path_factory.mktemp("tls"), trustme.CA()
     made.cert_pem.write_to_path(folder / "ca.pem")
     for name, whose in {"server": "127.0.0.1", "elsewhere": "elsewhere.test", "client": "client"}.items():
@@ -84,7 +84,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def running_service() -> Iterator[Service]:
-    """Return the HTTP service's process, for all tests; they want `service`."""
+    """Return the HTTP service's process, which all tests share; tests use the fixture `service`."""
     service = Service()
     try:
         service.start()
@@ -95,29 +95,29 @@ def running_service() -> Iterator[Service]:
 
 @pytest.fixture
 def service(running_service: Service) -> Service:
-    """Return a real HTTP service, running and healthy, without rows; a test may break and kill it."""
+    """Return a real HTTP service without rows and faults; a test may inject faults and kill it."""
     running_service.reset()
     return running_service
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest file first, so that test processes beside each other end at about the same time."""
+    """Run the longest file first, so that parallel test processes end at about the same time."""
     items.sort(key=lambda item: item.path.name != "test_properties.py")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI a test that skips itself has failed: it tested nothing."""
-    return _refuse_skip((yield))
+    """In CI, report a skipped test as failed: it tested nothing."""
+    return _fail_if_skipped((yield))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """In CI a module that skips itself has failed too."""
-    return _refuse_skip((yield))
+    """In CI, report a skipped module as failed too."""
+    return _fail_if_skipped((yield))
 
 
-def _refuse_skip(report: Report) -> Report:
+def _fail_if_skipped(report: Report) -> Report:
     if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"Skipped in CI: {report.longrepr}"

@@ -13,7 +13,9 @@ from sources import PEOPLE, SCHEMA, options_of, rows_of
 from test_column import written
 
 from lookupcache import LookupJoin, LookupSession, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache.doctor import POOL, examine
 from lookupcache.planner.column import column_sql
+from lookupcache.stages import python_stages
 
 LRU = {"lookup.cache": "LRU"}
 
@@ -198,3 +200,11 @@ REFUSED = {
 def test_bad_input_is_refused_before_any_job(people, visits, on, error, named):
     with pytest.raises(error, match=named):
         lookup_join(visits, people, on)
+
+
+def test_the_doctor_counts_the_python_stages_of_a_plan(spark, people, visits):
+    joined = lookup_join(visits, people, on="person = p.id", select=["visit", "person", "p.name"])
+    assert python_stages(joined) == 1
+    assert python_stages(lookup_join(joined, people, on="person = p.id", select=["visit", "p.name AS again"])) == 2
+    [pool] = [finding for finding in examine(spark, joined) if finding.name == POOL]
+    assert pool.wanted is None

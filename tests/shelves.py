@@ -1,6 +1,6 @@
-"""A connector that passes the suite, and for each check of the suite one that fails it; run by test_testing.py.
+"""A connector that passes the suite, and for each check of the suite a faulty one that fails it; for test_testing.py.
 
-A shelf is an Arrow file with a password. Each broken shelf has one fault, of a kind that real connectors had.
+A shelf is a connector for an Arrow file with a password. Each broken shelf has one fault that real connectors had.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lookupcache import expr
 from lookupcache.connector import Connector
 from lookupcache.errors import SchemaError
 from lookupcache.testing import ConnectorSuite
-from lookupcache.testing.samples import TYPES, Held
+from lookupcache.testing.samples import TYPES, Supported
 
 PASSWORD = "open sesame"
-LATER = threading.Event()
+NEVER_SET = threading.Event()
 
 
 class Shelf(Connector):
-    """Rows from an Arrow file, found by a dict."""
+    """Looks up rows of an Arrow file, through a dict."""
 
     options = {"path": "The file.", "password": "Opens it.", "key": "The key columns."}  # noqa: RUF012
     required = ("path",)
@@ -37,13 +37,13 @@ class Shelf(Connector):
         super().__init__(schema, options)
         for field in schema:
             if field.name == "odd_one" and pa.types.is_map(field.type):
-                raise SchemaError(f"Column {field.name!r}: a shelf has no maps.")
+                raise SchemaError(f"Column {field.name!r}: a shelf cannot store maps.")
 
     def open(self):
         self.indexes = {}
         self._password = self.settings["password"]
         if self._password != PASSWORD:
-            raise PermissionError("This is not the password.")
+            raise PermissionError("The password is wrong.")
 
     def close(self):
         self._password = None
@@ -52,43 +52,43 @@ class Shelf(Connector):
         self.ready()
         rows = self.rows()
         index = self.index(rows, request.key_columns)
-        found = [number for key in tuples(keys) for number in index.get(self.alike(key), ())]
-        return self.answer(request, self.kept(request, rows.take(pa.array(found, pa.int64()))))
+        found = [number for key in tuples(keys) for number in index.get(self.comparable_key(key), ())]
+        return self.answer(request, self.apply_filters(request, rows.take(pa.array(found, pa.int64()))))
 
     def scan(self, request):
-        yield from self.answer(request, self.kept(request, self.rows())).to_batches(max_chunksize=5_000)
+        yield from self.answer(request, self.apply_filters(request, self.rows())).to_batches(max_chunksize=5_000)
 
     def index(self, rows, names):
         if names not in self.indexes:
             index = defaultdict(list)
             for number, key in enumerate(tuples(rows, names)):
-                index[self.alike(key)].append(number)
+                index[self.comparable_key(key)].append(number)
             self.indexes[names] = index
         return self.indexes[names]
 
     def ready(self):
         if self._password is None:
-            raise ValueError("It is not open.")
+            raise ValueError("The connector is not open.")
 
     def rows(self):
         return pa.ipc.open_file(pa.memory_map(self.settings["path"])).read_all().select(self.schema.names)
 
-    def kept(self, request, rows):
+    def apply_filters(self, request, rows):
         return expr.keep(rows, request.filters)
 
     def answer(self, request, rows):
         return rows.select(list(request.fields))
 
-    def alike(self, key):
+    def comparable_key(self, key):
         return tuple("NaN" if value != value else value for value in key)
 
 
 class ShelfSuite(ConnectorSuite):
-    """How a shelf is filled, taken away and put back."""
+    """The suite of shelves: creates the file; kills the source by renaming the file."""
 
     filter_examples = 30
     can_scan = True
-    unsupported: ClassVar[dict[str, str]] = {"map": "A shelf is too narrow."}
+    unsupported: ClassVar[dict[str, str]] = {"map": "A shelf cannot store maps."}
     paths: ClassVar[list[Path]] = []
 
     @pytest.fixture
@@ -112,7 +112,7 @@ class TestShelf(ShelfSuite):
 
 
 class AsyncShelf(Shelf):
-    """Has nothing but `lookup_async`."""
+    """Implements only `lookup_async`."""
 
     lookup = Connector.lookup
 
@@ -133,7 +133,7 @@ class TestAsyncShelf(ShelfSuite):
 
 
 class FilteringShelf(Shelf):
-    """Applies all filters, and cannot be read whole."""
+    """Applies all filters, and cannot scan."""
 
     scan = Connector.scan
 
@@ -149,26 +149,26 @@ class TestFilteringShelf(ShelfSuite):
 # ── broken shelves ───────────────────────────────────────────────────────────────────────────────────────────
 
 FAULTS: dict[str, tuple[type[ConnectorSuite], str]] = {}
-"""By name: the suite of each broken shelf, and the check that it must fail."""
+"""By name: the suite of each faulty connector, and the check that it must fail."""
 
 
-class Narrow(Held):
-    """Holds a few types only, so that the many broken shelves are soon tried."""
+class FewTypes(Supported):
+    """Supports a few types only, to shorten the tests of the many faulty connectors."""
 
     def types(self, names=TYPES):
         return [name for name in super().types(names) if name in ("bigint", "string", "float", "array<string>")]
 
 
 class BrokenShelfSuite(ShelfSuite):
-    """What is the same for all broken shelves."""
+    """Base of the suites of faulty connectors."""
 
     patience = 0.5
-    held = property(lambda self: Narrow(self.unsupported))
-    keyed = property(lambda self: Narrow({**self.unsupported, **self.unsupported_keys}))
+    supported = property(lambda self: FewTypes(self.unsupported))
+    supported_keys = property(lambda self: FewTypes({**self.unsupported, **self.unsupported_keys}))
 
 
 def fails(check, **claims):
-    """Register a broken shelf under the check that finds its fault."""
+    """Register a faulty connector under the check that detects its fault."""
 
     def register(kind):
         suite = type(
@@ -206,32 +206,32 @@ class TakesColumnsThatAreNotThere(Shelf):
 
 
 @fails("test_keys_of_each_type")
-class TellsZerosApart(Shelf):
-    def alike(self, key):
+class DistinguishesZeros(Shelf):
+    def comparable_key(self, key):
         return tuple(map(repr, key))
 
 
 @fails("test_one_key")
-class MissesALoneKey(Shelf):
+class MissesASingleKey(Shelf):
     def lookup(self, request, keys):
         return super().lookup(request, keys.slice(1) if keys.to_pylist() == [{"id": 2}] else keys)
 
 
 @fails("test_a_composite_key")
-class PastesKeysTogether(Shelf):
-    def alike(self, key):
-        return "".join(map(str, key)) if len(key) > 1 else super().alike(key)
+class ConcatenatesKeys(Shelf):
+    def comparable_key(self, key):
+        return "".join(map(str, key)) if len(key) > 1 else super().comparable_key(key)
 
     def lookup(self, request, keys):
         answer = super().lookup(request, keys)
         if len(request.key_columns) == 1:
             return answer
-        last = {self.alike(key): number for number, key in enumerate(tuples(answer, request.key_columns))}
+        last = {self.comparable_key(key): number for number, key in enumerate(tuples(answer, request.key_columns))}
         return answer.take(pa.array(last.values(), pa.int64()))
 
 
 @fails("test_ten_thousand_keys_in_a_call")
-class AsksForAThousand(Shelf):
+class LimitsKeys(Shelf):
     def lookup(self, request, keys):
         return super().lookup(request, keys.slice(0, 1_000))
 
@@ -244,7 +244,7 @@ class FailsWithoutRows(Shelf):
 
 
 @fails("test_missing_keys")
-class MakesRowsUp(Shelf):
+class InventsRows(Shelf):
     def lookup(self, request, keys):
         found = super().lookup(request, keys)
         if found.num_rows or keys.num_rows > 1 or not self.rows().num_rows or request.constants:
@@ -288,15 +288,15 @@ class DoesNotQuote(Shelf):
 
 @fails("test_constants")
 class ComparesBits(Shelf):
-    def kept(self, request, rows):
+    def apply_filters(self, request, rows):
         for name, value in request.constants.items():
             same = pc.equal(rows.column(name), pa.scalar(value, rows.schema.field(name).type))
             rows = rows.filter(same)
-        return super().kept(request, rows)
+        return super().apply_filters(request, rows)
 
 
 @fails("test_a_constant_part_of_the_key")
-class WantsTheWholeKey(Shelf):
+class RequiresTheFullKey(Shelf):
     def lookup(self, request, keys):
         if missing := set(self.settings["key"].split(",")) - set(request.key_columns):
             raise KeyError(missing)
@@ -304,8 +304,8 @@ class WantsTheWholeKey(Shelf):
 
 
 @fails("test_filters", pushes_filters=True, can_scan=False)
-class HoldsNullForTrue(FilteringShelf):
-    def kept(self, request, rows):
+class TreatsNullAsTrue(FilteringShelf):
+    def apply_filters(self, request, rows):
         for conjunct in request.filters:
             mask = expr.evaluate(conjunct, lambda column: rows.column(column.name))  # noqa: B023
             rows = rows.filter(mask.fill_null(True))
@@ -318,7 +318,7 @@ class AcceptsNothing(Shelf):
 
 
 @fails("test_filters")
-class AcceptsUnasked(FilteringShelf):
+class AcceptsWithoutClaim(FilteringShelf):
     scan = Shelf.scan
 
 
@@ -344,12 +344,12 @@ class ForgetsNullsWhenAsync(Shelf):
 
 
 @fails("test_many_calls_at_a_time")
-class KeepsItsKeys(Shelf):
+class SharesItsKeys(Shelf):
     thread_safe = True
 
     def lookup(self, request, keys):
         self.keys = keys
-        LATER.wait(0.005)
+        NEVER_SET.wait(0.005)
         return super().lookup(request, self.keys)
 
 
@@ -360,7 +360,7 @@ class ScansOneBatch(Shelf):
 
 
 @fails("test_it_says_that_it_cannot_scan", can_scan=False)
-class ScansInSecret(Shelf):
+class ScansWithoutClaim(Shelf):
     pass
 
 
@@ -370,7 +370,7 @@ class TakesAnyOption(Shelf):
 
 
 @fails("test_a_missing_option_is_refused")
-class NeedsWhatItDoesNotSay(Shelf):
+class RequiresAnUndeclaredOption(Shelf):
     required = ()
 
     def __init__(self, schema, options):
@@ -407,7 +407,7 @@ class OpensOnce(Shelf):
 
     def ready(self):
         if self.closed:
-            raise ValueError("It is closed.")
+            raise ValueError("The connector is closed.")
         super().ready()
 
     def __getstate__(self):
@@ -417,7 +417,7 @@ class OpensOnce(Shelf):
 @fails("test_nothing_is_left_when_it_is_closed")
 class LeavesAThread(Shelf):
     def open(self):
-        threading.Thread(target=LATER.wait, name=f"shelf {id(self)}", daemon=True).start()
+        threading.Thread(target=NEVER_SET.wait, name=f"shelf {id(self)}", daemon=True).start()
         super().open()
 
 
@@ -440,7 +440,7 @@ class LeavesATask(AsyncShelf):
 
 
 @fails("test_a_source_that_dies_and_comes_back")
-class AnswersWhenDead(Shelf):
+class ReturnsNothingWhenDown(Shelf):
     def index(self, rows, names):
         self.indexes.clear()
         return super().index(rows, names)
@@ -453,7 +453,7 @@ class AnswersWhenDead(Shelf):
 
 
 @fails("test_a_source_that_dies_and_comes_back")
-class StaysBroken(Shelf):
+class NeverReconnects(Shelf):
     broken = False
 
     def rows(self):
@@ -487,11 +487,11 @@ class ShowsItsPassword(Shelf):
 
 
 @fails("test_secrets_are_not_shown")
-class RefusesItsPasswordByName(Shelf):
+class ShowsItsPasswordInAnError(Shelf):
     def __init__(self, schema, options):
         super().__init__(schema, options)
         if options["password"].startswith("hunter"):
-            raise SchemaError(f"{options['password']!r} is no good password.")
+            raise SchemaError(f"{options['password']!r} is not a valid password.")
 
 
 @fails("test_secrets_by_reference")
@@ -510,13 +510,13 @@ class RefusesReferences(Shelf):
     def __init__(self, schema, options):
         super().__init__(schema, options)
         if ":" in options.get("password", ""):
-            raise SchemaError("A password holds no colon.")
+            raise SchemaError("A password contains no colon.")
 
 
 @fails("test_secrets_by_reference")
-class ShowsWhatItOpenedWith(Shelf):
+class ShowsItsResolvedPassword(Shelf):
     def __repr__(self):
-        return f"ShowsWhatItOpenedWith({self._password})"
+        return f"ShowsItsResolvedPassword({self._password})"
 
 
 def tuples(rows, names=None):

@@ -1,4 +1,4 @@
-"""Functions and connectors that the tests' workers import by name."""
+"""Lookup functions and connectors that the workers of the tests import by name."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class Guarded(Connector):
 
 
 class Memory(Connector):
-    """A table that travels in its options; returns the rows of the keys that were asked for."""
+    """A connector whose table is serialized in its options."""
 
     def open(self):
         with pa.ipc.open_stream(base64.b64decode(self.settings["rows"])) as stream:
             self.table = stream.read_all()
 
     def lookup(self, request, keys):
-        wanted = {equal_alike(key.values()) for key in keys.to_pylist()}
-        asked = self.table.select(list(request.key_columns)).to_pylist()
-        found = [equal_alike(row.values()) in wanted for row in asked]
-        return self.answer(request, self.table.filter(pa.array(found, pa.bool_())))
+        requested = {equal_alike(key.values()) for key in keys.to_pylist()}
+        own = self.table.select(list(request.key_columns)).to_pylist()
+        mask = [equal_alike(row.values()) in requested for row in own]
+        return self.answer(request, self.table.filter(pa.array(mask, pa.bool_())))
 
     def scan(self, request):
         yield from self.answer(request, self.table).to_batches()
@@ -68,34 +68,34 @@ class Memory(Connector):
 
 
 class Superset(Memory):
-    """Returns its whole table whatever is asked."""
+    """Returns its full table for any request."""
 
     def lookup(self, request, keys):
         return self.answer(request, self.table)
 
 
 class Filtering(Memory):
-    """Applies every filter that it is offered."""
+    """Accepts and applies every filter."""
 
     def accept(self, filters):
         return filters
 
 
 class Awaited(Memory):
-    """Answers on the event loop only, the first question last."""
+    """Implements `lookup_async` only; earlier calls take longer, so later calls finish first."""
 
     prefers_async = True
     lookup = Connector.lookup
-    asked = 0
+    calls = 0
 
     async def lookup_async(self, request, keys):
-        self.asked += 1
-        await asyncio.sleep(0.001 / self.asked)
+        self.calls += 1
+        await asyncio.sleep(0.001 / self.calls)
         return Memory.lookup(self, request, keys)
 
 
 def options_of(table):
-    """Return the options of a `Memory` that holds a table."""
+    """Return the options of a `Memory` connector with this table."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -103,12 +103,12 @@ def options_of(table):
 
 
 def equal_alike(values):
-    """Return values of which Python's equality is Spark's: NaN equals itself."""
+    """Return values whose Python equality is Spark's: NaN equals itself."""
     return tuple("NaN" if value != value else value for value in values)
 
 
 class Rows:
-    """A lookup function over a table's rows, by its first column."""
+    """A lookup function that finds a table's rows by its first column."""
 
     def __init__(self, table):
         self.rows = table.to_pylist()

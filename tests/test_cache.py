@@ -271,6 +271,71 @@ def test_keys_with_equal_hashes_are_told_apart(monkeypatch):
     assert (find(cache, KeyBatch.of([pa.array(["c"])], [pa.string()])) >= 0).tolist() == [False]
 
 
+def colliding_keys(values) -> KeyBatch:
+    keys = KeyBatch.of([pa.array(values, pa.string())], [pa.string()])
+    return replace(keys, hashes=np.zeros(len(keys), np.uint64))
+
+
+def test_keys_with_equal_hashes_are_found_when_those_before_them_are_removed():
+    cache = ColumnCache(SCHEMA, [pa.string()], Limits())
+    names = [str(number) for number in range(100)]
+    cache.put(colliding_keys(names), pa.table({"v": range(100)}), np.ones(100, np.int64), 0)
+    assert cache.invalidate(colliding_keys(names[:99])) == 99
+    before = find(cache, colliding_keys(["99"])).tolist()
+    cache.settle(0)
+    [after] = find(cache, colliding_keys(["99"]))
+    assert (before, int(after)) == ([99], 0), "settle was to compact the cache"
+    assert cache.gather(cache.starts(np.array([after])))[0].to_pylist() == [99]
+    assert find(cache, colliding_keys(["98", None, "100"])).tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+def test_open_leases_get_the_new_numbers_of_their_entries(eviction):
+    cache = ColumnCache(SCHEMA, [pa.int64()], Limits(write_seconds=10, eviction=eviction))
+    put_one_each(cache, range(1_000))
+    put(cache, int_keys([3_000]), pa.table({"v": pa.array([], pa.int64())}), np.zeros(1, np.int64), 0)
+    kept, removed = cache.find(int_keys([3_000, -1, 998]), 0), cache.find(int_keys([500, 500]), 0)
+    call = cache.hold(cache.reserve(int_keys([2_000]), 5, 0))
+    numbers = kept.entries.tolist() + removed.entries.tolist() + call.entries.tolist()
+    assert cache.invalidate(int_keys([n for n in range(1_000) if n not in (7, 998)])) == 998
+    cache.settle(0)
+    assert kept.entries.tolist() + removed.entries.tolist() + call.entries.tolist() != numbers
+    assert kept.entries[1] == -1
+    assert cache.gather(cache.starts(kept.entries))[0].to_pylist() == [None, None, 998]
+    assert cache.gather(cache.starts(removed.entries))[0].to_pylist() == [500, 500]
+    assert cache.age(kept.entries, 3)[[0, 2]].tolist() == [3, 3]
+    assert cache.waits(cache.find(int_keys([7, 2_000]), 0)) == {5}
+    cache.fill(call.entries, pa.table({"v": [2_000]}), np.array([1]), 0)
+    assert cache.gather(cache.starts(find(cache, int_keys([2_000, 7]))))[0].to_pylist() == [2_000, 7]
+    assert (len(cache), cache.rows) == (4, 4)
+
+
+def test_a_number_is_used_again_only_when_no_lease_has_it():
+    cache = ColumnCache(SCHEMA, [pa.int64()], Limits())
+    put_one_each(cache, [1, 2])
+    lease = cache.find(int_keys([1]), 0)
+    cache.invalidate(int_keys([1, 2]))
+    cache.settle(0)
+    put_one_each(cache, [3, 4])
+    assert cache.gather(cache.starts(lease.entries))[0].to_pylist() == [1]
+    cache.release(lease)
+    cache.settle(0)
+    put_one_each(cache, [5])
+    assert find(cache, int_keys([5])).tolist() == lease.entries.tolist()
+
+
+def test_a_background_refresh_that_is_late_is_waited_for():
+    cache = ColumnCache(SCHEMA, [pa.int64()], Limits(write_seconds=10, miss_seconds=10, refresh_seconds=5))
+    put_one_each(cache, [1, 2])
+    lease = cache.find(int_keys([1, 1, 2]), 6)
+    assert lease.aging.tolist() == [0, 2]
+    cache.ask_again(lease.entries[lease.aging], 3, wait=False)
+    assert cache.waits(cache.find(int_keys([1, 1]), 10)) == set()
+    late = cache.find(int_keys([1, 1]), 11)
+    assert (cache.waits(late), (late.entries >= 0).all()) == ({3}, True)
+    assert cache.waits(cache.find(int_keys([2]), 10)) == set()
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=30), min_size=1, max_size=12),

@@ -327,6 +327,9 @@ DIGITS = "12345678901234567890.123456789012345678"
         ("TIMESTAMP", '"2024-05-01T12:30:00.123456+02:00"', MOMENT.replace(tzinfo=dt.UTC)),
         ("TIMESTAMP", '"2024-05-01T10:30:00.123456000Z"', MOMENT.replace(tzinfo=dt.UTC)),
         ("TIMESTAMP", '"2024-05-01 10:30:00.123456"', MOMENT.replace(tzinfo=dt.UTC)),
+        ("TIMESTAMP", '"2024-05-01 10:30:00.1234569Z"', MOMENT.replace(tzinfo=dt.UTC)),
+        ("TIMESTAMP", '"2024-05-01"', dt.datetime(2024, 5, 1, tzinfo=dt.UTC)),
+        ("BIGINT", "9007199254740993.0", 2**53 + 1),
         ("TIMESTAMP_NTZ", '"2024-05-01T10:30:00.123456"', MOMENT),
         ("ARRAY<DECIMAL(4,1)>", "[1.5, null, 2]", [Decimal("1.5"), None, Decimal("2.0")]),
         ("STRUCT<a: INT, b: STRUCT<c: DATE>>", '{"b": {"c": "2024-05-01"}, "z": 1}', {"a": None, "b": {"c": DAY}}),
@@ -351,7 +354,8 @@ def test_a_value_becomes_what_its_column_says(type_, text, value):
         ("DECIMAL(4,1)", "1e999999999"), ("DECIMAL(4,1)", "NaN"), ("BOOLEAN", "1"), ("BOOLEAN", '"true"'),
         ("STRING", "5"), ("STRING", "true"), ("STRING", '"\\ud800"'), ("BINARY", '"?"'), ("DATE", '"2024-5-1"'),
         ("DATE", '"2023-02-29"'), ("DATE", '"2024-05-01T00:00:00"'), ("TIMESTAMP", "1714559400"),
-        ("TIMESTAMP", '"2024-05-01"'), ("TIMESTAMP", '"2024-05-01T10:30:00.1234567Z"'),
+        ("TIMESTAMP", '"20240501"'), ("TIMESTAMP", '"2024-W18-3"'), ("TIMESTAMP", '"2024-05-01Z"'),
+        ("INT", '"\\u0661\\u0662"'), ("DECIMAL(4,1)", '" 1_0 "'), ("STRING", "[" * 900 + "]" * 900),
         ("TIMESTAMP", '"0001-01-01T00:00:00+02:00"'), ("TIMESTAMP_NTZ", '"2024-05-01T10:30:00Z"'),
         ("ARRAY<INT>", "1"), ("ARRAY<INT>", '["x"]'), ("STRUCT<a: INT>", "[1]"), ("STRUCT<a: INT>", '{"a": "x"}'),
         ("MAP<STRING, INT>", "[]"), ("MAP<INT, INT>", '{"x": 1}'),
@@ -597,7 +601,7 @@ def test_a_scan_reads_all_pages(serve, connect, pages):
 
 
 def test_pages_are_bounded(serve, connect):
-    server = serve(always(Reply({"rows": [{}], "next": "?again"})))
+    server = serve(lambda asked: Reply({"rows": [{}], "next": asked.path + "a"}))
     customers = connect(
         url=server.url + "/{id}", rows="$.rows", missing__field="null", pages_next="next", pages_max="5"
     )

@@ -20,7 +20,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lookupcache_redis import RedisConnector, _once
 from lookupcache_redis_keys import KeyTemplate
@@ -340,19 +340,65 @@ def test_hostile_keys_and_values(data, connect, escape):
 
 
 TEMPLATES = ["{a}:{b}", "{a}::{b}", "x{a}aba{b}y", "{a}{{{b}}}"]
-texts = st.text(alphabet="ab:{}%y", max_size=5) | st.sampled_from(HOSTILE)
+SEPARATORS = st.text("-._~:/aF0%", min_size=1, max_size=3)
+separated = SEPARATORS.map("w{0}{{a}}{0}{{b}}{0}1".format) | st.sampled_from(TEMPLATES)
+texts = st.text(alphabet="ab:{}%y-._~F0", max_size=5) | st.sampled_from(HOSTILE)
+dates = st.dates(dt.date(1, 1, 1))
+KEYS = {
+    "STRING": texts, "BINARY": texts.map(str.encode), "BIGINT": st.integers(-200, 200), "DATE": dates,
+    "DECIMAL(4,2)": st.decimals(-99, 99, places=2), "BOOLEAN": st.booleans(),
+    "DOUBLE": st.floats(-1e300, 1e300).map(lambda value: value + 0.0),
+    "TIMESTAMP_NTZ": st.datetimes(dt.datetime(1, 1, 1)),
+}  # fmt: skip
 
 
-@given(st.sampled_from(TEMPLATES), st.booleans(), st.lists(st.tuples(texts, texts), max_size=8, unique=True))
-def test_two_keys_never_have_one_name_and_names_are_read_as_they_were_written(text, escaped, keys):
-    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
-    template = KeyTemplate.parse(text, schema, escaped=escaped)
+@st.composite
+def templates(draw):
+    """Draw a template that is not refused, and distinct keys of its types."""
+    types = draw(st.sampled_from(sorted(KEYS))), draw(st.sampled_from(sorted(KEYS)))
+    schema = parse_ddl(f"a {types[0]}, b {types[1]}")
+    keys = draw(st.lists(st.tuples(KEYS[types[0]], KEYS[types[1]]), max_size=8, unique_by=repr))
+    escaped, text = draw(st.booleans()), draw(separated)
+    try:
+        return KeyTemplate.parse(text, schema, escaped=escaped), keys
+    except OptionError:
+        # With escapes, only what escapes themselves are made of cannot separate.
+        assert not escaped or re.fullmatch(r"w(?P<s>[%0F]+)\{a\}(?P=s)\{b\}(?P=s)1", text)
+        return None, keys
+
+
+def columns_of(template, keys):
     columns = list(zip(*keys, strict=True)) or [(), ()]
-    names = template.names({name: pa.array(column, pa.string()) for name, column in zip("ab", columns, strict=True)})
+    return {field.name: pa.array(values, field.type) for field, values in zip(template.fields, columns, strict=True)}
+
+
+@settings(max_examples=500, deadline=None)
+@given(templates())
+def test_two_keys_never_have_one_name_and_names_are_read_as_they_were_written(drawn):
+    template, keys = drawn
+    if template is None:
+        return
+    names = template.names(columns_of(template, keys))
     named = [(key, name) for key, name in zip(keys, names, strict=True) if name is not None]
     assert len({name for _, name in named}) == len(named)
     assert tuples(template.read([name for _, name in named])) == sorted((key for key, _ in named), key=repr)
-    assert len(named) == len(keys) or not (escaped and ":" in text)
+    assert len(named) == len(keys) or not template.escaped
+
+
+@pytest.mark.parametrize("separator", [*"-._~:/x", "--", "-.", "ab", "0-"])
+def test_escaped_values_may_hold_any_separator(data, connect, separator):
+    keys = [(f"u{separator}v", 1), (f"{separator}", -2), ("plain", 3), ("%2D", 4), (separator * 2 + "é", 5)]
+    table = connect("a STRING, b INT, v STRING", key=f"w{separator}{{a}}{separator}{{b}}", escape="percent")
+    for name, key in zip(table.template.names(columns_of(table.template, keys)), keys, strict=True):
+        data.hset(name, "v", str(key))
+    expected = sorted(((*key, str(key)) for key in keys), key=repr)
+    assert rows_for(table, request(["a", "b"], ["v"]), *keys) == scanned(table, request(["a", "b"], ["v"])) == expected
+
+
+def test_a_value_is_written_as_in_a_url_unless_it_holds_the_separator():
+    template = KeyTemplate.parse("w-{a}--{b}", parse_ddl("a STRING, b STRING"), escaped=True)
+    keys = [("p-q", "r-s"), ("p--q", "r--s"), ("p-", "r:s")]
+    assert template.names(columns_of(template, keys)) == [b"w-p-q--r-s", b"w-p%2D%2Dq--r--s", b"w-p%2D--r%3As"]
 
 
 def test_what_holds_its_separator_is_of_no_row_unless_it_is_escaped(data, connect):
@@ -428,7 +474,7 @@ def test_values_of_every_type(data, connect, type_, text, in_json, value):
 
 # Type, a text that is none, JSON that is none.
 MISFITS = [
-    ("INT", "12.5", 12.5), ("INT", "0x1F", "7"), ("TINYINT", "128", 128), ("INT", "", True),
+    ("INT", "12.5", 12.5), ("INT", "0x1F", "0x1F"), ("TINYINT", "128", 128), ("INT", "", True),
     ("DOUBLE", "secret", "secret"),
     ("FLOAT", "1e39", 1e39), ("BOOLEAN", "yes", 1), ("STRING", b"\xff", 7), ("DECIMAL(4,2)", "1.555", 1.555),
     ("DATE", "2020-02-30", "2020-02-30"), ("TIMESTAMP", "1357016400", 1357016400), ("BINARY", None, "not base64!"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
+import os
+import random
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from databases import DuckTables, MariaTables, PostgresTables, sent_to
+from databases import DuckTables, MariaTables, PostgresTables, SqliteTables, sent_to
 from lookupcache_sql import SqlConnector
 from lookupcache_sql_database import Unreachable
 from servers import PASSWORD, MariaServer, PostgresServer
@@ -38,6 +40,11 @@ def maria(maria_server):
 @pytest.fixture(scope="module")
 def duckdb(tmp_path_factory):
     return DuckTables(tmp_path_factory.mktemp("duckdb") / "t.duckdb")
+
+
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory):
+    return SqliteTables(tmp_path_factory.mktemp("sqlite") / "t.db")
 
 
 @pytest.fixture
@@ -275,7 +282,8 @@ def test_a_value_that_does_not_fit_its_type_is_an_error(tables, native, stored, 
         ("postgres", "integer", "STRING", "Declare it INT"),
         ("postgres", "timestamp", "TIMESTAMP", "Declare it TIMESTAMP_NTZ"),
         ("postgres", "double precision", "FLOAT", "Declare it DOUBLE"),
-        ("postgres", "point", "STRING", "Leave the column out"),
+        ("postgres", "point", "BIGINT", "declare it STRING"),
+        ("postgres", "mood_in_lower_case", "BIGINT", "Declare it STRING"),
         ("maria", "varchar(5)", "BIGINT", "Declare it STRING"),
         ("maria", "point", "STRING", "Leave the column out"),
         ("duckdb", "varchar", "DATE", "Declare it STRING"),
@@ -283,6 +291,8 @@ def test_a_value_that_does_not_fit_its_type_is_an_error(tables, native, stored, 
     indirect=["tables"],
 )
 def test_a_type_that_the_column_is_not_read_as(tables, native, type_, hint):
+    if native.startswith("mood"):
+        tables.run("CREATE TYPE mood_in_lower_case AS ENUM ('a')")
     options = made(tables, f"id int, v {native}")
     with pytest.raises(SchemaError, match=rf"Column 'v' is (?s:.*){hint}"):
         opened(options, f"id INT, v {type_}")
@@ -301,6 +311,134 @@ def test_views_and_queries_are_tables(tables):
     assert found(opened(query, "id INT, n BIGINT"), wanted(["id"], ["n"]), (2,)) == [(2, 21)]
     with pytest.raises(ConnectorError, match="Option 'query'"):
         opened({"url": options["url"], "query": "SELECT x FROM nowhere"}, "x INT")
+
+
+# ── queries as people write them ─────────────────────────────────────────────────────────────────────────────
+
+ALL = ("sqlite", *NAMES)
+TEXTS = ["", "it's", ";", ")", "(", "--", "/*", "*/", "#", '"', "`", "$$", "a;b -- c", "');--", "?", "%s", "{0}"]
+COMMENTS = ["", " ", "\n", "-- a comment; (of it's own)\n", "/* ; ) ' */", "/* -- */"]
+ENDS = ["", ";", " ; ;", "-- the end", "-- it's the end; )", "; -- the end", "/* ) */", ";\n-- a\n;/* b */\n", "\n"]
+WRONG = ["; SELECT 1", "; DROP TABLE {0}", ")", "(", "'", '"', "/*", ") UNION ALL (SELECT 7, 'x'",
+         ") AS t -- ", "; ; x", "; -- \nx", "-- \n)"]  # fmt: skip
+
+
+def drawn_query(tables, table, draw):
+    """Return a query of one row, and the text in that row."""
+    text, blank = "".join(draw.choices(TEXTS, k=2)), lambda: draw.choice(COMMENTS)
+    nested = f"SELECT id FROM (SELECT {blank()} id FROM {table}) AS `x;)`".replace("`", tables.mark)
+    query = f"{blank()}SELECT {blank()} id, {tables.literal(text, pa.string())} AS v FROM ({nested}) AS y{blank()}"
+    return query, text
+
+
+@each(*ALL)
+def test_a_query_may_end_in_anything_but_another_statement(tables):
+    whole = made(tables, "id int", "1")
+    for number in range(40):
+        draw = random.Random(f"query {number}")
+        query, text = drawn_query(tables, whole["table"], draw)
+        options = {"url": whole["url"], "query": query + draw.choice(ENDS)}
+        assert found(opened(options, "id INT, v STRING"), wanted(["id"], ["v"]), (1,)) == [(1, text)], options["query"]
+
+
+@each(*ALL)
+@pytest.mark.parametrize("end", WRONG)
+def test_a_query_that_would_not_stay_in_its_brackets_is_refused(tables, end):
+    whole = made(tables, "id int", "1")
+    query, _ = drawn_query(tables, whole["table"], random.Random(end))
+    with pytest.raises(OptionError, match="'query'"):
+        opened({"url": whole["url"], "query": query + end.format(whole["table"])}, "id INT, v STRING")
+
+
+@each(*ALL)
+@pytest.mark.parametrize("query", ["", ";", "-- x", "DELETE FROM {0}", "SELECT x FROM {0}", "SELECT FROM WHERE",
+                                   "WITH d AS (DELETE FROM {0} RETURNING id) SELECT * FROM d"])  # fmt: skip
+def test_a_query_that_is_none_is_refused_by_name(tables, query):
+    whole = made(tables, "id int", "1")
+    with pytest.raises((OptionError, ConnectorError), match="'query'"):
+        opened({"url": whole["url"], "query": query.format(whole["table"])}, "id INT")
+
+
+# ── files that others replace ────────────────────────────────────────────────────────────────────────────────
+
+
+def publish(kind, path, value):
+    """Make a database with one row and put it in the place of another, as those do who publish by renaming."""
+    new = kind(path.with_suffix(".new"))
+    new.run("CREATE TABLE t (id int, v varchar)", f"INSERT INTO t VALUES (1, '{value}')")
+    os.replace(new.path, path)
+
+
+@pytest.mark.parametrize("kind", [SqliteTables, DuckTables])
+def test_a_file_that_was_replaced_is_read_anew_by_each_connection(tmp_path, kind):
+    path = tmp_path / "shop.db"
+    publish(kind, path, "first")
+    connectors = [opened(kind(path).options("t"), "id INT, v STRING") for _ in range(2)]
+    request, key = wanted(["id"], ["v"]), pa.record_batch({"id": pa.array([1], pa.int32())})
+    for value in ("first", "second", "third"):
+        publish(kind, path, value)
+        for connector in connectors:
+            assert connector.lookup(request, key).column("v").to_pylist() == [value]
+            assert [row["v"] for batch in connector.scan(request) for row in batch.to_pylist()] == [value]
+    for connector in connectors:
+        connector.close()
+
+
+@pytest.mark.parametrize("kind", [SqliteTables, DuckTables])
+def test_a_scan_under_way_goes_on_with_its_file_and_the_next_call_has_the_new_one(tmp_path, kind):
+    path = tmp_path / "shop.db"
+    publish(kind, path, "first")
+    connector = opened({**kind(path).options("t"), "pool.size": "2"}, "id INT, v STRING")
+    under_way = connector.scan(wanted(["id"], ["v"]))
+    first = next(under_way)
+    publish(kind, path, "second")
+    with_key = pa.record_batch({"id": pa.array([1], pa.int32())})
+    assert connector.lookup(wanted(["id"], ["v"]), with_key).column("v").to_pylist() == ["second"]
+    assert [row["v"] for batch in [first, *under_way] for row in batch.to_pylist()] == ["first"]
+    assert connector.lookup(wanted(["id"], ["v"]), with_key).column("v").to_pylist() == ["second"]
+    connector.close()
+
+
+@pytest.mark.parametrize("kind", [SqliteTables, DuckTables])
+def test_a_file_that_is_gone_is_read_until_there_is_another(tmp_path, kind):
+    path = tmp_path / "memory.db"
+    publish(kind, path, "first")
+    connector = opened(kind(path).options("t"), "id INT, v STRING")
+    path.unlink()
+    with_key = pa.record_batch({"id": pa.array([1], pa.int32())})
+    assert connector.lookup(wanted(["id"], ["v"]), with_key).column("v").to_pylist() == ["first"]
+    publish(kind, path, "second")
+    assert connector.lookup(wanted(["id"], ["v"]), with_key).column("v").to_pylist() == ["second"]
+    connector.close()
+
+
+# ── places, again ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("tables", "url"),
+    [
+        ("postgres", "postgresql://shop:{password}@/postgres?host={folder}&port={port}"),
+        ("postgres", "postgresql://shop:{password}@{quoted}:{port}/postgres"),
+        ("maria", "mariadb://shop:{password}@/shop?unix_socket={folder}/socket"),
+        ("maria", "mysql://shop:{password}@localhost/shop?unix_socket={folder}/socket"),
+    ],
+    indirect=["tables"],
+)
+def test_a_server_by_its_unix_socket(tables, url):
+    server = tables.server
+    if server.given:
+        pytest.skip("the server given by the environment may be on another machine")
+    parts = {"folder": server.folder, "quoted": str(server.folder).replace("/", "%2F"), "port": server.port}
+    options = {**made(tables, "id int", "1"), "url": url.format(password=PASSWORD, **parts)}
+    assert found(opened(options, "id INT"), wanted(["id"]), (1,)) == [(1,)]
+    away = {
+        **options,
+        "url": options["url"].replace(str(server.folder), "/nowhere").replace(parts["quoted"], "%2Fnowhere"),
+    }
+    with pytest.raises(Unreachable, match="on the socket '/nowhere") as raised:
+        opened(away, "id INT")
+    assert PASSWORD not in str(raised.value)
 
 
 def test_a_table_of_another_schema(postgres):
@@ -337,8 +475,23 @@ def test_without_a_schema_the_database_tells_it(tables, name):
 
 
 def test_a_column_without_a_type_of_sparks_is_named(postgres):
-    with pytest.raises(SchemaError, match="Column 'p' is POINT"):
+    with pytest.raises(SchemaError, match=r"Column 'p' is POINT(?s:.*)declares it STRING"):
         LookupTable("t", None, {"connector": "sql", **made(postgres, "p point")})
+
+
+ODD_NAMES = [
+    ("maria", "enum('a','B')", "ENUM('a','B')", "BIGINT", "BIGINT"),
+    ("duckdb", "enum('a','B')[]", "ENUM('a', 'B')[]", "BIGINT", "BIGINT"),
+    ("duckdb", 'struct("Town" int)', "STRUCT(Town INTEGER)", "STRUCT<Place: INT>", "STRUCT<`Place`:INT>"),
+    ("postgres", "int", "INT4", "STRUCT<Town: INT>", "STRUCT<`Town`:INT>"),
+]
+
+
+@pytest.mark.parametrize(("tables", "native", "shown", "type_", "as_shown"), ODD_NAMES, indirect=["tables"])
+def test_an_error_spells_members_as_they_are(tables, native, shown, type_, as_shown):
+    with pytest.raises(SchemaError) as raised:
+        opened(made(tables, f"id int, v {native}"), f"id INT, v {type_}")
+    assert f"is {shown} in the database, and cannot be read as {as_shown}." in str(raised.value)
 
 
 # ── what is wrong is said ────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,7 @@ CONSTANTS = [
     *NUMBERS, "10 * 1000", "1 + 0.5", "-(1)", "pow(2, 3)", "CAST(16777217 AS FLOAT)", "'2011-12-31'", "'1970-01-01'",
     "DATE'2020-03-08'", "TIMESTAMP'2020-03-08 03:30:00'", "TIMESTAMP_NTZ'2020-03-08 02:30:00'",
     "date_add('2020-03-07', 1)", "X'61'",
+    "CAST('today' AS STRING)",
     "unhex('41')", "'a'", "'A'", "upper('a')", "'it''s'", r"'\\'", "TRUE", "(NOT TRUE)", "CAST(NULL AS STRING)",
     "CAST('NaN' AS DOUBLE)", "CAST('Infinity' AS FLOAT)", "to_date('2011-12-30')", "timestamp_micros(1)",
 ]  # fmt: skip
@@ -65,6 +66,28 @@ def test_a_constant_that_would_surprise_is_refused(spark: Any, type_: str, text:
 ])  # fmt: skip
 def test_what_may_change_is_no_constant(text: str) -> None:
     assert not is_settled(SCOPE.read(text))
+
+
+TODAY = [
+    "'now'", "'today'", "'Yesterday'", "' tomorrow '", "'epoch'", "'today UTC'", "'12:30'", "'T12:30:00'",
+    "'to' || 'day'",
+    "reverse('yadot')", "r'now'", r"'\\u006Eow'", "substring('2020today', 5)", "CAST(unhex('746F646179') AS STRING)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TODAY)
+@pytest.mark.parametrize("cast", ["CAST({} AS DATE)", "{}::TIMESTAMP", "to_date({})", "date_add({}, 1)", "year({})"])
+def test_what_is_another_day_tomorrow_is_no_constant(text: str, cast: str) -> None:
+    assert not is_settled(SCOPE.read(cast.format(text)))
+
+
+@pytest.mark.parametrize("type_", ["date", "timestamp", "timestamp_ntz"])
+def test_a_string_may_be_a_day_where_a_column_is_one(type_: str) -> None:
+    for text in TODAY:
+        assert not is_settled(SCOPE.read(text), parse_type(type_))
+        assert is_settled(SCOPE.read(text), parse_type("string"))
+    for text in ("'2020-01-01'", "' 2020-1-1 12:30:00 America/New_York'", "'2020'", "DATE'2020-01-01'"):
+        assert is_settled(SCOPE.read(text), parse_type(type_))
 
 
 @pytest.mark.parametrize(

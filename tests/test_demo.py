@@ -41,7 +41,7 @@ def test_the_result_is_that_of_sparks_own_join(spark: Any, stream: bool, cache: 
     outcome = run(demo, Console(file=printed, width=120), spark)
     assert outcome.wrong == 0
     assert outcome.rows > 100
-    assert "row for row those of Spark's own join" in printed.getvalue()
+    assert "identical to Spark's own join" in printed.getvalue()
     planes, airports, weather = outcome.joins
     assert planes.metrics.rows == 4000
     assert planes.without_calc.bytes > planes.with_calc.bytes

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from lookupcache.demo.run import SETTINGS
-from lookupcache.doctor import RULES, examine
+from lookupcache import LookupTable, lookup_join
+from lookupcache.demo import flights
+from lookupcache.demo.run import SETTINGS, chain
+from lookupcache.doctor import POOL, RULES, examine, idle_pool, tasks_at_a_time
+from lookupcache.stages import python_stages
 
 pytestmark = pytest.mark.spark
 
@@ -48,11 +53,139 @@ def test_the_demo_sets_what_helps(rule):
     assert rule.well(SETTINGS.get(rule.key, rule.default))
 
 
+# ── idle workers ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def worker_of(key):
+    """Return, as the row of a key, the process that looks it up."""
+    return [(key, os.getpid())]
+
+
+def looked_up(left, *names):
+    """Join with so many lookups in a row; each adds a column with its worker's process."""
+    for name in names:
+        options = {"lookup.form": "worker"}
+        table = LookupTable.from_function(name, f"id BIGINT, {name} BIGINT", key=["id"], function=worker_of,
+                                          options=options)  # fmt: skip
+        left = lookup_join(left, table, on=["id"], select=[*(f"l.{old}" for old in left.columns), f"{name}.{name}"])
+    return left
+
+
+def two_sides(spark):
+    return looked_up(rows(spark), "a", "b").join(looked_up(rows(spark), "c").hint("broadcast"), "id")
+
+
+def after_a_shuffle(spark):
+    return looked_up(looked_up(rows(spark), "a", "b").repartition(1, "id"), "c")
+
+
+def rows(spark):
+    return spark.range(20, numPartitions=1)
+
+
+QUERIES = {
+    "none": (rows, 0),
+    "one": (lambda spark: looked_up(rows(spark), "a"), 1),
+    "two": (lambda spark: looked_up(rows(spark), "a", "b"), 2),
+    "three": (lambda spark: looked_up(rows(spark), "a", "b", "c"), 3),
+    "two sides": (two_sides, 2),
+    "after a shuffle": (after_a_shuffle, 2),
+    "a union": (lambda spark: looked_up(rows(spark).union(looked_up(rows(spark), "a").select("id")), "b"), 2),
+}
+
+
+def workers_of_a_stage(df) -> int:
+    """Run a query; return how many processes those lookups used together that share a stage."""
+    [found] = {tuple(row[name] for name in ("a", "b", "c") if name in df.columns) for row in df.collect()}
+    return len(set(found))
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_python_stages_of_a_plan_are_those_that_the_doctor_counts(spark, name):
+    make, stages = QUERIES[name]
+    df = make(spark)
+    assert python_stages(df) == stages
+    if name in ("one", "two", "three"):
+        assert workers_of_a_stage(df) == stages
+        assert python_stages(df) == stages
+    [pool] = [finding for finding in examine(spark, df) if finding.name == POOL]
+    assert (pool.found, pool.wanted) == ("not set", None)
+
+
+def test_the_python_stages_of_a_stream_are_counted(spark, tmp_path):
+    rows(spark).write.parquet(str(tmp_path / "rows"))
+    stream = looked_up(spark.readStream.schema("id BIGINT").parquet(str(tmp_path / "rows")), "a", "b")
+    assert python_stages(stream) == 2
+
+
+def test_the_python_stages_of_the_distinct_form_stand_alone(spark):
+    """The text of its error is part of its plan, and has lines of its own."""
+    table = LookupTable.from_function("t", "id BIGINT, t BIGINT", key=["id"], function=worker_of,
+                                      options={"lookup.form": "distinct"})  # fmt: skip
+    assert python_stages(lookup_join(rows(spark), table, on=["id"], select=["l.id", "t.t"])) == 1
+
+
+@pytest.mark.parametrize("tasks", [None, 1, 2, 8])
+@pytest.mark.parametrize("stages", [None, 1, 2, 3])
+def test_an_idle_pool_is_well_where_it_has_room_for_each_stage_of_each_task(tasks, stages):
+    assert idle_pool("", tasks, stages).wanted is None
+    if tasks is None or stages is None:
+        assert idle_pool("2", tasks, stages).wanted is not None
+    else:
+        assert idle_pool(str(tasks * stages), tasks, stages).wanted is None
+        assert idle_pool(str(tasks * stages - 1), tasks, stages).wanted.endswith(f"= {tasks * stages}")
+
+
+def test_the_tests_session_runs_two_tasks_at_a_time(spark):
+    assert tasks_at_a_time(spark) == 2
+
+
+def test_the_demo_keeps_its_workers(spark, tmp_path):
+    flights.fill_database(tmp_path / "flights.db")
+    flights.write_parts(flights.read_flights(100), tmp_path / "flights", 2)
+    [*_, last] = chain(spark.read.parquet(str(tmp_path / "flights")), tmp_path / "flights.db", {})
+    assert python_stages(last.df) == 3
+    assert idle_pool(SETTINGS.get(POOL, ""), os.cpu_count(), 3).wanted is None
+
+
+RUN_TWICE = """
+import json, sys
+from lookupcache.doctor import POOL, idle_pool, tasks_at_a_time
+from lookupcache.java import local_spark_environment
+from lookupcache.stages import python_stages
+local_spark_environment()
+from pyspark.sql import SparkSession
+from test_doctor import QUERIES
+
+told = []
+for pool in json.loads(sys.argv[1]):
+    settings = {"spark.ui.enabled": "false", POOL: pool} if pool else {"spark.ui.enabled": "false"}
+    spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+    df = QUERIES["three"][0](spark)
+    same = [sorted({value for row in df.collect() for value in row[1:]}) for _ in range(2)]
+    told.append([idle_pool(pool, tasks_at_a_time(spark), python_stages(df)).wanted is None, same[0] == same[1]])
+    spark.stop()
+print(json.dumps(told))
+"""
+
+
+def test_workers_outlive_their_tasks_where_the_doctor_finds_the_idle_pool_well_and_only_there():
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", RUN_TWICE, json.dumps(["", "3", "1"])]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [[True, True], [True, True], [False, False]]
+
+
+# ── the command ──────────────────────────────────────────────────────────────────────────────────────────
+
+
 def test_the_command_looks_at_a_session_of_its_own():
     command = [sys.executable, "-m", "lookupcache", "doctor", "--conf", "spark.python.worker.reuse=false"]
     command += ["--conf", "spark.master=local[1]"]
     told = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
     assert told.returncode == 1, told.stdout + told.stderr
     words = " ".join(told.stdout.split())
-    assert "must spark.python.worker.reuse = false" in words
+    assert "required spark.python.worker.reuse = false" in words
     assert "takes its cache and its connections with it" in words

@@ -2,17 +2,20 @@
 
 A source that does as was drawn stands behind every kind of connector and function; its rows bear the second in which
 it made them. A row may be what landed after its batch was opened, or what was young enough then, or what may stand in
-for an error; it may be marked only where a call for its key failed meanwhile.
+for an error; it may be marked only where a call for its key failed meanwhile. What errors say can be sent, whatever
+was raised; and all that holds where several runs share the lookup and take turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import pickle
 import threading
+import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +24,10 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from lookupcache.cache import keys
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
-from lookupcache.errors import SourceTrouble
+from lookupcache.errors import LookupTimeout, SourceError, SourceTrouble, WrongRows
 from lookupcache.function import FunctionConnector
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.lookup import lookup_of
@@ -40,15 +44,84 @@ COUNTS = [
 ]
 """How many rows the source has of each key, which for two of them changes every second."""
 
+
+def colliding(letters: bytes) -> list[bytes]:
+    """Return texts of 16 bytes that have one hash: the second half makes good what the first does."""
+    firsts = np.array([letter * 0x0101010101010101 for letter in letters], np.uint64)
+    seconds = keys._mixed(np.full(len(letters), 16, np.uint64) * keys._ODD ^ keys._SEED ^ firsts)
+    found = [first.tobytes() + second.tobytes() for first, second in zip(firsts, seconds, strict=True)]
+    assert len(set(keys.KeyBatch.of([pa.array(found)], [pa.binary()]).hashes.tolist())) == 1
+    return found
+
+
 KEYS = {
     "int": (pa.int64(), range(5)),
     "text": (pa.string(), ["a", "b", "c", "d", "e"]),
-    # Of a long text the middle is not hashed.
-    "colliding": (pa.string(), [f"{'x' * 270}{letter}{'y' * 20}" for letter in "abcde"]),
+    "colliding": (pa.binary(), colliding(b"abcde")),
 }
 
-OUTCOMES = ["right", "late", "down", "late and down", "fatal", "odd", "hangs"]
-"""What may become of a call, the worse the later: of several keys in one call, the worst counts."""
+
+class Own(BaseException):
+    """No Exception, and none that Python knows."""
+
+
+class Mute(Exception):
+    """Has no text, and no copy."""
+
+    def __init__(self, text, lock=None):
+        super().__init__(text)
+        self.lock = lock or threading.Lock()
+
+    def __str__(self):
+        raise ValueError("no text")
+
+    def __eq__(self, other):
+        raise ValueError("no comparison")
+
+    __hash__ = None
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """Takes no note."""
+
+    text: str
+
+
+def caused(text: str) -> Exception:
+    """Return a harmless error that comes of another."""
+    error = ValueError("see below")
+    error.__cause__ = OSError(text)
+    return error
+
+
+RAISED = {
+    "down": lambda: ConnectionError("not now"),
+    "late and down": lambda: ConnectionError("not now"),
+    "fatal": lambda: ValueError("never"),
+    "surrogate": lambda: OSError("no file \udcff"),
+    "surrogate within": lambda: caused("no file \ud800"),
+    "surrogates": lambda: ExceptionGroup("some", [caused("no file \udfff"), ValueError("\udfff")]),
+    "nul": lambda: OSError("\0"),
+    "huge": lambda: OSError("much " * 10_000),
+    "mute": lambda: Mute(""),
+    "frozen": lambda: Frozen("never"),
+    "ours": lambda: SourceError("wrong \ud800", hint="\ud800"),
+    "timeout of its own": lambda: LookupTimeout("too slow \ud800"),
+    "exit": lambda: SystemExit("no use"),
+    "interrupt": lambda: KeyboardInterrupt("no use"),
+    "own": lambda: Own("no use"),
+    "closed": lambda: GeneratorExit("no use"),
+    "cancelled": lambda: asyncio.CancelledError("no use"),
+}
+"""What a call raises."""
+
+SPOILT = "one wrong row"
+OUTCOMES = ["right", SPOILT, "late", *RAISED, "odd", "hangs"]
+"""What may become of a call, the worse the later: of several keys in one call, the worst counts.
+
+Wrong rows of one key concern no other.
+"""
 
 
 def rows_of(number: int, key: Any, second: int) -> list[tuple]:
@@ -72,7 +145,7 @@ class Script:
     """A source that does as was drawn, and knows what it did."""
 
     patience = 0.002
-    """Seconds that a late answer waits for the next batch."""
+    """Seconds that a late answer waits for the next batch; where they are many, none once all have been read."""
 
     def __init__(self, keys: dict[Any, int], course: dict[int, list[str]]) -> None:
         self.now = 0.0
@@ -82,6 +155,7 @@ class Script:
         self.failed: Counter[Any] = Counter()
         self.flying = 0
         self.batches = 0
+        self.reading = 0
         self.changing = threading.Condition()
         self.released = threading.Event()
 
@@ -94,49 +168,64 @@ class Script:
             self.batches += 1
             self.changing.notify_all()
 
-    def begin(self, keys: list) -> tuple[str, int]:
+    def has_waited(self, batches: int) -> bool:
+        """Return whether there have been more batches since, or no others will come."""
+        return self.batches > batches or (self.patience >= 1 and not self.reading)
+
+    def read(self, change: int) -> None:
+        """Note that a run begins to be read, or has been."""
+        with self.changing:
+            self.reading += change
+            self.changing.notify_all()
+
+    def begin(self, keys: list) -> tuple[str, int, list]:
+        """Return what becomes of a call, how many batches there have been, and of which keys it has wrong rows."""
         with self.changing:
             self.flying += 1
             outcomes = [self.coming[key].popleft() if self.coming[key] else "right" for key in keys]
-            return max(outcomes, key=OUTCOMES.index, default="right"), self.batches
+            spoilt = [key for key, outcome in zip(keys, outcomes, strict=True) if outcome == SPOILT]
+            return max(outcomes, key=OUTCOMES.index, default="right"), self.batches, spoilt
 
     def answer(self, keys: list) -> dict[Any, list[tuple]] | None:
-        """Return the rows of every key; None to answer what is no answer."""
-        outcome, batches = self.begin(keys)
+        """Return the rows of every key, None for wrong ones; None to answer what is no answer."""
+        outcome, batches, spoilt = self.begin(keys)
         try:
             if outcome == "hangs":
                 self.released.wait()
             if outcome.startswith("late"):
                 with self.changing:
-                    self.changing.wait_for(lambda: self.batches > batches, self.patience)
-            return self.end(keys, outcome)
+                    self.changing.wait_for(lambda: self.has_waited(batches), self.patience)
+            return self.end(keys, outcome, spoilt)
         finally:
             self.ended()
 
     async def answer_async(self, keys: list) -> dict[Any, list[tuple]] | None:
-        outcome, batches = self.begin(keys)
+        outcome, batches, spoilt = self.begin(keys)
         try:
             if outcome == "hangs":
                 await asyncio.Event().wait()
             for _ in range(int(self.patience / 0.0005) * outcome.startswith("late")):
-                if self.batches > batches:
+                if self.has_waited(batches):
                     break
                 await asyncio.sleep(0.0005)
-            return self.end(keys, outcome)
+            return self.end(keys, outcome, spoilt)
         finally:
             self.ended()
 
-    def end(self, keys: list, outcome: str) -> dict[Any, list[tuple]] | None:
+    def end(self, keys: list, outcome: str, spoilt: list) -> dict[Any, list[tuple] | None] | None:
         with self.changing:
-            if outcome in ("right", "late"):
+            if outcome in ("right", "late", SPOILT):
                 second = int(self.now)
+                self.failed.update(spoilt)
                 for key in keys:
-                    self.answered[key].append(second)
-                return {key: rows_of(number, key, second) for key, number in self.keys.items()}
+                    if key not in spoilt:
+                        self.answered[key].append(second)
+                rows = {key: rows_of(number, key, second) for key, number in self.keys.items()}
+                return rows | dict.fromkeys(spoilt)
             self.failed.update(keys)
         if outcome == "odd":
             return None
-        raise ValueError("never") if outcome == "fatal" else ConnectionError("not now")
+        raise RAISED[outcome]()
 
     def ended(self) -> None:
         with self.changing:
@@ -151,19 +240,25 @@ class Rows(Connector):
         self.script = script
 
     def lookup(self, request, keys):
-        return self.table(self.script.answer(keys.column(0).to_pylist()))
+        asked = keys.column(0).to_pylist()
+        return self.table(asked, self.script.answer(asked))
 
-    def table(self, rows: dict[Any, list[tuple]] | None) -> pa.Table:
+    def table(self, asked: list, rows: dict[Any, list[tuple] | None] | None) -> pa.Table:
         if rows is None:
             return pa.table({"second": [1]})
-        return table_of(itertools.chain(*rows.values()), self.schema)
+        table = table_of(itertools.chain(*(of_key or () for of_key in rows.values())), self.schema)
+        wrong = {place: SourceError("wrong \ud800") for place, key in enumerate(asked) if rows[key] is None}
+        if wrong:
+            raise WrongRows.of(table, wrong)
+        return table
 
 
 class RowsLater(Rows):
     lookup = Connector.lookup
 
     async def lookup_async(self, request, keys):
-        return self.table(await self.script.answer_async(keys.column(0).to_pylist()))
+        asked = keys.column(0).to_pylist()
+        return self.table(asked, await self.script.answer_async(asked))
 
 
 def table_of(rows, schema: pa.Schema) -> pa.Table:
@@ -174,21 +269,22 @@ def table_of(rows, schema: pa.Schema) -> pa.Table:
 
 
 def function_of(kind: str, script: Script) -> Any:
+    def of_key(rows, key):
+        return ["odd"] if rows is None or rows[key] is None else rows[key]
+
     def one(key):
-        rows = script.answer([key])
-        return ["odd"] if rows is None else rows[key]
+        return of_key(script.answer([key]), key)
 
     async def one_async(key):
-        rows = await script.answer_async([key])
-        return ["odd"] if rows is None else rows[key]
+        return of_key(await script.answer_async([key]), key)
 
     def many(keys):
         rows = script.answer(keys)
-        return [] if rows is None else [rows[key] for key in keys]
+        return [] if rows is None else [of_key(rows, key) for key in keys]
 
     async def many_async(keys):
         rows = await script.answer_async(keys)
-        return [] if rows is None else [rows[key] for key in keys]
+        return [] if rows is None else [of_key(rows, key) for key in keys]
 
     return {"one": one, "one async": one_async, "many": many, "many async": many_async}[kind]
 
@@ -267,8 +363,19 @@ class Observed(Source):
         self.landings[key].append(Landing(next(self.numbers), self.script.now, rows))
 
     def note_error(self, key: Any, error: SourceTrouble) -> None:
-        assert "'t'" in str(error)
+        config = self.plan.config
+        check_text(error)
+        if error.code == "SOURCE_ERROR" and config.on_error != "fail" and not config.on_miss_max_attempts:
+            assert self.script.failed[key], f"No rows of {key!r} were wrong."
         self.landings[key].append(Landing(next(self.numbers), self.script.now, None, error.code))
+
+
+def check_text(error: SourceTrouble) -> None:
+    """See that an error can be sent, with all that led to it."""
+    shown = "".join(traceback.format_exception(error))
+    assert len(shown.encode()) < 60_000
+    assert pickle.loads(pickle.dumps(error)).fact == error.fact
+    assert pa.array([error.fact], pa.string()).to_pylist() == [error.fact]
 
 
 class Letters:
@@ -333,58 +440,40 @@ class Join:
     def new_source(self) -> Any:
         return Observed(self.plan, connector_of(self.case.kind, self.plan.schema, self.script), self.script)
 
-    def batches(self, drawn) -> Iterator[pa.RecordBatch]:
+    def batches(self, drawn, rows: list[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a run, and note the numbers of their rows."""
+        self.script.read(1)
         for seconds, numbers in drawn:
             self.script.next_batch(seconds)
             keys = [None if number is None else self.values[number] for number in numbers]
             first, at, now = len(self.opened), next(self.source.numbers), self.script.now
             idle = {key: now - self.touched.get(key, now) for key in keys}
             self.touched |= dict.fromkeys(keys, now)
-            rows = range(first, first + len(keys))
-            self.opened |= {row: Opened(at, now, key, idle[key]) for row, key in zip(rows, keys, strict=True)}
-            yield pa.record_batch({"key": pa.array(keys, self.type), "row": pa.array(rows, pa.int64())})
+            read = range(first, first + len(keys))
+            rows += read
+            self.opened |= {row: Opened(at, now, key, idle[key]) for row, key in zip(read, keys, strict=True)}
+            yield pa.record_batch({"key": pa.array(keys, self.type), "row": pa.array(read, pa.int64())})
+        self.script.read(-1)
 
     def run(self, drawn, stop: int | None = None) -> str:
         """Run once, as far as ``stop`` batches of the result, judge what came out, and return how it ended."""
-        letters = Letters() if self.config.on_error == "dead-letter" else None
-        stream = Runner(self.plan, Layout(("key", "row"), (0,)), self.lookup, letters).run(self.batches(drawn))
-        first, emitted, order, end = len(self.opened), defaultdict(Emitted), [], "complete"
-        self.emitted = emitted
-        try:
-            for count, batch in enumerate(stream, 1):
-                order += self.take(batch, emitted)
-                if count == stop:
-                    stream.close()
-                    end = "closed"
-                    break
-        except SourceTrouble as error:
-            end = "failed" if self.config.on_error == "fail" and "'t'" in str(error) else "failed oddly"
-        assert end != "failed oddly"
-        assert self.config.output_mode == "allow-unordered" or order == sorted(order)
-        assert letters is None or letters.closed == [end == "complete"]
+        return self.run_in_turns([(drawn, stop)], [])[0]
+
+    def run_in_turns(self, drawn: list, turns: list[int]) -> list[str]:
+        """Run several at a time: each turn, one goes on to its next batch; then one after the other ends."""
+        runs = [Run(self, batches, stop) for batches, stop in drawn]
+        for turn in turns:
+            runs[turn % len(runs)].go_on()
+        for run in runs:
+            while run.end is None:
+                run.go_on()
         self.check_nothing_awaited()
-        for row in range(first, len(self.opened)):
-            code = None if letters is None else letters.codes.get(row)
-            self.judge(self.opened[row], emitted.get(row), code, end == "complete")
-        return end
+        for run in runs:
+            run.judge()
+        return [run.end or "" for run in runs]
 
     def judge(self, opened: Opened, emitted: Emitted | None, letter: str | None, complete: bool) -> None:
         Verdict(self, opened, emitted, letter).check(complete)
-
-    def take(self, batch: pa.RecordBatch, emitted: dict[int, Emitted]) -> list[int]:
-        rows = [tuple(row.values()) for row in batch.to_pylist()]
-        marks = (self.config.age_column is not None) + (self.config.error_column is not None)
-        for row in rows:
-            out = emitted[row[1]]
-            out.rows.append(row[2 : len(row) - marks])
-            out.time = self.script.now
-            if self.config.age_column is not None:
-                out.ages.add(row[len(row) - marks])
-            if self.config.error_column is not None and row[-1] is not None:
-                out.code = row[-1]["code"]
-        order = [row[1] for row in rows]
-        assert order == sorted(order)
-        return order
 
     def check_nothing_awaited(self) -> None:
         """Whatever is still under way after a run is a refresh, which nobody waits for."""
@@ -415,6 +504,64 @@ class Join:
             self.lookup.wait()
         self.lookup.poll()
         return not self.lookup._asked
+
+
+class Run:
+    """One task's run of a join: what it read, and what came out."""
+
+    def __init__(self, join: Join, drawn, stop: int | None) -> None:
+        self.join = join
+        self.config = join.config
+        self.stop = stop
+        self.letters = Letters() if self.config.on_error == "dead-letter" else None
+        self.emitted: dict[int, Emitted] = defaultdict(Emitted)
+        join.emitted = self.emitted
+        self.rows: list[int] = []
+        self.order: list[int] = []
+        self.count = 0
+        self.end: str | None = None
+        runner = Runner(join.plan, Layout(("key", "row"), (0,)), join.lookup, self.letters)
+        self.stream = runner.run(join.batches(drawn, self.rows))
+
+    def go_on(self) -> None:
+        """Go on to the next batch of the result, or to the end."""
+        if self.end is not None:
+            return
+        try:
+            self.order += self.take(next(self.stream), self.emitted)
+        except StopIteration:
+            self.end = "complete"
+        except SourceTrouble as error:
+            assert self.config.on_error == "fail"
+            check_text(error)
+            self.end = "failed"
+        else:
+            self.count += 1
+            if self.count == self.stop:
+                self.stream.close()
+                self.end = "closed"
+
+    def judge(self) -> None:
+        assert self.config.output_mode == "allow-unordered" or self.order == sorted(self.order)
+        assert self.letters is None or self.letters.closed == [self.end == "complete"] * (self.end is not None)
+        for row in self.rows:
+            code = None if self.letters is None else self.letters.codes.get(row)
+            self.join.judge(self.join.opened[row], self.emitted.get(row), code, self.end == "complete")
+
+    def take(self, batch: pa.RecordBatch, emitted: dict[int, Emitted]) -> list[int]:
+        rows = [tuple(row.values()) for row in batch.to_pylist()]
+        marks = (self.config.age_column is not None) + (self.config.error_column is not None)
+        for row in rows:
+            out = emitted[row[1]]
+            out.rows.append(row[2 : len(row) - marks])
+            out.time = self.join.script.now
+            if self.config.age_column is not None:
+                out.ages.add(row[len(row) - marks])
+            if self.config.error_column is not None and row[-1] is not None:
+                out.code = row[-1]["code"]
+        order = [row[1] for row in rows]
+        assert order == sorted(order)
+        return order
 
 
 def shown(how: str, rows: list[tuple] | None) -> list[tuple]:
@@ -500,7 +647,8 @@ def limit_of(config: LookupConfig, landing: Landing) -> float:
 
 # ── any course of events ─────────────────────────────────────────────────────────────────────────────────
 
-OFTEN = ["right", "late", "right", "late", "down", "late and down", "fatal", "odd"]
+OFTEN = ["right", "late", "right", "late", "right", "late", "down", "late and down", "fatal", "odd", SPOILT]
+OUTCOME = st.sampled_from(OFTEN) | st.sampled_from(OUTCOMES[:-1])
 
 
 @st.composite
@@ -567,7 +715,7 @@ def options_of_calls(draw, kind: str) -> dict[str, Any]:
 @st.composite
 def courses(draw, hangs: bool) -> dict[int, list[str]]:
     """Draw for each key what becomes of the calls for it, one after the other; all later ones are right."""
-    course = draw(st.dictionaries(st.integers(0, 4), st.lists(st.sampled_from(OFTEN), max_size=5)))
+    course = draw(st.dictionaries(st.integers(0, 4), st.lists(OUTCOME, max_size=5)))
     if hangs:
         hung = course.setdefault(draw(st.integers(0, 4)), [])
         hung.insert(draw(st.integers(0, len(hung))), "hangs")
@@ -594,6 +742,30 @@ def check(case: Case) -> None:
     join = Join(case)
     for batches, stop in case.runs:
         event(join.run(batches, stop))
+    join.end()
+
+
+@st.composite
+def shared_cases(draw, kind: str) -> Case:
+    """Draw runs that share a lookup: several batches each, mostly with calls under way when another's turn comes."""
+    case = draw(cases(kind, hangs=draw(st.sampled_from([False, False, False, True]))))
+    numbers = st.lists(st.integers(0, 4), min_size=1, max_size=2)
+    batches = st.lists(st.tuples(st.sampled_from([0, 0, 1]), numbers), min_size=2, max_size=5)
+    runs = st.lists(st.tuples(batches, st.sampled_from([None, None, None, 1, 2])), min_size=2, max_size=3)
+    at_once = {"async_": True, "async_capacity": draw(st.integers(2, 5))} if draw(st.booleans()) else {}
+    late = {number: draw(st.lists(st.sampled_from(["right", "late", "late"]), max_size=3)) for number in range(5)}
+    course = {number: [*late[number], *case.course.get(number, ())] for number in range(5)}
+    return replace(case, runs=draw(runs), options=case.options | at_once, course=course)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), turns=st.lists(st.integers(0, 2), max_size=12))
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_it_is_where_runs_that_share_a_lookup_take_turns(kind, data, turns):
+    case = data.draw(shared_cases(kind))
+    join = Join(case)
+    for end in join.run_in_turns(case.runs, turns):
+        event(end)
     join.end()
 
 
@@ -688,8 +860,8 @@ class WholeJoin(Join):
     def new_source(self) -> Any:
         return ObservedLoads(self.plan, Whole(self.plan.schema, self.script, self.course), self.script)
 
-    def batches(self, drawn):
-        for batch in super().batches(drawn):
+    def batches(self, drawn, rows):
+        for batch in super().batches(drawn, rows):
             yield batch
             self.note(len(self.opened))
 

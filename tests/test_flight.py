@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter
 
@@ -74,6 +75,37 @@ def make(request):
 
 def fails():
     raise ConnectionError("down")
+
+
+class Own(BaseException):
+    """No Exception, and none that Python knows."""
+
+
+NO_EXCEPTIONS = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Own]
+
+
+def raises(kind, *, later=False):
+    """Return a call that raises, or with ``later`` one that does so when the event loop has had a turn."""
+
+    def call():
+        raise kind("no use")
+
+    async def call_later():
+        await asyncio.sleep(0)
+        raise kind("no use")
+
+    return call_later if later else call
+
+
+@pytest.mark.parametrize("kind", NO_EXCEPTIONS)
+@pytest.mark.parametrize("later", [False, True])
+def test_whatever_a_call_raises_is_its_answer_and_the_next_call_is_made(make, kind, later):
+    dispatcher = make(most=1)
+    later = later and isinstance(dispatcher, Coroutines)
+    flight = Flight([raises(kind, later=later), lambda: 2, raises(kind, later=later), fails])
+    dispatcher.start(flight)
+    assert dispatcher.landed(wait=True) == [flight]
+    assert [type(answer) for answer in flight.answers] == [kind, int, kind, ConnectionError]
 
 
 def test_answers_come_back_in_the_order_of_the_calls(make):
@@ -283,6 +315,98 @@ def test_a_connection_that_hangs_is_overdue_too():
     dispatcher.start(Flight([1, 2]))
     [flight] = dispatcher.landed(wait=True)
     assert [type(answer) for answer in flight.answers] == [LookupTimeout, int]
+    dispatcher.close()
+
+
+@pytest.mark.parametrize("kind", NO_EXCEPTIONS)
+def test_a_connection_that_raises_no_exception_is_tried_again_by_the_next_call(kind):
+    tries = iter([raises(kind), lambda: None])
+
+    async def opened():
+        next(tries)()
+
+    async def ask(call):
+        return call
+
+    async def closed():
+        pass
+
+    dispatcher = Coroutines(1, ask, opened, closed, 60, LookupTimeout)
+    dispatcher.start(Flight([1, 2]))
+    [flight] = dispatcher.landed(wait=True)
+    assert isinstance(flight.answers[0], kind)
+    assert flight.answers[1] == 2
+    dispatcher.close()
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_ends_the_loop_ends_no_call(kind):
+    async def call():
+        with contextlib.suppress(kind):
+            await asyncio.create_task(raises(kind, later=True)())
+        return 1
+
+    dispatcher = coroutines(most=2)
+    dispatcher.start(Flight([call] * 5))
+    [flight] = dispatcher.landed(wait=True)
+    assert flight.answers == [1] * 5
+    dispatcher.close()
+
+
+def stubborn(released: asyncio.Event, began: threading.Event):
+    """Return a call that goes on when it is cancelled, until it is released."""
+
+    async def call():
+        began.set()
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        return "at last"
+
+    return call
+
+
+def test_a_call_that_does_not_heed_its_cancellation_is_left_when_it_is_overdue(monkeypatch):
+    monkeypatch.setattr("lookupcache.calls.coroutines._PATIENCE", 0.01)
+    released = asyncio.Event()
+    dispatcher = coroutines(most=1, timeout=0.02)
+    dispatcher.start(Flight([stubborn(released, threading.Event()), lambda: 2]))
+    [flight] = dispatcher.landed(wait=True)
+    assert [type(answer) for answer in flight.answers] == [LookupTimeout, int]
+    event_loop().call_soon_threadsafe(released.set)
+    after = Flight([lambda: 3])
+    dispatcher.start(after)
+    assert (dispatcher.landed(wait=True), after.answers) == ([after], [3])
+    assert isinstance(flight.answers[0], LookupTimeout)
+    dispatcher.close()
+
+
+def test_a_call_that_does_not_heed_its_cancellation_keeps_no_place(monkeypatch):
+    monkeypatch.setattr("lookupcache.calls.coroutines._PATIENCE", 0.01)
+    released, began = asyncio.Event(), threading.Event()
+    dispatcher = coroutines(most=1)
+    hung, after = Flight([stubborn(released, began)]), Flight([lambda: 2])
+    dispatcher.start(hung)
+    assert began.wait(10)
+    dispatcher.cancel(hung)
+    dispatcher.start(after)
+    assert (dispatcher.landed(wait=True), after.answers) == ([after], [2])
+    event_loop().call_soon_threadsafe(released.set)
+    dispatcher.close()
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, ConnectionError])
+def test_what_a_call_makes_of_its_cancellation_is_a_timeout_and_hits_no_other_call(kind):
+    async def turns_it_into_its_own():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise kind("cancelled") from None
+
+    dispatcher = coroutines(most=1, timeout=0.02)
+    dispatcher.start(Flight([turns_it_into_its_own, raises(asyncio.CancelledError), lambda: 3]))
+    [flight] = dispatcher.landed(wait=True)
+    assert [type(answer) for answer in flight.answers] == [LookupTimeout, asyncio.CancelledError, int]
     dispatcher.close()
 
 

@@ -269,3 +269,32 @@ def test_a_micro_batch_is_a_batch(spark, right, tmp_path):
     query = stream.writeStream.foreachBatch(join).trigger(availableNow=True)
     query.option("checkpointLocation", str(tmp_path / "check")).start().awaitTermination()
     assert seen == [("broadcast", 11), ("distinct", 11)]
+
+
+# ── a result that reads nothing ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+@pytest.mark.parametrize("metrics", ["accumulator", "observe"])
+def test_rows_without_a_column_are_not_lost(visits, right, how, metrics):
+    """The constants are Spark's; from the worker there come rows and nothing else."""
+    theirs = visits.join(right.alias("p"), F.expr("person = p.id"), how).selectExpr("1 AS one", "'x'", "1 + 1", "NULL")
+    for form in ("worker", "distinct", "broadcast"):
+        options = {"lookup.form": form, "lookup.metrics": metrics}
+        ours = LookupJoin(
+            visits, whole(right), "person = p.id", how, ["1 AS one", "'x'", "1 + 1", "NULL"], options=options
+        )
+        assert (ours.df.columns, multiset(ours.df)) == (theirs.columns, multiset(theirs))
+
+
+def test_an_expression_is_named_as_spark_names_it(visits, right):
+    select = [
+        "visit % 9",
+        "upper(LAND)",
+        "p.Salary + o.Visit",
+        "p.country IS NULL",
+        "CASE WHEN visit > 1 THEN name END",
+    ]
+    ours = LookupJoin(visits, whole(right), "person = p.id", "left", select)
+    theirs = visits.alias("o").join(right.alias("p"), F.expr("person = p.id"), "left").selectExpr(*select)
+    assert (ours.df.columns, multiset(ours.df)) == (theirs.columns, multiset(theirs))

@@ -11,9 +11,11 @@ from collections import Counter, namedtuple
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lookupcache.connector import LookupRequest
-from lookupcache.errors import PlanError, SchemaError, SourceError
+from lookupcache.errors import PlanError, SchemaError, SourceError, WrongRows
 from lookupcache.function import FunctionConnector
 from lookupcache.schema import parse_ddl
 
@@ -137,6 +139,50 @@ def test_a_key_that_is_no_column(key):
 def test_rows_that_are_none(rows, named):
     with pytest.raises(SourceError, match=named):
         answer(connector(lambda key: rows))
+
+
+ROWS = st.sampled_from(["right", "none", "dict", "wrong", "odd", "no list", "error", "of another", "unhashable"])
+
+
+def answered(kind, key, keys):
+    return {
+        "right": [(key, f"n{key}")], "none": None, "dict": [{"name": f"n{key}"}, (key, f"n{key}")], "wrong": [(key, 7)],
+        "odd": [7], "no list": 7, "error": OSError("not this one"), "of another": [(max(keys) + key + 1, "x")],
+        "unhashable": [([key], "x")],
+    }[kind]  # fmt: skip
+
+
+WRONG = {"wrong", "odd", "no list", "error", "unhashable"}
+NUMBER_OF_ROWS = {"right": 1, "dict": 2, "of another": 1}
+
+
+@given(st.lists(ROWS, min_size=1, max_size=12))
+def test_only_the_keys_with_wrong_rows_fail(kinds):
+    keys = list(range(len(kinds)))
+    asked = connector(lambda keys: [answered(kind, key, keys) for key, kind in enumerate(kinds)], batch=True)
+    wrong = [key for key, kind in enumerate(kinds) if kind in WRONG]
+    rows, failed = [], []
+    try:
+        rows = [row[0] for row in answer(asked, id=keys)]
+    except WrongRows as error:
+        rows, failed = error.table.column("id").to_pylist(), sorted(error.wrong)
+    assert failed == wrong
+    borne = {key: max(keys) + key + 1 if kind == "of another" else key for key, kind in enumerate(kinds)}
+    assert rows == [borne[key] for key, kind in enumerate(kinds) for _ in range(NUMBER_OF_ROWS.get(kind, 0))]
+
+
+def test_rows_that_are_made_as_they_are_read_are_read_once():
+    asked = connector(lambda keys: [one_as_generator(1), iter([7]), one_as_generator(2)], batch=True)
+    with pytest.raises(WrongRows) as raised:
+        answer(asked, id=[1, 9, 2])
+    assert (list(raised.value.wrong), raised.value.table.num_rows) == ([1], 3)
+
+
+def test_lists_in_another_order_than_the_keys_are_all_wrong_whatever_else_is():
+    asked = connector(lambda keys: [one(2), [7], one(1)], batch=True)
+    with pytest.raises(SourceError, match="in the list of another") as raised:
+        answer(asked)
+    assert not isinstance(raised.value, WrongRows)
 
 
 ROW = namedtuple("ROW", "id name")

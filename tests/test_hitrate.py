@@ -15,13 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookupcache import OptionError, SchemaError, hit_rate
-from lookupcache.cache import Limits, RowCache
+from lookupcache.cache import ColumnCache, Limits, RowCache
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.policies import policy_of
+from lookupcache.cache.policy import OneEach
 from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
 from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, surveyed
 from lookupcache.hitrate.keys import Requests, read_requests
-from lookupcache.hitrate.replay import one_by_one, replay
+from lookupcache.hitrate.replay import misses, replay
 from lookupcache.hitrate.reuse import distances, previous
 
 DATA = Path(__file__).parent / "data"
@@ -82,8 +85,8 @@ def test_other_policies_are_within_a_point_of_the_facts(trace):
     requests, facts = trace
     for row in facts["policy_table"].values():
         for policy, name in (("sieve", "Sieve"), ("s3-fifo", "S3FIFO")):
-            if row["size"] >= 500:
-                found = replay(requests.ids, policy, row["size"], one_by_one(row["size"]))
+            if row["size"] >= 100:
+                found = replay(requests.ids, policy, row["size"], 1)
                 assert found.ratio == pytest.approx(row[name], abs=0.01), (policy, row["size"])
 
 
@@ -147,13 +150,86 @@ def test_a_replay_of_lru_is_the_exact_curve(stream, size, batch):
     assert replay(requests.ids, "lru", size, batch).hits == int((needed <= size).sum())
 
 
-@pytest.mark.parametrize("eviction", ["s3-fifo", "sieve"])
-def test_a_replay_does_as_the_cache_of_single_keys(eviction):
-    ids = np.random.default_rng(3).zipf(1.3, 4_000).astype(np.int32) % 500
-    cache, hits = RowCache(Limits(rows=50, eviction=eviction)), 0
+EVICTIONS = ["lru", "s3-fifo", "sieve"]
+
+
+def misses_of_policy(ids, eviction: str, size: int, batch: int) -> list[int]:
+    """Return what a cache under the columnar policy misses, batch for batch; entries have their keys' numbers."""
+    policy, there, missed = policy_of(eviction), set(), []
+    policy.grow(int(ids.max()) + 1)
+    for keys in np.split(ids, range(batch, len(ids), batch)):
+        new = np.array([key for key in dict.fromkeys(keys.tolist()) if key not in there], np.int32)
+        if new.size:
+            policy.admit(new, new.astype(np.uint64))
+            there.update(new.tolist())
+        missed.append(len(new))
+        policy.touch(keys)
+        if len(there) > size:
+            there.difference_update(policy.victims(len(there) - size, len(there), OneEach()).tolist())
+    return missed
+
+
+KEYS = st.one_of(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 60), max_size=300))
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+@settings(max_examples=200, deadline=None)
+@given(keys=KEYS.filter(bool), size=st.integers(1, 40), batch=st.one_of(st.just(1), st.integers(2, 30)))
+def test_a_replay_misses_batch_for_batch_what_the_caches_policy_misses(eviction, keys, size, batch):
+    ids = np.array(keys, np.int32)
+    assert list(misses(ids, eviction, size, batch)) == misses_of_policy(ids, eviction, size, batch)
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+@pytest.mark.parametrize("size", [30, 400])
+def test_a_replay_of_a_trace_hits_request_by_request_as_the_cache_of_single_keys(trace, eviction, size):
+    ids = trace[0].ids[:10_000]
+    cache, missed = RowCache(Limits(rows=size, eviction=eviction)), []
     for key in ids.tolist():
-        hits += cache.get(key, 0) is not None or cache.put(key, [key], 0) is not None
-    assert replay(ids, eviction, 50, 1).hits == hits
+        missed.append(int(cache.get(key, 0) is None))
+        if missed[-1]:
+            cache.put(key, [key], 0)
+    assert list(misses(ids, eviction, size, 1)) == missed
+
+
+def misses_of_columns(ids, eviction: str, size: int, batch: int) -> list[int]:
+    """Return what the worker's cache misses, batch for batch."""
+    cache, missed = ColumnCache(pa.schema([]), [pa.int64()], Limits(rows=size, eviction=eviction)), []
+    for keys in np.split(ids.astype(np.int64), range(batch, len(ids), batch)):
+        lease = cache.find(_batch(keys), now=0)
+        cache.release(lease)
+        new = np.array(list(dict.fromkeys(keys[lease.entries < 0].tolist())), np.int64)
+        if new.size:
+            cache.put(_batch(new), _rows(len(new)), np.ones(len(new), np.int64), now=0)
+        missed.append(len(new))
+        lease = cache.find(_batch(keys), now=0)
+        cache.touch(lease)
+        cache.release(lease)
+        cache.settle(now=0)
+    return missed
+
+
+def _batch(keys) -> KeyBatch:
+    return KeyBatch.of([pa.array(keys)], [pa.int64()])
+
+
+def _rows(count: int) -> pa.Table:
+    return pa.table({"n": pa.nulls(count, pa.int64())}).select([])
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+@pytest.mark.parametrize(("size", "batch"), [(138, 100), (1_376, 1_000), (2_751, 1_000), (4_634, 10_000)])
+def test_a_replay_of_a_trace_misses_as_the_workers_cache(trace, eviction, size, batch):
+    ids = trace[0].ids
+    assert list(misses(ids, eviction, size, batch)) == misses_of_columns(ids, eviction, size, batch)
+
+
+def test_progress_tells_of_each_step_from_its_start_to_its_end():
+    told: dict[str, list[tuple[int, int | None]]] = {}
+    hit_rate(DATA / f"{TRACES[0]}.parquet", progress=lambda what, *done: told.setdefault(what, []).append(done))
+    assert [what for what in told if what != "Reading rows"] == ["Curves", "Replays of other policies", "Age limits"]
+    assert all(steps[-1][0] == steps[-1][1] for steps in told.values())
+    assert all(steps[0][0] == 0 for what, steps in told.items() if what != "Reading rows")
 
 
 # ── deployments ──────────────────────────────────────────────────────────────────────────────────────────

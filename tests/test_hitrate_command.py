@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -87,13 +89,21 @@ def test_rows_of_a_table_are_weighed_with_calc_and_without(visits, tmp_path):
     assert "1 rows a key, 60.0% of keys missing, remembered" in " ".join(told.split())
 
 
+def test_a_file_is_read_without_spark(visits):
+    code = "import sys; from lookupcache.cli import main; main(sys.argv[1:], standalone_mode=False); "
+    code += "sys.exit('pyspark' in sys.modules)"
+    command = [sys.executable, "-c", code, "hitrate", str(visits), "-k", "customer", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["-k", "custommer"], "no column 'custommer'(?s:.*)Did you mean 'customer'"),
         (["-k", "customer", "--sizes", "0"], "A cache of 0 rows holds nothing"),
-        (["-k", "customer", "--sizes", "few"], "are no sizes"),
-        (["-k", "customer", "--missing", "some"], "is no part"),
+        (["-k", "customer", "--sizes", "few"], "is not a list of sizes"),
+        (["-k", "customer", "--missing", "some"], "is not a fraction"),
         (["-k", "at", "-t", "customer"], "holds nulls"),
         (["-k", "customer", "--cost", "much", "--rate", "5"], "cost is 'much'(?s:.*)It takes a duration"),
     ],

@@ -49,7 +49,7 @@ def test_no_java_names_what_was_refused_and_the_cure(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "a", "11.0.2")
     with pytest.raises(JavaMissing) as caught:
         java.java_home({"PATH": str(home / "bin")})
-    assert "there is none" in caught.value.fact
+    assert "none was found" in caught.value.fact
     assert "is Java 11.0.2" in caught.value.fact
     assert "lookupcache[java]" in (caught.value.hint or "")
 

@@ -47,6 +47,38 @@ def test_equal_keys_hash_alike_wherever_they_lie(rows, offset):
         assert not valid or word == whole.hashes[rows.index(row)]
 
 
+LENGTHS = st.sampled_from([1, 7, 8, 9, 255, 256, 257, 263, 264, 265, 272, 300, 1_000, 600_000])
+
+
+def hashes(values: list[bytes]) -> list[int]:
+    return KeyBatch.of([pa.array(values, pa.binary())], [pa.binary()]).hashes.tolist()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(LENGTHS, min_size=1, max_size=5), st.data())
+def test_every_byte_of_a_key_counts_and_nothing_beside_it(lengths, data):
+    keys = [bytes([65 + number]) * length for number, length in enumerate(lengths)]
+    changed = data.draw(st.integers(0, len(keys) - 1))
+    length = lengths[changed]
+    borders = [
+        place for place in (0, 255, 256, 263, 264, length // 2, length - 9, length - 8, length - 1) if place >= 0
+    ]
+    place = min(data.draw(st.sampled_from(borders) | st.integers(0, length - 1)), length - 1)
+    other = bytearray(keys[changed])
+    other[place] ^= data.draw(st.integers(1, 255))
+    [*words, of_other] = hashes([*keys, bytes(other)])
+    assert (of_other in words) == (bytes(other) in keys)
+    assert [hashes([key]) for key in keys] == [[word] for word in words]
+
+
+@pytest.mark.parametrize("before", [0, 250, 256, 300, 5_000])
+def test_regular_keys_do_not_collide(before):
+    """Two counters that add up to the same, and places that change with each other."""
+    keys = [f"{'x' * before}{i:08d}/{j:08d}/{9_999 - i:08d}".encode() for i in range(100) for j in range(100)]
+    keys += [f"{'x' * before}{a}{b}{'y' * 16}{b}{a}".encode() for a in "abcdefgh" for b in "ijklmnop"]
+    assert len(set(hashes(keys))) == len(keys)
+
+
 @settings(max_examples=300, deadline=None)
 @given(COLUMNS)
 def test_encode_numbers_by_first_appearance(rows):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import threading
+import time
 from collections import Counter
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.calls.flight import run_async
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
-from lookupcache.errors import LookupFailed, LookupTimeout, SourceError
+from lookupcache.errors import LookupFailed, LookupTimeout, PlanError, SourceError
 from lookupcache.function import FunctionConnector
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.full import LoadedLookup, seconds_until
@@ -133,7 +138,7 @@ def test_the_next_batches_are_asked_for_while_the_first_waits():
     source = Gated()
     feed = Feed(batch(1), batch(2), batch(3), then=lambda: source.open_gates(3, 2, 1))
     assert all_names(runner(source, async_capacity=4), feed) == ["n1", "n2", "n3"]
-    assert source.asked == [[1], [2], [3]]
+    assert sorted(source.asked) == [[1], [2], [3]]  # while it connects, calls may overtake each other
 
 
 def test_no_more_is_read_ahead_than_may_be_asked_for():
@@ -171,6 +176,20 @@ def test_a_batch_that_needs_no_call_does_not_overtake_one_that_does():
     assert all_names(join, feed) == ["n1", "n7", "n7"]
 
 
+def test_two_runs_that_share_a_lookup_take_turns():
+    """The second takes in what the first waits for; the first looks again before it waits."""
+    source = Gated()
+    first = runner(source, async_capacity=4)
+    second = Runner(first.plan, first.layout, first.lookup)
+    one = first.run(Feed(batch(1), batch(2), then=lambda: source.open_gates(1)))
+    assert names(next(one)) == ["n1"]
+    other = second.run(Feed(batch(2), batch(3), then=lambda: source.open_gates(2, 3)))
+    assert [name for joined in other for name in names(joined)] == ["n2", "n3"]
+    assert first.lookup.in_flight == 0
+    assert [name for joined in one for name in names(joined)] == ["n2"]
+    assert sorted(source.asked) == [[1], [2], [3]]
+
+
 # ── single flight ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -180,7 +199,7 @@ def test_a_key_on_its_way_is_not_asked_for_again(cache):
     join = runner(source, async_capacity=5, cache=cache, max_rows=None if cache == "NONE" else 10)
     feed = Feed(batch(1, 2), batch(2, 3), batch(1, 3), then=lambda: source.open_gates(3, 1))
     assert all_names(join, feed) == ["n1", "n2", "n2", "n3", "n1", "n3"]
-    assert source.asked == [[1, 2], [3]]
+    assert sorted(source.asked) == [[1, 2], [3]]  # while it connects, calls may overtake each other
     assert (join.lookup.tally["hits"], join.lookup.tally["misses"]) == (3, 3)
 
 
@@ -530,9 +549,56 @@ def test_a_first_load_that_fails_marks_its_rows_and_is_tried_again():
 
 def test_time_until_a_time_of_day():
     evening = dt.datetime(2026, 5, 1, 22, 0, tzinfo=dt.timezone(dt.timedelta(hours=2)))
-    assert seconds_until("23:30:00", evening) == 5_400
-    assert seconds_until("21:00:00", evening) == 82_800
+    assert seconds_until("23:30:00+02:00", evening) == 5_400
+    assert seconds_until("21:00:00+02:00", evening) == 82_800
     assert seconds_until("21:00:00+00:00", evening) == 3_600
+
+
+@pytest.fixture(params=["Europe/Vienna", "America/St_Johns", "Australia/Lord_Howe", "Asia/Tokyo"])
+def zone(request, monkeypatch):
+    """Let this process be in another zone."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield ZoneInfo(request.param)
+    monkeypatch.undo()
+    time.tzset()
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    at=st.times().map(lambda at: at.replace(microsecond=0)),
+    now=st.datetimes(dt.datetime(2026, 1, 1), dt.datetime(2027, 1, 1), timezones=st.just(dt.UTC)),
+)
+def test_a_time_of_day_comes_once_a_day_by_the_clocks_of_the_zone(zone, at, now):
+    """Or, where it is left out, as long after the change as it would have been."""
+    then = now + dt.timedelta(seconds=seconds_until(at.isoformat(), now))
+    there = then.astimezone(zone)
+    left_out = dt.datetime.combine(there.date(), at, zone).astimezone(dt.UTC).astimezone(zone).time() != at
+    assert left_out or (there.time(), there.fold) == (at, 0)
+    days = (there.date() - now.astimezone(zone).date()).days
+    assert now < then
+    assert days in (0, 1)
+    assert days == 0 or now >= dt.datetime.combine(now.astimezone(zone).date(), at, zone)
+
+
+@pytest.mark.parametrize(
+    ("now", "at", "hours"),
+    [
+        ("2026-03-28T12:00", "03:30", 14.5),
+        ("2026-03-28T12:00", "02:30", 14.5),
+        ("2026-10-24T12:00", "03:30", 16.5),
+        ("2026-10-24T12:00", "02:30", 14.5),
+        ("2026-10-25T02:30", "02:30", 25),
+    ],
+)
+def test_a_time_of_day_where_the_clocks_change(monkeypatch, now, at, hours):
+    monkeypatch.setenv("TZ", "Europe/Vienna")
+    time.tzset()
+    try:
+        assert seconds_until(at, dt.datetime.fromisoformat(now).astimezone()) == hours * 3_600
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_keys_wait_in_one_call_to_be_found():
@@ -541,6 +607,58 @@ def test_keys_wait_in_one_call_to_be_found():
     wanted = join.lookup.find(keys)
     assert join.lookup.cache.counts(wanted.entries).tolist() == [1, 1, 1]
     join.lookup.close(wanted)
+
+
+class Refusing(Names):
+    """Finds, while it is asked, that something is written wrongly; which is no trouble of the source."""
+
+    refused: tuple[int, ...] = ()
+
+    def lookup(self, request, keys):
+        answer = super().lookup(request, keys)
+        if set(self.refused) & set(keys.column("id").to_pylist()):
+            raise PlanError("It cannot be asked so.")
+        return answer
+
+
+def test_of_calls_that_end_together_all_are_taken_in_though_one_breaks_the_run():
+    source, clock = Refusing(), Clock()
+    join = runner(source, clock, refresh_after_write=10, on_error="null", error_column="error")
+    for refused in ((1, 2), (1,), (2,), ()):
+        source.refused = ()
+        all_names(join, [batch(1), batch(2)])
+        clock.now += 10
+        source.refused = refused
+        source.gate.clear()
+        all_names(join, [batch(1), batch(2)])
+        source.gate.set()
+        landed(join)
+        with pytest.raises(PlanError) if refused else contextlib.nullcontext():
+            join.lookup.poll()
+        assert (join.lookup._asked, join.lookup.cache._pending) == ({}, 0)
+
+
+def test_what_breaks_a_run_breaks_all_who_wait_for_it():
+    source = Refusing()
+    join = runner(source, async_=True, output_mode="allow-unordered", on_error="null", error_column="error")
+    other = Runner(join.plan, join.layout, join.lookup)
+    source.refused = (1,)
+    source.gate.clear()
+    paused = join.run([batch(1), batch(None)])
+    assert names(next(paused)) == [None]
+    with pytest.raises(PlanError):
+        all_names(other, Feed(batch(1), then=source.gate.set))
+    with pytest.raises(PlanError):
+        list(paused)
+    assert (join.lookup._open, join.lookup.cache._leases) == ([], [])
+
+
+def test_a_known_miss_stands_in_for_an_error_as_rows_do():
+    source, clock = Names(), Clock()
+    join = runner(source, clock, expire_after_write=10, stale_if_error=60)
+    assert all_names(join, batch(2_000)) == [None]
+    source.down, clock.now = True, 11.0
+    assert (all_names(join, batch(2_000)), join.lookup.tally["stale"]) == ([None], 1)
 
 
 def test_a_wrong_answer_marks_its_rows_too():

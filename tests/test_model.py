@@ -51,7 +51,7 @@ def test_a_batch_is_cheaper_than_its_keys_one_by_one(model):
     [({1: 9, 4: 3, 16: 2, 64: 2}, 16), ({1: 1, 4: 1, 16: 5}, 1), ({1: 9, 4: 2.1, 16: 2}, 4), ({1: 9, 4: 5, 16: 2}, 16)],
 )
 def test_the_least_size_that_is_nearly_the_best(monkeypatch, costs, best):
-    monkeypatch.setattr(topics, "_cost", lambda ask, keys, size: costs[size])
+    monkeypatch.setattr(topics, "_cost_per_key", lambda ask, keys, size: costs[size])
     assert best_batch_size(list, [], tuple(costs))[0] == best
 
 

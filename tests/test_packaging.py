@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 # One line per storey, the lowest first: a room imports from the lines above its own and from its own line.
 STOREYS = """
     errors redaction
+    error_text
     java schema config.values config.flink config.contradictions secrets
     config.lookup_config
     config
@@ -34,18 +35,24 @@ STOREYS = """
     calls.breaker calls.rate calls.retry
     calls.guard
     planner.analyst planner.clauses planner.literals planner.explain
-    planner.naming planner.coercion planner.column
+    planner.grammar planner.settings
+    planner.naming planner.coercion
     planner.constants planner.translate planner.output
+    planner.column
     planner.passes
     planner
     cache.limits cache.keys cache.row_store
     cache.hash_index
-    cache.line cache.ghost
+    cache.entry_columns cache.line cache.ghost
     cache.policy
     cache.policy_queues
     cache.policies
     cache.size
     cache.row_cache
+    cache.key_lookup cache.entry_numbers cache.entry_rows cache.in_flight
+    cache.expiry
+    cache.entry_table
+    cache.limit_enforcer
     cache.column_cache
     cache
     calls.flight
@@ -76,6 +83,7 @@ STOREYS = """
     forms
     join
     whole
+    sql.hiding
     sql.text
     sql.dialect sql.catalog
     sql.hints sql.scope
@@ -89,6 +97,7 @@ STOREYS = """
     sql.session
     sql.guide
     sql
+    stages
     doctor
     testing.samples testing.doubles testing.filters
     testing.join

@@ -240,7 +240,7 @@ class Judge:
             "spark.sql.adaptive.enabled": "false",
             # Else Spark computes over literal rows while it plans, and fails there.
             "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
-        }
+        } | dict(session.others)
         before = {name: self.spark.conf.get(name, None) for name in wanted}
         try:
             for name, value in wanted.items():

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lookupcache.calls.rate import RateLimit
+from lookupcache.calls import rate
+from lookupcache.calls.rate import _SLOT, RateLimit, _boot
 from lookupcache.errors import LookupCacheError
 
 if TYPE_CHECKING:
@@ -51,6 +52,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_slots_follow_each_other_evenly(place: Path | None) -> None:
     limit = RateLimit(4.0, place, Clock())
     assert [limit.reserve() for _ in range(4)] == [0, 0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize("per_second", [1.0, 1 / 7_200, 1 / (3 * 86_400)])
+def test_slots_are_as_far_off_as_they_have_to_be(place: Path | None, per_second: float) -> None:
+    limit = RateLimit(per_second, place, Clock(1e6))
+    assert [limit.reserve() for _ in range(4_000)] == pytest.approx([n / per_second for n in range(4_000)])
 
 
 def test_idle_time_saves_up_no_burst(place: Path | None) -> None:
@@ -106,9 +113,11 @@ def test_processes_get_a_slot_each(tmp_path: Path) -> None:
 
 
 HELD = {
-    "from before the clock started anew": struct.pack("<d", 1e9),
-    "no number": struct.pack("<d", math.nan),
-    "infinite": struct.pack("<d", math.inf),
+    "from before the clock started anew": _SLOT.pack(60.0, 51.0, _boot()),
+    "from another start of the machine": _SLOT.pack(60.0, 49.0, b"another start..."),
+    "no number": _SLOT.pack(math.nan, 0.0, _boot()),
+    "infinite": _SLOT.pack(math.inf, 0.0, _boot()),
+    "of an older make": struct.pack("<d", 60.0),
     "cut short": b"abc",
     "empty": b"",
 }
@@ -119,6 +128,15 @@ def test_a_file_without_sense_blocks_nobody(held: bytes, tmp_path: Path) -> None
     place = tmp_path / "slots"
     place.write_bytes(held)
     limit = RateLimit(4.0, place, Clock(50.0))
+    assert [limit.reserve(), limit.reserve()] == [0, 0.25]
+
+
+def test_a_system_that_tells_no_start_of_its_own_is_one_that_never_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate, "_BOOT", tmp_path / "nothing")
+    monkeypatch.setattr(rate, "_boot", rate._boot.__wrapped__)
+    limit = RateLimit(4.0, tmp_path / "slots", Clock(50.0))
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
@@ -198,9 +216,11 @@ def test_a_directory_that_cannot_be_made_is_an_error_of_ours(temporary: Path, mo
 
 
 def test_files_of_executors_that_are_gone_are_removed(temporary: Path) -> None:
-    limits = {name: RateLimit.of_executor(1.0, name) for name in ("old", "new")}
-    for limit in limits.values():
+    rates = {"old": 1e9, "old, with a slot to come": 1 / (3 * 86_400), "new": 1e9}
+    limits = {name: RateLimit.of_executor(per_second, name) for name, per_second in rates.items()}
+    for name, limit in limits.items():
         limit.reserve()
-    os.utime(limits["old"].place, (0, 0))
+        if name != "new":
+            os.utime(limit.place, (0, 0))
     RateLimit.of_executor(1.0, "other")
-    assert [name for name, limit in limits.items() if limit.place.exists()] == ["new"]
+    assert [name for name, limit in limits.items() if limit.place.exists()] == ["old, with a slot to come", "new"]

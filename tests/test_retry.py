@@ -85,8 +85,21 @@ HINTS = {
     "a header of the response": ({"response": SimpleNamespace(headers={"Retry-After": "7"})}, 7.0),
     "a header in lower case": ({"headers": {"retry-after": "7"}}, 7.0),
     "a header that is no time": ({"headers": {"Retry-After": "soon"}}, None),
+    "a date with an absurd zone": (
+        {"headers": {"Retry-After": "Fri, 31 Dec 2026 23:59:59 +99999999999999"}},
+        None,
+    ),
+    "a date with an absurd year": (
+        {"headers": {"Retry-After": "Fri, 31 Dec 10000000000000000000000 23:59:59 GMT"}},
+        None,
+    ),
     "a date without a zone": ({"headers": {"Retry-After": "Wed, 21 Oct 2015 07:28:00 -0000"}}, 0.0),
     "other headers": ({"headers": {"Age": "7"}}, None),
+    "a date at the end of time": (
+        {"headers": {"Retry-After": "Fri, 31 Dec 9999 23:59:59 -2359"}},
+        pytest.approx(2.5e11, rel=0.1),
+    ),
+    "a whole number beyond all floats": ({"retry_after": 10**400}, None),
     "headers of another kind": ({"headers": [("Retry-After", "7")]}, None),
     "a response without headers": ({"response": {"Error": {}}}, None),
     "the attribute before the header": ({"retry_after": 3, "headers": {"Retry-After": "7"}}, 3.0),
@@ -99,6 +112,22 @@ def test_a_hint_is_found_or_is_none(attributes: dict[str, Any], seconds: float |
     for name, value in attributes.items():
         setattr(error, name, value)
     assert wait_hint(error) == seconds
+
+
+@given(
+    st.text()
+    | st.builds(
+        "{}, {} Jan {} {}:{}:{} {}".format,
+        st.sampled_from(["Mon", ""]),
+        *[st.integers(-1, 10**6)] * 5,
+        st.integers(-(10**15), 10**15) | st.text(max_size=5),
+    )
+)
+def test_no_hint_is_an_error_of_its_own(text: str) -> None:
+    error = OSError("busy")
+    error.headers = {"Retry-After": text}  # type: ignore[attr-defined]
+    wait = wait_hint(error)
+    assert wait is None or wait >= 0
 
 
 class Throttled(OSError):

@@ -71,6 +71,10 @@ CACHES = [
 ]
 
 
+SIDES = ["lr", "lr", "lr", "l", "r", ""]
+"""The sides whose columns the result has."""
+
+
 def same(a, b) -> bool:
     """Equality as Spark's ``=`` has it between non-null values."""
     return a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
@@ -126,6 +130,7 @@ def cases(draw):
         "calc": draw(st.booleans()),
         "residual": draw(st.booleans()),
         "constant": draw(st.none() | st.integers(0, 3)),
+        "sides": draw(st.sampled_from(SIDES)),
     }
 
 
@@ -143,8 +148,8 @@ def plan_of(case, key_count: int) -> LookupPlan:
         constants=() if constant is None else (ConstantKey(column="v", value=Literal(constant, pa.int64())),),
         calc=(Call(">", (v, Literal(0, pa.int64()))),) if case["calc"] else (),
         residual=(Call("<=", (Column("left", "w", pa.int64()), v)),) if case["residual"] else (),
-        columns=tuple(right_names(key_count)),
-        left_columns=(*(f"l{n}" for n in range(key_count)), "w"),
+        columns=tuple(right_names(key_count)) if "r" in case["sides"] or case["residual"] else (),
+        left_columns=(*(f"l{n}" for n in range(key_count)), "w") if "l" in case["sides"] or case["residual"] else (),
         config=case["config"],
     )
 
@@ -156,11 +161,27 @@ def run(case) -> tuple[list[tuple], Runner]:
     source = Memory(pa.Table.from_arrays(columns_of(case["right"], types), names=right_names(keys)))
     ticks = iter(range(10_000))
     lookup = lookup_of(Source(plan, source), clock=lambda: next(ticks) / 4)
-    runner = Runner(plan, Layout(plan.left_columns, tuple(range(keys))), lookup)
-    left = pa.RecordBatch.from_arrays(columns_of(case["left"], types), names=list(plan.left_columns))
+    runner = Runner(plan, Layout(plan.left_columns, tuple(range(keys)), output_of(case, plan)), lookup)
+    left = pa.RecordBatch.from_arrays(columns_of(case["left"], types), names=[str(n) for n in range(len(types))])
     batches = [left.slice(start, case["batch"]) for start in range(0, len(case["left"]), case["batch"])]
-    rows = [tuple(row.values()) for batch in runner.run(batches) for row in batch.to_pylist()]
-    return rows, runner
+    return [row for batch in runner.run(batches) for row in rows_of(batch)], runner
+
+
+def output_of(case, plan: LookupPlan) -> tuple[int, ...]:
+    """Return the places of the columns that the result has, among those that the worker has."""
+    left = len(plan.left_columns)
+    right = 0 if case["how"] in ("semi", "anti") else len(plan.columns)
+    sides = {"l": range(left), "r": range(left, left + right)}
+    return tuple(place for side in case["sides"] for place in sides[side])
+
+
+def rows_of(batch: pa.RecordBatch) -> list[tuple]:
+    return [tuple(row.values()) for row in batch.to_pylist()] if batch.num_columns else [()] * batch.num_rows
+
+
+def of_sides(case, rows, keys: int) -> list[tuple]:
+    """Return the part of joined rows that the result has."""
+    return [("l" in case["sides"]) * row[: keys + 1] + ("r" in case["sides"]) * row[keys + 1 :] for row in rows]
 
 
 def columns_of(rows, types) -> list[pa.Array]:
@@ -188,7 +209,7 @@ def test_joins_as_nested_loops_do(case):
     wanted = expected(
         python_rows(case["left"], types), python_rows(case["right"], types), case["how"], keys, calc, residual
     )
-    assert Counter(shown(rows)) == Counter(shown(wanted))
+    assert Counter(shown(rows)) == Counter(shown(of_sides(case, wanted, keys)))
     tally = runner.lookup.tally
     keyed = sum(all(value is not None for value in row[:keys]) for row in case["left"])
     assert tally["rows"] == len(case["left"])
@@ -197,7 +218,7 @@ def test_joins_as_nested_loops_do(case):
 
 def simple(how="left", right=((1, 10), (2, 20)), config=None, **changes):
     case = {"types": [pa.int64()], "how": how, "config": config or LookupConfig(cache="LRU"), "left": [], "batch": 10}
-    case |= {"right": list(right), "calc": False, "residual": False, "constant": None}
+    case |= {"right": list(right), "calc": False, "residual": False, "constant": None, "sides": "lr"}
     return case | changes
 
 

@@ -14,7 +14,7 @@ from lookupcache.connector import Connector, build_connector
 from lookupcache.errors import ConnectorError, LookupFailed
 from lookupcache.planner.explain import explain
 from lookupcache.report import Channel
-from lookupcache.secrets import is_reference, resolved
+from lookupcache.secrets import is_reference, resolve_references
 from lookupcache.table import LookupTable
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 from lookupcache.worker.runner import Layout
@@ -82,7 +82,7 @@ def test_what_is_a_reference(value, is_one):
 )  # fmt: skip
 def test_what_a_value_stands_for(monkeypatch, value, meant):
     monkeypatch.setenv("DOOR_PASSWORD", SECRET)
-    assert resolved({"a": value, "b": "env::"}) == {"a": meant, "b": "env:"}
+    assert resolve_references({"a": value, "b": "env::"}) == {"a": meant, "b": "env:"}
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_what_a_value_stands_for(monkeypatch, value, meant):
 )  # fmt: skip
 def test_the_content_of_a_file_without_its_last_line_break(tmp_path, content, meant):
     (tmp_path / "word").write_bytes(content)
-    assert resolved({"password": f"file:{tmp_path / 'word'}"}) == {"password": meant}
+    assert resolve_references({"password": f"file:{tmp_path / 'word'}"}) == {"password": meant}
 
 
 def test_an_empty_variable_is_an_empty_text(monkeypatch):
     monkeypatch.setenv("DOOR_PASSWORD", "")
-    assert resolved({"password": "env:DOOR_PASSWORD"}) == {"password": ""}
+    assert resolve_references({"password": "env:DOOR_PASSWORD"}) == {"password": ""}
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_an_empty_variable_is_an_empty_text(monkeypatch):
 )  # fmt: skip
 def test_a_reference_to_nothing_names_the_option_and_itself(reference, says):
     with pytest.raises(ConnectorError, match=says) as raised:
-        resolved({"url": "door://front", "password": reference})
+        resolve_references({"url": "door://front", "password": reference})
     assert "two colons" in raised.value.hint
 
 
 def test_a_file_that_is_no_text_shows_nothing_of_itself(tmp_path):
     (tmp_path / "word").write_bytes(b"sesame\xff")
-    with pytest.raises(ConnectorError, match="no text in UTF-8") as raised:
-        resolved({"password": f"file:{tmp_path / 'word'}"})
+    with pytest.raises(ConnectorError, match="not valid UTF-8") as raised:
+        resolve_references({"password": f"file:{tmp_path / 'word'}"})
     assert "sesame" not in "".join(traceback.format_exception(raised.value))
     assert raised.value.__suppress_context__
 

@@ -136,7 +136,7 @@ def test_a_client_that_goes_away_leaves_nothing_open(served, client):
 
 
 def test_waiting_in_vain_ends(served):
-    with pytest.raises(TimeoutError, match="0 requests open, 0 came, not 2"):
+    with pytest.raises(TimeoutError, match="0 requests open, 0 received, not 2"):
         served.wait_came(2, seconds=0.01)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import traceback
+
 import pytest
 from sql_world import VIEWS, make_world, rows_of
 
@@ -173,6 +176,96 @@ def test_a_definition_that_is_wrong_is_refused_with_its_place(session, rest, kin
     with pytest.raises(kind) as raised:
         session.sql(f"CREATE TABLE bad {rest}")
     assert raised.value.place.marked == marked
+
+
+# ── secrets ──────────────────────────────────────────────────────────────────────────────────────────────
+
+SECRET = "Zq7vK9sesame0123"
+HTTP = "'connector' = 'http', 'url' = 'http://h/{{id}}', {0}, 'lookup.cache' = 'LRU'"
+COLUMNS = "(id BIGINT, v STRING COMMENT 'its', PRIMARY KEY (id) NOT ENFORCED)"
+DEFINITIONS = {
+    "in one line": f"CREATE OR REPLACE TABLE s {COLUMNS} WITH ({HTTP})",
+    "in lines": f"CREATE OR REPLACE TEMPORARY TABLE s\n{COLUMNS}\nWITH (\n{HTTP},\n'lookup.max-retries'='0')",
+    "like another": "CREATE OR REPLACE TABLE s WITH ({0}) LIKE prices",
+    "for Spark": "CREATE TABLE s (id BIGINT) USING nothing OPTIONS ({0})",
+    "changed": "ALTER TABLE customers SET ({0})",
+    "a function": "CREATE OR REPLACE FUNCTION s AS 'math:sqrt' WITH ({0})",
+    "a hint": "SELECT c.name FROM orders AS o JOIN customers /*+ OPTIONS({0}) */ FOR SYSTEM_TIME AS OF PROCTIME() AS c "
+              "ON o.customer_id = c.id",
+    "explained": f"EXPLAIN CREATE TABLE s {COLUMNS} WITH ({HTTP})",
+}  # fmt: skip
+OPTIONS = {
+    "token": "'token' = '{0}'",
+    "by a word of no fame": "'header.X-Key' = '{0}'",
+    "unknown": "'pasword'='{0}'",
+    "double quotes": '"token" = "{0}"',
+    "beside others": "'user' = 'bob', 'password' = '{0}'",
+    "in a URL": "'proxy' = 'http://bob:{0}@h'",
+    "in two lines": "'token' =\n'a\n{0}'",
+    "in a comment": "'user' = 'bob' -- 'token' = '{0}'\n",
+    "in another comment": "'user' = 'bob' /* {0} = 'token' */",
+}
+PRODUCT = [(shape, option) for shape in DEFINITIONS for option in OPTIONS]
+
+
+def said(session, sql, caplog):
+    """Run a statement; return all that is to be read of its result or its error."""
+    caplog.clear()
+    try:
+        return str(session.sql(sql).collect()) + caplog.text
+    except Exception as error:
+        return "".join([*traceback.format_exception(error), repr(error), str(error), caplog.text])
+
+
+def broken(sql, draw):
+    """Yield a statement with one or two letters left out, doubled or replaced, the secret spared."""
+    places = [n for n in range(len(sql)) if not sql.find(SECRET) <= n < sql.find(SECRET) + len(SECRET)]
+    marks = [n for n in places if not sql[n].isalnum()]
+    yield from (sql[:n] + sql[n + 1 :] for n in draw.sample(marks, min(8, len(marks))))
+    for _ in range(6):
+        edited = sql
+        for n in sorted(draw.sample(places, draw.choice([1, 2])), reverse=True):
+            edited = edited[:n] + draw.choice(["", edited[n] * 2, "'", '"', "`", "(", ")", "/*", "="]) + edited[n + 1 :]
+        yield edited
+
+
+@pytest.mark.parametrize(("shape", "option"), PRODUCT)
+def test_no_secret_of_a_statement_is_ever_shown(session, caplog, shape, option):
+    sql = DEFINITIONS[shape].format(OPTIONS[option].format(SECRET))
+    wrong = [sql, *broken(sql, random.Random(f"{shape} {option}"))]
+    assert [text for text in wrong if SECRET in said(session, text, caplog)] == []
+
+
+def test_what_a_table_says_of_itself_has_no_secrets(session, caplog):
+    session.sql(DEFINITIONS["in lines"].format(OPTIONS["token"].format(SECRET)))
+    for sql in ("SHOW CREATE TABLE s", "DESCRIBE EXTENDED s", "SHOW TABLES", "CREATE TABLE s2 LIKE s (EXCLUDING ALL)",
+                "EXPLAIN SELECT * FROM orders AS o JOIN s FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.order_id = c.id",
+                "SELECT * FORM orders AS o JOIN s", "SELECT * FROM s"):  # fmt: skip
+        assert SECRET not in said(session, sql, caplog)
+    session.sql("DROP TABLE s")
+
+
+PLACES = {
+    "a value": ("WITH ('token' = 'hunter2', 'connector' = 'sqll')", 1, 68, "'sqll'"),
+    "a key of the next line": ("WITH ('connector' = 'http', 'url' = 'http://h',\n 'token' = 'hunter2', 'tokn' = 'x')",
+                               2, 23, "'tokn'"),
+    "no sign between": ("WITH ('connector' = 'http', 'token' 'hunter2')", 1, 55, "'***' '***'"),
+    "an open quote": ("WITH ('token' = 'hunter2', 'connector' = 'http)", 1, 54, "'connector' = '***"),
+    "an open quote elsewhere": ("COMMENT 'x WITH ('token' = 'hunter2', 'connector' = 'http')", 1, 84, "'"),
+    "no WITH": ("('connector' = 'http', 'token' = 'hunter2')", 1, 29, "connector"),
+    "an open bracket": ("(id INT, v INT WITH ('connector' = 'http', 'token' = 'hunter2')", 1, 40, "connector"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rest", "line", "column", "marked"), PLACES.values(), ids=PLACES)
+def test_the_place_is_right_where_a_secret_stands_before_it(session, rest, line, column, marked):
+    with pytest.raises(LookupCacheError) as raised:
+        session.sql(f"CREATE TABLE bad (id INT) {rest}".replace("(id INT) (id", "(id"))
+    place = raised.value.place
+    assert (place.line, place.column, place.marked) == (line, column, marked)
+    shown, carets = str(place).splitlines()[1:]
+    assert shown[carets.index("^") : carets.rindex("^") + 1] == marked
+    assert "hunter2" not in str(raised.value)
 
 
 def test_statements_without_lookups_go_to_spark_as_they_are(session):

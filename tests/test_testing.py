@@ -64,7 +64,7 @@ def test_a_failure_says_how_to_mend_it(outcomes):
 
 
 def test_a_claim_of_no_known_type_or_trait_is_refused():
-    with pytest.raises(ValueError, match=r"'nann' is no type or trait; known are .*nan"):
+    with pytest.raises(ValueError, match=r"'nann' is not a type or trait; known are .*nan"):
         type("TestMine", (ConnectorSuite,), {"unsupported": {"nann": "a slip"}})
 
 

@@ -1,6 +1,6 @@
-"""A classifier as a lookup table: which module of Python's library a text is about.
+"""A classifier as a lookup table: it predicts which module of Python's library a text is about.
 
-texts ─► batches of the size that pays ─► model, in a thread beside the event loop ─► topic and score of each
+texts ─► batches of the best size ─► model, in a thread outside of the event loop ─► topic and score of each text
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODULES = (datetime, decimal, email.message, logging, unittest)
 
 
 class Topics:
-    """An async function of many texts; what it opens in a worker is the model.
+    """An async lookup function for many texts; `open` loads the model in a worker.
 
     >>> table = topics(Path("topics.pickle"), batch_size=256)
     >>> table.connector_name, table.config.batch_max_size
@@ -40,29 +40,29 @@ class Topics:
         self.path = path
 
     def open(self) -> None:
-        """Load the model: once in a worker, not once in a task."""
+        """Load the model, once per worker rather than once per task."""
         self.model = pickle.loads(self.path.read_bytes())
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the model."""
         del self.model
 
     async def __call__(self, texts: list[str]) -> list[list[tuple[str, str, float]]]:
-        """Return one row for each text. The loop, on which other calls run, must not compute."""
+        """Return one row for each text, computed in a thread so that the event loop is not blocked."""
         return await asyncio.to_thread(self.classify, texts)
 
     def classify(self, texts: Sequence[str]) -> list[list[tuple[str, str, float]]]:
-        """Do the work."""
-        likely = self.model.predict_proba(texts)
-        best = likely.argmax(axis=1)
+        """Return one row for each text."""
+        scores = self.model.predict_proba(texts)
+        best = scores.argmax(axis=1)
         names = self.model.classes_[best]
         return [
-            [(text, str(name), float(row[n]))] for text, name, row, n in zip(texts, names, likely, best, strict=True)
+            [(text, str(name), float(row[n]))] for text, name, row, n in zip(texts, names, scores, best, strict=True)
         ]
 
 
 def topics(path: Path, batch_size: int) -> LookupTable:
-    """Return the model as a table; a text that comes again is not classified again."""
+    """Return the model as a table with a cache, so that repeated texts are not classified again."""
     options = {"lookup.batch.max-size": str(batch_size), "lookup.cache": "LRU", "lookup.cache.max-rows": "100000"}
     return LookupTable.from_function(
         "m", "text STRING, topic STRING, score DOUBLE", key=["text"], function=Topics(path), batch=True, options=options
@@ -70,25 +70,27 @@ def topics(path: Path, batch_size: int) -> LookupTable:
 
 
 def best_batch_size(
-    ask: Callable[[Sequence[Any]], Any], keys: Sequence[Any], sizes: Sequence[int] = (1, 4, 16, 64, 256, 1024)
+    classify: Callable[[Sequence[Any]], Any],
+    keys: Sequence[Any],
+    sizes: Sequence[int] = (1, 4, 16, 64, 256, 1024),
 ) -> tuple[int, dict[int, float]]:
-    """Measure what a key costs in batches of each size; return the least size within a tenth of the best, and all.
+    """Measure the cost per key for each batch size; return the smallest size within 10 % of the best, and all costs.
 
-    Costs are seconds, the best of three rounds. A larger batch than that gains nothing, and makes its first key wait.
+    Costs are in seconds, the best of three rounds. A larger batch gains nothing, and delays its first key.
     """
-    costs = {size: min(_cost(ask, keys, size) for _ in range(3)) for size in sizes}
+    costs = {size: min(_cost_per_key(classify, keys, size) for _ in range(3)) for size in sizes}
     return next(size for size in sizes if costs[size] <= 1.1 * min(costs.values())), costs
 
 
-def _cost(ask: Callable[[Sequence[Any]], Any], keys: Sequence[Any], size: int) -> float:
-    began = time.perf_counter()
+def _cost_per_key(classify: Callable[[Sequence[Any]], Any], keys: Sequence[Any], size: int) -> float:
+    started = time.perf_counter()
     for start in range(0, len(keys), size):
-        ask(keys[start : start + size])
-    return (time.perf_counter() - began) / len(keys)
+        classify(keys[start : start + size])
+    return (time.perf_counter() - started) / len(keys)
 
 
 def train() -> tuple[Pipeline, list[tuple[str, str]]]:
-    """Return a model of every other sentence of the modules' documentation, and the sentences that it has not seen."""
+    """Return a model trained on every other sentence of the modules' documentation, and the other sentences."""
     sentences = [(text, module.__name__) for module in MODULES for text in documentation(module)]
     model = make_pipeline(TfidfVectorizer(), LogisticRegression(max_iter=1_000))
     model.fit(*zip(*sentences[::2], strict=True))
@@ -96,7 +98,7 @@ def train() -> tuple[Pipeline, list[tuple[str, str]]]:
 
 
 def documentation(module: ModuleType) -> list[str]:
-    """Return the first sentences of what a module documents."""
+    """Return the first sentences of the docstrings of a module."""
     things = [module, *(thing for _, thing in inspect.getmembers(module, inspect.isclass))]
     members = [member for thing in things for _, member in inspect.getmembers(thing, inspect.isroutine)]
     texts = {(inspect.getdoc(member) or "").partition("\n\n")[0] for member in members}

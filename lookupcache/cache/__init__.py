@@ -1,12 +1,22 @@
-"""Storage of looked-up rows: it finds, keeps and forgets; it never loads.
+"""Storage of looked-up rows: it finds, adds and removes; it never fetches.
 
-One contract, two makes. `RowCache` holds Python values and answers one key at a time, for functions outside
-Spark. `ColumnCache` holds Arrow columns and answers a batch of keys at a time, for the worker. Both keep to
-the same `Limits`, weigh an entry by its rows (a known miss weighs one), let the same policies say which entries go
-first, and ask the caller for the time.
+There are two implementations of one contract. `RowCache` stores Python values and looks up one key at a time, for
+functions outside Spark. `ColumnCache` stores Arrow columns and looks up a batch of keys at a time, for the worker.
+Both follow the same `Limits`, weigh an entry by its rows (a known miss weighs one), use the same eviction policies,
+and take the time from the caller.
 
-    limits · policies ◄─ row_cache ─► size (what a value holds)
-                      ◄─ column_cache ─► keys (told apart) · hash_index (found) · row_store (kept in columns)
+    limits · policies ◄─ row_cache ─► size (the bytes of a value)
+                      ◄─ column_cache ─► limit_enforcer ─► entry_table
+
+    entry_table ─► key_lookup      keys to entries           ─► hash_index · row_store (the keys' values)
+                ─► entry_rows      the rows of each entry    ─► row_store
+                ─► entry_numbers   numbers in use, leases
+                ─► expiry          write times, deadlines
+                ─► in_flight       entries being fetched
+                ─► policy          the order of eviction
+
+The parts of `entry_table` store columns indexed by entry number (`entry_columns`) and do not know each other.
+Keys are normalised, hashed and compared in `keys`.
 """
 
 from lookupcache.cache.column_cache import ColumnCache

@@ -1,4 +1,4 @@
-"""`HashIndex`: 64-bit words to entry numbers, open addressing in numpy, whole batches at a time."""
+"""`HashIndex`: 64-bit words to entry numbers, open addressing in numpy, a batch at a time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _HALF = np.uint64(32)
 
 
 class HashIndex:
-    """Finds the entry that a word belongs to; grows, and forgets, in place.
+    """Finds the entry that a word belongs to.
 
-    A place in the table holds an entry number, and `words` the word of each entry. At most two in five
-    places are used, so a find takes one probe for most rows and stays flat however many entries there are.
-    Entries are numbered from 0 and their numbers may be used again; an absent word is answered with -1.
+    A hash table with linear probing: a slot stores an entry number, and `words` the word of each entry. At most two
+    in five slots are used, so most words are found with one probe, however many entries there are. Entries are
+    numbered from 0 and numbers may be used again; the entry of an absent word is -1.
 
     >>> index = HashIndex()
     >>> index.insert(np.array([50, 60], dtype=np.uint64), np.array([0, 1], dtype=np.int32))
@@ -30,9 +30,11 @@ class HashIndex:
 
     def __init__(self) -> None:
         self._bits = 10
-        self._used = 0
         self._live = 0
-        self._places = np.full(1 << self._bits, _EMPTY)
+        self._used = 0
+        """Slots that are not empty: those of live entries, and those of removed ones."""
+        self._slots = np.full(1 << self._bits, _EMPTY)
+        # Two elements more than there are entries: what -1 (empty) and -2 (removed) index must be no entry's word.
         self.words = np.zeros(2, dtype=np.uint64)
 
     def __len__(self) -> int:
@@ -40,79 +42,103 @@ class HashIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
-        return self._places.nbytes + self.words.nbytes
+        """Bytes used."""
+        return self._slots.nbytes + self.words.nbytes
 
     def find(self, words: Hashes) -> Entries:
-        """Return the entry of each word, -1 where there is none."""
-        place = self._home(words)
-        entries = self._places.take(place)
+        """Return the entry of each word, -1 where there is none.
+
+        The first probe is done for all words, the following ones only for the few whose slot has another word.
+        """
+        position = self._home(words)
+        entries = self._slots.take(position)
         wrong = np.flatnonzero((self.words.take(entries, mode="wrap") != words) & (entries != _EMPTY))
         if wrong.size:
-            entries[wrong] = self._probe(words[wrong], place[wrong])
-        absent = entries == _REMOVED
-        if absent.any():
-            entries[absent] = self._probe(words[absent], place[absent])
+            entries[wrong] = self._probe(words[wrong], position[wrong])
+        # A removed slot that passed the comparison above: its spare element of `words` happens to equal the word.
+        removed = entries == _REMOVED
+        if removed.any():
+            entries[removed] = self._probe(words[removed], position[removed])
         return entries
 
     def insert(self, words: Hashes, entries: Entries) -> None:
         """Add words that are distinct and not in the index, for entries that are not in use."""
         self._reserve(len(words))
-        most = int(entries.max(initial=-1)) + 3
-        if most > len(self.words):
-            self.words = np.concatenate([self.words, np.zeros(max(most, most * 5 // 4) - len(self.words), np.uint64)])
+        needed = int(entries.max(initial=-1)) + 3
+        if needed > len(self.words):
+            missing = max(needed, needed * 5 // 4) - len(self.words)
+            self.words = np.concatenate([self.words, np.zeros(missing, np.uint64)])
         self.words[entries] = words
-        self._used += self._place(words, entries)
+        self._used += self._fill_slots(words, entries)
         self._live += len(words)
 
     def remove(self, entries: Entries) -> None:
-        """Forget entries that are in the index."""
-        place = self._home(self.words[entries])
+        """Remove entries that are in the index.
+
+        Their slots are marked rather than emptied: a probe ends at an empty slot, so it would no longer reach words
+        that were inserted behind them.
+        """
+        position = self._home(self.words[entries])
         self._live -= len(entries)
         while entries.size:
-            there = self._places[place] == entries
-            self._places[place[there]] = _REMOVED
-            entries, place = entries[~there], (place[~there] + 1) & (len(self._places) - 1)
+            found = self._slots[position] == entries
+            self._slots[position[found]] = _REMOVED
+            entries, position = entries[~found], (position[~found] + 1) & (len(self._slots) - 1)
 
     def clear(self) -> None:
-        """Forget everything, and give the memory back."""
+        """Remove everything, and give the memory back."""
         self.__init__()  # type: ignore[misc]
 
     def _home(self, words: Hashes) -> Positions:
+        """Return the slot at which the search for each word starts.
+
+        Fibonacci hashing: the top bits of a product with an odd constant. A product carries bits only upwards, so
+        the high half of a word would reach few of them; it is folded into the low half first. Without that, keys
+        such as multiples of a power of two would share a few slots.
+        """
         return (((words ^ (words >> _HALF)) * _ODD) >> np.uint64(64 - self._bits)).view(np.int64)
 
-    def _probe(self, words: Hashes, place: Positions) -> Entries:
-        """Walk on from places that held another word."""
+    def _probe(self, words: Hashes, position: Positions) -> Entries:
+        """Find words whose slot at ``position`` has another word, in the slots that follow."""
         found = np.full(len(words), _EMPTY)
         rest = np.arange(len(words))
-        mask = len(self._places) - 1
+        mask = len(self._slots) - 1
         while rest.size:
-            place = (place + 1) & mask
-            entries = self._places.take(place)
+            position = (position + 1) & mask
+            entries = self._slots.take(position)
             same = (self.words.take(entries, mode="wrap") == words[rest]) & (entries >= 0)
             found[rest[same]] = entries[same]
-            going = ~same & (entries != _EMPTY)
-            rest, place = rest[going], place[going]
+            unfinished = ~same & (entries != _EMPTY)
+            rest, position = rest[unfinished], position[unfinished]
         return found
 
-    def _place(self, words: Hashes, entries: Entries) -> int:
-        """Put entries on their places; return how many places had never been used."""
-        place, fresh = self._home(words), 0
+    def _fill_slots(self, words: Hashes, entries: Entries) -> int:
+        """Write entries into free slots; return how many of these were empty.
+
+        The slots of removed entries are free too: the words are known to be absent, so none of them can follow later
+        in the same run of slots. Several entries may try the same slot: numpy keeps the last write, reading the slot
+        again shows which entry that was, and the others go on to the next slot.
+        """
+        position, filled = self._home(words), 0
         while entries.size:
-            before = self._places[place]
+            before = self._slots[position]
             free = before < 0
-            self._places[place[free]] = entries[free]
-            won = self._places[place] == entries
-            fresh += int(np.count_nonzero(before[won] == _EMPTY))
-            entries, place = entries[~won], (place[~won] + 1) & (len(self._places) - 1)
-        return fresh
+            self._slots[position[free]] = entries[free]
+            written = self._slots[position] == entries
+            filled += int(np.count_nonzero(before[written] == _EMPTY))
+            entries, position = entries[~written], (position[~written] + 1) & (len(self._slots) - 1)
+        return filled
 
     def _reserve(self, more: int) -> None:
-        """Make room, dropping the marks of removed entries, when over two in five places would be used."""
-        if 5 * (self._used + more) <= 2 * len(self._places):
+        """Build the table again when over two in five slots would be used, larger if it has so many live entries.
+
+        Removed slots count as used, since probes pass over them; building again drops them. One in four slots is used
+        afterwards at most, so that the next time is far away.
+        """
+        if 5 * (self._used + more) <= 2 * len(self._slots):
             return
-        entries = self._places[self._places >= 0]
+        entries = self._slots[self._slots >= 0]
         while 1 << self._bits < 4 * (self._live + more):
             self._bits += 1
-        self._places = np.full(1 << self._bits, _EMPTY)
-        self._used = self._place(self.words[entries], entries)
+        self._slots = np.full(1 << self._bits, _EMPTY)
+        self._used = self._fill_slots(self.words[entries], entries)

@@ -25,7 +25,8 @@ _SEED = np.uint64(secrets.randbits(64) | 1)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _BYTE_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
-_HASHED_WORDS = 32
+_STEPS = 32
+_WORDS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -170,16 +171,12 @@ def _buffer(column: pa.Array, dtype: np.dtype[Any], per_row: int) -> npt.NDArray
 
 
 def _hashed(column: pa.Array) -> Hashes:
-    """Hash strings eight bytes at a time, all rows at once.
-
-    Of a long string only the first 256 bytes, the last eight and the length count; keys that differ
-    elsewhere collide, which costs time but never a wrong row, since hits are verified.
-    """
+    """Hash strings eight bytes at a time: the first 256 bytes of all rows at once, then the rest of each long one."""
     starts, lengths, data = _bytes(column)
     words = np.lib.stride_tricks.as_strided(data[:8].view(np.uint64), shape=(data.size - 7,), strides=(1,))
     hashes = lengths.astype(np.uint64) * _ODD ^ _SEED
     rows: Any = slice(None)
-    for number in range(_HASHED_WORDS):
+    for number in range(_STEPS):
         left = lengths[rows] - 8 * number
         if not (left > 0).all():
             rows = np.flatnonzero(lengths > 8 * number)
@@ -188,9 +185,29 @@ def _hashed(column: pa.Array) -> Hashes:
                 return hashes
         word = words[starts[rows] + 8 * number] & _BYTE_MASKS[np.minimum(left, 8)]
         hashes[rows] = _mixed(hashes[rows] ^ word)
-    rows = np.flatnonzero(lengths > 8 * _HASHED_WORDS)
-    hashes[rows] = _mixed(hashes[rows] ^ words[starts[rows] + lengths[rows] - 8])
+    rows = np.flatnonzero(lengths > 8 * _STEPS)
+    hashes[rows] = _mixed(hashes[rows] ^ _rest(words, starts[rows] + 8 * _STEPS, lengths[rows] - 8 * _STEPS))
     return hashes
+
+
+def _rest(words: Hashes, starts: Positions, lengths: Positions) -> Hashes:
+    """Hash what is left of long strings: the sum of their words, each mixed with its number."""
+    sums = np.empty(len(starts), np.uint64)
+    counts = (lengths + 7) // 8
+    ends = np.cumsum(counts)
+    first = 0
+    while first < len(starts):
+        before = ends[first] - counts[first]
+        last = max(int(np.searchsorted(ends, before + _WORDS_AT_ONCE, side="right")), first + 1)
+        part = slice(first, last)
+        offsets = ends[part] - counts[part] - before
+        number = np.arange(ends[last - 1] - before) - np.repeat(offsets, counts[part])
+        word = words[np.repeat(starts[part], counts[part]) + 8 * number]
+        word[ends[part] - before - 1] &= _BYTE_MASKS[(lengths[part] - 1) % 8 + 1]
+        mixed = _mixed(_mixed(word ^ (number.view(np.uint64) * _ODD) ^ _SEED))
+        sums[part] = np.add.reduceat(mixed, offsets)
+        first = last
+    return sums
 
 
 def _bytes(column: pa.Array) -> tuple[Positions, Positions, npt.NDArray[np.uint8]]:

@@ -1,4 +1,4 @@
-"""`Limits`: what bounds a cache, read out of the options."""
+"""`Limits`: what bounds a cache, read from the options."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from lookupcache.config import Eviction, LookupConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What bounds a cache: rows, bytes, and seconds; infinity is no bound.
+    """What bounds a cache; infinity means no limit.
 
-    ``jitter`` is the part of an age limit that chance may take off. From ``refresh_seconds`` on an entry is
-    served and fetched anew; until ``stale_seconds`` it may be served where fetching it anew failed (0: never);
-    both count from when it was written, which ``ages`` says is remembered for its own sake too. ``remembers``
-    is False where nothing may outlive its batch; ``misses`` says whether keys without rows are remembered.
-    ``eviction`` says which entries go first where there are too many.
+    Args:
+        rows: The largest number of rows; a known miss counts as one.
+        bytes: The largest number of bytes.
+        write_seconds: How long an entry may be used after it was written.
+        miss_seconds: The same for a known miss, a key without rows.
+        access_seconds: How long an entry may be unused.
+        jitter: The part of the lifetime that may be taken off at random, so that not all entries expire together.
+        refresh_seconds: The age from which an entry is still used, but fetched again in the background.
+        stale_seconds: Until which age an expired entry may be used where fetching it again failed; 0 is never.
+        ages: Whether write times are also stored because the output has a column of ages.
+        remembers: Whether entries are cached for longer than the batch that fetched them.
+        misses: Whether keys without rows are cached.
+        eviction: The eviction policy when the cache is full.
     """
 
     rows: float = math.inf
@@ -35,7 +43,7 @@ class Limits:
 
     @classmethod
     def of(cls, config: LookupConfig) -> Limits:
-        """Read the limits out of a config.
+        """Read the limits from a config.
 
         >>> Limits.of(LookupConfig(cache="TTL", expire_after_write="1 min")).write_seconds
         60.0
@@ -59,16 +67,16 @@ class Limits:
 
     @property
     def expire(self) -> bool:
-        """Whether entries grow too old at all."""
+        """Whether entries expire at all."""
         return min(self.write_seconds, self.miss_seconds, self.access_seconds) < math.inf
 
     @property
     def dated(self) -> bool:
-        """Whether it matters when an entry was written, other than for its age limit."""
+        """Whether write times are needed for more than the expiry of entries."""
         return self.refresh_seconds < math.inf or self.stale_seconds > 0 or self.ages
 
     def deadline(self, now: float, rows: int) -> float:
-        """Return when an entry written now is too old, by its number of rows."""
+        """Return when an entry that is written now expires; ``rows`` is its number of rows."""
         seconds = self.write_seconds if rows else self.miss_seconds
         return now + seconds * (1 - self.jitter * random.random())
 

@@ -1,4 +1,4 @@
-"""The policy that an option names."""
+"""The eviction policies by their names in the options."""
 
 from __future__ import annotations
 

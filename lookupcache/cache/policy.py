@@ -1,32 +1,29 @@
-"""Which entries go first where there are too many: least recently used, by S3-FIFO, or by SIEVE.
+"""Eviction policies: which entries are removed first when the cache is full (LRU, S3-FIFO or SIEVE).
 
-A policy knows entries by their numbers and holds what it must remember of them in columns over those numbers;
-keys, rows and ages are not its business. The columnar cache, the cache of single keys and the prediction of hit
-rates run the same policies.
+A policy knows entries by their numbers and stores what it needs in columns indexed by them; it knows nothing of
+keys, rows and ages. The columnar cache, the cache of single keys and the prediction of hit rates use the same
+policies.
 
-    policy (contract, LRU) ◄─ policy_queues (SIEVE, S3-FIFO) ─► line (order of coming) · ghost (keys that left)
+    policy (contract, LRU) ◄─ policy_queues (SIEVE, S3-FIFO) ─► line (order of insertion) · ghost (evicted keys)
 """
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from lookupcache.cache.entry_columns import NO_ENTRIES, Numbers, grown, renumbered
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import Hashes
 
-Numbers = npt.NDArray[np.int64]
+__all__ = ["Holder", "OneEach", "Policy", "grown", "parted"]
 
-Scalar = TypeVar("Scalar", bound=np.generic)
-
-_NO_ENTRIES = np.empty(0, dtype=np.int32)
 _NEVER = -1
 
 
 class Holder(Protocol):
-    """Whose entries a policy chooses from."""
+    """Tells a policy about the entries that it chooses from."""
 
     def weights(self, entries: Entries) -> Numbers:
         """Return what each entry weighs, 1 or more."""
@@ -36,11 +33,15 @@ class Holder(Protocol):
 
 
 class Policy:
-    """The least recently used go first; also what other policies build on.
+    """Evicts the least recently used entries first (LRU); the base class of the other policies.
 
-    An entry is listed from `admit` until `forget`, or until `victims` returns it. `touch` takes a batch in the
-    order of its rows, -1 for none; the touch by the batch that brought an entry is no hit. The last place of every
-    column belongs to no entry.
+    An entry is listed from `admit` until `forget`, or until `victims` returns it. `touch` takes the entries of a
+    batch in the order of its rows, -1 for none. The first touch, by the batch that added the entry, is not a hit.
+    Columns are as in `EntryColumns`.
+
+    ``used`` is the time of the last use, counted in rows. `victims` needs the entries in its order, but sorting all of
+    them for each batch would cost far more than the batch itself. So a part of them, the oldest, is sorted into a
+    queue that lasts for several batches.
 
     >>> policy = Policy()
     >>> policy.grow(8)
@@ -54,67 +55,79 @@ class Policy:
     def __init__(self) -> None:
         self.used = np.full(1, _NEVER, dtype=np.int64)
         self._clock = 0
-        self._oldest = _NO_ENTRIES
+        self._oldest = NO_ENTRIES
         self._oldest_used = np.empty(0, dtype=np.int64)
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes used."""
         return self.used.nbytes + self._oldest.nbytes + self._oldest_used.nbytes
 
     def grow(self, size: int) -> None:
-        """Make room for entries below ``size``."""
+        """Make space for entries below ``size``."""
         self.used = grown(self.used, size, _NEVER)
 
     def admit(self, entries: Entries, words: Hashes) -> None:
-        """List new entries, in the order of their coming; ``words`` stand for their keys."""
+        """List new entries, in the order of insertion; ``words`` stand for their keys."""
         self.used[entries] = self._clock
 
     def touch(self, entries: Entries) -> int:
-        """Note the use of a batch's entries; return how many different ones there are.
+        """Note that a batch uses entries; return how many different ones there are.
 
-        Of a row's writes to one place numpy lets the last win, so each entry bears the number of one row.
+        Where an entry has several rows, numpy keeps the last number that is written for it. So as many rows read
+        their own number back as there are different entries; no sorting is needed to count them.
         """
         numbers = np.arange(self._clock, self._clock + len(entries))
         self._clock += len(entries)
         self.used[entries] = numbers
-        last = np.count_nonzero(self.used.take(entries, mode="wrap") == numbers)
-        return int(last) - bool(len(entries) and entries.min() < 0)
+        distinct = np.count_nonzero(self.used.take(entries, mode="wrap") == numbers)
+        # Rows without an entry (-1) have written to the last element, which counts as one entry too many.
+        return int(distinct) - bool(len(entries) and entries.min() < 0)
 
     def forget(self, entries: Entries) -> None:
-        """Take entries off the list."""
+        """Remove entries from the list."""
         self.used[entries] = _NEVER
 
     def victims(self, weight: float, held: float, holder: Holder) -> Entries:
-        """Choose entries that weigh at least ``weight`` together, of all that weigh ``held``; list them no more."""
-        chosen = [_NO_ENTRIES]
+        """Choose entries to evict, and remove them from the list.
+
+        Args:
+            weight: What the chosen entries have to weigh together at least.
+            held: What all listed entries weigh.
+            holder: Tells what each entry weighs, and the word of its key.
+        """
+        chosen = [NO_ENTRIES]
         while weight > 0:
             entries = self._next_oldest(weight)
             if not entries.size:
                 break
-            entries, rest, gone = parted(entries, weight, holder)
+            entries, rest, chosen_weight = parted(entries, weight, holder)
             self._put_back(rest)
-            weight -= gone
+            weight -= chosen_weight
             chosen.append(entries)
             self.forget(entries)
         return np.concatenate(chosen)
 
     def renumber(self, live: Entries) -> None:
-        """Let the entries ``live`` be 0, 1, 2 …; there are no others."""
-        self.used = self.used[np.append(live, -1)]
+        """Number the entries ``live`` 0, 1, 2 … in this order; no others are listed.
+
+        The queue has old numbers and is emptied; the next eviction fills it again.
+        """
+        self.used = renumbered(self.used, live)
         self._oldest, self._oldest_used = self._oldest[:0].copy(), self._oldest_used[:0].copy()
 
     def _next_oldest(self, weight: float) -> Entries:
         """Return some of the least recently used entries, oldest first.
 
-        They come from a queue in order of use. An entry used since it was queued has another time of use
-        and is passed over; whatever is not in the queue is more recent than all that is.
+        They come from the queue. An entry that was used, removed or replaced since it was queued has another time of
+        use now and is skipped. All entries that are not in the queue were used later than those in it, so the
+        first one of the queue that is left is always the least recently used of all.
         """
         while True:
             if not self._oldest.size:
                 self._queue_oldest(weight)
                 if not self._oldest.size:
-                    return _NO_ENTRIES
+                    return NO_ENTRIES
             size = int(min(len(self._oldest), max(2 * weight, 16)))
             entries, used = self._oldest[:size], self._oldest_used[:size]
             self._oldest, self._oldest_used = self._oldest[size:], self._oldest_used[size:]
@@ -123,21 +136,24 @@ class Policy:
                 return entries[still]
 
     def _queue_oldest(self, weight: float) -> None:
+        """Fill the queue with at least an eighth of all entries, so that the pass over all of them is rare."""
         live = np.flatnonzero(self.used[:-1] >= 0).astype(np.int32)
         size = int(min(len(live), max(4 * weight, len(live) // 8, 64)))
         if size < len(live):
+            # Selecting the oldest takes linear time; only these are then sorted.
             live = live[np.argpartition(self.used[live], size - 1)[:size]]
         order = np.argsort(self.used[live])
         self._oldest = live[order]
         self._oldest_used = self.used[self._oldest]
 
     def _put_back(self, entries: Entries) -> None:
+        """Return entries that were not needed to the front of the queue."""
         self._oldest = np.concatenate([entries, self._oldest])
         self._oldest_used = np.concatenate([self.used[entries], self._oldest_used])
 
 
 class OneEach:
-    """A holder of entries that all weigh one, and whose words are their numbers."""
+    """Tells a policy that all entries weigh one, and that their words are their numbers."""
 
     def weights(self, entries: Entries) -> Numbers:
         """Return ones."""
@@ -149,15 +165,7 @@ class OneEach:
 
 
 def parted(entries: Entries, weight: float, holder: Holder) -> tuple[Entries, Entries, float]:
-    """Part entries into the first ones that weigh enough and the rest; also return what the first ones weigh."""
+    """Split entries into the first ones that weigh enough and the rest; also return what the first ones weigh."""
     total = np.cumsum(holder.weights(entries))
     enough = min(int(np.searchsorted(total, weight)) + 1, len(entries))
     return entries[:enough], entries[enough:], float(total[enough - 1]) if enough else 0.0
-
-
-def grown(column: npt.NDArray[Scalar], size: int, empty: int) -> npt.NDArray[Scalar]:
-    """Return a column with places for entries below ``size``, and the last place where it was: at the end."""
-    missing = size + 1 - len(column)
-    if missing <= 0:
-        return column
-    return np.concatenate([column[:-1], np.full(missing, empty, column.dtype), column[-1:]])

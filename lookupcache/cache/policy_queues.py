@@ -16,10 +16,10 @@ from lookupcache.cache.policy import Holder, Policy, grown, parted
 
 _NO_ENTRIES = np.empty(0, dtype=np.int32)
 _NEW = np.int8(-1)
-_SMALL_PART = 0.1
-_GHOST_PART = 0.9
-_PROMOTED = 2
-_LEAST_AHEAD = 16
+SMALL_PART = 0.1
+GHOST_PART = 0.9
+PROMOTED = 2
+LEAST_AHEAD = 16
 
 
 class _Marked(Policy):
@@ -92,7 +92,7 @@ class Sieve(_Marked):
         while weight > 0 and len(self._line) + self._line.coming:
             if not len(self._line):
                 self._line.let_in(self.place)
-            ahead = self._line.ahead(max(int(2 * weight), _LEAST_AHEAD))
+            ahead = self._line.ahead(max(int(2 * weight), LEAST_AHEAD))
             idle = ahead[(ahead >= 0) & (self.marks.take(ahead, mode="wrap") <= 0)]
             entries, rest, gone = parted(idle, weight, holder)
             step = int(self.place[rest[0]]) - self._line.hand if rest.size else len(ahead)
@@ -166,7 +166,7 @@ class S3Fifo(_Marked):
     def victims(self, weight: float, held: float, holder: Holder) -> Entries:
         """Take from the head of the long line what it has too many, and else from the short one."""
         kept = round(self._listed * max(1 - weight / held, 0))
-        short = max(int(_SMALL_PART * kept), 1)
+        short = max(int(SMALL_PART * kept), 1)
         if not self._full_before:
             self._full_before = True
             self._share_out(short)
@@ -179,7 +179,7 @@ class S3Fifo(_Marked):
                 entries, gone = self._from_long(weight, over, holder)
             else:
                 entries, gone = self._from_short(weight, holder)
-                self._ghost.remember(holder.words(entries), int(_GHOST_PART * kept))
+                self._ghost.remember(holder.words(entries), int(GHOST_PART * kept))
             weight -= gone
             chosen.append(entries)
         self._let_in()
@@ -207,19 +207,19 @@ class S3Fifo(_Marked):
         self._join(self._long, later)
 
     def _from_short(self, weight: float, holder: Holder) -> tuple[Entries, float]:
-        ahead = self._short.ahead(max(int(2 * weight), _LEAST_AHEAD))
-        idle = ahead[(ahead >= 0) & (self.marks.take(ahead, mode="wrap") < _PROMOTED)]
+        ahead = self._short.ahead(max(int(2 * weight), LEAST_AHEAD))
+        idle = ahead[(ahead >= 0) & (self.marks.take(ahead, mode="wrap") < PROMOTED)]
         entries, rest, gone = parted(idle, weight, holder)
         passed = self._passed(self._short, ahead, rest)
         self.forget(entries)
-        hit = passed[self.marks[passed] >= _PROMOTED]
+        hit = passed[self.marks[passed] >= PROMOTED]
         self._short.leave(hit, self.place)
         self.marks[hit] = 0
         self._join(self._long, hit)
         return entries, gone
 
     def _from_long(self, weight: float, over: int, holder: Holder) -> tuple[Entries, float]:
-        ahead = self._long.ahead(max(int(2 * min(weight, over)), _LEAST_AHEAD))
+        ahead = self._long.ahead(max(int(2 * min(weight, over)), LEAST_AHEAD))
         idle = ahead[(ahead >= 0) & (self.marks.take(ahead, mode="wrap") <= 0)]
         entries, rest, gone = parted(idle[:over], weight, holder)
         rest = idle[len(entries) :]

@@ -1,4 +1,4 @@
-"""`RowStore`: rows in Arrow columns, appended in runs, gathered by number."""
+"""`RowStore`: rows in Arrow columns, appended in batches, gathered by number."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import pyarrow as pa
 from lookupcache.cache.keys import Positions
 
 _MOST_BYTES_IN_A_RUN = 1 << 30
-"""Arrow's strings are addressed by 32 bits: a run must stay well below that."""
+"""Offsets of Arrow strings have 32 bits, so a column of a run must stay well below 2 GiB."""
 
 _IDLE_GATHERS = 8
+"""After so many gathers without an append the store is taken as complete, and its runs are merged."""
 
 
 class RowStore:
-    """Rows numbered from 0 in the order of their coming.
+    """Rows numbered from 0 in the order in which they were appended.
 
-    Rows come in runs and stay in them; runs of like size are merged, so that there are only a few, and a
-    store that no longer grows merges them all, so that a gather costs one ``take`` per column.
+    Each append adds a run, which is one Arrow batch. Merging it at once with all rows before would copy the full
+    store each time; a run per append would make gathers slow. So a run is merged with the one before it when that is
+    at most twice as long, as in a log-structured merge tree: there are only a few runs, and a row is copied a
+    logarithmic number of times. A store that no longer grows merges all of them, and a gather is then one ``take``
+    per column.
 
     >>> store = RowStore(pa.schema([("name", pa.string())]))
     >>> store.append(pa.table({"name": ["ann", "bob"]})), store.append(pa.table({"name": ["cy"]}))
@@ -37,13 +41,14 @@ class RowStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, those of rows that nobody refers to any more included."""
+        """Bytes used, including those of rows that no entry refers to any more."""
         return sum(run.nbytes for run in self._runs)
 
     def append(self, rows: pa.Table | pa.RecordBatch) -> int:
         """Add rows; return the number of the first."""
         first = len(self)
         if not len(self.schema):
+            # A join may need no columns of the table. An Arrow batch without columns has no length to append.
             self._starts = np.array([0, first + rows.num_rows])
         elif rows.num_rows:
             self._runs.append(_copied(rows))
@@ -56,13 +61,14 @@ class RowStore:
         """Return the columns of these rows; -1 gives a row of nulls."""
         if not len(self.schema):
             return []
-        self._settle()
+        self._merge_when_idle()
         if len(self._runs) <= 1 or not len(numbers):
             return self._gather_run(self._runs[0] if self._runs else _empty(self.schema), numbers)
         run_of = np.searchsorted(self._starts, numbers, side="right") - 1
         runs = np.unique(run_of)
         if len(runs) == 1:
             return self._gather_part(int(runs[0]), numbers)
+        # One take per run; then the rows are put back into the order of the request.
         order = np.argsort(run_of, kind="stable")
         pieces = [self._gather_part(int(run), numbers[run_of == run]) for run in runs]
         back = np.empty(len(order), dtype=np.int64)
@@ -70,17 +76,17 @@ class RowStore:
         return [pa.concat_arrays(column).take(pa.array(back)) for column in zip(*pieces, strict=True)]
 
     def keep(self, numbers: Positions) -> None:
-        """Keep only these rows, numbered anew in the order given."""
+        """Keep only these rows, numbered from 0 in this order."""
         columns = self.gather(numbers)
         self._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if len(numbers) and columns else []
         self._starts = np.array([0, len(numbers)])
 
     def clear(self) -> None:
-        """Drop all rows."""
+        """Remove all rows."""
         self._runs, self._starts = [], np.zeros(1, dtype=np.int64)
 
     def _gather_part(self, run: int, numbers: Positions) -> list[pa.Array]:
-        """Gather rows that lie in one run; -1 stands for rows that lie nowhere."""
+        """Gather rows of one run; run -1 stands for rows of number -1, which are null in any run."""
         return self._gather_run(self._runs[max(run, 0)], numbers - self._starts[run] if run >= 0 else numbers)
 
     def _gather_run(self, run: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:
@@ -88,8 +94,8 @@ class RowStore:
         index = pa.array(numbers, mask=missing) if missing.any() else pa.array(numbers)
         return [column.take(index) for column in run.columns]
 
-    def _settle(self) -> None:
-        """Merge everything once gathers come without appends."""
+    def _merge_when_idle(self) -> None:
+        """Merge all runs after some gathers without an append."""
         self._idle += 1
         if self._idle == _IDLE_GATHERS:
             while len(self._runs) > 1 and self._merge_two():
@@ -111,7 +117,7 @@ class RowStore:
 
 
 def _copied(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows as one batch that keeps no larger buffer alive: a slice would."""
+    """Return the rows as one batch with buffers of its own: a slice would keep those of the full table alive."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     everything = pa.array(np.arange(table.num_rows))
     columns = [_flat(column).take(everything) for column in table.columns]

@@ -16,10 +16,14 @@ _PATIENCE = 1.0
 
 @dataclass(eq=False)
 class _Job:
-    """A call that a coroutine is busy with, until when it may be, and whether it took longer."""
+    """A call that a coroutine is busy with, until when it may be, and whether it took longer.
+
+    ``lane`` is None when the call has ended, or is not waited for any more.
+    """
 
     lane: asyncio.Task[None] | None
     flight: Flight
+    number: int
     overdue: float
     late: bool = False
 
@@ -27,8 +31,9 @@ class _Job:
 class Coroutines(Dispatcher):
     """Makes calls on the event loop of the worker, with one connector.
 
-    ``ask`` answers a call; it is cancelled when its flight is, and after ``timeout`` seconds, when the answer is
-    what ``timed_out`` returns.
+    ``ask`` answers a call; whatever it raises is the answer too. It is cancelled when its flight is, and after
+    ``timeout`` seconds, when the answer is what ``timed_out`` returns. A call that goes on in spite of that is
+    left to itself, and another takes its place.
     """
 
     def __init__(
@@ -73,11 +78,14 @@ class Coroutines(Dispatcher):
 
     async def _end_lanes(self, flight: Flight) -> None:
         """Cancel the lanes that serve a flight; one that does not heed it is not waited for."""
-        lanes = [lane for lane, job in self._lanes.items() if job is not None and job.flight is flight]
+        jobs = [job for job in self._lanes.values() if job is not None and job.flight is flight]
+        lanes = [job.lane for job in jobs if job.lane is not None]
         for lane in lanes:
             lane.cancel()
         if lanes:
             await asyncio.wait(lanes, timeout=_PATIENCE)
+        for job in jobs:
+            self._leave(job)
 
     async def _closed(self) -> None:
         for flight in {job.flight for job in self._lanes.values() if job is not None}:
@@ -96,34 +104,49 @@ class Coroutines(Dispatcher):
             lane.add_done_callback(self._ended)
 
     def _ended(self, lane: asyncio.Task[None]) -> None:
-        del self._lanes[lane]
+        self._lanes.pop(lane, None)
         if self._queue:
             self._staff_lanes()
 
     async def _lane(self) -> None:
         lane: Any = asyncio.current_task()
-        while self._queue:
+        # Who was cancelled during a call makes no other: a cancellation that came late would hit that one.
+        while self._queue and not lane.cancelling():
             flight, number = self._queue.popleft()
             if flight.over:
                 continue
-            self._lanes[lane] = job = _Job(lane, flight, event_loop().time() + self._timeout)
+            self._lanes[lane] = job = _Job(lane, flight, number, event_loop().time() + self._timeout)
             self._expect(job)
             try:
                 await self._ensure_open()
                 answer = await self._ask(flight.calls[number])
-            except asyncio.CancelledError as error:
-                if not job.late and (flight.over or lane.cancelling()):
-                    raise
-                answer = self._given_up(lane) if job.late else error
             except Exception as error:
                 answer = error
-            self._lanes[lane] = None
-            job.lane = None
-            self._answered(flight, number, answer)
+            except BaseException as error:
+                # A GeneratorExit may be the end of this coroutine, which then must not wait for anything again.
+                self._end(job, error)
+                return
+            self._end(job, answer)
 
-    def _given_up(self, lane: asyncio.Task[None]) -> Exception:
+    def _end(self, job: _Job, answer: Any) -> None:
+        """Note a call's answer, unless it has been left."""
+        if job.lane is None:
+            return
+        self._lanes[job.lane] = None
+        job.lane = None
+        if job.late and isinstance(answer, BaseException):
+            answer = self._given_up()
+        self._answered(job.flight, job.number, answer)
+
+    def _leave(self, job: _Job) -> None:
+        """Leave a call that does not end when it is cancelled to itself; another lane takes the place of its own."""
+        if (lane := job.lane) is not None:
+            self._end(job, asyncio.CancelledError())
+            del self._lanes[lane]
+            self._staff_lanes()
+
+    def _given_up(self) -> Exception:
         """Return the answer of a call that took too long; a connection that hangs is not waited for any more."""
-        lane.uncancel()
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             self._opening = None
@@ -145,11 +168,16 @@ class Coroutines(Dispatcher):
             if job.lane is not None:
                 job.late = True
                 job.lane.cancel()
+                event_loop().call_later(_PATIENCE, self._leave, job)
         self._watch = event_loop().call_at(self._overdue[0].overdue, self._end_overdue) if self._overdue else None
 
     async def _ensure_open(self) -> None:
         """Open the connector once; after a failure, the next call tries again."""
-        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+        if self._opening is None or _has_failed(self._opening):
             self._opening = asyncio.ensure_future(self._open())
-        if not self._opening.done() or self._opening.exception() is not None:
+        if not self._opening.done() or _has_failed(self._opening):
             await asyncio.shield(self._opening)
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

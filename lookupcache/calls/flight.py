@@ -13,6 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from queue import SimpleQueue
@@ -163,8 +164,15 @@ def event_loop() -> asyncio.AbstractEventLoop:
 def _loop_of(process: int) -> asyncio.AbstractEventLoop:
     """Make the loop of a process; a forked one inherits no threads, and so no loop."""
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="lookupcache-loop", daemon=True).start()
+    threading.Thread(target=_run_loop, args=(loop,), name="lookupcache-loop", daemon=True).start()
     return loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop on and on: a task that ends with SystemExit or KeyboardInterrupt stops it for all others."""
+    while not loop.is_closed():
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

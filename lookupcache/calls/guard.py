@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -261,9 +262,10 @@ class Guard:
 
 
 def _note(error: BaseException, text: str) -> None:
-    """Add a note to an error, once: a source may raise the same object again and again."""
-    if text not in getattr(error, "__notes__", ()):
-        error.add_note(text)
+    """Add a note to an error that takes one, once: a source may raise the same object again and again."""
+    with suppress(Exception):
+        if text not in getattr(error, "__notes__", ()):
+            error.add_note(text)
 
 
 def _awaitable(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:

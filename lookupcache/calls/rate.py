@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from lookupcache.errors import LookupCacheError
@@ -21,10 +22,10 @@ try:
 except ImportError:  # a system that has none: each process then keeps the rate for itself
     fcntl = None  # type: ignore[assignment]
 
-_SLOT = struct.Struct("<d")
+# The next free slot, when it was written, and since which start of the machine the clock has been running.
+_SLOT = struct.Struct("<dd16s")
 _UNUSED = 86_400.0
-# The clock starts anew with the machine: a slot farther ahead than this was written before.
-_FARTHEST = 3_600.0
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RateLimit:
@@ -65,8 +66,8 @@ class RateLimit:
                 wait, self._next = self._take(self._next, within)
             return wait
         with _locked(self.place) as file:
-            wait, after = self._take(_read(file), within)
-            os.pwrite(file, _SLOT.pack(after), 0)
+            wait, after = self._take(_read(file, self._clock()), within)
+            os.pwrite(file, _SLOT.pack(after, self._clock(), _boot()), 0)
         return wait
 
     def reset_after_fork(self) -> None:
@@ -76,13 +77,29 @@ class RateLimit:
     def _take(self, free: float, within: float) -> tuple[float, float]:
         """Return the wait for a slot, and the slot that is free after it."""
         now = self._clock()
-        slot = free if now < free <= now + _FARTHEST else now
+        slot = max(free, now)
         return slot - now, slot + 1 / self.rate if slot - now <= within else free
 
 
-def _read(file: int) -> float:
+def _read(file: int, now: float) -> float:
+    """Return the next free slot as a file has it; minus infinity where it says nothing, or no longer does.
+
+    The clock starts anew with the machine: a slot that was written before is none.
+    """
     held = os.pread(file, _SLOT.size, 0)
-    return float(_SLOT.unpack(held)[0]) if len(held) == _SLOT.size else -math.inf
+    if len(held) != _SLOT.size:
+        return -math.inf
+    slot, written, boot = _SLOT.unpack(held)
+    return float(slot) if math.isfinite(slot) and written <= now and boot == _boot() else -math.inf
+
+
+@cache
+def _boot() -> bytes:
+    """Return what tells this start of the machine from others; nothing where the system does not say."""
+    try:
+        return bytes.fromhex(_BOOT.read_text().strip().replace("-", ""))[:16].ljust(16, b"\0")
+    except (OSError, ValueError):
+        return bytes(16)
 
 
 @contextmanager
@@ -141,8 +158,16 @@ def _no_folder(fact: str) -> LookupCacheError:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the files of executors that are gone: a slot a day old says nothing any more."""
-    for file in folder.iterdir():
+    """Remove the files of executors that are gone: those of which the slot has come, and was taken a day ago."""
+    for place in folder.iterdir():
         with suppress(OSError):
-            if file.lstat().st_mtime < time.time() - _UNUSED:
-                file.unlink()
+            if place.lstat().st_mtime < time.time() - _UNUSED and _next_slot(place) <= time.monotonic():
+                place.unlink()
+
+
+def _next_slot(place: Path) -> float:
+    file = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return _read(file, time.monotonic())
+    finally:
+        os.close(file)

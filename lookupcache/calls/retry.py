@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import sys
 from collections.abc import Awaitable, Callable
@@ -46,7 +45,7 @@ def _seconds(value: Any) -> float | None:
         value = value.total_seconds()
     if isinstance(value, str):
         value = _header_seconds(value)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
         return None
     return max(float(value), 0.0)
 
@@ -58,10 +57,11 @@ def _header_seconds(text: str) -> float | None:
         pass
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+        # A date in the zone "-0000" comes without one; it is in UTC too.
+        return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
+    except (ValueError, ArithmeticError):
+        # A zone or a year beyond all bounds overflows. What cannot be understood must not cost the retries.
         return None
-    # A date in the zone "-0000" comes without one; it is in UTC too.
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
 
 
 @dataclass(frozen=True)

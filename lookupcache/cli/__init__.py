@@ -1,4 +1,4 @@
-"""The command line: `commands` reads it, `trial` tries a table."""
+"""The command line: `commands` defines the commands, `hitrate` one of them, `trial` tests a table."""
 
 from lookupcache.cli.commands import main
 

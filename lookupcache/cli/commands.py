@@ -26,11 +26,11 @@ from lookupcache.table import LookupTable
 if TYPE_CHECKING:
     from lookupcache.doctor import Finding
 
-_LONGEST_SHOWN = 200
+_MAX_SHOWN_LENGTH = 200
 
 
 class _Commands(click.Group):
-    """A group that prints lookupcache's own errors as text; they explain themselves."""
+    """A group that prints lookupcache's own errors without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -42,7 +42,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="lookupcache")
 def main() -> None:
-    """A lookup join for Spark, through a cache that keeps only what it needs."""
+    """A lookup join for Spark with a cache that stores only the needed columns and rows."""
 
 
 @main.command()
@@ -76,37 +76,39 @@ def _option_rows(kind: type[Connector]) -> Table:
     for module, package in kind.drivers.items():
         missing = importlib.util.find_spec(module) is None
         rows.add_row(
-            f"  [dim]driver[/] {module}", "[red]missing[/]" if missing else "there", _install(package, missing)
+            f"  [dim]driver[/] {module}",
+            "[red]missing[/]" if missing else "installed",
+            _install_command(package, missing),
         )
     return rows
 
 
-def _install(package: str, missing: bool) -> str:
+def _install_command(package: str, missing: bool) -> str:
     return escape(f"pip install '{package}'") if missing else ""
 
 
 @main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="TABLE.toml")
-@click.option("--key", multiple=True, metavar="COLUMN=VALUE", help="Read a row of this key; may be given again.")
-@click.option("--on", help="A join's condition, as in 'o.customer_id = c.id AND c.salary > 1000'.")
-@click.option("--where", help="A join's WHERE.")
-@click.option("--left", metavar="SCHEMA", help="The left side's columns, as in 'customer_id BIGINT'.")
+@click.option("--key", multiple=True, metavar="COLUMN=VALUE", help="Read a row with this key; may be repeated.")
+@click.option("--on", help="The condition of a join, e.g. 'o.customer_id = c.id AND c.salary > 1000'.")
+@click.option("--where", help="The WHERE clause of a join.")
+@click.option("--left", metavar="SCHEMA", help="The columns of the left side, e.g. 'customer_id BIGINT'.")
 def check(file: Path, key: tuple[str, ...], on: str | None, where: str | None, left: str | None) -> None:
-    """Try a table: connect, read a row, show its schema and what a condition would push to the source.
+    """Test a table: connect, read a row, show the schema and what a condition would push to the source.
 
-    TABLE.toml holds a name, a schema (which some sources can tell by themselves), and under [options] the table's
-    options. Nothing is written, and no Spark is started.
+    TABLE.toml contains a name, a schema (which can be omitted if the connector can infer it), and in the section
+    [options] the table's options. Nothing is written, and Spark is not started.
     """
     console = Console()
     definition = trial.Definition.read(file)
     table = definition.table()
     console.print(f"[bold]{escape(table.name)}[/]  connector {escape(table.connector_name)}\n")
-    console.print("Schema, as given" if definition.schema else "Schema, as the source tells it")
+    console.print("Schema, as defined" if definition.schema else "Schema, inferred from the source")
     console.print(_schema_rows(table), "")
     row, advice = trial.first_row(table, dict(map(trial.parse_key, key)))
-    console.print("A row" if row else "There is no such row." if key else "The table has no rows.")
+    console.print("A row" if row else "No row has this key." if key else "The table has no rows.")
     if row:
-        console.print(_cells(row))
+        console.print(_row_cells(row))
     for sentence in advice:
         console.print(f"\n[yellow]Warning[/]  {escape(sentence)}")
     if on or where:
@@ -114,7 +116,7 @@ def check(file: Path, key: tuple[str, ...], on: str | None, where: str | None, l
 
 
 def _grid() -> Table:
-    """Return a table that cuts no text short, in three columns."""
+    """Return a table of three columns that wraps long text instead of truncating it."""
     rows = Table(box=None, show_header=False, padding=(0, 2))
     for _ in range(3):
         rows.add_column(overflow="fold")
@@ -128,50 +130,51 @@ def _schema_rows(table: LookupTable) -> Table:
     return rows
 
 
-def _cells(row: dict[str, Any]) -> Table:
+def _row_cells(row: dict[str, Any]) -> Table:
     rows = _grid()
     for name, value in row.items():
-        rows.add_row(f"  {escape(name)}", "NULL" if value is None else escape(_shortened(repr(value))))
+        rows.add_row(f"  {escape(name)}", "NULL" if value is None else escape(_truncate(repr(value))))
     return rows
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[:_MAX_SHOWN_LENGTH]}…"
 
 
 main.add_command(hitrate)
 
 
 @main.command()
-@click.option("--remote", metavar="URL", help="Look at a Spark Connect server, as in sc://host:15002.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of the session, as for spark-submit.")
+@click.option("--remote", metavar="URL", help="Check a Spark Connect server, e.g. sc://host:15002.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of the session, as in spark-submit.")
 def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
-    """Look at a Spark session: what would be changed for lookup joins, and why.
+    """Check a Spark session: which settings to change for lookup joins, and why.
 
-    It starts a session as your programs do, with what stands in spark-defaults.conf and --conf, and runs no job. In
-    a program that has one: lookupcache.doctor.examine(spark). Ends with 1 where joins would not run as promised.
+    It starts a session with the settings of spark-defaults.conf and --conf, as your programs do, and runs no job. For
+    an existing session, call lookupcache.doctor.examine(spark); examine(spark, df) also checks the plan of a query. The
+    exit code is 1 if a required setting is wrong.
     """
     console = Console()
-    findings = _diagnosis(remote, dict(pair.partition("=")[::2] for pair in conf))
+    findings = _examine_session(remote, dict(pair.partition("=")[::2] for pair in conf))
     rows = _grid()
     for finding in sorted(findings, key=lambda one: (one.wanted is None, not one.must)):
         if finding.wanted is not None:
-            mark = "[red]must[/]" if finding.must else "[yellow]could[/]"
+            mark = "[red]required[/]" if finding.must else "[yellow]recommended[/]"
             rows.add_row(
                 mark, escape(f"{finding.name} = {finding.found}"), escape(f"→ {finding.wanted}: {finding.why}")
             )
         else:
-            rows.add_row("[green]well[/]", escape(f"{finding.name} = {finding.found}"), "")
+            rows.add_row("[green]ok[/]", escape(f"{finding.name} = {finding.found}"), "")
     console.print(rows)
     if any(finding.must and finding.wanted is not None for finding in findings):
         raise SystemExit(1)
 
 
-def _diagnosis(remote: str | None, settings: dict[str, str]) -> list[Finding]:
+def _examine_session(remote: str | None, settings: dict[str, str]) -> list[Finding]:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise LookupCacheError("There is no pyspark.", hint="pip install 'lookupcache[spark]'") from error
+        raise LookupCacheError("pyspark is not installed.", hint="pip install 'lookupcache[spark]'") from error
     from lookupcache.doctor import examine
 
     if remote is None:
@@ -186,12 +189,12 @@ def _diagnosis(remote: str | None, settings: dict[str, str]) -> list[Finding]:
 
 
 @main.command()
-@click.option("--rows", type=click.IntRange(1), help="Only the first so many of the 336,776 flights.")
-@click.option("--stream", is_flag=True, help="As a stream over files that arrive in steps.")
+@click.option("--rows", type=click.IntRange(1), help="Use only the first ROWS of the 336,776 flights.")
+@click.option("--stream", is_flag=True, help="Run as a stream over files that arrive in steps.")
 @click.option("--cache", default="LRU", show_default=True, help="NONE, LRU, TTL or ALL.")
-@click.option("--max-rows", help="Most rows held per worker, for LRU and TTL.")
+@click.option("--max-rows", help="Maximum number of rows cached per worker, for LRU and TTL.")
 def demo(rows: int | None, stream: bool, cache: str, max_rows: str | None) -> None:
-    """Join the flights of New York 2013 with a SQLite database, and compare with Spark's own join."""
+    """Join the flights from New York in 2013 with a SQLite database, and compare the result with Spark's join."""
     demo = _import_demo()
     options = {"lookup.cache": cache} | ({"lookup.cache.max-rows": max_rows} if max_rows else {})
     if cache.upper() == "TTL":

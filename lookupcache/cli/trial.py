@@ -1,7 +1,7 @@
-"""Trying a table out, without Spark: what a definition says, whether the source answers, what would be pushed.
+"""Tests a table without Spark: reads its definition, connects, reads a row, and plans a condition.
 
-TOML ─► definition ─► schema (given or inferred) ─► connect ─► one row
-                                              └─► plan of a condition
+TOML ─► definition ─► schema (defined or inferred) ─► connect ─► one row
+                                                └─► plan of a condition
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from lookupcache.schema import parse_ddl, type_name
 from lookupcache.table import LookupTable
 from lookupcache.worker.answers import Reader
 
-_KNOWN = ("name", "schema", "options")
+_KNOWN_KEYS = ("name", "schema", "options")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """A table as a TOML file describes it: ``schema`` is None where the source is to tell."""
+    """A table as a TOML file defines it; ``schema`` is None if it is to be inferred."""
 
     name: str
     schema: str | None
@@ -44,35 +44,35 @@ class Definition:
 
     @classmethod
     def read(cls, path: Path) -> Definition:
-        """Read ``name``, ``schema`` and the table ``[options]``; the name is by default that of the file.
+        """Read ``name``, ``schema`` and the section ``[options]``; the default name is that of the file.
 
-        Raises OptionError for a file that is no TOML, or says anything else.
+        Raises OptionError for a file that is not valid TOML, or has other keys.
         """
         try:
             data = tomllib.loads(path.read_text())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise OptionError(f"{str(path)!r} is no TOML: {error}.") from error
-        if unknown := [key for key in data if key not in _KNOWN]:
-            hint = nearest(unknown[0], _KNOWN, what="keys") + " Options stand under [options]."
-            raise OptionError(f"{str(path)!r} has no use for {unknown[0]!r}.", hint=hint)
+            raise OptionError(f"{str(path)!r} is not valid TOML: {error}.") from error
+        if unknown := [key for key in data if key not in _KNOWN_KEYS]:
+            hint = nearest(unknown[0], _KNOWN_KEYS, what="keys") + " Options belong in the section [options]."
+            raise OptionError(f"{str(path)!r} has an unknown key {unknown[0]!r}.", hint=hint)
         options = data.get("options")
         if not isinstance(options, Mapping):
             raise OptionError(
-                f"{str(path)!r} has no [options].", hint='Write [options], and under it connector = "sql".'
+                f"{str(path)!r} has no section [options].", hint='Add [options], and in it connector = "sql".'
             )
         schema = data.get("schema")
-        return cls(name=str(data.get("name", path.stem)), schema=schema, options=dict(_flat(options)))
+        return cls(name=str(data.get("name", path.stem)), schema=schema, options=dict(_flatten(options)))
 
     def table(self) -> LookupTable:
-        """Return the lookup table, its schema inferred where none is given; raises what is wrong with it."""
+        """Return the lookup table, with an inferred schema if none is defined; raises the errors of `LookupTable`."""
         return LookupTable(self.name, self.schema, self.options)
 
 
-def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield options as text; in TOML a dot in a bare key makes a table of its own."""
+def _flatten(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield options as text; in TOML a dot in a bare key creates a nested table."""
     for key, value in options.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -81,31 +81,30 @@ def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def first_row(table: LookupTable, key: Mapping[str, str]) -> tuple[dict[str, Any] | None, Sequence[str]]:
-    """Connect and return a row of the table, or None where there is none: of this key, or else of a scan.
+    """Connect and return a row of the table or None, and the source's advice for lookups by the same columns.
 
-    Then follows what the source says would make lookups by this key, or else by the first column, faster.
-
-    ``key`` gives the text of each column. Raises ConnectorError for a source that cannot be reached, and where
-    there is no key and the connector cannot scan; SourceError for a row that does not fit the schema.
+    The row is looked up by ``key``, which contains the text of each column; without a key it is read by a scan, and
+    the advice is for lookups by the first column. Raises ConnectorError if the source cannot be reached, or if there
+    is no key and the connector cannot scan; SourceError for a row that does not match the schema.
     """
     connector = table.connector
     if not key and not offers(connector, "scan"):
         raise ConnectorError(
-            f"Connector {table.connector_name!r} reads no row without a key.",
-            hint=f"Give one that is there, as in --key {table.schema.names[0]}=1.",
+            f"Connector {table.connector_name!r} cannot read a row without a key.",
+            hint=f"Pass an existing key, as in --key {table.schema.names[0]}=1.",
         )
     reader = Reader(
         _plan(table, list(key) or table.schema.names[:1]), lambda text: hidden(text, connector.secret_values())
     )
     asynchronous = connector.runs_async(table.config.async_)
     connector.resolve()
-    with _told(connector):
-        _finish(connector.open, asynchronous)
+    with _convert_errors(connector):
+        _call(connector.open, asynchronous)
         try:
-            row = _first(table.schema.names, _answers(connector, reader, key, asynchronous))
+            row = _first_found(table.schema.names, _read_rows(connector, reader, key, asynchronous))
             return row, () if table.config.cache == "ALL" else connector.advice(reader.request)
         finally:
-            _finish(connector.close, asynchronous)
+            _call(connector.close, asynchronous)
 
 
 def _plan(table: LookupTable, key: Sequence[str]) -> LookupPlan:
@@ -123,38 +122,38 @@ def _plan(table: LookupTable, key: Sequence[str]) -> LookupPlan:
     )
 
 
-def _answers(connector: Connector, reader: Reader, key: Mapping[str, str], asynchronous: bool) -> Iterator[pa.Table]:
+def _read_rows(connector: Connector, reader: Reader, key: Mapping[str, str], asynchronous: bool) -> Iterator[pa.Table]:
     if not key:
         yield from (reader.check(pa.table(batch)) for batch in connector.scan(reader.request))
         return
-    keys = _keys(reader.plan.schema, key)
+    keys = _parse_keys(reader.plan.schema, key)
     if asynchronous:
-        answer = run_async(_awaited(connector.lookup_async(reader.request, keys)))
+        answer = run_async(_await(connector.lookup_async(reader.request, keys)))
     else:
         answer = connector.lookup(reader.request, keys)
     yield reader.only(KeyBatch.of(keys.columns, reader.key_types), reader.check(answer))
 
 
-def _first(names: Sequence[str], answers: Iterator[pa.Table]) -> dict[str, Any] | None:
+def _first_found(names: Sequence[str], answers: Iterator[pa.Table]) -> dict[str, Any] | None:
     rows = (answer.select(names).slice(0, 1).to_pylist()[0] for answer in answers if answer.num_rows)
     return next(rows, None)
 
 
-def _keys(schema: pa.Schema, key: Mapping[str, str]) -> pa.RecordBatch:
-    """Read the key's values from their texts."""
+def _parse_keys(schema: pa.Schema, key: Mapping[str, str]) -> pa.RecordBatch:
+    """Parse the values of the key."""
     arrays = []
     for name, text in key.items():
         type_ = schema.field(name).type
         try:
             arrays.append(pa.array([text]).cast(type_))
         except pa.ArrowException as error:
-            raise OptionError(f"--key {name}={text}: this is no {type_name(type_).upper()}.") from error
+            raise OptionError(f"--key {name}={text}: the value is not a valid {type_name(type_).upper()}.") from error
     return pa.RecordBatch.from_arrays(arrays, names=list(key))
 
 
 @contextmanager
-def _told(connector: Connector) -> Iterator[None]:
-    """Turn what a driver raises into a ConnectorError without secrets; lookupcache's own errors pass."""
+def _convert_errors(connector: Connector) -> Iterator[None]:
+    """Remove secrets from errors, and convert those of the driver to ConnectorError."""
     try:
         yield
     except LookupCacheError as error:
@@ -167,21 +166,21 @@ def _told(connector: Connector) -> Iterator[None]:
         raise ConnectorError(f"The source cannot be read: {type(error).__name__}: {text}.") from None
 
 
-def _finish(method: Any, asynchronous: bool) -> None:
-    """Call open or close, on the event loop where lookups run there."""
+def _call(method: Any, asynchronous: bool) -> None:
+    """Call open or close, on the event loop if lookups run there."""
 
-    async def on_the_loop() -> None:
+    async def call() -> None:
         result = method()
         if inspect.isawaitable(result):
             await result
 
     if asynchronous:
-        run_async(on_the_loop())
+        run_async(call())
     else:
         method()
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
+async def _await(answer: Awaitable[Any]) -> Any:
     return await answer
 
 
@@ -189,27 +188,37 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 
 
 class _Offline:
-    """Stands in for Spark, which is not there to be asked."""
+    """Replaces Spark in planning; it refuses what only Spark can do."""
 
     def types(self, expressions: Sequence[str]) -> list[str]:
-        """Refuse: only Spark can type what is more than a column."""
-        raise self._refused(expressions[0])
+        """Refuse: only Spark can determine the type of an expression."""
+        raise self._refuse(expressions[0])
+
+    def names(self, expressions: Sequence[str]) -> list[str]:
+        """Refuse: only Spark gives names."""
+        raise self._refuse(expressions[0])
 
     def fold(self, expressions: Sequence[str]) -> list[Any]:
-        """Refuse: only Spark can compute."""
-        raise self._refused(expressions[0])
+        """Refuse: only Spark can evaluate an expression."""
+        raise self._refuse(expressions[0])
 
-    def _refused(self, sql: str) -> PlanError:
-        return PlanError(f"{sql!r} is for Spark to judge, which this command does without.", hint="Try plain columns.")
+    def _refuse(self, sql: str) -> PlanError:
+        return PlanError(
+            f"{sql!r} can only be evaluated by Spark, which this command does not start.", hint="Use plain columns."
+        )
 
 
 def plan_of(
     table: LookupTable, on: str | None, where: str | None, left: str | None, select: Sequence[str] | None = None
 ) -> LookupPlan:
-    """Plan an inner join under a condition; without ``on``, by the table's first column.
+    """Plan an inner join with a condition; raises PlanError if the condition can only be evaluated by Spark.
 
-    ``left`` is the left side's schema; without it, a left column has the type of the table's column that it is compared
-    with. ``select`` are columns of the table, by default all. Raises PlanError where the condition needs Spark.
+    Args:
+        table: The lookup table.
+        on: The condition; by default, the table's first column is the key.
+        where: The WHERE clause.
+        left: The schema of the left side; by default, a left column has the type of the column it is compared with.
+        select: The columns of the table in the result; by default all.
     """
     if left is not None:
         columns = [LeftColumn(field.name, type_name(field.type)) for field in parse_ddl(left)]
@@ -225,12 +234,12 @@ def plan_of(
 
 
 def table_columns(table: LookupTable) -> list[str]:
-    """Return the table's columns as a select list has them."""
+    """Return the table's columns as items of a select list."""
     return [f"`{table.name}`.`{name.replace('`', '``')}`" for name in table.schema.names]
 
 
 def _left_columns(table: LookupTable, condition: str) -> list[LeftColumn]:
-    """Guess the left side from the columns in a condition that are not the table's."""
+    """Derive the columns of the left side from a condition: those that do not belong to the table."""
     try:
         tree = sqlglot.parse_one(condition, read="spark") if condition else exp.Null()
     except SqlglotError:
@@ -255,12 +264,12 @@ def _is_left(column: exp.Column, table: str, known: Mapping[str, Any]) -> bool:
 
 
 def parse_key(text: str) -> tuple[str, str]:
-    """Read ``column=value``.
+    """Parse ``column=value``.
 
     >>> parse_key("id=a=b")
     ('id', 'a=b')
     """
     found = re.fullmatch(r"([^=]+)=(.*)", text, re.DOTALL)
     if found is None:
-        raise OptionError(f"--key {text!r} is no key.", hint="Write it as COLUMN=VALUE, as in --key id=1.")
+        raise OptionError(f"--key {text!r} is not a key.", hint="Write it as COLUMN=VALUE, as in --key id=1.")
     return found[1], found[2]

@@ -1,6 +1,9 @@
-"""Options: what may be written, what it means, and what contradicts itself.
+"""Lookup options: parsing, validation and documentation.
 
-values (of a text) · flink (other spellings) · contradictions ◄─ lookup_config (all options, one field each)
+values              parsers for option texts: durations, sizes, numbers, names
+flink               translates Flink's option keys
+contradictions      checks options against each other
+lookup_config       `LookupConfig`, one field per option; imports the other three
 """
 
 from lookupcache.config.lookup_config import Eviction, LookupConfig, option_table, split_options

@@ -1,4 +1,4 @@
-"""Flink's spelling of lookup options, so that the definition of a Flink table moves over unchanged."""
+"""Translates Flink's lookup options, so that the definition of a Flink table can be used unchanged."""
 
 from __future__ import annotations
 
@@ -26,44 +26,46 @@ _RELOADS = {
 
 
 def from_flink(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options under our keys; two spellings of one option that differ are refused.
+    """Return the options under lookupcache's keys.
+
+    Raises OptionError where two spellings of one option have different values.
 
     >>> from_flink({"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": "500"})
     {'lookup.cache': 'LRU', 'lookup.cache.max-rows': '500'}
     """
-    ours: dict[str, Any] = {}
-    spelled: dict[str, str] = {}
+    translated: dict[str, Any] = {}
+    original_keys: dict[str, str] = {}
     for key, value in options.items():
-        key_ours = _KEYS.get(key, key)
-        if key_ours in ours and ours[key_ours] != value:
-            raise OptionError(f"Options {spelled[key_ours]!r} and {key!r} are the same option with two values.")
-        ours[key_ours], spelled[key_ours] = value, key
-    _take_strategy(ours)
-    _take_reloads(ours)
-    return ours
+        new_key = _KEYS.get(key, key)
+        if new_key in translated and translated[new_key] != value:
+            raise OptionError(f"Options {original_keys[new_key]!r} and {key!r} are the same option with two values.")
+        translated[new_key], original_keys[new_key] = value, key
+    _translate_strategy(translated)
+    _translate_reloads(translated)
+    return translated
 
 
-def _take_strategy(ours: dict[str, Any]) -> None:
-    strategy = str(ours.get("lookup.cache", "")).upper()
+def _translate_strategy(translated: dict[str, Any]) -> None:
+    strategy = str(translated.get("lookup.cache", "")).upper()
     if strategy == "PARTIAL":
-        expires = any(key.startswith("lookup.cache.expire-after-") for key in ours)
-        bounded = "lookup.cache.max-rows" in ours or "lookup.cache.max-bytes" in ours
-        ours["lookup.cache"] = "TTL" if expires and not bounded else "LRU"
+        expires = any(key.startswith("lookup.cache.expire-after-") for key in translated)
+        bounded = "lookup.cache.max-rows" in translated or "lookup.cache.max-bytes" in translated
+        translated["lookup.cache"] = "TTL" if expires and not bounded else "LRU"
     elif strategy == "FULL":
-        ours["lookup.cache"] = "ALL"
+        translated["lookup.cache"] = "ALL"
 
 
-def _take_reloads(ours: dict[str, Any]) -> None:
-    """Take away what says in Flink which kind of reload is meant; ours follows from the option that is there."""
-    if _STRATEGY in ours:
-        kind = str(ours.pop(_STRATEGY)).upper()
+def _translate_reloads(translated: dict[str, Any]) -> None:
+    """Remove the options that name Flink's reload strategy; here the strategy follows from the other options."""
+    if _STRATEGY in translated:
+        kind = str(translated.pop(_STRATEGY)).upper()
         if kind not in _RELOADS:
             raise OptionError(f"Option {_STRATEGY!r} is {kind!r}.", hint="It takes one of PERIODIC, TIMED.")
-        key_ours, key = _RELOADS[kind]
-        if key_ours not in ours:
-            raise OptionError(f"{_STRATEGY!r} = {kind!r} needs to know when.", hint=f"Set {key!r}.")
-    if _DAYS in ours and str(days := ours.pop(_DAYS)).strip() != "1":
+        new_key, key = _RELOADS[kind]
+        if new_key not in translated:
+            raise OptionError(f"Option {_STRATEGY!r} = {kind!r} needs a reload time.", hint=f"Set {key!r}.")
+    if _DAYS in translated and str(days := translated.pop(_DAYS)).strip() != "1":
         raise OptionError(
             f"Option {_DAYS!r} is {days!r}.",
-            hint="It takes 1: a table is loaded again each day. For longer, set 'lookup.cache.reload-interval'.",
+            hint="It takes 1, for a daily reload. For a longer interval, set 'lookup.cache.reload-interval'.",
         )

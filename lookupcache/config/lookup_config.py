@@ -1,7 +1,7 @@
-"""`LookupConfig`, the connector-agnostic half of a table's options, and the table of its option keys.
+"""`LookupConfig`, the ``lookup.*`` options of a table, which are the same for every connector.
 
-One field, one key, one parser, one line of documentation: the README's table, the validation and the
-parsing all read the fields of `LookupConfig`.
+Each field declares its option key, its parser and its line of documentation; the README's option table, the
+validation and the parsing are all derived from the fields.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Literal
 from lookupcache.config.contradictions import refuse_contradictions
 from lookupcache.config.flink import from_flink
 from lookupcache.config.values import (
-    dashed,
     one_of,
     parse_bool,
     parse_bytes,
@@ -23,9 +22,10 @@ from lookupcache.config.values import (
     parse_duration,
     parse_fraction,
     parse_name,
+    parse_non_negative,
     parse_rate,
     parse_time_of_day,
-    parse_times,
+    to_dashes,
 )
 from lookupcache.errors import OptionError, nearest
 from lookupcache.redaction import hide_userinfo
@@ -40,174 +40,198 @@ OnError = Literal["fail", "null", "dead-letter"]
 Form = Literal["auto", "worker", "distinct", "broadcast"]
 
 LRU_MAX_ROWS = 10_000
-"""What ``lookup.cache.max-rows`` is for an LRU cache that sets no limit at all."""
+"""Default of ``lookup.cache.max-rows`` for an LRU cache without any limit."""
 
 
 def _option(key: str, default: Any, parse: Callable[[Any], Any], doc: str, shown: str | None = None) -> Any:
-    """Declare a field: ``shown`` is the default as documentation spells it."""
+    """Declare an option field.
+
+    Args:
+        key: The option key.
+        default: The value where the option is not set.
+        parse: The parser for the option's value.
+        doc: The option's line in the option table.
+        shown: The default as the option table shows it; ``str(default)`` if None.
+    """
     metadata = {"key": key, "parse": parse, "doc": doc, "shown": str(default) if shown is None else shown}
     return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookupConfig:
-    """How lookups of one table are cached, retried and run; the same for every connector.
+    """How lookups of one table are cached, retried and executed; the same for every connector.
 
-    Every field takes what its option key takes, so strings are fine: ``expire_after_write="10 min"``.
-    Durations are held in seconds, sizes in bytes. Raises OptionError for a value that does not fit its
-    option, and for options that contradict each other, naming both.
+    Every field accepts what its option key accepts, also as text: ``expire_after_write="10 min"``.
+    Durations are stored in seconds, sizes in bytes. Raises OptionError for a value that its option does not
+    accept, and for options that contradict each other, naming both.
 
     >>> LookupConfig(cache="LRU", max_rows=500, expire_after_write="10 min")
     LookupConfig(cache='LRU', max_rows=500, expire_after_write=600.0)
     """
 
     cache: Strategy = _option(
-        "lookup.cache", "NONE", one_of(Strategy, str.upper), "`NONE`, `LRU`, `TTL` or `ALL`", "`NONE`"
+        "lookup.cache",
+        "NONE",
+        one_of(Strategy, str.upper),
+        "what is cached: `NONE` nothing; `LRU` and `TTL` the keys that were looked up; `ALL` the full table",
+        "`NONE`",
     )
     max_rows: int | None = _option(
         "lookup.cache.max-rows", None, parse_count,
-        "most rows (not keys) held per worker; a known miss weighs one row", "10000 with `LRU`",
+        "maximum number of rows (not keys) cached per worker; a key without rows counts as one row", "10000 with `LRU`",
     )  # fmt: skip
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
-        "most bytes held per worker, keys and index counted; `cached` measures a value when it comes, with all that it "
-        "refers to, but not what objects of other libraries hold outside of Python and do not tell", "none",
+        "maximum number of bytes cached per worker, including keys and index; `cached` measures a value once, when it "
+        "is added, with everything that it refers to, but not the memory that objects of other libraries hold outside "
+        "of Python and do not report", "none",
     )  # fmt: skip
     eviction: Eviction = _option(
-        "lookup.cache.eviction", "lru", one_of(Eviction, dashed),
-        "who goes where there are too many: `lru`, the least recently used; `s3-fifo` and `sieve`, who was not used "
-        "again since it came; `lookupcache hitrate` tells which is best for your keys", "`lru`",
+        "lookup.cache.eviction", "lru", one_of(Eviction, to_dashes),
+        "eviction policy when the cache is full: `lru` evicts the least recently used entry; `s3-fifo` and `sieve` "
+        "evict entries that were not used again after they were added; `lookupcache hitrate` predicts which is best "
+        "for your keys", "`lru`",
     )  # fmt: skip
     expire_after_write: float | None = _option(
-        "lookup.cache.expire-after-write", None, parse_duration, "an entry's age limit; `TTL` needs this or the next",
-        "none",
+        "lookup.cache.expire-after-write", None, parse_duration,
+        "maximum age of an entry; `TTL` needs this option or the next", "none",
     )  # fmt: skip
     expire_after_access: float | None = _option(
-        "lookup.cache.expire-after-access", None, parse_duration, "an entry's limit of time without a hit", "none"
+        "lookup.cache.expire-after-access", None, parse_duration, "maximum time since the last hit of an entry", "none"
     )
-    missing_key: bool = _option(
-        "lookup.cache.missing-key", True, parse_bool, "remember that a key has no rows", "`true`"
-    )
+    missing_key: bool = _option("lookup.cache.missing-key", True, parse_bool, "cache that a key has no rows", "`true`")
     missing_key_expire_after_write: float | None = _option(
-        "lookup.cache.missing-key.expire-after-write", None, parse_duration, "age limit of a known miss",
-        "as for rows",
+        "lookup.cache.missing-key.expire-after-write", None, parse_duration,
+        "maximum age of an entry for a key without rows", "as for rows",
     )  # fmt: skip
     jitter: float = _option(
         "lookup.cache.jitter", 0.0, parse_fraction,
-        "random part taken off each age limit, so that entries of one moment do not all expire at one moment", "0",
+        "random fraction subtracted from each maximum age, so that entries written together do not expire together",
+        "0",
     )  # fmt: skip
     refresh_after_write: float | None = _option(
         "lookup.cache.refresh-after-write", None, parse_duration,
-        "an entry of this age is still served, while one call fetches it anew", "never",
+        "entries older than this are still served while one call refreshes them", "never",
     )  # fmt: skip
     stale_if_error: float | None = _option(
         "lookup.cache.stale-if-error", None, parse_duration,
-        "longest age that is served where the source fails; `ALL` without it serves its rows however old",
+        "maximum age of an entry, with or without rows, that is served when the source fails; `ALL` without it serves "
+        "rows of any age",
         "expired entries are never served",
     )  # fmt: skip
     reload_interval: float | None = _option(
         "lookup.cache.reload-interval", None, parse_duration,
-        "`ALL`: load the table again after this long, beside the lookups", "never",
+        "`ALL`: reload the table after this time, while lookups continue", "never",
     )  # fmt: skip
     reload_mode: ReloadMode = _option(
-        "lookup.cache.reload-mode", "fixed-delay", one_of(ReloadMode, dashed),
-        "`fixed-delay`: the interval runs from the end of a load; `fixed-rate`: from its start", "`fixed-delay`",
+        "lookup.cache.reload-mode", "fixed-delay", one_of(ReloadMode, to_dashes),
+        "`fixed-delay`: the interval starts at the end of a load; `fixed-rate`: at its start", "`fixed-delay`",
     )  # fmt: skip
     reload_at: str | None = _option(
         "lookup.cache.reload-at", None, parse_time_of_day,
-        "`ALL`: load again at this time of day, as in `03:00Z`; without a zone, the worker's", "never",
+        "`ALL`: reload the table daily at this time, for example `03:00Z`; without a time zone, the worker's is used, "
+        "once a day also when its clock changes", "never",
     )  # fmt: skip
     reload_allow_empty: bool = _option(
         "lookup.cache.reload-allow-empty", False, parse_bool,
-        "`ALL`: let a reload that finds no row replace a table that had some", "`false`",
+        "`ALL`: allow a reload without any row to replace a table with rows", "`false`",
     )  # fmt: skip
     async_: bool | None = _option(
         "lookup.async", None, parse_bool,
-        "`true`: up to `capacity` calls at the same time, through the connector's `lookup_async`, or where it has none "
-        "in threads; `false`: one after the other", "connector's choice",
+        "`true`: up to `lookup.async.capacity` concurrent calls, through the connector's `lookup_async`, or in threads "
+        "if it has none; `false`: one call at a time", "connector's choice",
     )  # fmt: skip
-    async_capacity: int = _option("lookup.async.capacity", 100, parse_count, "calls in flight per worker")
+    async_capacity: int = _option(
+        "lookup.async.capacity", 100, parse_count, "maximum number of concurrent calls per worker"
+    )
     output_mode: OutputMode = _option(
-        "lookup.async.output-mode", "ordered", one_of(OutputMode, dashed),
-        "`ordered`: batches of rows leave in the order of their coming; `allow-unordered`: as they are ready",
+        "lookup.async.output-mode", "ordered", one_of(OutputMode, to_dashes),
+        "`ordered`: batches of rows are emitted in input order; `allow-unordered`: as soon as they are ready",
         "`ordered`",
     )  # fmt: skip
     timeout: float = _option(
         "lookup.timeout", 180.0, parse_duration,
-        "time for one call to the source, retries included; a sync function under `cached` is left to itself only with "
-        "`lookup.async`, which gives it a thread", "3 min",
+        "timeout of one call to the source, including retries; `cached` abandons a sync function that hangs only with "
+        "`lookup.async`, which runs it in a thread", "3 min",
     )  # fmt: skip
     batch_max_size: int | None = _option(
-        "lookup.batch.max-size", None, parse_count, "most keys in one call to the source", "connector's choice"
+        "lookup.batch.max-size",
+        None,
+        parse_count,
+        "maximum number of keys per call to the source",
+        "connector's choice",
     )
     batch_max_delay: float | None = _option(
         "lookup.batch.max-delay", None, parse_duration,
-        "how long a call that is not full waits for the keys of the rows that follow", "it does not wait",
+        "how long a call with fewer keys waits for the keys of the rows that follow", "no wait",
     )  # fmt: skip
     rate_limit: float | None = _option(
         "lookup.rate-limit", None, parse_rate,
-        "most calls to the source per second, all workers of an executor together", "none",
+        "maximum number of calls to the source per second, for all workers of an executor together", "none",
     )  # fmt: skip
-    max_retries: int = _option("lookup.max-retries", 3, parse_times, "retries after an error")
+    max_retries: int = _option("lookup.max-retries", 3, parse_non_negative, "maximum number of retries after an error")
     retry_on: str | None = _option(
         "lookup.retry.on", None, parse_class_names,
-        "errors worth a retry, by the names of their classes, with commas between; `*` for all", "connector's choice",
+        "errors that are retried, as class names separated by commas; `*` for all", "connector's choice",
     )  # fmt: skip
     retry_strategy: Backoff = _option(
-        "lookup.retry.strategy", "exponential", one_of(Backoff, dashed), "`exponential` or `fixed-delay`",
-        "`exponential`",
+        "lookup.retry.strategy", "exponential", one_of(Backoff, to_dashes),
+        "how the delay between retries develops: `exponential` or `fixed-delay`", "`exponential`",
     )  # fmt: skip
-    retry_delay: float = _option("lookup.retry.delay", 0.1, parse_duration, "the first wait", "100 ms")
-    retry_max_delay: float = _option("lookup.retry.max-delay", 10.0, parse_duration, "the longest wait", "10 s")
-    retry_jitter: float = _option(
-        "lookup.retry.jitter", 0.1, parse_fraction, "random part added to each wait, as a fraction of it"
+    retry_delay: float = _option("lookup.retry.delay", 0.1, parse_duration, "delay before the first retry", "100 ms")
+    retry_max_delay: float = _option(
+        "lookup.retry.max-delay", 10.0, parse_duration, "maximum delay before a retry", "10 s"
     )
+    retry_jitter: float = _option("lookup.retry.jitter", 0.1, parse_fraction, "random fraction added to each delay")
     on_miss_max_attempts: int = _option(
-        "lookup.retry.on-miss.max-attempts", 0, parse_times,
-        "how often to look again for a key of which the source has no row yet; filters are then not pushed to it",
+        "lookup.retry.on-miss.max-attempts", 0, parse_non_negative,
+        "how often to retry the lookup of a key for which the source has no row yet; filters are then not pushed to "
+        "the source",
     )  # fmt: skip
     on_miss_delay: float = _option(
-        "lookup.retry.on-miss.delay", 1.0, parse_duration, "how long to wait before each such look", "1 s"
+        "lookup.retry.on-miss.delay", 1.0, parse_duration, "delay before each retry of a key without rows", "1 s"
     )
     on_error: OnError = _option(
-        "lookup.on-error", "fail", one_of(OnError, dashed),
-        "what becomes of rows whose lookup failed: `fail` stops the job; `null` keeps them, with nulls and the error "
+        "lookup.on-error", "fail", one_of(OnError, to_dashes),
+        "how rows are handled whose lookup failed: `fail` fails the job; `null` keeps them, with nulls and the error "
         "in `lookup.error-column`; `dead-letter` writes them to `lookup.dead-letter.path`", "`fail`",
     )  # fmt: skip
     error_column: str | None = _option(
         "lookup.error-column", None, parse_name,
-        "name of a column for the result, a struct of `code` and `message`: null where the lookup succeeded", "none",
+        "name of a result column, a struct of `code` and `message`; null where the lookup succeeded", "none",
     )  # fmt: skip
     dead_letter_path: str | None = _option(
         "lookup.dead-letter.path", None, parse_name,
-        "directory for Parquet files of the left rows whose lookup failed, with the error; a task that is tried again "
+        "directory for Parquet files with the left rows whose lookup failed, and the error; a task that is retried "
         "writes its rows again", "none",
     )  # fmt: skip
     breaker_failures: int | None = _option(
         "lookup.breaker.failures", None, parse_count,
-        "after so many failed calls in a row the source is left alone, and lookups fail at once", "never",
+        "number of consecutive failed calls after which the circuit breaker opens: lookups fail without a call",
+        "never",
     )  # fmt: skip
     breaker_delay: float = _option(
-        "lookup.breaker.delay", 30.0, parse_duration, "how long, until one call may try whether the source is back",
-        "30 s",
+        "lookup.breaker.delay", 30.0, parse_duration,
+        "how long the circuit breaker stays open before one call tests whether the source has recovered", "30 s",
     )  # fmt: skip
     age_column: str | None = _option(
         "lookup.age-column", None, parse_name,
-        "name of a column for the result: the age in seconds of the answer that a row was given", "none",
+        "name of a result column with the age in seconds of the lookup result that a row was joined with", "none",
     )  # fmt: skip
     form: Form = _option(
         "lookup.form", "auto", one_of(Form, str.lower),
-        "who joins: `worker`: every row goes through Python; `distinct`: only the distinct keys, and Spark joins; "
-        "`broadcast`: Spark joins with the whole table (`ALL`); `auto` chooses, and `explain` says why", "`auto`",
+        "physical form of the join: `worker`: every row passes through Python; `distinct`: only the distinct keys do, "
+        "and Spark joins; `broadcast`: Spark joins with the full table (`ALL`); `auto` chooses, and `explain` shows "
+        "the reason", "`auto`",
     )  # fmt: skip
     shuffle: bool = _option(
         "lookup.shuffle", False, parse_bool,
-        "partition the left side by key first, so that each worker sees fewer keys", "`false`",
+        "partition the left side by key first, so that each worker looks up fewer keys", "`false`",
     )  # fmt: skip
     metrics: MetricsChannel = _option(
         "lookup.metrics", "auto", one_of(MetricsChannel, str.lower),
-        "how counts reach the driver: `accumulator` (classic Spark), `observe` (also Spark Connect, and shown in "
-        "streaming progress), `off`", "`auto`: accumulator where Spark has it, else observe",
+        "how metrics are reported to the driver: `accumulator` (classic Spark), `observe` (also Spark Connect, and "
+        "shown in streaming progress), `off`", "`auto`: accumulator where Spark supports it, else observe",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -236,9 +260,9 @@ class LookupConfig:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> LookupConfig:
-        """Build a config from option keys; Flink's keys are understood too.
+        """Build a config from option keys; Flink's keys are accepted too.
 
-        Raises OptionError for a key that is unknown, naming the nearest one that is known.
+        Raises OptionError for an unknown key, and suggests the most similar known key.
 
         >>> LookupConfig.from_options({"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": "500"})
         LookupConfig(cache='LRU', max_rows=500)
@@ -260,7 +284,7 @@ def _parse(option: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def option_table() -> str:
-    """Return the Markdown table of every option, its default and its meaning; the README holds a copy."""
+    """Return a Markdown table of all options with default and meaning; the README contains a copy."""
     rows = [
         f"| `{f.metadata['key']}` | {f.metadata['shown']} | {f.metadata['doc']} |"
         for f in dataclasses.fields(LookupConfig)
@@ -269,15 +293,15 @@ def option_table() -> str:
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Part a table's options into the ``lookup.*`` ones and the connector's own, the latter as strings.
+    """Split a table's options into the ``lookup.*`` options and the connector's own, the latter as strings.
 
     >>> split_options({"lookup.cache": "LRU", "url": "sqlite:///shop.db", "port": 5432})
     ({'lookup.cache': 'LRU'}, {'url': 'sqlite:///shop.db', 'port': '5432'})
     """
-    ours = {key: value for key, value in options.items() if key.startswith("lookup.")}
-    theirs = {key: _text(value) for key, value in options.items() if not key.startswith("lookup.")}
-    return ours, theirs
+    lookup = {key: value for key, value in options.items() if key.startswith("lookup.")}
+    own = {key: _to_text(value) for key, value in options.items() if not key.startswith("lookup.")}
+    return lookup, own
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

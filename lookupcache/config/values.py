@@ -1,6 +1,6 @@
-"""What the text of an option means: durations, sizes, numbers, names, times of day.
+"""Parsers for option values: durations, sizes, numbers, names, times of day.
 
-Each parser takes what a person or a program may write, and raises ValueError with what it would have taken.
+Each parser takes text or a Python value, and raises ValueError with a description of what it accepts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parse_duration(value: Any) -> float:
         value = value.total_seconds()
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return float(value)
-    number, unit = _quantity(value, "a duration such as '10 min', '5 s' or '100 ms'")
+    number, unit = _parse_quantity(value, "a duration such as '10 min', '5 s' or '100 ms'")
     if unit.lower() not in _SECONDS:
         raise ValueError("a duration such as '10 min', '5 s' or '100 ms' (units: ms, s, min, h, d)")
     return number * _SECONDS[unit.lower()]
@@ -46,30 +46,30 @@ def parse_bytes(value: Any) -> int:
     >>> parse_bytes("64 mb")
     67108864
     """
-    number, unit = _quantity(str(value), "a size such as '64 mb'")
+    number, unit = _parse_quantity(str(value), "a size such as '64 mb'")
     if unit.lower() not in _BYTES:
         raise ValueError("a size such as '64 mb' (units: b, kb, mb, gb)")
-    return _at_least_one(int(number * _BYTES[unit.lower()]))
+    return _require_positive(int(number * _BYTES[unit.lower()]))
 
 
 def parse_bool(value: Any) -> bool:
-    """Return true or false, in any case."""
-    spelled = {"true": True, "false": False}.get(str(value).strip().lower())
-    if spelled is None:
+    """Return a boolean; accepts ``true`` and ``false`` in upper or lower case."""
+    parsed = {"true": True, "false": False}.get(str(value).strip().lower())
+    if parsed is None:
         raise ValueError("true or false")
-    return spelled
+    return parsed
 
 
 def parse_count(value: Any) -> int:
-    """Return a whole number, 1 or more."""
+    """Return a whole number that is 1 or more."""
     try:
-        return _at_least_one(int(str(value)))
+        return _require_positive(int(str(value)))
     except ValueError:
         raise ValueError("a whole number, 1 or more") from None
 
 
-def parse_times(value: Any) -> int:
-    """Return how often something is to be done, which may be never: a whole number, 0 or more."""
+def parse_non_negative(value: Any) -> int:
+    """Return a whole number that is 0 or more."""
     try:
         number = int(str(value))
     except ValueError:
@@ -81,7 +81,7 @@ def parse_times(value: Any) -> int:
 
 def parse_fraction(value: Any) -> float:
     """Return a number from 0 to 1."""
-    number = _number(value)
+    number = _to_number(value)
     if not 0 <= number <= 1:
         raise ValueError("a number from 0 to 1")
     return number
@@ -89,14 +89,14 @@ def parse_fraction(value: Any) -> float:
 
 def parse_rate(value: Any) -> float:
     """Return a number above 0."""
-    number = _number(value)
+    number = _to_number(value)
     if not 0 < number < math.inf or isinstance(value, bool):
         raise ValueError("a number above 0, such as '50' or '0.5'")
     return number
 
 
 def parse_time_of_day(value: Any) -> str:
-    """Return a time of day as ISO 8601 has it; accepts ``"03:00"``, ``"03:00:30Z"`` or ``"03:00+02:00"``.
+    """Return a time of day in ISO 8601 format; accepts ``"03:00"``, ``"03:00:30Z"`` or ``"03:00+02:00"``.
 
     >>> parse_time_of_day(" 03:00Z")
     '03:00:00+00:00'
@@ -108,26 +108,26 @@ def parse_time_of_day(value: Any) -> str:
 
 
 def parse_name(value: Any) -> str:
-    """Return a text that is not empty, without the blanks around it."""
+    """Return a non-empty text without leading and trailing blanks."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a name")
     return value.strip()
 
 
 def parse_class_names(value: Any) -> str:
-    """Return names of classes, or ``*``, with commas and single blanks between.
+    """Return names of classes, or ``*``, separated by a comma and a blank.
 
     >>> parse_class_names("TimeoutError,aiohttp.ClientError")
     'TimeoutError, aiohttp.ClientError'
     """
     names = [name.strip() for name in value.split(",")] if isinstance(value, str) else []
     if not names or not all(name == "*" or all(part.isidentifier() for part in name.split(".")) for name in names):
-        raise ValueError("names of exception classes with commas between, such as 'TimeoutError, aiohttp.ClientError'")
+        raise ValueError("names of exception classes separated by commas, such as 'TimeoutError, aiohttp.ClientError'")
     return ", ".join(names)
 
 
 def one_of(choices: Any, case: Callable[[str], str]) -> Callable[[Any], Any]:
-    """Return a parser for the words of a ``Literal``, which ``case`` spells as they stand there."""
+    """Return a parser for the values of a ``Literal``; ``case`` converts a text to their spelling."""
     names = get_args(choices)
 
     def parse(value: Any) -> Any:
@@ -138,29 +138,29 @@ def one_of(choices: Any, case: Callable[[str], str]) -> Callable[[Any], Any]:
     return parse
 
 
-def dashed(text: str) -> str:
-    """Return a word as our options spell it.
+def to_dashes(text: str) -> str:
+    """Return a word in lower case with dashes.
 
-    >>> dashed("FIXED_DELAY")
+    >>> to_dashes("FIXED_DELAY")
     'fixed-delay'
     """
     return text.lower().replace("_", "-")
 
 
-def _quantity(value: Any, wanted: str) -> tuple[float, str]:
+def _parse_quantity(value: Any, expected: str) -> tuple[float, str]:
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(wanted)
+        raise ValueError(expected)
     return float(match[1]), match[2]
 
 
-def _at_least_one(value: int) -> int:
+def _require_positive(value: int) -> int:
     if value < 1:
         raise ValueError("1 or more")
     return value
 
 
-def _number(value: Any) -> float:
+def _to_number(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""`lookupcache demo`: real flights joined with a real database.
+"""`lookupcache demo`: joins real flights with a SQLite database.
 
-flights   the input, and the database made of it
-run       the joins, as a batch or a stream, and the comparison with Spark's own
-report    what is printed
+flights   the input data and the database
+run       the joins, as a batch or a stream, and the comparison with Spark's own joins
+report    the printed report
 """

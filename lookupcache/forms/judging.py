@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from lookupcache.expr import Literal
-from lookupcache.forms.sides import ERROR, Sides
+from lookupcache.forms.sides import ERROR, Sides, conjunction
 from lookupcache.planner.constants import literal_sql
 from lookupcache.schema import quote
 from lookupcache.worker.runner import MATCHES, too_many_rows
@@ -27,14 +27,13 @@ def selected(sides: Sides, rows: DataFrame) -> DataFrame:
 
 def kept(sides: Sides, rows: DataFrame, conditions: Iterable[str]) -> DataFrame:
     """Return the joined rows that pass conditions over both sides."""
-    for condition in conditions:
-        rows = rows.where(_or_failed(sides, sides.sql(condition)))
-    return rows
+    found = [sides.sql(condition) for condition in conditions]
+    return rows.where(_or_failed(sides, conjunction(found))) if found else rows
 
 
 def listed(sides: Sides, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
     """Join left rows with those in their lists of matches for which all conditions are true."""
-    true = " AND ".join(f"({sides.sql(sql, 'lookup_row.')})" for sql in conditions)
+    true = conjunction([sides.sql(sql, "lookup_row.") for sql in conditions])
     if sides.plan.how in ("semi", "anti"):
         exists = f"coalesce(exists({MATCHES}, lookup_row -> coalesce({true}, false)), false)"
         return rows.where(_or_failed(sides, exists if sides.plan.how == "semi" else f"NOT {exists}"))

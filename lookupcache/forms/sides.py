@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from lookupcache.plan import LookupPlan
 from lookupcache.planner import substitute
+from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.report import Channel
 from lookupcache.schema import quote
 from lookupcache.worker.runner import ERROR as ERROR_TYPE
@@ -93,8 +94,7 @@ class Sides:
         keys = [key.sql for key in self.plan.keys]
         if self.plan.how in ("inner", "semi") or not self.plan.pre_filter:
             return self.plan.pre_filter, keys
-        condition = " AND ".join(f"({sql})" for sql in self.plan.pre_filter)
-        return (), [f"CASE WHEN {condition} THEN {keys[0]} END", *keys[1:]]
+        return (), [f"CASE WHEN {conjunction(self.plan.pre_filter)} THEN {keys[0]} END", *keys[1:]]
 
     def rows(self, filters: Sequence[str], named: Mapping[str, str]) -> DataFrame:
         """Return the left rows that pass WHERE and these filters: what the join carries, and expressions by name."""
@@ -103,15 +103,19 @@ class Sides:
             left, column = self.left, _own
         else:
             left, column = numbered(self.left), self.column
-        for condition in filters:
-            left = left.where(substitute(condition, column))
+        if filters:
+            left = left.where(substitute(conjunction(filters), column))
         carried = [f"{column('l', name)} AS {self.column('l', name)}" for name in self.plan.left_columns]
         return left.selectExpr(*carried, *(f"({substitute(sql, column)}) AS {name}" for name, sql in named.items()))
 
     def _clear(self, expressions: Sequence[str]) -> bool:
-        """Whether left columns may go by their own names: all differ, and no lambda has a variable of such a name."""
+        """Whether left columns may go by their own names, which are quoted.
+
+        All differ, no lambda has a variable of such a name, and the session takes none for a pattern.
+        """
         names = {name.casefold() for name in self.left.columns}
-        return len(names) == len(self.left.columns) and not any("->" in sql for sql in expressions)
+        clear = len(names) == len(self.left.columns) and not any("->" in sql for sql in expressions)
+        return clear and self.spark.conf.get(REGEX_COLUMNS, "false") != "true"
 
     def given(self) -> tuple[DataFrame, list[str]]:
         """Return the left rows that reach the lookup, with their keys, and the names of those."""
@@ -123,6 +127,16 @@ class Sides:
     def counts(self) -> bool:
         """Whether left rows are counted by reading them once more."""
         return self.again and self.plan.config.metrics != "off"
+
+
+def conjunction(conditions: Sequence[str]) -> str:
+    """Return SQL that is true where all conditions are; one that is NULL and nothing more is a condition to AND only.
+
+    >>> conjunction(["a OR b", "NULL"]), conjunction(["NULL"])
+    ('(a OR b) AND (NULL)', '(NULL) AND TRUE')
+    """
+    alone = ["TRUE"] if len(conditions) < 2 else []
+    return " AND ".join([*(f"({condition})" for condition in conditions), *alone])
 
 
 def _own(side: str, name: str) -> str:

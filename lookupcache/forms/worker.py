@@ -14,6 +14,9 @@ from lookupcache.schema import quote
 from lookupcache.worker.runner import MATCHES, Layout
 from lookupcache.worker.task import Task
 
+ROW = "row"
+"""Stands for the left row where the worker would give no column: a batch without columns has no rows in Spark."""
+
 
 def by_worker(sides: Sides) -> DataFrame:
     """Return the join, made by the workers."""
@@ -24,17 +27,25 @@ def by_worker(sides: Sides) -> DataFrame:
     return selected(sides, _judged(sides, sides.channel.observed(looked_up)))
 
 
+def _is_bare(sides: Sides) -> bool:
+    """Return whether the worker would give rows without a column."""
+    right = () if sides.plan.how in ("semi", "anti") and not sides.plan.spark_residual else sides.plan.columns
+    return not (sides.plan.left_columns or right or sides.marks)
+
+
 def _looked_up(sides: Sides, ready: list[str] | None) -> DataFrame:
     filters, keys = sides.keys()
     carried = sides.carried
+    rows = {ROW: "TRUE"} if _is_bare(sides) else {}
     added = {f"k{number}": sql for number, sql in enumerate(sql for sql in keys if sides.sql(sql) not in carried)}
+    added = rows | added
     given = sides.rows(filters, added)
     places = {sql: name for name, sql in added.items()}
     names = [places.get(sql) or sides.sql(sql) for sql in keys]
     if sides.plan.config.shuffle:
         given = given.repartition(*names)
     layout = Layout(
-        left=sides.plan.left_columns,
+        left=(*sides.plan.left_columns, *rows),
         keys=tuple([*carried, *added].index(name) for name in names),
         output=None if ready is None else tuple(_columns(sides).index(name) for name in ready),
     )
@@ -75,7 +86,8 @@ def _schema(sides: Sides, ready: list[str] | None) -> T.StructType:
     elif sides.plan.how in ("semi", "anti"):
         right = []
     marks = sides.fields(list(sides.marks))
-    return T.StructType([*sides.fields(sides.carried), *right, *marks, *sides.channel.fields()])
+    rows = [T.StructField(ROW, T.BooleanType())] if _is_bare(sides) else []
+    return T.StructType([*sides.fields(sides.carried), *rows, *right, *marks, *sides.channel.fields()])
 
 
 def _judged(sides: Sides, rows: DataFrame) -> DataFrame:

@@ -20,7 +20,7 @@ from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
 from lookupcache.hitrate.deployment import Deployment, Spread, exact_curve, mixed, needed_sizes, surveyed
 from lookupcache.hitrate.keys import Progress, Requests, read_requests
-from lookupcache.hitrate.replay import Replay, one_by_one, replay
+from lookupcache.hitrate.replay import replay
 from lookupcache.hitrate.reuse import distances, previous
 from lookupcache.hitrate.shards import LEAST_KEYS
 from lookupcache.hitrate.width import Width, of_bytes
@@ -215,6 +215,7 @@ def predicted(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progr
     sizes = wanted.sizes or sizes_up_to(round(requests.keys * max(wanted.deployment.mean_weight, 1)))
     columns = []
     shown = deployments(wanted.deployment)
+    tell("Curves", 0, len(shown))
     for title, one in shown:
         columns.append(_column(title, one, requests, rate, sizes))
         tell("Curves", len(columns), len(shown))
@@ -231,7 +232,7 @@ def predicted(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progr
         seconds=requests.seconds,
         sizes=sizes,
         columns=columns,
-        ages=_ages(requests, wanted.ttls, chosen.rows),
+        ages=_ages(requests, wanted.ttls, chosen.rows, tell),
         policies=policies,
         fits=fits(last.curve, wanted),
         advice=chosen,
@@ -343,15 +344,20 @@ def fits(curve: Curve, wanted: Wanted) -> dict[str, tuple[int, float]]:
     return {name: (size, float(curve.ratio([size])[0])) for name, size in rows.items()}
 
 
-def _ages(requests: Requests, ttls: list[str | int], size: int) -> list[AgeRow]:
+def _ages(requests: Requests, ttls: list[str | int], size: int, tell: Progress) -> list[AgeRow]:
     limits = _limits(ttls, len(requests), requests.seconds, timed=requests.times is not None)
     if not limits:
         return []
+    tell("Age limits", 0, len(limits))
     before = previous(requests.ids)
     needed = distances(before)
     free = Ages.of(before, np.arange(len(requests)))
     sized = Ages.sorted(free.order, before, np.arange(len(requests)), needed, size)
-    return [_age_row(requests, free, sized, limit, size) for limit in limits]
+    rows = []
+    for limit in limits:
+        rows.append(_age_row(requests, free, sized, limit, size))
+        tell("Age limits", len(rows), len(limits))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -428,6 +434,7 @@ def _policies(requests: Requests, wanted: Wanted, chosen: int, tell: Progress) -
     if chosen in sizes:
         asked += [(chosen, 1), (chosen, wanted.deployment.batch)][: 1 + (wanted.deployment.batch > 1)]
     rows = []
+    tell("Replays of other policies", 0, len(asked))
     for size, batch in asked:
         rows.append(_policy_row(small, size, part, batch, wanted))
         tell("Replays of other policies", len(rows), len(asked))
@@ -436,13 +443,10 @@ def _policies(requests: Requests, wanted: Wanted, chosen: int, tell: Progress) -
 
 def _policy_row(requests: Requests, size: int, part: float, batch: int, wanted: Wanted) -> PolicyRow:
     here = max(round(size * part), 1)
-    at_once = one_by_one(here) if batch == 1 else max(round(batch * part), 1)
-
-    def replayed(policy: str) -> Replay:
-        return replay(requests.ids, policy, here, at_once)
-
-    ratios = {policy: replayed(policy).ratio for policy in wanted.policies if policy != "lru"}
-    needed = needed_sizes(requests, Deployment(batch=1 if batch == 1 else at_once))
+    at_once = 1 if batch == 1 else max(round(batch * part), 1)
+    others = [policy for policy in wanted.policies if policy != "lru"]
+    ratios = {policy: replay(requests.ids, policy, here, at_once).ratio for policy in others}
+    needed = needed_sizes(requests, Deployment(batch=at_once))
     return PolicyRow(size, batch, {"lru": float(np.mean(needed <= here)), **ratios})
 
 

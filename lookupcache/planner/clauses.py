@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+_COMMENT = r"/\*(?:[^*/]|\*(?!/)|/(?!\*)|{})*\*/"
+_BRACKETED = _COMMENT.format(_COMMENT.format(_COMMENT.format("(?!)")))
+"""A comment in brackets; they may stand in each other."""
+
 _TOKEN = re.compile(
-    r"""(?P<space>(?:\s|--[^\n]*|/\*.*?\*/)+)
+    rf"""(?P<space>(?:\s|--(?:\\\n|[^\r\n])*|{_BRACKETED})+)
     |(?P<string>[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     |(?P<quoted>`(?:[^`]|``)*`)
+    |(?P<number>(?:\d+\.?\d*|(?<![\w`])\.\d+)(?:[eE][+-]?\d+)?(?:[bB][dD]|[lLsSyYdDfF])?(?!\w))
     |(?P<word>\w+)
     |(?P<symbol><=>|->|=>|==|<=|>=|<>|!=|\|\||::|.)""",
     re.DOTALL | re.VERBOSE,
@@ -74,6 +79,23 @@ def without_comments(sql: str) -> str:
     'a = b AND c'
     """
     return "".join(" " if m.lastgroup == "space" else m.group() for m in _TOKEN.finditer(sql)).strip()
+
+
+def with_backquotes(sql: str) -> str:
+    """Return the text with names in backquotes that stand in double quotes.
+
+    >>> with_backquotes('"two words" = "a""`b"')
+    '`two words` = `a"``b`'
+    """
+    pieces = [(m.lastgroup, m.group()) for m in _TOKEN.finditer(sql)]
+    names = [text[1:-1].replace("`", "``") if kind == "string" and text[0] == '"' else None for kind, text in pieces]
+    found: list[str] = []
+    for number, (name, (_, text)) in enumerate(zip(names, pieces, strict=True)):
+        if name is not None and number and names[number - 1] is not None:  # "" in a name is one quote of it
+            found[-1] = f'{found[-1][:-1]}"{name}`'
+        else:
+            found.append(text if name is None else f"`{name}`")
+    return "".join(found)
 
 
 def split_where(sql: str) -> tuple[str, str | None]:

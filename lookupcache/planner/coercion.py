@@ -156,11 +156,20 @@ def key_sql(sql: str, left: str, right: str, common: str) -> str:
     if left == right:
         return sql
     if common == right:
-        return f"CAST({sql} AS {right.upper()})"
+        return f"CAST({sql} AS {sql_type(right)})"
     # From the common type, not from the left one: Spark takes INT to FLOAT for lossless and drops that step.
-    widened = sql if left == common else f"CAST({sql} AS {common.upper()})"
-    narrowed = f"TRY_CAST({widened} AS {right.upper()})"
-    return f"CASE WHEN CAST({narrowed} AS {common.upper()}) = {_grouped(widened)} THEN {narrowed} END"
+    widened = sql if left == common else f"CAST({sql} AS {sql_type(common)})"
+    narrowed = f"TRY_CAST({widened} AS {sql_type(right)})"
+    return f"CASE WHEN CAST({narrowed} AS {sql_type(common)}) = {_grouped(widened)} THEN {narrowed} END"
+
+
+def sql_type(type_: str) -> str:
+    """Return how SQL calls a type in any session: what TIMESTAMP is, is for a setting to say.
+
+    >>> sql_type("timestamp"), sql_type("int")
+    ('TIMESTAMP_LTZ', 'INT')
+    """
+    return "TIMESTAMP_LTZ" if type_ == "timestamp" else type_.upper()
 
 
 def _grouped(sql: str) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from lookupcache.errors import PlanError
 from lookupcache.planner.clauses import unwrapped
+from lookupcache.planner.constants import string_sql
 from lookupcache.schema import quote
 
 _INFIX = {
@@ -30,8 +32,14 @@ LEFT = "left"
 """The qualifier of a column that was taken from a DataFrame, which can only be the left one."""
 
 
-def column_sql(column: Any) -> str:
+_escapes = ContextVar("escapes", default=True)
+"""Whether strings are written with escapes."""
+
+
+def column_sql(column: Any, *, escapes: bool = True) -> str:
     """Return a Column as Spark SQL; raises PlanError for what SQL text cannot say, such as a Python UDF.
+
+    Without ``escapes`` the text is for a session in which a backslash in a string is nothing but that.
 
     >>> from pyspark.sql import functions as F
     >>> orders = spark.range(3)
@@ -39,7 +47,11 @@ def column_sql(column: Any) -> str:
     (`left`.`id` = `c`.`id`) AND (`c`.`name` LIKE 'o\\'%')
     """
     parts = vars(column)  # a Column answers to every attribute's name
-    return unwrapped(_connect(parts["_expr"]) if "_expr" in parts else _classic(parts["_jc"].node()))
+    before = _escapes.set(escapes)
+    try:
+        return unwrapped(_connect(parts["_expr"]) if "_expr" in parts else _classic(parts["_jc"].node()))
+    finally:
+        _escapes.reset(before)
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,6 +115,9 @@ def _decimal(value: Decimal, _type: str) -> str:
 
 
 def _string(value: str, _type: str) -> str:
+    # A literal is not searched for variables, as text is.
+    if "${" in value or not _escapes.get():
+        return string_sql(value)
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -10,9 +10,11 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.errors import PlanError
 from lookupcache.expr import Literal
-from lookupcache.planner.coercion import common_type, decimal_of, is_exact, key_sql, mismatch
+from lookupcache.planner.clauses import tokens
+from lookupcache.planner.coercion import common_type, decimal_of, is_exact, key_sql, mismatch, sql_type
 from lookupcache.planner.literals import convert, read_literal
 from lookupcache.planner.naming import Fragment
+from lookupcache.planner.settings import MINIMUM_PRECISION, MOMENT_AS_STRING, Settings
 from lookupcache.schema import type_name
 
 if TYPE_CHECKING:
@@ -34,25 +36,59 @@ _SETTLED_FUNCTIONS = frozenset({
 })  # fmt: skip
 """Functions known to give one value for one argument, today and tomorrow; any other is asked again for each row."""
 
-_NAMED_MOMENT = re.compile(r"\b(date|timestamp\w*)\s*\(?\s*['\"]\s*[a-z]", re.IGNORECASE)
+_LETTERLESS = frozenset({
+    "cast", "coalesce", "date", "date_add", "date_sub", "if", "ifnull", "make_date", "nullif", "nvl", "timestamp",
+    "timestamp_micros", "timestamp_millis", "timestamp_seconds", "to_date", "to_timestamp", "try_cast", "year",
+})  # fmt: skip
+"""Those of them that make no string out of others, which as a date might be 'today'."""
+
+_MAKES_MOMENT = re.compile("(to_)?(date|timestamp)|year", re.IGNORECASE)
+_LASTING = re.compile(r"\s*[+-]?\d{4,}(-\d{1,2}(-\d{1,2}([ T].*)?)?)?\s*", re.DOTALL)
+"""A string that is the same date or timestamp tomorrow; 'now', 'today' and '12:30' are not."""
 
 
-def is_settled(fragment: Fragment) -> bool:
-    """Return whether an expression without columns has one value for good."""
-    return fragment.functions <= _SETTLED_FUNCTIONS and not _NAMED_MOMENT.search(fragment.text)
+def is_settled(fragment: Fragment, type_: pa.DataType | None = None) -> bool:
+    """Return whether an expression without columns has one value for good, where a column of this type is to equal it.
+
+    A string that is taken for a date or timestamp may be one of today: 'today', 'now', '12:30'.
+    """
+    if not fragment.functions <= _SETTLED_FUNCTIONS:
+        return False
+    found = list(tokens(fragment.text))
+    strings = [token.text for token in found if token.kind == "string"]
+    moment = type_ is not None and pa.types.is_temporal(type_)
+    if not strings or not (moment or any(_MAKES_MOMENT.match(t.text.strip("`")) for t in found if t.kind != "string")):
+        return True
+    return fragment.functions <= _LETTERLESS and all(map(_is_lasting, strings))
 
 
-def constant_value(analyst: Analyst, other: Fragment, column: str, type_: pa.DataType, ansi: bool) -> Literal:
+def _is_lasting(string: str) -> bool:
+    return string[0] not in "rR" and "\\" not in string and _LASTING.fullmatch(string[1:-1]) is not None
+
+
+def constant_value(
+    analyst: Analyst,
+    other: Fragment,
+    column: str,
+    type_: pa.DataType,
+    ansi: bool,
+    settings: Settings | None = None,
+) -> Literal:
     """Return the value in the column's type that the constant equals, a null literal where there is none.
 
     Raises PlanError where the two cannot be compared without a surprise.
     """
-    known = read_literal(other.tree, other.text)
+    settings = settings or Settings()
+    known = None if other.doubtful else read_literal(other.tree, other.text)
     if known is not None and known.value is None:
         return Literal(None, type_)
-    if known is not None and pa.types.is_string(known.type) and pa.types.is_temporal(type_):
-        return _checked(_moment(analyst, other, known, type_), other, column)
     right = type_name(type_)
+    if known is not None and pa.types.is_string(known.type) and pa.types.is_temporal(type_):
+        if not ansi and settings.on(MOMENT_AS_STRING):
+            raise mismatch(other.text, "string", column, right)
+        return _checked(_moment(analyst, other, known, type_), other, column)
+    if known is not None and right.startswith("decimal") and not settings.on(MINIMUM_PRECISION):
+        known = None
     left = _literal_type(known, right) if known is not None else analyst.types([other.sql])[0]
     if left == "void":
         return Literal(None, type_)
@@ -82,7 +118,7 @@ def _is_plain(known: Literal, type_: pa.DataType, common: str) -> bool:
 
 def _moment(analyst: Analyst, other: Fragment, known: Literal, type_: pa.DataType) -> Literal:
     return (convert(known, type_) if pa.types.is_date(type_) else None) or _folded(
-        analyst, f"CAST({other.sql} AS {type_name(type_).upper()})", type_, other
+        analyst, f"CAST({other.sql} AS {sql_type(type_name(type_))})", type_, other
     )
 
 
@@ -126,9 +162,9 @@ def _checked(value: Literal, other: Fragment, column: str) -> Literal:
 
 def moment(analyst: Analyst, text: str, type_: pa.DataType) -> Literal | None:
     """Return what a string is as a timestamp in this session, or None where that is unclear."""
-    if not text[:1].isdigit():
+    if not _LASTING.fullmatch(text):
         return None
-    sql = f"CAST('{text}' AS {type_name(type_).upper()})"
+    sql = f"CAST('{text}' AS {sql_type(type_name(type_))})"
     if analyst.types([sql]) != [type_name(type_)]:
         return None
     spelling = _JSON_ABLE[type_name(type_)].format(sql)
@@ -140,20 +176,28 @@ def moment(analyst: Analyst, text: str, type_: pa.DataType) -> Literal | None:
         return None
 
 
+def string_sql(text: str) -> str:
+    """Return SQL that gives a string, whatever the session takes an escape for."""
+    plain = text.isprintable() and not set(text) & set("'\\$")
+    return f"'{text}'" if plain else f"CAST(X'{text.encode().hex().upper()}' AS STRING)"
+
+
 def literal_sql(node: Literal) -> str:
     """Return SQL that gives the literal in its own type.
 
-    >>> literal_sql(Literal(10, pa.int64())), literal_sql(Literal("it's", pa.string()))
-    ('CAST(10 AS BIGINT)', "'it\\\\'s'")
+    >>> literal_sql(Literal(10, pa.int64())), literal_sql(Literal("its", pa.string()))
+    ('CAST(10 AS BIGINT)', "'its'")
+    >>> literal_sql(Literal("it's", pa.string()))
+    "CAST(X'69742773' AS STRING)"
     """
-    type_, name = node.type, type_name(node.type).upper()
+    type_, name = node.type, sql_type(type_name(node.type))
     if node.value is None or isinstance(node.value, bool):
         return f"CAST({'NULL' if node.value is None else str(node.value).upper()} AS {name})"
     if type_ == pa.timestamp("us", "UTC"):
         return f"timestamp_micros({node.value})"
     if pa.types.is_binary(type_):
         return f"unbase64('{node.value}')"
-    text = str(expr.python_value(node)).replace("\\", "\\\\").replace("'", "\\'")
+    text = str(expr.python_value(node))
     if pa.types.is_string(type_):
-        return f"'{text}'"
+        return string_sql(text)
     return f"CAST({text} AS {name})" if pa.types.is_integer(type_) else f"CAST('{text}' AS {name})"

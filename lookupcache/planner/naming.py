@@ -13,7 +13,9 @@ from sqlglot.errors import SqlglotError
 
 from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.expr import Side
-from lookupcache.planner.clauses import WORD_CALLS, functions
+from lookupcache.planner.clauses import WORD_CALLS, functions, tokens
+from lookupcache.planner.grammar import Parenthesised, read, shown
+from lookupcache.planner.settings import RESERVED_KEYWORDS, Settings
 from lookupcache.schema import quote
 
 
@@ -52,12 +54,16 @@ def column_name(side: Side, name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Fragment:
-    """An expression as it was written, as sqlglot reads it, and as a plan spells it."""
+    """An expression as it was written, as sqlglot reads it, and as a plan spells it.
+
+    ``doubtful`` says that Spark may read another meaning from the text than the tree has: only its columns are sure.
+    """
 
     text: str
     tree: exp.Expr
     references: dict[int, Reference]
     sql: str
+    doubtful: bool = False
 
     @cached_property
     def sides(self) -> frozenset[Side]:
@@ -79,6 +85,11 @@ class Fragment:
         """Return what a column node of the tree refers to."""
         return self.references.get(id(node))
 
+    @property
+    def as_named(self) -> str:
+        """Its text with each column after the letter of its side, and its name as it was written there."""
+        return respelled(self.text, self.references, lambda r: f"{r.side[0]}.{_last_name(self.text[r.start : r.end])}")
+
     def names(self, side: Side) -> set[str]:
         """Return the columns of one side that it reads."""
         return {reference.name for reference in self.references.values() if reference.side == side}
@@ -93,9 +104,16 @@ class Scope:
     """
 
     def __init__(
-        self, left: Sequence[LeftColumn], table: str, right: pa.Schema, *, case_sensitive: bool = False
+        self,
+        left: Sequence[LeftColumn],
+        table: str,
+        right: pa.Schema,
+        *,
+        case_sensitive: bool = False,
+        settings: Settings | None = None,
     ) -> None:
         self.table = table
+        self.settings = settings or Settings()
         self.left = tuple(left)
         self.right = right
         self._fold: Callable[[str], str] = str if case_sensitive else str.lower
@@ -110,13 +128,12 @@ class Scope:
 
     def read(self, text: str) -> Fragment:
         """Parse an expression and resolve its columns; raises PlanError or SchemaError."""
-        tree = _parsed(text)
-        references = {id(node): found for node in tree.find_all(exp.Column) if (found := self._resolve(node, text))}
-        sql, done = "", 0
-        for reference in sorted({(r.start, r.end): r for r in references.values()}.values(), key=lambda r: r.start):
-            sql += text[done : reference.start] + reference.sql
-            done = reference.end
-        return Fragment(text, tree, references, sql + text[done:])
+        as_shown = shown(text)
+        tree = _parsed(as_shown.text, text)
+        columns = tree.find_all(exp.Column)
+        references = {id(node): found for node in columns if (found := self._resolve(node, text, as_shown))}
+        doubtful = read(text) is None or self.settings.doubtful(text)
+        return Fragment(text, tree, references, respelled(text, references, lambda r: r.sql), doubtful)
 
     def pair(self, name: str) -> tuple[Fragment, Fragment]:
         """Return a left column, and its equality with the table's column of the same name, as if written."""
@@ -155,17 +172,17 @@ class Scope:
 
     # ── one column ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _resolve(self, node: exp.Column, text: str) -> Reference | None:
+    def _resolve(self, node: exp.Column, text: str, as_shown: Parenthesised) -> Reference | None:
         parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
         if len(parts) != len(node.parts):
             raise PlanError(f"{text!r} cannot be used here: * is no column.", hint="Name the columns.")
         if is_lambda_variable(node, parts[0].name):
             return None
         names = tuple(part.name for part in parts)
-        if len(names) == 1 and names[0].lower() in WORD_CALLS and not self._known(names[0]):
+        if len(names) == 1 and names[0].lower() in WORD_CALLS and self._is_call(parts[0]):
             return None
         side, position, name = self._find(names)
-        start, end = parts[0].meta["start"], parts[position].meta["end"] + 1
+        start, end = as_shown.original(parts[0].meta["start"]), as_shown.original(parts[position].meta["end"]) + 1
         return Reference(side, name, names[position + 1 :], start, end)
 
     def _find(self, names: tuple[str, ...]) -> tuple[Side, int, str]:
@@ -206,6 +223,11 @@ class Scope:
         columns = self._left.get(self._fold(name), [])
         return len(columns) == 1 and self._fold(field) in {self._fold(f) for f in struct_fields(columns[0].type)}
 
+    def _is_call(self, word: exp.Identifier) -> bool:
+        """Return whether one of the words that call a function does, or is the name of a column."""
+        reserved = not word.args.get("quoted") and self.settings.on(RESERVED_KEYWORDS)
+        return reserved or not self._known(word.name)
+
     def _known(self, name: str) -> bool:
         return self._fold(name) in self._left or self._fold(name) in self._right
 
@@ -230,10 +252,24 @@ def struct_fields(type_: str) -> list[str]:
     return [field.split(":", 1)[0].strip("`") for field in fields]
 
 
+def respelled(text: str, references: dict[int, Reference], spelling: Callable[[Reference], str]) -> str:
+    """Return a text with its columns spelled in another way."""
+    sql, done = "", 0
+    for reference in sorted({(r.start, r.end): r for r in references.values()}.values(), key=lambda r: r.start):
+        sql += text[done : reference.start] + spelling(reference)
+        done = reference.end
+    return sql + text[done:]
+
+
+def _last_name(path: str) -> str:
+    return quote(list(tokens(path))[-1].name)
+
+
 @lru_cache(maxsize=512)
-def _parsed(text: str) -> exp.Expr:
+def _parsed(shown: str, text: str) -> exp.Expr:
+    """Parse what is shown of a text."""
     try:
-        tree = sqlglot.parse_one(text, read="spark")
+        tree = sqlglot.parse_one(shown, read="spark")
     except SqlglotError as error:
         raise PlanError(
             f"{text!r} is not an expression that can be read: {str(error).splitlines()[0]}",

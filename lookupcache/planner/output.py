@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -11,7 +12,11 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
 from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.clauses import tokens, without_comments
+from lookupcache.planner.grammar import shown
 from lookupcache.planner.naming import Fragment, Scope, column_name, struct_fields
+
+if TYPE_CHECKING:
+    from lookupcache.planner.analyst import Analyst
 
 
 @dataclass(frozen=True)
@@ -25,26 +30,34 @@ class Result:
 
 @dataclass(frozen=True)
 class _Item:
+    """A selected column; where it has no name of its own, ``unnamed`` is what Spark is to name."""
+
     output: Output
     text: str
     left: frozenset[str]
     right: frozenset[str]
+    unnamed: str | None = None
 
 
 def result_of(
-    scope: Scope, how: How, select: Sequence[str] | None, using: Sequence[str], config: LookupConfig
+    scope: Scope,
+    how: How,
+    select: Sequence[str] | None,
+    using: Sequence[str],
+    config: LookupConfig,
+    analyst: Analyst,
 ) -> Result:
     """Resolve the select list; ``using`` are columns of the table that the default leaves out.
 
-    Raises PlanError for an expression without a name and for two columns with one name, those for age and error
-    included, which follow the selected ones.
+    Raises PlanError for two columns with one name, those for age and error included, which follow the selected ones.
     """
     if isinstance(select, str):
         raise PlanError(f"'select' is the text {select!r}.", hint=f"Give a list, as in select=[{select!r}].")
     if select is None:
         items = [*_all(scope, "left"), *(() if how in ("semi", "anti") else _all(scope, "right", without=using))]
     else:
-        items = [item for text in select for item in _items(scope, how, without_comments(text))]
+        texts = [scope.settings.readable(without_comments(text)) for text in select]
+        items = _named([item for text in texts for item in _items(scope, how, text)], analyst)
     if not items:
         raise PlanError("The join selects nothing.", hint="Name at least one column in 'select'.")
     _refuse_clashes(scope, items)
@@ -92,8 +105,19 @@ def _item(scope: Scope, how: How, text: str) -> _Item:
     fragment = scope.read(written)
     if "right" in fragment.sides and how in ("semi", "anti"):
         _refuse_right(scope, how, text)
-    output = Output(name=name or _own_name(fragment, text), sql=fragment.sql)
-    return _Item(output, written, frozenset(fragment.names("left")), frozenset(fragment.names("right")))
+    name = name or _own_name(fragment)
+    output = Output(name=name or "", sql=fragment.sql)
+    left, right = frozenset(fragment.names("left")), frozenset(fragment.names("right"))
+    return _Item(output, written, left, right, fragment.as_named if name is None else None)
+
+
+def _named(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:
+    """Give those without a name the one that Spark gives."""
+    unnamed = [item.unnamed for item in items if item.unnamed is not None]
+    names = iter(analyst.names(unnamed) if unnamed else [])
+    return [
+        item if item.unnamed is None else replace(item, output=replace(item.output, name=next(names))) for item in items
+    ]
 
 
 def _parted(scope: Scope, text: str) -> tuple[str, str | None]:
@@ -101,19 +125,19 @@ def _parted(scope: Scope, text: str) -> tuple[str, str | None]:
     tree = scope.read(text).tree
     if not isinstance(tree, exp.Alias):
         return text, None
-    start = tree.args["alias"].meta["start"]
+    start = shown(text).original(tree.args["alias"].meta["start"])
     before = [token for token in tokens(text) if token.end <= start]
     end = before[-1].start if before[-1].kind == "word" and before[-1].text == "AS" else start
     return text[:end].strip(), tree.alias
 
 
-def _own_name(fragment: Fragment, text: str) -> str:
+def _own_name(fragment: Fragment) -> str | None:
     node = fragment.tree.unnest()
     if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
         return node.expression.name
     if isinstance(node, exp.Column) and fragment.references:
         return node.name
-    raise PlanError(f"The selected expression {text!r} has no name.", hint=f'Give it one: "{text} AS …".')
+    return None
 
 
 def _refuse_right(scope: Scope, how: How, text: str) -> None:

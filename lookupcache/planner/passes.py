@@ -19,11 +19,13 @@ from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError, about, nearest
 from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, Place
 from lookupcache.planner.analyst import Analyst
-from lookupcache.planner.clauses import conjuncts, equality, split_where, without_comments
-from lookupcache.planner.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch
+from lookupcache.planner.clauses import conjuncts, split_where, without_comments
+from lookupcache.planner.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch, sql_type
 from lookupcache.planner.constants import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
+from lookupcache.planner.grammar import equality, is_plain_equality
 from lookupcache.planner.naming import Fragment, LeftColumn, Scope
 from lookupcache.planner.output import Result, result_of
+from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
 from lookupcache.planner.translate import translate
 from lookupcache.redaction import hide_userinfo
 from lookupcache.schema import parse_type, type_name
@@ -32,10 +34,14 @@ from lookupcache.table import LookupTable
 
 @dataclass(frozen=True, eq=False)
 class Equality:
-    """A column of the lookup table that must equal something that does not depend on that table."""
+    """A column of the lookup table that must equal something that does not depend on that table.
+
+    ``plain`` says that it was written as an equality, and not as something that comes to the same.
+    """
 
     column: str
     other: Fragment
+    plain: bool = True
 
 
 @dataclass(eq=False)
@@ -91,10 +97,18 @@ class Draft:
         """Return the Arrow type of a column of the lookup table."""
         return self.table.schema.field(column).type
 
+    def is_constant(self, equal: Equality) -> bool:
+        """Return whether a column must equal one value for good."""
+        return not equal.other.sides and is_settled(equal.other, self.right_type(equal.column))
+
     def translated(self, fragment: Fragment) -> expr.Expr | None:
         """Return what a worker evaluates, or None where only Spark can."""
         return translate(
-            fragment, self._column, ansi=self.ansi, moment=lambda text, type_: moment(self.analyst, text, type_)
+            fragment,
+            self._column,
+            ansi=self.ansi,
+            moment=lambda text, type_: moment(self.analyst, text, type_),
+            settings=self.scope.settings,
         )
 
     def _column(self, side: expr.Side, name: str) -> expr.Column | None:
@@ -118,12 +132,14 @@ def plan_join(
     analyst: Analyst,
     case_sensitive: bool = False,
     ansi: bool = True,
+    settings: Settings | None = None,
 ) -> LookupPlan:
     """Plan the join of a left side with a lookup table.
 
     ``on`` is SQL text, which may end in a WHERE, or names of columns that both sides have. ``analyst`` is
-    asked for what only Spark knows: types of expressions over the left side, values of constants. Raises
-    PlanError and SchemaError for what cannot be joined as written.
+    asked for what only Spark knows: types of expressions over the left side, values of constants, names of
+    selected expressions. ``settings`` are the session's. Raises PlanError and SchemaError for what cannot be joined
+    as written.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
     >>> plan = plan_join([LeftColumn("id", "bigint")], squares, on="id = s.n AND s.square > 10", analyst=None)
@@ -132,12 +148,14 @@ def plan_join(
     """
     if matches != "all" and join_type(how) != "left":
         raise PlanError(f"matches={matches!r} bounds what a left join gives, not what one that is {how!r} does.")
-    scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive)
+    settings = settings or Settings()
+    scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive, settings=settings)
     draft = Draft(scope, table, join_type(how), analyst, ansi, [], matches)
-    _read(draft, on, where)
+    on = settings.readable(on) if isinstance(on, str) else on
+    _read(draft, on, where and settings.readable(where))
     for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
         step(draft)
-    plan = _finished(draft, result_of(scope, draft.how, select, draft.using, table.config))
+    plan = _finished(draft, result_of(scope, draft.how, select, draft.using, table.config, analyst))
     if plan.config.cache != "ALL":
         table.connector.check(request_of(plan))
     return plan
@@ -201,10 +219,11 @@ def _read_entry(draft: Draft, text: str) -> Entry:
     sides = equality(text)
     if sides is None or "right" not in fragment.sides:
         return Entry(fragment)
+    plain = is_plain_equality(text)
     a, b = (draft.scope.read(side) for side in sides)
     for one, other in ((a, b), (b, a)):
-        if one.column and one.column.side == "right" and "right" not in other.sides:
-            return Entry(fragment, Equality(one.column.name, other))
+        if one.column and one.column.side == "right" and "right" not in other.sides and (plain or other.sides):
+            return Entry(fragment, Equality(one.column.name, other, plain))
     return Entry(fragment)
 
 
@@ -262,20 +281,24 @@ def _pre_filter(draft: Draft) -> None:
 
 def _field_keys(draft: Draft) -> None:
     """For each column of the table, the first expression that must equal it is its key."""
-    found: dict[str, Entry] = {}
-    for entry in draft.open():
-        if entry.equality is None or not (entry.equality.other.sides or not is_settled(entry.equality.other)):
-            continue
-        if not is_key_type(type_name(draft.right_type(entry.equality.column))):
-            continue
-        first = found.setdefault(entry.equality.column, entry)
-        if first.equality and first.equality.other.sql == entry.equality.other.sql:
+    possible = [(entry, entry.equality) for entry in draft.open() if entry.equality]
+    possible = [(entry, equal) for entry, equal in possible if _may_be_key(draft, equal)]
+    types = _left_types(draft, [equal.other for _, equal in possible])
+    found: dict[str, str] = {}
+    for (entry, equal), type_ in zip(possible, types, strict=True):
+        if equal.column not in found:
+            with about(entry.fragment.text):
+                key = _key(draft, equal, type_)
+            if key is None:
+                continue
+            draft.keys.append(FieldKey(column=equal.column, sql=key))
+            found[equal.column] = equal.other.sql
+        if found[equal.column] == equal.other.sql:
             entry.put("field key", "source")
-    types = _left_types(draft, [entry.equality.other for entry in found.values() if entry.equality])
-    for (column, entry), type_ in zip(found.items(), types, strict=True):
-        assert entry.equality is not None
-        with about(entry.fragment.text):
-            draft.keys.append(FieldKey(column=column, sql=_key(draft, entry.equality, type_)))
+
+
+def _may_be_key(draft: Draft, equal: Equality) -> bool:
+    return not draft.is_constant(equal) and is_key_type(type_name(draft.right_type(equal.column)))
 
 
 def _left_types(draft: Draft, fragments: Sequence[Fragment]) -> list[str]:
@@ -288,10 +311,17 @@ def _left_types(draft: Draft, fragments: Sequence[Fragment]) -> list[str]:
     ]
 
 
-def _key(draft: Draft, equal: Equality, left: str) -> str:
-    right = type_name(draft.right_type(equal.column))
+def _key(draft: Draft, equal: Equality, left: str) -> str | None:
+    """Return SQL for the key, or None where another way to write an equality compares types that make none."""
+    type_ = draft.right_type(equal.column)
+    right = type_name(type_)
+    as_moment = draft.ansi or not draft.scope.settings.on(MOMENT_AS_STRING)
+    if left == "string" and not equal.other.sides and pa.types.is_temporal(type_) and as_moment:
+        return f"CAST({equal.other.sql} AS {sql_type(right)})"
     zone = str(draft.analyst.fold(["current_timezone()"])[0]) if is_zone_dependent(left, right) else ""
     common = key_type(left, right, zone=zone, ansi=draft.ansi)
+    if common is None and not equal.plain:
+        return None
     if common is None:
         raise mismatch(equal.other.text, left, f"{draft.table.name}.{equal.column}", right)
     return key_sql(equal.other.sql, left, right, common)
@@ -303,13 +333,13 @@ def _constant_keys(draft: Draft) -> None:
     constants: dict[str, expr.Literal] = {}
     for entry in draft.open():
         equal = entry.equality
-        if equal is None or equal.other.sides or not is_settled(equal.other):
+        if equal is None or not draft.is_constant(equal):
             continue
         if not is_key_type(type_name(draft.right_type(equal.column))):
             continue
         with about(entry.fragment.text):
             named, type_ = f"{draft.table.name}.{equal.column}", draft.right_type(equal.column)
-            entry.value = constant_value(draft.analyst, equal.other, named, type_, draft.ansi)
+            entry.value = constant_value(draft.analyst, equal.other, named, type_, draft.ansi, draft.scope.settings)
         draft.never |= entry.value.value is None
         if equal.column not in keyed and constants.setdefault(equal.column, entry.value) == entry.value:
             entry.put("constant key", "source")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TypeVar
 
 import pyarrow as pa
@@ -18,12 +19,14 @@ from lookupcache.expr import Call, Expr, Literal
 from lookupcache.planner.coercion import common_type
 from lookupcache.planner.literals import convert, read_literal
 from lookupcache.planner.naming import Fragment
+from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
 from lookupcache.schema import parse_type, type_name
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
     exp.NullSafeEQ: "<=>", exp.NullSafeNEQ: "not <=>",
 }  # fmt: skip
+_ORDERS = ("<", "<=", ">", ">=")
 _ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 T = TypeVar("T")
 _PARTS: dict[type[exp.Expr], str] = {
@@ -49,11 +52,12 @@ def translate(
     *,
     ansi: bool = True,
     moment: Moment = _unknown,
+    settings: Settings | None = None,
 ) -> Expr | None:
     """Return a condition as a worker's expression, or None where that would not be exact.
 
     ``column`` gives the column of a side and name, None where its type is unknown to Arrow; ``moment``
-    gives the value of a string as a timestamp.
+    gives the value of a string as a timestamp; ``settings`` are the session's.
 
     >>> from lookupcache.planner.naming import LeftColumn, Scope
     >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))
@@ -63,8 +67,10 @@ def translate(
     >>> translate(scope.read("sqrt(c.age) > 4"), lambda side, name: age) is None
     True
     """
+    if fragment.doubtful:
+        return None
     try:
-        found = _Translation(fragment, column, ansi, moment).condition(fragment.tree)
+        found = _Translation(fragment, column, ansi, moment, settings or Settings()).condition(fragment.tree)
     except _NoTranslation:
         return None
     return found
@@ -76,6 +82,7 @@ class _Translation:
     column: Callable[[expr.Side, str], expr.Column | None]
     ansi: bool
     moment: Moment
+    settings: Settings
 
     def condition(self, node: exp.Expr) -> Expr:
         return _boolean(self.any(node))
@@ -132,6 +139,8 @@ class _Translation:
     # ── comparisons ──────────────────────────────────────────────────────────────────────────────────────
 
     def _compared(self, op: str, a: Expr, b: Expr) -> Expr:
+        if op in _ORDERS and (_is_beyond(a, b) or _is_beyond(b, a)):
+            raise _NoTranslation
         a, b = self._alike(a, b)
         if op == "<>":
             return Call("not", (Call("=", (a, b)),))
@@ -186,6 +195,9 @@ class _Translation:
         value, part = self.any(node.this), self.any(node.expression)
         if not (pa.types.is_string(value.type) and _is_string(part)) or set(node.args) - {"this", "expression"}:
             raise _NoTranslation
+        assert isinstance(part, Literal)
+        if part.value is None:
+            return Literal(None, pa.bool_())
         return Call(_PARTS[type(node)], (value, part))
 
     def _alike(self, a: Expr, b: Expr) -> tuple[Expr, Expr]:
@@ -201,6 +213,8 @@ class _Translation:
 
     def _string_as_moment(self, a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
         """Read a string literal as the date or timestamp it is compared with."""
+        if not self.ansi and self.settings.on(MOMENT_AS_STRING):
+            return None
         if _is_string(a) and pa.types.is_temporal(b.type):
             return self._moment(a, b.type), b
         if _is_string(b) and pa.types.is_temporal(a.type):
@@ -209,6 +223,8 @@ class _Translation:
 
     def _moment(self, node: Expr, type_: pa.DataType) -> Literal:
         assert isinstance(node, Literal)
+        if node.value is None:
+            return Literal(None, type_)
         text = str(node.value)
         if "'" in text or "\\" in text:
             raise _NoTranslation
@@ -296,6 +312,13 @@ def _name(node: Expr) -> str:
 
 def _is_string(node: Expr) -> bool:
     return isinstance(node, Literal) and pa.types.is_string(node.type)
+
+
+def _is_beyond(literal: Expr, other: Expr) -> bool:
+    """Return whether no BIGINT is as large as a decimal literal: Spark then takes TRUE or FALSE, for a null too."""
+    if not (isinstance(literal, Literal) and pa.types.is_decimal(literal.type) and pa.types.is_integer(other.type)):
+        return False
+    return literal.value is not None and not -(2**63) <= Decimal(str(literal.value)) < 2**63
 
 
 def _is_number(type_: pa.DataType) -> bool:

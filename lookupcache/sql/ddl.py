@@ -67,6 +67,26 @@ class CreateTable:
         keys = [unquoted(t.text) for t in self.tokens if t.kind == "string" and given and self._in(t, given)]
         return "connector" in keys or (base is not None and base in self.catalog.tables)
 
+    def refuse_broken(self) -> None:
+        """Raise StatementError for what is to make a lookup table, by its words, and cannot be read as that.
+
+        Spark, which gets what is not ours, would show the whole text, and so the options with their secrets.
+        """
+        words = [token.text for token in self.tokens]
+        if self.is_ours() or words[:1] != ["CREATE"] or "TABLE" not in words[1:5] or "USING" in words:
+            return
+        meant = re.search(r"\bconnector\b", self.statement.sql, re.IGNORECASE)
+        if meant is None or (self._top("AS") is not None and self._top("WITH") is None):
+            return
+        stray = next((token for token in self.tokens if token.kind == "symbol" and token.text in "'\"`"), None)
+        span = Span(self.statement.span.start + meant.start(), self.statement.span.start + meant.end())
+        raise StatementError(
+            "The table's definition cannot be read"
+            + (": its options do not stand in WITH (…)." if stray is None else ": a quote is not closed."),
+            hint="Write CREATE TABLE name (…) WITH ('connector' = '…', 'key' = 'value', …).",
+            place=self.statement.place(span if stray is None else self._span(stray)),
+        )
+
     def run(self) -> None:
         """Add the table to the catalog; raises errors with the place in the statement."""
         made = self._definition()
@@ -169,6 +189,7 @@ class CreateTable:
         if end < len(part) - 1:
             made.comments[part[0].name] = unquoted(part[-1].text)
         span = Span(self._span(part[2]).start, self._span(part[end - 1]).end)
+        self._refuse_options_in(span)
         text = re.sub(r"\bPROCTIME\s*\(\s*\)", "current_timestamp()", self.statement[span], flags=re.IGNORECASE)
         made.computed[part[0].name] = self._inlined(made, text)
 
@@ -192,6 +213,7 @@ class CreateTable:
             made.key = (part[0].name,)
             key = part[words.index("PRIMARY")]
             text = self.statement[Span(span.start, self._span(key).start)]
+        self._refuse_options_in(span)
         for pattern, ours in _FLINK_TYPES:
             text = re.sub(pattern, ours, text, flags=re.IGNORECASE)
         with self._placed(span):
@@ -199,6 +221,15 @@ class CreateTable:
         if "COMMENT" in words:
             made.comments[column.name] = unquoted(part[words.index("COMMENT") + 1].text)
         return column
+
+    def _refuse_options_in(self, span: Span) -> None:
+        """Raise StatementError where options stand among the columns; an error about a column shows its text."""
+        if self.statement.hides(span):
+            raise StatementError(
+                "A column cannot be read here: it has options in it.",
+                hint="Close the bracket of the columns before WITH (…).",
+                place=self.statement.place(span),
+            )
 
     def _take_options(self, made: Definition) -> None:
         group = self._group("WITH")
@@ -208,7 +239,7 @@ class CreateTable:
         inside = [token for token in self.tokens if self._in(token, group) and token.text not in "()"]
         for pair in _split(inside):
             texts = [token.text for token in pair]
-            if len(pair) != 3 or pair[0].kind != "string" or texts[1] not in ("=", "==") or pair[2].kind != "string":
+            if not _is_option(pair):
                 raise StatementError(
                     "An option cannot be read here.",
                     hint="Write WITH ('key' = 'value', …).",
@@ -306,6 +337,13 @@ def _split(found: Sequence[Token]) -> Iterator[list[Token]]:
             part.append(token)
     if part:
         yield part
+
+
+def _is_option(pair: Sequence[Token]) -> bool:
+    """Return whether tokens are ``'key' = 'value'``; two texts that run into each other are no key."""
+    if [token.kind for token in pair] != ["string", "symbol", "string"] or pair[1].text not in ("=", "=="):
+        return False
+    return re.search(r"['\"\s=,()]", unquoted(pair[0].text)) is None
 
 
 def _columns_of(sql: str) -> list[str]:

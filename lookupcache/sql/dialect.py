@@ -13,7 +13,7 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import SqlglotError, TokenError
 from sqlglot.parsers.spark import SparkParser
 
 from lookupcache.errors import StatementError
@@ -51,6 +51,9 @@ class LookupSql(Spark):
 
         FUNCTIONS = {name: build for name, build in SparkParser.FUNCTIONS.items() if name in _AGGREGATES}  # noqa: RUF012
 
+        def _warn_unsupported(self) -> None:
+            """Log nothing: it would be the statement, which may hold secrets."""
+
         def _parse_hint(self) -> Any:
             hint = super()._parse_hint()
             if hint is not None:
@@ -72,6 +75,12 @@ def parse(statement: Statement) -> exp.Expr:
 
 
 def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:
+    if isinstance(error, TokenError):
+        # Its text is a piece of the statement, which may hold secrets.
+        return StatementError(
+            "The statement cannot be read: a quote or a comment in it is not closed.",
+            hint="Close it; a quote inside of a text is doubled.",
+        )
     details = (getattr(error, "errors", None) or [{}])[0]
     fact = re.sub(r" (but got|for) <.*", "", str(details.get("description") or str(error).splitlines()[0]), flags=re.S)
     before, marked = str(details.get("start_context") or ""), str(details.get("highlight") or "")

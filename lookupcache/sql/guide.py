@@ -1,7 +1,8 @@
-"""SQL, statement by statement.
+"""Guide to the supported SQL, statement by statement.
 
-A session takes statements as people write them for Flink and for Spark. `LookupSession.sql` returns the DataFrame that
-a query is, or runs the statement; what has no lookup in it goes to Spark as it is. The examples share a shop:
+A session accepts statements in the syntax of Flink and of Spark. `LookupSession.sql` returns a query as a DataFrame,
+and executes any other statement; statements without a lookup are passed to Spark unchanged. The examples share a
+database:
 
 >>> import os, sqlite3, tempfile
 >>> from lookupcache import LookupSession
@@ -17,10 +18,10 @@ a query is, or runs the statement; what has no lookup in it goes to Spark as it 
 ...     for row in session.sql(sql).collect():
 ...         print(*row)
 
-**CREATE TABLE** makes a lookup table where it names a connector; without one it is Spark's. Flink's spellings are
-understood: its types, its option names, PRIMARY KEY … NOT ENFORCED, computed columns, WATERMARK (which a lookup has no
-use for), LIKE. Columns may be left out where the connector can tell them. Tables belong to the session, so that
-TEMPORARY changes nothing.
+**CREATE TABLE** creates a lookup table if it names a connector; otherwise the statement is passed to Spark. Flink's
+syntax is supported: its types, its option names, PRIMARY KEY … NOT ENFORCED, computed columns, WATERMARK (which is
+ignored), LIKE. Columns can be omitted if the connector can infer them. Tables belong to the session, so TEMPORARY has
+no effect.
 
 >>> _ = session.sql(f'''
 ...     CREATE TEMPORARY TABLE customers (
@@ -30,7 +31,7 @@ TEMPORARY changes nothing.
 ...     ) WITH ('connector' = 'sql', 'url' = 'sqlite:///{shop}', 'table' = 'customers', 'lookup.cache' = 'LRU')''')
 >>> _ = session.sql("CREATE OR REPLACE TABLE fresh WITH ('lookup.cache' = 'NONE') LIKE customers")
 
-**SHOW** and **DESCRIBE** list them beside Spark's, secrets starred; **DROP TABLE** forgets them.
+**SHOW** and **DESCRIBE** list them together with Spark's tables, with secrets masked; **DROP TABLE** removes them.
 
 >>> show("SHOW TABLES LIKE 'fr*'")
  fresh True
@@ -45,10 +46,10 @@ CREATE TEMPORARY TABLE `fresh` (
 ...
 >>> _ = session.sql("DROP TABLE fresh")
 
-**A lookup join** says FOR SYSTEM_TIME AS OF, and means now: PROCTIME(), CURRENT_TIMESTAMP, or a left column named
-proc_time or proctime, which need not exist. It is an inner, LEFT, LEFT SEMI or LEFT ANTI join with at least one
-equality. ON, WHERE and SELECT are planned together: only columns that the query uses are fetched, and filters on the
-table go to the source, or before the cache, where that keeps the meaning.
+**A lookup join** is written with FOR SYSTEM_TIME AS OF the current time: PROCTIME(), CURRENT_TIMESTAMP, or a left
+column named proc_time or proctime, which need not exist. It is an inner, LEFT, LEFT SEMI or LEFT ANTI join with at
+least one equality. ON, WHERE and SELECT are planned together: only columns that the query uses are fetched, and filters
+on the table are applied by the source, or before the cache, if that does not change the result.
 
 >>> show('''SELECT o.order_id, c.name, c.label FROM guide_orders AS o
 ...         JOIN customers FOR SYSTEM_TIME AS OF o.proc_time AS c ON o.customer_id = c.id WHERE c.salary > 1000''')
@@ -62,7 +63,7 @@ AT 1
 ...         LEFT ANTI JOIN customers FOR SYSTEM_TIME AS OF o.proc_time AS c ON o.customer_id = c.id''')
 12
 
-The left side is any relation, batch or stream: joins, sub-queries, common table expressions, views, unions,
+The left side can be any relation, batch or stream: joins, sub-queries, common table expressions, views, unions,
 aggregations, and other lookups.
 
 >>> show('''WITH named AS (
@@ -73,12 +74,12 @@ aggregations, and other lookups.
 10 bob
 11 cem
 
-Without FOR SYSTEM_TIME AS OF a lookup table is **read whole**, where its connector can.
+Without FOR SYSTEM_TIME AS OF, the **full table** is read, if its connector can scan.
 
 >>> show("SELECT max(salary) FROM customers")
 2500.0
 
-**Hints** set options of one lookup: LOOKUP behind SELECT, by the table's name or alias, and OPTIONS behind a table.
+**Hints** set options of one lookup: LOOKUP after SELECT, with the table's name or alias, and OPTIONS after a table.
 
 >>> [plan] = session.plans('''
 ...     SELECT /*+ LOOKUP('table'='c', 'async'='true', 'output-mode'='allow_unordered', 'capacity'='100',
@@ -90,9 +91,9 @@ Without FOR SYSTEM_TIME AS OF a lookup table is **read whole**, where its connec
 >>> plan.config.output_mode, plan.config.on_miss_max_attempts, plan.config.shuffle, plan.config.max_rows
 ('allow-unordered', 3, True, 50)
 
-**Table functions** are Python: sync, async, an async generator, or over a batch of calls. What they return is told by
-their annotation, by ``returns``, or in WITH, beside the ``lookup.*`` options of the calls. They are joined with Flink's
-LATERAL TABLE or Spark's LATERAL; the hint ASYNC_TABLE_FUNC sets how they are called.
+**Table functions** are Python functions: sync, async, an async generator, or for a batch of calls. Their result type is
+their annotation, ``returns``, or in WITH, together with the ``lookup.*`` options of the calls. They are joined with
+Flink's LATERAL TABLE or Spark's LATERAL; the hint ASYNC_TABLE_FUNC sets how they are called.
 
 >>> _ = session.sql("CREATE FUNCTION words AS 'builtins:str.split' WITH ('returns' = 'word STRING')")
 >>> show('''SELECT order_id, w.word FROM guide_orders, LATERAL TABLE(words(text)) AS w(word)
@@ -109,7 +110,7 @@ LATERAL TABLE or Spark's LATERAL; the hint ASYNC_TABLE_FUNC sets how they are ca
 11 4
 12 None
 
-**Scalar sub-queries** over a lookup table are lookups too. Without LIMIT 1 a second row is an error, as in SQL.
+**Scalar sub-queries** over a lookup table are lookups too. Without LIMIT 1, a second row is an error, as in SQL.
 
 >>> show('''SELECT order_id, (SELECT name FROM customers WHERE id = o.customer_id LIMIT 1),
 ...           (SELECT label FROM customers AS c WHERE c.id = 3) FROM guide_orders AS o ORDER BY order_id''')
@@ -117,7 +118,7 @@ LATERAL TABLE or Spark's LATERAL; the hint ASYNC_TABLE_FUNC sets how they are ca
 11 bob CEM
 12 None CEM
 
-**EXPLAIN** shows the lookup plans above Spark's plan.
+**EXPLAIN** shows the lookup plans before Spark's plan.
 
 >>> [[text]] = session.sql('''EXPLAIN ESTIMATED_COST SELECT c.name FROM guide_orders AS o
 ...     JOIN customers FOR SYSTEM_TIME AS OF o.proc_time AS c ON o.customer_id = c.id AND c.country = 'AT'
@@ -133,8 +134,8 @@ Condition
 SELECT lookup_1.name FROM {lookup_1} AS lookup_1
 ...
 
-**INSERT INTO** writes a query's result to Spark's tables and files, and **EXECUTE STATEMENT SET** runs several: all are
-planned before the first runs.
+**INSERT INTO** writes a query's result to Spark's tables and files, and **EXECUTE STATEMENT SET** executes several
+statements: all are planned before the first is executed.
 
 >>> folder = tempfile.mkdtemp()
 >>> _ = session.sql(f'''EXECUTE STATEMENT SET BEGIN
@@ -148,7 +149,7 @@ planned before the first runs.
 >>> spark.read.parquet(f"{folder}/unknown").collect()
 [Row(order_id=12)]
 
-**Errors** name line and column, and mark the text.
+**Errors** contain line and column, and mark the text.
 
 >>> try:
 ...     session.sql('''SELECT o.order_id, c.nme

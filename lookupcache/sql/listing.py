@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from lookupcache.connector import hide_userinfo, is_secret
 from lookupcache.planner.clauses import Token
-from lookupcache.schema import quote, to_ddl, type_name
+from lookupcache.schema import quote, shown_type, to_ddl, type_name
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.hints import unquoted
 from lookupcache.sql.query import Setting
@@ -109,6 +109,6 @@ def _escaped(value: Any) -> str:
 
 
 def _function(setting: Setting, function: TableFunction) -> DataFrame:
-    returned = ", ".join(f"{f.name} {type_name(f.type).upper()}" for f in function.columns())
+    returned = ", ".join(f"{f.name} {shown_type(f.type)}" for f in function.columns())
     lines = [f"Function: {function.name}", f"Returns: {returned}", f"Batch: {str(function.batch).lower()}"]
     return setting.spark.createDataFrame([(line,) for line in lines], "function_desc STRING")

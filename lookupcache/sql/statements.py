@@ -6,22 +6,25 @@ Spark unread.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, StatementError
+from lookupcache.errors import LookupCacheError, Place, StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql import listing
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.explain import explained, mode_of
 from lookupcache.sql.functions import create_function
+from lookupcache.sql.hiding import STARS
 from lookupcache.sql.laterals import refuse_unknown
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
 from lookupcache.sql.query import Query, Setting, query_of, selects
@@ -30,6 +33,7 @@ from lookupcache.sql.select import SelectRewriting
 from lookupcache.sql.text import Span, Statement
 
 _QUERIES = {"SELECT", "WITH", "FROM", "VALUES"}
+_BY_CHANCE = 3
 _MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
 
 
@@ -84,13 +88,52 @@ def _read_whole(query: Query, looked_up: set[int]) -> None:
 
 def _queried(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
     """Run a query, or a statement that holds one; without anything of ours in it, as it is."""
-    if not concerns(setting, found):
-        return setting.spark.sql(statement.sql)
+    if not concerns(setting, found) or _words(found)[:1] == ["ALTER"]:
+        return _as_it_is(setting, statement)
     query = rewritten(setting, statement, found)
     if not query.edits.made:
-        return setting.spark.sql(statement.sql)
+        return _as_it_is(setting, statement)
     head = statement[Span(statement.span.start, query.statement.span.start)]
     return _given(query, head)
+
+
+def _as_it_is(setting: Setting, statement: Statement) -> DataFrame:
+    """Give a statement to Spark; where its error would show what must not be shown, raise StatementError instead."""
+    shown: PySparkException
+    try:
+        return setting.spark.sql(statement.sql)
+    except PySparkException as error:
+        if not _shows(statement, str(error)):
+            raise
+        shown = error
+    raise StatementError(f"Spark refuses the statement: {_fact(statement, shown)}", place=_blamed(statement, shown))
+
+
+def _shows(statement: Statement, text: str) -> bool:
+    """Return whether an error of Spark's has something in it that must not be shown."""
+    return bool(statement.hidden) and ("== SQL" in text or any(piece in text for piece in _pieces(statement)))
+
+
+def _pieces(statement: Statement) -> list[str]:
+    """Return what must not be shown, the longest first; what is shorter stands in any text by chance."""
+    pieces = {statement[Span(*piece)] for piece in statement.hidden}
+    return sorted((piece for piece in pieces if len(piece) > _BY_CHANCE), key=len, reverse=True)
+
+
+def _fact(statement: Statement, error: PySparkException) -> str:
+    """Return what Spark says of a statement but for its text, and starred where it repeats what is hidden."""
+    fact = re.split(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|JVM stacktrace", str(error))[0].strip()
+    return functools.reduce(lambda text, piece: text.replace(piece, STARS), _pieces(statement), fact)
+
+
+def _blamed(statement: Statement, error: PySparkException) -> Place:
+    """Return the place that Spark names, or the whole statement's."""
+    found = re.search(r"line (\d+),? pos (\d+)", str(error))
+    if found is None:
+        return statement.place(statement.span)
+    lines = statement.sql.splitlines(keepends=True)
+    start = statement.span.start + sum(map(len, lines[: int(found[1]) - 1])) + int(found[2])
+    return statement.place(Span(start, start + 1))
 
 
 def _given(query: Query, head: str) -> DataFrame:
@@ -240,7 +283,7 @@ def _explain(setting: Setting, statement: Statement, found: Sequence[Token]) -> 
     inner = statement.part(statement.span.start + found[skipped].start)
     words = list(tokens(inner.sql))
     if not concerns(setting, words):
-        return setting.spark.sql(f"EXPLAIN {'' if mode == 'simple' else mode.upper()} {inner.sql}")
+        return _as_it_is(setting, Statement.of(f"EXPLAIN {'' if mode == 'simple' else mode.upper()} {inner.sql}"))
     query = rewritten(setting, inner, words)
     try:
         text = explained(query, mode)
@@ -250,7 +293,9 @@ def _explain(setting: Setting, statement: Statement, found: Sequence[Token]) -> 
 
 
 def _is_create(_: Sequence[Token], setting: Setting, statement: Statement) -> bool:
-    return CreateTable(statement, setting.catalog).is_ours()
+    made = CreateTable(statement, setting.catalog)
+    made.refuse_broken()
+    return made.is_ours()
 
 
 def _create(setting: Setting, statement: Statement, _: Sequence[Token]) -> DataFrame:

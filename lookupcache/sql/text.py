@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from lookupcache.errors import Place
+from lookupcache.sql.hiding import Piece, hidden_pieces, masked
 
 
 class Span(NamedTuple):
@@ -56,14 +57,38 @@ class Statement:
     def __getitem__(self, span: Span) -> str:
         return self.text[span.start : span.end]
 
+    @cached_property
+    def hidden(self) -> list[Piece]:
+        """The pieces of the whole text that must not be shown."""
+        return hidden_pieces(self.text)
+
+    def hides(self, span: Span) -> bool:
+        """Return whether a piece has something in it that must not be shown."""
+        return any(start < span.end and end > span.start for start, end in self.hidden)
+
     def place(self, span: Span) -> Place:
-        """Return where a piece stands, of several lines the first."""
+        """Return where a piece stands, of several lines the first, with stars for what must not be shown."""
         start = min(span.start, len(self.text))
         first = self.text.rfind("\n", 0, start) + 1
         end = self.text.find("\n", start)
-        line = self.text[first:] if end < 0 else self.text[first:end]
-        length = max(min(span.end, first + len(line)) - start, 1)
-        return Place(self.text.count("\n", 0, start) + 1, start - first + 1, line, length)
+        line = Piece(first, len(self.text) if end < 0 else end)
+        last = max(min(span.end, line.end), start + 1)
+        before, through = self._shown(line, start, last=False), self._shown(line, last, last=True)
+        return Place(
+            line=self.text.count("\n", 0, start) + 1,
+            column=start - first + 1,
+            text=masked(self.text, self.hidden, line),
+            length=max(through - before, 1),
+            shift=start - first - before,
+        )
+
+    def _shown(self, line: Piece, edge: int, *, last: bool) -> int:
+        """Return how far into the shown line an edge of a piece is; inside of stars it is at their end or start."""
+        for start, end in self.hidden:
+            if start < edge < end:
+                edge = end if last else start
+        cut = masked(self.text, [piece for piece in self.hidden if piece.start < edge], Piece(line.start, edge))
+        return len(cut)
 
 
 class Edit(NamedTuple):

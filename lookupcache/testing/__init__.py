@@ -1,4 +1,4 @@
-"""For authors of connectors: a suite that checks one against everything a join may ask of it, and stand-ins for tests.
+"""For authors of connectors: a test suite for connectors, and test doubles.
 
 Needs ``pip install 'lookupcache[testing]'``.
 """

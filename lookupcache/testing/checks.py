@@ -1,4 +1,4 @@
-"""What all checks of the suite share: what a connector claims, its tables, and how a check says what is wrong."""
+"""Base of all checks of the suite: what a connector claims, its tables, and how a check reports a failure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pytest
 
 from lookupcache.connector import Connector, connector_class
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, Row, Wanted, difference, matching
-from lookupcache.testing.samples import Held, field_of
+from lookupcache.testing.join import LocalJoin, Row, Wanted, difference, expected_rows
+from lookupcache.testing.samples import Supported, field_of
 
 Load = Callable[[pa.Table, list[str]], dict[str, Any]]
-"""Makes a table with exactly these rows and this key, and returns the connector's own options for it."""
+"""Creates a table with exactly these rows and this key, and returns the connector's own options for it."""
 
 NONE: Mapping[str, str] = {}
 
 
 class Checks:
-    """What a suite is told of a connector; `ConnectorSuite` says what each claim means."""
+    """The claims of a suite about its connector, which `ConnectorSuite` documents, and helpers of the checks."""
 
     connector: ClassVar[str] = ""
     unsupported: ClassVar[Mapping[str, str]] = {}
@@ -35,22 +35,22 @@ class Checks:
 
     @pytest.fixture
     def load(self) -> Load:
-        """Return what makes a table; the suite's user writes it."""
+        """Return a function that creates a table; the suite's author overrides it."""
         pytest.fail(
-            "The suite has no table to look up in.\n\nHint: Write a fixture `load` that returns a function "
+            "The suite does not define how tables are created.\n\nHint: Write a fixture `load` that returns a function "
             "`load(rows, key)`, which stores the pyarrow.Table and returns the connector's options for it.",
             pytrace=False,
         )
 
     @property
-    def held(self) -> Held:
-        """What the source can hold."""
-        return Held(self.unsupported)
+    def supported(self) -> Supported:
+        """The values that the source can store."""
+        return Supported(self.unsupported)
 
     @property
-    def keyed(self) -> Held:
-        """What the source can hold in key columns."""
-        return Held({**self.unsupported, **self.unsupported_keys})
+    def supported_keys(self) -> Supported:
+        """The values that the source can store in key columns."""
+        return Supported({**self.unsupported, **self.unsupported_keys})
 
     @property
     def kind(self) -> type[Connector]:
@@ -58,7 +58,7 @@ class Checks:
         return connector_class(self.connector)
 
     def table(self, schema: pa.Schema, options: Mapping[str, Any], lookup: Mapping[str, str] = NONE) -> LookupTable:
-        """Return the lookup table; a failed call is not made again, unless the ``lookup.*`` options say so."""
+        """Return the lookup table; without retries, unless the ``lookup.*`` options enable them."""
         own = {"connector": self.connector, "lookup.max-retries": "0", "lookup.timeout": "60 s"}
         return LookupTable("t", schema, {**own, **options, **lookup})
 
@@ -68,29 +68,46 @@ class Checks:
         options: Mapping[str, Any],
         wanted: Wanted,
         keys: Iterable[Row],
-        cure: str,
+        hint: str,
         lookup: Mapping[str, str] = NONE,
     ) -> None:
-        """Look keys up, each once, and refuse anything but the rows that are there for them."""
+        """Look keys up, each once, and fail unless exactly their rows are returned.
+
+        Args:
+            rows: The rows of the table.
+            options: The connector's own options for the table.
+            wanted: What the join requests.
+            keys: The keys; duplicates are removed.
+            hint: How to fix the connector if the rows differ.
+            lookup: Additional ``lookup.*`` options.
+        """
         keys = list(dict.fromkeys(keys))
         with LocalJoin(self.table(rows.schema, options, lookup), wanted) as join:
-            self.compare(join.rows(keys), rows, wanted, keys, cure)
+            self.compare(join.rows(keys), rows, wanted, keys, hint)
 
-    def compare(self, found: Sequence[Row], rows: pa.Table, wanted: Wanted, keys: Iterable[Row], cure: str) -> None:
-        """Refuse found rows that are not those that the table holds for these keys."""
+    def compare(self, found: Sequence[Row], rows: pa.Table, wanted: Wanted, keys: Iterable[Row], hint: str) -> None:
+        """Fail unless the rows found are those that the table has for these keys.
+
+        Args:
+            found: The rows that were returned.
+            rows: The rows of the table.
+            wanted: What the join requested.
+            keys: The keys that were looked up.
+            hint: How to fix the connector if the rows differ.
+        """
         fields = rows.schema if wanted.columns is None else [rows.schema.field(name) for name in wanted.columns]
-        wrong = difference(found, matching(rows, wanted, keys), pa.schema(fields))
+        wrong = difference(found, expected_rows(rows, wanted, keys), pa.schema(fields))
         if wrong is not None:
-            refuse(f"The lookup did not return the rows that are in the table.\n{wrong}", cure)
+            fail_check(f"The lookup did not return the matching rows of the table.\n{wrong}", hint)
 
 
-def refuse(fact: str, cure: str) -> NoReturn:
-    """Fail a check: say what is wrong, and how to mend it."""
-    pytest.fail(f"{fact}\n\nHint: {cure}", pytrace=False)
+def fail_check(fact: str, hint: str) -> NoReturn:
+    """Fail a check with what is wrong and how to fix it."""
+    pytest.fail(f"{fact}\n\nHint: {hint}", pytrace=False)
 
 
 def table_of(columns: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-    """Return a table of columns given as type and values.
+    """Return a table; each column is passed as its type and values.
 
     >>> table_of({"id": ("bigint", [1, 2]), "name": ("string", ["ann", None])}).num_rows
     2
@@ -101,25 +118,25 @@ def table_of(columns: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
 
 
 def keys_of(rows: pa.Table, key: Sequence[str]) -> list[Row]:
-    """Return the keys of rows as a join asks for them: without nulls, each once."""
+    """Return the keys of rows as a join requests them: distinct and without nulls."""
     columns = zip(*(rows.column(name).to_pylist() for name in key), strict=True)
     return list(dict.fromkeys(row for row in columns if None not in row))
 
 
 def people() -> pa.Table:
-    """Return a small table, of the types that every source has."""
+    """Return a small table, of types that every source supports."""
     return table_of({"id": ("bigint", [1, 2, 3]), "name": ("string", ["ann", "bob", "cy"])})
 
 
 def lanes() -> set[threading.Thread]:
-    """Return the threads in which connectors are open."""
+    """Return the threads that have an open connector."""
     return {thread for thread in threading.enumerate() if thread.name == "lookupcache-lane"}
 
 
-def eventually(true: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something is so, for a while: threads end, and connections close, in their own time."""
+def eventually(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait for a condition, at most ``seconds``: threads end and connections close asynchronously."""
     ends, pause = time.monotonic() + seconds, threading.Event()
-    while not true():
+    while not condition():
         if time.monotonic() > ends:
             return False
         pause.wait(0.01)

@@ -1,4 +1,4 @@
-"""Stand-ins for tests: a clock that is told the time, and connectors that remember, fail and hang as they are told."""
+"""Test doubles: a clock that the test advances, and connectors that record calls, fail or block."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lookupcache.expr import Expr
 
 
 class FakeClock:
-    """A clock that stands still until it is told to go on; for whatever takes ``clock``.
+    """A clock that only advances when the test advances it; for parameters named ``clock``.
 
-    Seconds, from ``start`` on. `sleep` and `sleep_async` take the place of those that wait.
+    It counts seconds, beginning with ``start``. `sleep` and `sleep_async` replace functions that wait.
 
     >>> from lookupcache import LookupConfig, cached
     >>> clock = FakeClock()
@@ -33,16 +33,16 @@ class FakeClock:
         self.now = float(start)
 
     def __call__(self) -> float:
-        """Return the time."""
+        """Return the current time."""
         return self.now
 
     def tick(self, seconds: float) -> float:
-        """Let so many seconds go by; return the time."""
+        """Advance the clock; return the new time."""
         self.now += seconds
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let so many seconds go by at once."""
+        """Advance the clock without waiting."""
         self.tick(seconds)
 
     async def sleep_async(self, seconds: float) -> None:
@@ -51,14 +51,14 @@ class FakeClock:
 
 
 class _Wrapper(Connector):
-    """A connector around another, which offers exactly what that one does."""
+    """A connector that wraps another and implements exactly the same optional methods."""
 
     _FORWARDED = ("options", "required", "secrets", "batch_max_size", "prefers_async", "thread_safe")
 
     def __new__(cls, connector: Connector, *_: Any, **__: Any) -> Self:
-        offered = {name: getattr(cls, f"_{name}") for name in _OPTIONAL if offers(connector, name)}
-        given = {name: getattr(connector, name) for name in cls._FORWARDED}
-        return object.__new__(type(cls.__name__, (cls,), {"__module__": cls.__module__, **given, **offered}))
+        offered = {name: getattr(cls, f"_{name}") for name in _OPTIONAL_METHODS if offers(connector, name)}
+        forwarded = {name: getattr(connector, name) for name in cls._FORWARDED}
+        return object.__new__(type(cls.__name__, (cls,), {"__module__": cls.__module__, **forwarded, **offered}))
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector.schema, connector.settings)
@@ -97,38 +97,38 @@ class _Wrapper(Connector):
         return self.connector.secret_values()
 
     def _lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        self._called()
-        return self._answered(request, keys, self.connector.lookup(request, keys))
+        self._before_call()
+        return self._after_call(request, keys, self.connector.lookup(request, keys))
 
     async def _lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        await self._called_async()
-        return self._answered(request, keys, await self.connector.lookup_async(request, keys))
+        await self._before_call_async()
+        return self._after_call(request, keys, await self.connector.lookup_async(request, keys))
 
     def _scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
-        self._called()
+        self._before_call()
         for batch in self.connector.scan(request):
-            self._answered(request, None, pa.table(batch))
+            self._after_call(request, None, pa.table(batch))
             yield batch
 
     def _changed(self, request: LookupRequest) -> pa.RecordBatch | None:
         return self.connector.changed(request)
 
-    def _called(self) -> None:
-        """Do what is to be done before a call."""
+    def _before_call(self) -> None:
+        """Run before each call."""
 
-    async def _called_async(self) -> None:
-        self._called()
+    async def _before_call_async(self) -> None:
+        self._before_call()
 
-    def _answered(self, request: LookupRequest, keys: pa.RecordBatch | None, answer: pa.Table) -> pa.Table:
+    def _after_call(self, request: LookupRequest, keys: pa.RecordBatch | None, answer: pa.Table) -> pa.Table:
         return answer
 
 
-_OPTIONAL = ("lookup", "lookup_async", "scan", "changed")
+_OPTIONAL_METHODS = ("lookup", "lookup_async", "scan", "changed")
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """One call: what was asked for, for which keys (None: a batch of a scan), and the answer."""
+class RecordedCall:
+    """One call: the request, the keys (None for a batch of a scan), and the result."""
 
     request: LookupRequest
     keys: pa.RecordBatch | None
@@ -136,9 +136,9 @@ class Asked:
 
 
 class Recorder(_Wrapper):
-    """Passes everything on to a connector, and keeps what it was asked and answered, in ``calls``.
+    """Forwards everything to a connector, and records requests and results in ``calls``.
 
-    Copies for other threads write to the same list.
+    Copies for other threads append to the same list.
 
     >>> from lookupcache.function import FunctionConnector
     >>> squares = FunctionConnector(pa.schema([("n", pa.int64()), ("square", pa.int64())]), key=("n",),
@@ -153,48 +153,48 @@ class Recorder(_Wrapper):
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector)
-        self.calls: list[Asked] = []
+        self.calls: list[RecordedCall] = []
 
-    def _answered(self, request: LookupRequest, keys: pa.RecordBatch | None, answer: pa.Table) -> pa.Table:
-        self.calls.append(Asked(request, keys, answer))
+    def _after_call(self, request: LookupRequest, keys: pa.RecordBatch | None, answer: pa.Table) -> pa.Table:
+        self.calls.append(RecordedCall(request, keys, answer))
         return answer
 
 
 @dataclass
 class _Failures:
-    """What is left to fail; threads take from it."""
+    """The number of calls that are still to fail; shared by threads."""
 
-    left: float
+    remaining: float
     error: Exception
     lock: threading.Lock
 
-    def take(self) -> None:
+    def raise_next(self) -> None:
         with self.lock:
-            if self.left <= 0:
+            if self.remaining <= 0:
                 return
-            self.left -= 1
+            self.remaining -= 1
         raise self.error
 
 
 class Flaky(_Wrapper):
-    """What `flaky` returns; `fail` sets how many of the next calls fail."""
+    """The connector that `flaky` returns; `fail` sets how many of the next calls fail."""
 
     def __init__(self, connector: Connector, fails: float, error: Exception) -> None:
         super().__init__(connector)
         self._failures = _Failures(fails, error, threading.Lock())
 
     def fail(self, fails: float) -> None:
-        """Let this many calls fail from now on."""
-        self._failures.left = fails
+        """Let the next ``fails`` calls fail."""
+        self._failures.remaining = fails
 
-    def _called(self) -> None:
-        self._failures.take()
+    def _before_call(self) -> None:
+        self._failures.raise_next()
 
 
 def flaky(connector: Connector, fails: float = 1, error: Exception | None = None) -> Flaky:
-    """Return a connector of which the next ``fails`` lookups and scans raise ``error``, a ConnectionError by default.
+    """Return a connector whose next ``fails`` lookups and scans raise ``error``, by default a ConnectionError.
 
-    ``math.inf`` lets it fail until `Flaky.fail` is told otherwise.
+    With ``math.inf``, all calls fail until `Flaky.fail` is called.
 
     >>> from lookupcache.function import FunctionConnector
     >>> echo = FunctionConnector(pa.schema([("n", pa.int64())]), key=("n",), function=lambda n: [(n,)], batch=False)
@@ -211,49 +211,49 @@ def flaky(connector: Connector, fails: float = 1, error: Exception | None = None
 
 @dataclass
 class _Gate:
-    """Where calls wait; ``waiting`` have come since it was shut."""
+    """Blocks calls while its latch is closed; ``waiting`` counts the calls since then."""
 
     latch: Latch
-    came: threading.Condition
+    arrived: threading.Condition
     waiting: int = 0
 
     def arrive(self) -> Latch:
-        with self.came:
+        with self.arrived:
             self.waiting += not self.latch.is_open
-            self.came.notify_all()
+            self.arrived.notify_all()
             return self.latch
 
 
 class Slow(_Wrapper):
-    """What `slow` returns: lookups and scans wait until they are let go."""
+    """The connector that `slow` returns: lookups and scans block until `let_go` is called."""
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector)
         self._gate = _Gate(Latch(), threading.Condition())
 
     def wait_for_calls(self, count: int = 1, timeout: float = 10) -> bool:
-        """Wait until so many calls are being held, at most ``timeout`` seconds; return whether they are."""
-        with self._gate.came:
-            return self._gate.came.wait_for(lambda: self._gate.waiting >= count, timeout)
+        """Wait until ``count`` calls are blocked, at most ``timeout`` seconds; return whether they are."""
+        with self._gate.arrived:
+            return self._gate.arrived.wait_for(lambda: self._gate.waiting >= count, timeout)
 
     def let_go(self) -> None:
-        """Let the calls that are held go on, and those to come."""
+        """Unblock waiting and future calls."""
         self._gate.latch.open()
 
     def hold(self) -> None:
-        """Hold the calls to come."""
-        with self._gate.came:
+        """Block future calls."""
+        with self._gate.arrived:
             self._gate.latch, self._gate.waiting = Latch(), 0
 
-    def _called(self) -> None:
+    def _before_call(self) -> None:
         self._gate.arrive().wait()
 
-    async def _called_async(self) -> None:
+    async def _before_call_async(self) -> None:
         await self._gate.arrive().wait_async()
 
 
 def slow(connector: Connector) -> Slow:
-    """Return a connector whose lookups and scans hang until `Slow.let_go`, so that a test need not sleep.
+    """Return a connector whose lookups and scans block until `Slow.let_go`, so that tests need not sleep.
 
     >>> from lookupcache.function import FunctionConnector
     >>> echo = FunctionConnector(pa.schema([("n", pa.int64())]), key=("n",), function=lambda n: [(n,)], batch=False)

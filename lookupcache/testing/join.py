@@ -1,4 +1,4 @@
-"""A lookup join without Spark, as a worker runs it: what the checks ask a connector with."""
+"""A lookup join without Spark, as a worker runs it; the checks use it to call a connector."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a join wants of its table: rows by ``key`` columns, with ``constants`` and ``filters``.
+    """What a join requests: rows by ``key`` columns, with ``constants`` and ``filters``.
 
-    ``columns`` None means all.
+    If ``columns`` is None, all columns are requested.
     """
 
     key: tuple[str, ...]
@@ -37,7 +37,7 @@ class Wanted:
 
 
 def plan_of(table: LookupTable, wanted: Wanted) -> LookupPlan:
-    """Plan an inner join with a left side that has nothing but the key; filters are pushed as the connector says."""
+    """Plan an inner join with a left side of key columns only; filters that the connector accepts are pushed."""
     accepted = list(table.connector.accept(list(wanted.filters))) if wanted.filters else []
     types = {name: table.schema.field(name).type for name in wanted.constants or {}}
     constants = (wanted.constants or {}).items()
@@ -57,9 +57,9 @@ def plan_of(table: LookupTable, wanted: Wanted) -> LookupPlan:
 
 
 class LocalJoin:
-    """Joins keys with a table in this process; used as a context, in the end it disconnects.
+    """Joins keys with a table in this process; as a context manager it disconnects at the end.
 
-    ``connector`` takes the place of the table's own, to be looked at or to be told to fail.
+    ``connector`` replaces the table's own, for example by a `Recorder` or a flaky connector.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
     >>> with LocalJoin(squares, Wanted(key=("n",))) as join:
@@ -100,11 +100,11 @@ class LocalJoin:
         return tuples(self.table(keys))
 
 
-def matching(rows: pa.Table, wanted: Wanted, keys: Iterable[Row]) -> list[Row]:
-    """Return what a join of these keys must find, computed here: the rows, filtered, whose key is equal.
+def expected_rows(rows: pa.Table, wanted: Wanted, keys: Iterable[Row]) -> list[Row]:
+    """Return the rows that a join of these keys must return, computed independently: filtered, with equal keys.
 
     >>> people = pa.table({"id": [1, 2, 2], "name": ["ann", "bob", "bo"]})
-    >>> matching(people, Wanted(key=("id",), columns=("name",)), [(2,), (7,)])
+    >>> expected_rows(people, Wanted(key=("id",), columns=("name",)), [(2,), (7,)])
     [('bob',), ('bo',)]
     """
     constants = [
@@ -112,17 +112,17 @@ def matching(rows: pa.Table, wanted: Wanted, keys: Iterable[Row]) -> list[Row]:
         for name, value in (wanted.constants or {}).items()
     ]
     kept = expr.keep(rows, [*constants, *wanted.filters])
-    asked = {tuple(map(_equal_alike, key)) for key in keys}
+    requested = {tuple(map(_to_comparable, key)) for key in keys}
     own = zip(*(kept.column(name).to_pylist() for name in wanted.key), strict=True)
-    mask = [None not in key and tuple(map(_equal_alike, key)) in asked for key in own]
+    mask = [None not in key and tuple(map(_to_comparable, key)) in requested for key in own]
     found = kept.filter(pa.array(mask, pa.bool_()))
     return tuples(found if wanted.columns is None else found.select(list(wanted.columns)))
 
 
 def difference(found: Sequence[Row], expected: Sequence[Row], schema: pa.Schema) -> str | None:
-    """Return how the rows found differ from those expected, whatever their order, or None where they do not.
+    """Return how two lists of rows differ, ignoring their order, or None if they do not.
 
-    NaN equals NaN, -0.0 does not equal 0.0, and of JSON texts counts what they say.
+    NaN equals NaN, -0.0 does not equal 0.0, and JSON texts are equal if their parsed values are.
 
     >>> names = pa.schema([("name", pa.string())])
     >>> difference([("b",), ("a",)], [("a",), ("b",)], names)
@@ -131,8 +131,8 @@ def difference(found: Sequence[Row], expected: Sequence[Row], schema: pa.Schema)
     1 row is not in the table: ('a',)
     """
     json_columns = [number for number, field in enumerate(schema) if (field.metadata or {}) == JSON]
-    left, right = (_counted(rows, json_columns) for rows in (found, expected))
-    lines = [_shown(right - left, "missing"), _shown(left - right, "not in the table")]
+    left, right = (_count_rows(rows, json_columns) for rows in (found, expected))
+    lines = [_describe_rows(right - left, "missing"), _describe_rows(left - right, "not in the table")]
     return "\n".join(line for line in lines if line) or None
 
 
@@ -145,41 +145,43 @@ def _literal(rows: pa.Table, name: str, value: Any) -> expr.Literal:
     return expr.literal(value, rows.schema.field(name).type)
 
 
-def _equal_alike(value: Any) -> Any:
-    """Return a value of which Python's equality is Spark's."""
+def _to_comparable(value: Any) -> Any:
+    """Return a value whose Python equality is Spark's equality."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     return value
 
 
-def _counted(rows: Iterable[Row], json_columns: Sequence[int]) -> Counter[str]:
-    return Counter(_text(row, json_columns) for row in rows)
+def _count_rows(rows: Iterable[Row], json_columns: Sequence[int]) -> Counter[str]:
+    return Counter(_row_text(row, json_columns) for row in rows)
 
 
-def _text(row: Row, json_columns: Sequence[int]) -> str:
-    shown = [_said(value) if number in json_columns else _ordered(value) for number, value in enumerate(row)]
+def _row_text(row: Row, json_columns: Sequence[int]) -> str:
+    shown = [
+        _normalize_json(value) if number in json_columns else _sort_maps(value) for number, value in enumerate(row)
+    ]
     return repr(tuple(shown))
 
 
-def _said(text: str | None) -> Any:
-    """Return what a JSON text says, or the text, where it is none."""
+def _normalize_json(text: str | None) -> Any:
+    """Return a JSON text with sorted members, or the text itself if it is not JSON."""
     try:
         return None if text is None else json.dumps(json.loads(text), sort_keys=True)
     except ValueError:
         return text
 
 
-def _ordered(value: Any) -> Any:
-    """Return a value with the members of maps in order: they have none."""
+def _sort_maps(value: Any) -> Any:
+    """Return a value with the entries of maps sorted, since their order is undefined."""
     if isinstance(value, dict):
-        return {name: _ordered(member) for name, member in value.items()}
+        return {name: _sort_maps(member) for name, member in value.items()}
     if isinstance(value, list):
-        items = [_ordered(item) for item in value]
+        items = [_sort_maps(item) for item in value]
         return sorted(items, key=repr) if items and all(isinstance(item, tuple) for item in items) else items
     return value
 
 
-def _shown(rows: Counter[str], what: str) -> str:
+def _describe_rows(rows: Counter[str], what: str) -> str:
     if not rows:
         return ""
     count = rows.total()

@@ -1,4 +1,4 @@
-"""Checks of a connector's life: options, pickling, opening, closing, and a source that dies."""
+"""Checks of the lifecycle: options, pickling, opening, closing, and a source that fails and recovers."""
 
 from __future__ import annotations
 
@@ -18,118 +18,119 @@ from lookupcache.calls.flight import event_loop
 from lookupcache.connector import Connector
 from lookupcache.errors import LookupCacheError, OptionError, SourceTrouble
 from lookupcache.table import LookupTable
-from lookupcache.testing.checks import Checks, Load, eventually, lanes, people, refuse
+from lookupcache.testing.checks import Checks, Load, eventually, fail_check, lanes, people
 from lookupcache.testing.join import LocalJoin, Wanted
 
 _OURS = ("lookupcache-", "asyncio_")
-"""Threads that outlive connectors: of lookupcache, and of the event loop."""
+"""Name prefixes of threads that outlive connectors: those of lookupcache and of the event loop."""
 _RETRIES = {"lookup.max-retries": "5", "lookup.retry.delay": "10 ms", "lookup.retry.max-delay": "100 ms"}
 ID = Wanted(key=("id",))
 
 
 class LivingChecks(Checks):
-    """Life and death."""
+    """Checks of options, pickling, opening, closing and recovery."""
 
     # ── options ──────────────────────────────────────────────────────────────────────────────────────────
 
     def test_an_unknown_option_is_refused(self, load: Load) -> None:
-        """An option that the connector does not know is an error that names it."""
+        """An unknown option raises an error that names it."""
         rows = people()
         options = {**load(rows, ["id"]), "no-such-option": "1"}
-        cure = "Give the class `options`, a dict from each option's name to a line that says what it is."
-        self._expect_refusal(rows, options, "no-such-option", cure)
+        hint = "Define `options` in the class, a dict from each option's name to a line of documentation."
+        self._expect_refusal(rows, options, "no-such-option", hint)
 
     def test_a_missing_option_is_refused(self, load: Load) -> None:
-        """An option that the connector cannot do without is missed by name, on the driver."""
+        """A missing required option raises an error that names it, on the driver."""
         rows = people()
         options = load(rows, ["id"])
-        if not self.kind.required and any(map(self._needs(rows, options), options)):
-            refuse(
-                "The connector fails without one of its options, but not clearly.", "Name it in the class's `required`."
+        if not self.kind.required and any(map(self._raises_without(rows, options), options)):
+            fail_check(
+                "The connector fails without one of its options, but not with a clear error.",
+                "Add the option to the class's `required`.",
             )
         for name in self.kind.required:
             rest = {key: value for key, value in options.items() if key != name}
-            self._expect_refusal(rows, rest, name, "Name the option in the class's `required`.")
+            self._expect_refusal(rows, rest, name, "Add the option to the class's `required`.")
 
     # ── pickling, opening, closing ───────────────────────────────────────────────────────────────────────
 
     def test_it_is_pickled_before_it_is_opened(self, load: Load) -> None:
-        """A connector goes to the workers as a pickle, and answers there."""
+        """A connector is pickled, sent to the workers, and works there."""
         rows = people()
         table = self.table(rows.schema, load(rows, ["id"]))
-        self._expect_copy(
-            rows, table, table.connector, "Make clients in `open`, which runs in the worker, not in __init__."
+        self._expect_works_unpickled(
+            rows, table, table.connector, "Create clients in `open`, which runs in the worker, not in __init__."
         )
 
     def test_it_is_pickled_after_it_was_closed(self, load: Load) -> None:
-        """`close` leaves nothing that cannot be pickled."""
+        """After `close`, the connector can be pickled."""
         rows = people()
         table, before = self.table(rows.schema, load(rows, ["id"])), lanes()
         with LocalJoin(table, ID) as join:
             join.rows([(1,)])
         eventually(lambda: not lanes() - before, self.patience)
-        self._expect_copy(rows, table, table.connector, "Let `close` set the clients on `self` to None.")
+        self._expect_works_unpickled(rows, table, table.connector, "Set the clients on `self` to None in `close`.")
 
     def test_it_opens_again_after_it_was_closed(self, load: Load) -> None:
         """A connector that was closed can be opened again."""
         rows = people()
-        cure = "Let `close` put back what `open` needs; let `open` make all clients anew."
+        hint = "Restore in `close` what `open` needs; create all clients in `open`."
         before = lanes()
         with LocalJoin(self.table(rows.schema, load(rows, ["id"])), ID) as join:
             for _ in range(2):
-                self.compare(join.rows([(1,), (4,)]), rows, ID, [(1,), (4,)], cure)
+                self.compare(join.rows([(1,), (4,)]), rows, ID, [(1,), (4,)], hint)
                 join.close()
                 eventually(lambda: not lanes() - before, self.patience)
 
     def test_nothing_is_left_when_it_is_closed(self, load: Load) -> None:
-        """`close` ends threads, tasks, connections and files."""
+        """`close` ends or closes all threads, tasks, connections and files."""
         rows = people()
         table = self.table(rows.schema, load(rows, ["id"]))
         event_loop()
-        before = _held()
+        before = _open_resources()
         with LocalJoin(table, ID) as join:
             join.rows([(1,), (4,)])
-        if not eventually(lambda: not _held() - before, self.patience):
-            left = ", ".join(sorted(_held() - before))
-            refuse(
-                f"When the connector is closed, this is left: {left}.",
-                "Close in `close` whatever `open` or a lookup opens.",
+        if not eventually(lambda: not _open_resources() - before, self.patience):
+            left = ", ".join(sorted(_open_resources() - before))
+            fail_check(
+                f"After `close`, these resources are still open: {left}.",
+                "Close everything in `close` that `open` or a lookup opened.",
             )
 
-    # ── a source that dies ───────────────────────────────────────────────────────────────────────────────
+    # ── a source that fails ──────────────────────────────────────────────────────────────────────────────
 
     def test_a_source_that_dies_and_comes_back(self, load: Load, request: pytest.FixtureRequest) -> None:
-        """While the source is dead lookups fail, and are no misses; when it is back they find what is there."""
+        """While the source is down, lookups fail and are not misses; when it is back, they return its rows."""
         rows = people()
         kill, start = request.getfixturevalue("restart")
         table = self.table(rows.schema, load(rows, ["id"]), _RETRIES)
         with LocalJoin(table, ID) as join:
             self.compare(join.rows([(1,)]), rows, ID, [(1,)], "Return the rows of the keys.")
             kill()
-            self._expect_trouble(join)
+            self._expect_failure(join)
             start()
-            cure = (
-                "After a broken connection the next call must make a new one: drop the client where it failed, or take "
-                "one that connects again. `retryable` must say that lost and refused connections are worth a retry."
+            hint = (
+                "After a broken connection the next call must open a new one: discard the client that failed, or use "
+                "one that reconnects. `retryable` must return true for lost and refused connections."
             )
             try:
                 found = join.rows([(1,), (2,), (4,)])
             except SourceTrouble as error:
-                refuse(f"The source is back, but lookups still fail: {error}", cure)
-            self.compare(found, rows, ID, [(1,), (2,), (4,)], cure)
+                fail_check(f"The source is running again, but lookups still fail: {error}", hint)
+            self.compare(found, rows, ID, [(1,), (2,), (4,)], hint)
 
     # ── helpers ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _expect_refusal(self, rows: pa.Table, options: Mapping[str, Any], name: str, cure: str) -> None:
+    def _expect_refusal(self, rows: pa.Table, options: Mapping[str, Any], name: str, hint: str) -> None:
         try:
             self.table(rows.schema, options)
         except OptionError as error:
             if name in str(error):
                 return
-            refuse(f"The error does not name option {name!r}: {error}", cure)
-        refuse(f"Option {name!r} {'is taken' if name in options else 'is not missed'}.", cure)
+            fail_check(f"The error does not name option {name!r}: {error}", hint)
+        fail_check(f"Option {name!r} {'is accepted' if name in options else 'may be missing without an error'}.", hint)
 
-    def _needs(self, rows: pa.Table, options: Mapping[str, Any]) -> Callable[[str], bool]:
+    def _raises_without(self, rows: pa.Table, options: Mapping[str, Any]) -> Callable[[str], bool]:
         def fails_without(name: str) -> bool:
             try:
                 self.table(rows.schema, {key: value for key, value in options.items() if key != name})
@@ -141,25 +142,25 @@ class LivingChecks(Checks):
 
         return fails_without
 
-    def _expect_copy(self, rows: pa.Table, table: LookupTable, connector: Connector, cure: str) -> None:
+    def _expect_works_unpickled(self, rows: pa.Table, table: LookupTable, connector: Connector, hint: str) -> None:
         try:
             copied = pickle.loads(cloudpickle.dumps(connector))
         except Exception as error:
-            refuse(f"The connector cannot be pickled: {type(error).__name__}: {error}", cure)
+            fail_check(f"The connector cannot be pickled: {type(error).__name__}: {error}", hint)
         with LocalJoin(table, ID, copied) as join:
-            self.compare(join.rows([(1,), (4,)]), rows, ID, [(1,), (4,)], "What __init__ sets must survive the pickle.")
+            self.compare(join.rows([(1,), (4,)]), rows, ID, [(1,), (4,)], "What __init__ sets must be pickled.")
 
-    def _expect_trouble(self, join: LocalJoin) -> None:
-        cure = "Let the driver's error pass: an answer without rows says that there are none."
+    def _expect_failure(self, join: LocalJoin) -> None:
+        hint = "Do not catch the driver's error: a result without rows means that the keys have none."
         try:
             found = join.rows([(2,)])
         except SourceTrouble:
             return
-        refuse(f"The source is dead, and a lookup returned {found}.", cure)
+        fail_check(f"The source is down, but a lookup returned {found}.", hint)
 
 
-def _held() -> set[str]:
-    """Return the threads and tasks of this process, and where it can be told its open files and connections."""
+def _open_resources() -> set[str]:
+    """Return the threads and tasks of this process, and its open files and connections if the system lists them."""
     gc.collect()
     threads = {f"thread {thread.name}" for thread in threading.enumerate() if not thread.name.startswith(_OURS)}
     tasks = {f"task {task.get_name()} of {task.get_coro()}" for task in asyncio.all_tasks(event_loop())}
@@ -167,15 +168,15 @@ def _held() -> set[str]:
 
 
 def _open_files() -> Iterator[str]:
-    """Yield the open files and sockets, where the system shows them."""
+    """Yield the open files and sockets, if the system lists them."""
     try:
         numbers = os.listdir("/proc/self/fd")
     except OSError:
         return
     for number in numbers:
         try:
-            place = os.readlink(f"/proc/self/fd/{number}")
+            target = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
             continue
-        if place.startswith(("socket:", "/")) and not place.startswith(("/dev/", "/proc/")):
-            yield f"{'connection' if place.startswith('socket:') else 'file'} {place}"
+        if target.startswith(("socket:", "/")) and not target.startswith(("/dev/", "/proc/")):
+            yield f"{'connection' if target.startswith('socket:') else 'file'} {target}"

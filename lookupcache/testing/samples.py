@@ -1,6 +1,6 @@
-"""Values that sources get wrong: for each Spark type its ends, its odd ones and what is easily mistaken for another.
+"""Test values that sources often get wrong: for each Spark type its limits, its special values, and similar values.
 
-A value that some sources cannot hold bears the name of what they lack, its trait, such as ``nan`` or ``year 1``.
+A value that some sources cannot store has a trait that names why, such as ``nan`` or ``year 1``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow as pa
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 
 JSON = {b"lookupcache.type": b"json"}
-"""Metadata of a STRING field whose values are JSON texts, and equal where what they say is."""
+"""Metadata of a STRING field with JSON texts, which are equal if their parsed values are."""
 
 
 @dataclass(frozen=True)
 class Odd:
-    """A value with the trait that a source must have to hold it."""
+    """A value with the trait that a source must support to store it."""
 
     trait: str
     value: Any
@@ -38,14 +38,14 @@ def _moments(zone: dt.tzinfo | None) -> list[Any]:
     ]  # fmt: skip
 
 
-HOSTILE = (
+HOSTILE_TEXTS = (
     "'", '"', "`", "''", "a'; DROP TABLE t; --", 'a" OR "1"="1', "' OR 1=1 --", "?", ":a", "$1", "%s", "%(a)s", "%",
     "_", "{id}", "{0}", "${id}", "{{id}}", "#{1+1}", "\\", "\\'", "\\0", "\n", "\r\n", "\t", "*", "[a]", "a:b", "a,b",
     "a/b", "../a", "..", ".", "?x=1", "#f", "a&b=c", "%2F", "+", "NULL", "null", "None", "true", "0", "\u202e",
     "\ufeff", "\uffff", "<a>&amp;</a>", "$(id)", "`id`", "*\r\n$1\r\n", Odd("nul", "\0"), Odd("nul", "a\0b"),
     Odd("long string", "long" * 5_000),
 )  # fmt: skip
-"""Texts that end a literal, a template, a path or a protocol's line where they are pasted into one."""
+"""Strings that end a literal, a template, a path or a protocol's line if they are inserted unquoted."""
 
 _INTEGERS = {
     "tinyint": (pa.int8(), 7),
@@ -103,38 +103,38 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
 """The types by their Spark names, and ``json`` for JSON texts in a STRING column, each with its values."""
 
 KEY_TYPES = tuple(name for name in TYPES if "<" not in name and name != "json")
-"""Types by whose values rows can be looked up."""
+"""Types that keys can have."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a source can hold, by the names of types and traits that it cannot, each with the reason.
+class Supported:
+    """The types and values that a source can store; ``unsupported`` names those it cannot, each with the reason.
 
-    >>> held = Held({"map": "no such type", "nan": "no such number"})
-    >>> held.lacks("map<string,int>"), held.lacks("struct<a:int,b:string>")
+    >>> supported = Supported({"map": "no such type", "nan": "no such number"})
+    >>> supported.reason_unsupported("map<string,int>"), supported.reason_unsupported("struct<a:int,b:string>")
     ('no such type', None)
-    >>> float("inf") in held.values("double"), len(held.values("double")) < len(Held({}).values("double"))
-    (True, True)
+    >>> float("inf") in supported.values("double"), any(value != value for value in supported.values("double"))
+    (True, False)
     """
 
     unsupported: Mapping[str, str]
 
-    def lacks(self, type_: str) -> str | None:
-        """Return why the source cannot hold this type, or None."""
+    def reason_unsupported(self, type_: str) -> str | None:
+        """Return why the source cannot store this type, or None."""
         names = (type_, type_.partition("(")[0].partition("<")[0])
         return next((self.unsupported[name] for name in names if name in self.unsupported), None)
 
     def values(self, type_: str) -> list[Any]:
-        """Return the type's values that the source can hold."""
-        return list(self.among(TYPES[type_][1]))
+        """Return the values of a type that the source can store."""
+        return list(self.select(TYPES[type_][1]))
 
     @property
     def null(self) -> list[None]:
-        """A null, if the source can hold one."""
+        """A null, if the source can store one."""
         return [] if "null" in self.unsupported else [None]
 
-    def among(self, values: Any) -> Iterator[Any]:
-        """Yield those of some values that the source can hold."""
+    def select(self, values: Any) -> Iterator[Any]:
+        """Yield the values that the source can store."""
         for value in values:
             if not isinstance(value, Odd):
                 yield value
@@ -142,15 +142,15 @@ class Held:
                 yield value.value
 
     def types(self, names: Any = TYPES) -> list[str]:
-        """Return those of some types that the source can hold."""
-        return [name for name in names if self.lacks(name) is None]
+        """Return the types that the source can store."""
+        return [name for name in names if self.reason_unsupported(name) is None]
 
 
 TRAITS = frozenset(
-    value.trait for values in (HOSTILE, *(values for _, values in TYPES.values())) for value in values
+    value.trait for values in (HOSTILE_TEXTS, *(values for _, values in TYPES.values())) for value in values
     if isinstance(value, Odd)
 )  # fmt: skip
-"""The traits that ``unsupported`` may name, besides types."""
+"""The traits that ``unsupported`` may name, in addition to types."""
 
 
 def field_of(name: str, type_: str) -> pa.Field:

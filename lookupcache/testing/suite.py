@@ -1,4 +1,4 @@
-"""`ConnectorSuite`: everything a join may ask of a connector, as tests to inherit."""
+"""`ConnectorSuite`: tests for connectors, to inherit."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ from lookupcache.testing.living import LivingChecks
 from lookupcache.testing.samples import KEY_TYPES, TRAITS, TYPES
 from lookupcache.testing.secrecy import SecrecyChecks
 
-_APPLIES: dict[str, Callable[[Any], bool]] = {
+_CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "test_many_rows_of_a_key": lambda suite: not suite.unique_keys,
     "test_duplicates_are_kept": lambda suite: not suite.unique_keys,
     "test_the_whole_table": lambda suite: suite.can_scan,
     "test_it_says_that_it_cannot_scan": lambda suite: not suite.can_scan,
-    "test_a_type_that_it_cannot_hold_is_refused": lambda suite: bool(_unsupported(suite)),
+    "test_a_type_that_it_cannot_hold_is_refused": lambda suite: bool(_unsupported_types(suite)),
     "test_odd_column_names": lambda suite: "odd names" not in suite.unsupported,
     "test_a_source_that_dies_and_comes_back": lambda suite: getattr(suite, "restart", None) is not None,
 }
 
 
 class ConnectorSuite(HoldingChecks, AskingChecks, LivingChecks, SecrecyChecks):
-    """The tests of a connector: inherit them, say how a table is made, and what the source can do.
+    """The tests of a connector: inherit them, define how a table is created, and what the source supports.
 
-    A subclass, whose name begins with ``Test``, has
+    A subclass, whose name starts with ``Test``, defines
 
     - ``connector``: the registered name, or ``module:Class``;
-    - ``load``: a fixture that returns a function ``load(rows, key)``. It makes a table that holds exactly these rows,
-      a pyarrow.Table, to be looked up by the columns ``key``, and returns the connector's own options for it. A test
-      may call it again, and is then done with the table before;
+    - ``load``: a fixture that returns a function ``load(rows, key)``. It creates a table with exactly these rows, a
+      pyarrow.Table, to be looked up by the columns ``key``, and returns the connector's own options for it. A test
+      may call it several times, and no longer uses the previous table then;
     - ``restart``, if the source can be killed: a fixture that returns two functions. The first kills it, the second
-      starts it again, with its rows, and returns when it answers;
+      starts it again, with its rows, and returns when it is ready;
 
-    and may claim
+    and may set
 
-    - ``unsupported``: what the source cannot hold, by type (``map``, ``decimal``, ``decimal(38,18)``) or by trait
+    - ``unsupported``: what the source cannot store, by type (``map``, ``decimal``, ``decimal(38,18)``) or by trait
       (``nan``, ``infinity``, ``negative zero``, ``subnormal``, ``empty string``, ``blank string``, ``long string``,
       ``nul``, ``empty binary``, ``year 1``, ``null``, ``odd names``), each with the reason. A column of such a type
       must be refused;
-    - ``unsupported_keys``: the same for key columns, beyond what is unsupported;
-    - ``unique_keys``: that a key has one row at most;
-    - ``pushes_filters``, ``can_scan``: that it accepts filters, and writes `scan`;
-    - ``filter_examples``: how many filters to draw; ``patience``: how many seconds after `close` all must be let go.
+    - ``unsupported_keys``: the same for key columns, in addition to ``unsupported``;
+    - ``unique_keys``: whether a key has at most one row;
+    - ``pushes_filters``, ``can_scan``: whether the connector accepts filters, and implements `scan`;
+    - ``filter_examples``: how many filters to draw; ``patience``: the seconds after `close` in which all resources must
+      be released.
 
-    Each test says in its failure what is wrong and how to mend it. Tests that do not apply are not there at all.
-    A column whose field has the metadata `JSON` of `lookupcache.testing.samples` holds JSON texts, and may be stored
-    as such.
+    Each failure says what is wrong and how to fix it. Tests that do not apply are removed from the suite.
+    A column whose field has the metadata `JSON` of `lookupcache.testing.samples` contains JSON texts, and may be
+    stored as such.
 
     >>> class TestEcho(ConnectorSuite):
     ...     connector = "my_package.echo:Echo"
-    ...     unsupported = {"map": "a row is a line of text", "nan": "there is no word for it"}
+    ...     unsupported = {"map": "a row is a line of text", "nan": "the format has no NaN"}
     ...
     ...     @pytest.fixture
     ...     def load(self, tmp_path):
@@ -65,32 +66,34 @@ class ConnectorSuite(HoldingChecks, AskingChecks, LivingChecks, SecrecyChecks):
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
-        for name, applies in _APPLIES.items():
+        for name, applies in _CONDITIONS.items():
             if not applies(cls):
                 setattr(cls, name, None)
             elif getattr(cls, name) is None:
                 setattr(cls, name, getattr(ConnectorSuite, name))
-        _refuse_unknown_traits(cls)
+        _check_trait_names(cls)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Make a test of each type that the source can hold, and of each that it cannot."""
+        """Create a test for each type that the source can store, and for each that it cannot."""
         names: dict[str, Callable[[], list[str]]] = {
-            "spark_type": lambda: self.held.types(),
-            "unsupported_type": lambda: _unsupported(type(self)),
-            "key_type": lambda: self.keyed.types(KEY_TYPES),
-            "constant_type": lambda: self.held.types(KEY_TYPES),
+            "spark_type": lambda: self.supported.types(),
+            "unsupported_type": lambda: _unsupported_types(type(self)),
+            "key_type": lambda: self.supported_keys.types(KEY_TYPES),
+            "constant_type": lambda: self.supported.types(KEY_TYPES),
         }
         for name, types in names.items():
             if name in metafunc.fixturenames:
                 metafunc.parametrize(name, types())
 
 
-def _unsupported(suite: Any) -> list[str]:
-    return [name for name in TYPES if name != "json" and suite().held.lacks(name)]
+def _unsupported_types(suite: Any) -> list[str]:
+    return [name for name in TYPES if name != "json" and suite().supported.reason_unsupported(name)]
 
 
-def _refuse_unknown_traits(suite: Any) -> None:
+def _check_trait_names(suite: Any) -> None:
     known = {*TRAITS, *TYPES, *(name.partition("(")[0].partition("<")[0] for name in TYPES), "null", "odd names"}
     for name in (*suite.unsupported, *suite.unsupported_keys):
         if name not in known:
-            raise ValueError(f"{suite.__name__}: {name!r} is no type or trait; known are {', '.join(sorted(known))}.")
+            raise ValueError(
+                f"{suite.__name__}: {name!r} is not a type or trait; known are {', '.join(sorted(known))}."
+            )

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -16,9 +17,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark import TaskContext
 
+from lookupcache.error_text import is_presentable, text_of
 from lookupcache.errors import LookupCacheError
 from lookupcache.plan import LETTER_COLUMNS
-from lookupcache.redaction import hide_userinfo
+from lookupcache.redaction import hidden, hide_userinfo
 
 T = TypeVar("T")
 
@@ -86,14 +88,14 @@ class DeadLetters:
         try:
             return work()
         except _TROUBLE as error:
-            text = hide_userinfo(str(error))
+            hide = partial(hidden, secrets=())
             # The cause would be shown in full.
             raise LookupCacheError(
                 f"Table {self.table!r}: dead letters cannot be written to {hide_userinfo(self.path)!r}: "
-                f"{type(error).__name__}: {text}",
+                f"{type(error).__name__}: {hide(text_of(error))}",
                 hint="Set 'lookup.dead-letter.path' to a directory that every worker may write to, as a local path or "
                 "a URI of a file system that Arrow knows.",
-            ) from (error if text == str(error) else None)
+            ) from (error if is_presentable(error, hide) else None)
 
 
 def located(path: str) -> str:

@@ -139,16 +139,18 @@ class LoadedLookup(CachedLookup):
 
 
 def seconds_until(time_of_day: str, now: dt.datetime) -> float:
-    """Return how long it is until this time of day comes; a whole day where it is now.
+    """Return how long it is until this time of day comes, in the zone of this process where it names none.
+
+    It comes once a day: a whole day from now where it is now, at its first coming where the clocks are put back over
+    it, and where they are put forward over it as long after the change as it would have been.
 
     >>> seconds_until("03:00:00+00:00", dt.datetime(2026, 5, 1, 2, 30, tzinfo=dt.UTC))
     1800.0
-    >>> seconds_until("03:00:00", dt.datetime(2026, 5, 1, 3, 0, tzinfo=dt.timezone(dt.timedelta(hours=2))))
+    >>> seconds_until("03:00:00", dt.datetime(2026, 5, 1, 3, 0).astimezone())
     86400.0
     """
     at = dt.time.fromisoformat(time_of_day)
-    here = now if at.tzinfo is None else now.astimezone(at.tzinfo)
-    then = dt.datetime.combine(here.date(), at, tzinfo=here.tzinfo)
-    if then <= here:
-        then = dt.datetime.combine(here.date() + dt.timedelta(days=1), at, tzinfo=here.tzinfo)
-    return (then - here).total_seconds()
+    today = now.astimezone(at.tzinfo).date()
+    # A date and time without a zone are those of this process, whose offset may be another on the next day.
+    days = (dt.datetime.combine(today + dt.timedelta(days=number), at).timestamp() for number in range(3))
+    return next(then - now.timestamp() for then in days if then > now.timestamp())

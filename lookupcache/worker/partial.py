@@ -35,13 +35,14 @@ class Wanted:
     """A batch of keys that is open: its entries, and the flights that it waits for.
 
     ``errors`` are the troubles of its failed lookups; ``error_of`` gives for each row the number of its
-    trouble, counted from 1, or 0.
+    trouble, counted from 1, or 0. ``broken`` is an error that is no trouble of the source, and ends the run.
     """
 
     lease: Lease
     waits: set[int] = field(default_factory=set)
     errors: list[SourceTrouble] = field(default_factory=list)
     error_of: npt.NDArray[np.int32] | None = None
+    broken: BaseException | None = None
 
     @property
     def ready(self) -> bool:
@@ -138,26 +139,27 @@ class CachedLookup:
     def find(self, keys: KeyBatch) -> Wanted:
         """Open a batch and wait until it is ready; raises the trouble of a lookup that failed."""
         wanted = self.open(keys)
-        self.hurry()
-        while not wanted.ready:
-            self.wait()
-        if wanted.errors:
+        try:
+            self.hurry()
+            while not wanted.ready:
+                self.wait()
+            if error := wanted.broken or next(iter(wanted.errors), None):
+                raise error
+        except BaseException:
             self.abandon([wanted])
-            raise wanted.errors[0]
+            raise
         return wanted
 
     def poll(self) -> None:
         """Take in what has landed."""
         if self._asked:
-            for flight in self.source.dispatcher.landed(wait=False):
-                self._take_in(flight)
+            self._take_in(self.source.dispatcher.landed(wait=False))
 
     def wait(self, *, room: bool = False) -> None:
         """Wait until something lands, or with ``room`` until another call may be made; take in what has landed."""
         started = time.perf_counter()
         try:
-            for flight in self.source.dispatcher.landed(wait=True, room=room):
-                self._take_in(flight)
+            self._take_in(self.source.dispatcher.landed(wait=True, room=room))
         finally:
             self.tally.spend("source_seconds", started)
 
@@ -280,11 +282,30 @@ class CachedLookup:
 
     # ── taking in ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _take_in(self, flight: Flight) -> None:
+    def _take_in(self, flights: Iterable[Flight]) -> None:
+        """Take in flights, all of them, for they land only once; then raise the first error that is not the source's.
+
+        Such an error breaks the run of who took them in, but others may be waiting for them too.
+        """
+        errors: list[BaseException] = []
+        for flight in flights:
+            try:
+                self._take_one(flight)
+            except BaseException as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _take_one(self, flight: Flight) -> None:
         asked = self._asked[flight.number]
         waited = self._landed(asked)
         entries, now = asked.lease.entries, self.clock()
-        fetched = self._fetched(asked)
+        try:
+            fetched = self._fetched(asked)
+        except BaseException as error:
+            for wanted in waited:
+                wanted.broken = error
+            raise
         if not fetched.errors:
             return self.cache.fill(entries, fetched.rows, fetched.counts, now)
         failed = fetched.failed

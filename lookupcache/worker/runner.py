@@ -142,12 +142,15 @@ class Runner:
         while window:
             self.lookup.poll()
             self._refuse_errors(window)
-            for one in self._ready(window):
+            ready = self._ready(window)
+            for one in ready:
                 window.remove(one)
                 yield from self._timed(self._joined, one)
             if not window or not (last or self._is_full(window)):
                 return
-            self._timed(partial(self.lookup.wait, room=not last and not self._is_large(window)))
+            # While we yielded, another runner may have taken in what we would wait for: look again before.
+            if not ready:
+                self._timed(partial(self.lookup.wait, room=not last and not self._is_large(window)))
 
     def _ready(self, window: deque[_Open]) -> list[_Open]:
         """Return the batches that may leave: any that are ready, or the first ones."""
@@ -163,10 +166,10 @@ class Runner:
         return sum(one.left.nbytes for one in window) > _MOST_OPEN_BYTES
 
     def _refuse_errors(self, window: Iterable[_Open]) -> None:
-        if self.plan.config.on_error != "fail":
-            return
         for one in window:
-            if one.wanted is not None and one.wanted.errors:
+            if one.wanted is not None and one.wanted.broken is not None:
+                raise one.wanted.broken
+            if one.wanted is not None and one.wanted.errors and self.plan.config.on_error == "fail":
                 raise one.wanted.errors[0]
 
     def _timed(self, work: Callable[..., T], *arguments: Any) -> T:
@@ -243,17 +246,17 @@ class Runner:
     def _emit(self, rows: _Rows) -> pa.RecordBatch:
         if self.nested:
             found = self._found(lambda: self.lookup.cache.counts(rows.entries) > 0)
-            return self._batch([*rows.left.columns, self._matches(rows), *self._marks(rows), *found])
+            return self._batch(rows.left, [self._matches(rows), *self._marks(rows), *found])
         if self.plan.how in ("semi", "anti"):
             if self.layout.found:
                 found = self._found(lambda: self._matched(rows))
-                return self._batch([*rows.left.columns, *self._marks(rows), *found])
+                return self._batch(rows.left, [*self._marks(rows), *found])
             kept = np.flatnonzero((self._matched(rows) == (self.plan.how == "semi")) | rows.failed)
-            return self._batch([*rows.left.take(pa.array(kept)).columns, *self._marks(rows, kept)])
+            return self._batch(rows.left.take(pa.array(kept)), self._marks(rows, kept))
         pairs = self._pairs(rows)
         left = rows.left if pairs.left is None else rows.left.take(pa.array(pairs.left))
         right, found = self.lookup.cache.gather(pairs.right), self._found(lambda: pairs.right >= 0)
-        return self._batch([*left.columns, *right, *self._marks(rows, pairs.left), *found])
+        return self._batch(left, [*right, *self._marks(rows, pairs.left), *found])
 
     def _found(self, mask: Callable[[], Mask]) -> list[pa.Array]:
         return [pa.array(mask())] if self.layout.found else []
@@ -268,11 +271,14 @@ class Runner:
             marks.append(pa.nulls(len(rows.entries), ERROR) if rows.errors is None else rows.errors)
         return marks if taken is None else [mark.take(pa.array(taken)) for mark in marks]
 
-    def _batch(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    def _batch(self, left: pa.RecordBatch, right: Sequence[pa.Array]) -> pa.RecordBatch:
         """Put the columns in order, and number them: Spark's reader takes two of one name for one."""
+        columns = [*left.columns, *right]
         if self.layout.output is not None:
             columns = [columns[position] for position in self.layout.output]
-        return pa.RecordBatch.from_arrays(list(columns), names=[str(number) for number in range(len(columns))])
+        if not columns:
+            return left.select([])  # It still has its number of rows, which one made of no columns has not.
+        return pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(columns))])
 
     # ── pairs ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -30,7 +30,16 @@ from lookupcache.calls.guard import GaveUp, Guard
 from lookupcache.calls.rate import RateLimit
 from lookupcache.calls.threads import Threads
 from lookupcache.connector import Connector, offers
-from lookupcache.errors import LookupAdvice, LookupCacheError, LookupFailed, LookupRefused, LookupTimeout, SourceTrouble
+from lookupcache.error_text import is_presentable, rebuilt, shown_as, text_of
+from lookupcache.errors import (
+    LookupAdvice,
+    LookupCacheError,
+    LookupFailed,
+    LookupRefused,
+    LookupTimeout,
+    SourceTrouble,
+    WrongRows,
+)
 from lookupcache.function import FunctionConnector
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
@@ -47,6 +56,29 @@ class Calls:
     keys: KeyBatch
     arguments: list[Any]
     call_of: Numbers
+
+
+class _Outcome:
+    """How calls ended: the answer of each, and the errors, by the numbers of calls that have failed.
+
+    A key that failed alone counts as a call of its own, with a number above those of the calls.
+    """
+
+    def __init__(self, calls: Calls, answers: Sequence[Any]) -> None:
+        self.keys = calls.keys
+        self.arguments = calls.arguments
+        self.answers = list(answers)
+        self.call_of = calls.call_of
+        self.errors: dict[int, SourceTrouble] = {}
+        self._next = len(answers)
+
+    def fail_key(self, key: int, error: SourceTrouble) -> None:
+        """Note that the lookup of one key has failed."""
+        if self._next == len(self.answers):
+            self.call_of = self.call_of.copy()
+        self.call_of[key] = self._next
+        self.errors[self._next] = error
+        self._next += 1
 
 
 class Source:
@@ -101,24 +133,41 @@ class Source:
 
     def fetched(self, calls: Calls, answers: Sequence[Any]) -> Fetched:
         """Return the rows of the keys from the answers, or exceptions, that their calls ended with."""
-        errors = {
-            number: self._trouble(answer, int(np.count_nonzero(calls.call_of == number)))
-            for number, answer in enumerate(answers)
-            if isinstance(answer, BaseException)
-        }
-        tables, fetched = self._calls.read(calls, answers, errors)
+        outcome = _Outcome(calls, answers)
+        for number, answer in enumerate(answers):
+            if isinstance(answer, BaseException):
+                self._note(outcome, number, answer)
+        try:
+            tables, fetched = self._calls.read(outcome)
+        except SourceTrouble as error:
+            raise self._told(error) from None
         self.tally["asked_keys"] += len(calls.keys)
         self.tally["fetched_rows"] += sum(table.num_rows for table in tables)
         self.tally["fetched_bytes"] += sum(table.nbytes for table in tables)
         return fetched
 
+    def _note(self, outcome: _Outcome, number: int, answer: BaseException) -> None:
+        """Note that a call has failed, or only the lookup of some of its keys."""
+        error = answer.error if isinstance(answer, GaveUp) else answer
+        keys = np.flatnonzero(outcome.call_of == number)
+        if not isinstance(error, WrongRows) or self.plan.config.on_miss_max_attempts > 0:
+            # Where keys without rows are asked for again, nobody would ask for those of a call that has ended.
+            outcome.errors[number] = self.named(answer, len(keys))
+            return
+        outcome.answers[number] = [self.reader.check(error.table)]
+        for place, cause in error.wrong.items():
+            outcome.fail_key(int(keys[place]), self.named(cause, 1))
+
     def loaded(self, answer: Any) -> tuple[KeyBatch, Fetched]:
         """Return every key of the table with its rows from the answer to a scan; raises what it failed with."""
         if isinstance(answer, BaseException):
-            raise self._trouble(answer, 0)
+            raise self.named(answer, 0)
         self.tally["fetched_rows"] += answer.num_rows
         self.tally["fetched_bytes"] += answer.nbytes
-        return self.reader.whole(answer)
+        try:
+            return self.reader.whole(answer)
+        except SourceTrouble as error:
+            raise self._told(error) from None
 
     def whole(self) -> pa.Table:
         """Connect, return all rows of the table, and disconnect; raises what that failed with."""
@@ -129,7 +178,7 @@ class Source:
             finally:
                 self._closed(connector)
         except Exception as error:
-            raise self._trouble(error, 0) from None
+            raise self.named(error, 0) from None
 
     @cached_property
     def tells_changes(self) -> bool:
@@ -138,7 +187,10 @@ class Source:
 
     def changed(self) -> KeyBatch | None:
         """Return the keys that the source says have changed since the last call; None where any may have."""
-        batch = self.connector.changed(self.reader.request)
+        try:
+            batch = self.connector.changed(self.reader.request)
+        except Exception as error:
+            raise self.named(error, 0, "asking what has changed") from None
         return None if batch is None else self.reader.keys_of(pa.table(batch))
 
     def close(self) -> None:
@@ -223,39 +275,32 @@ class Source:
 
     # ── errors ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _trouble(self, error: BaseException, keys: int) -> SourceTrouble:
-        """Name what a call failed with, without its secrets."""
+    def named(self, error: BaseException, keys: int, what: str = "reading the whole table") -> SourceTrouble:
+        """Name what a call for some keys, or without keys ``what``, failed with, without its secrets."""
         cause, attempts = (error.error, error.attempts) if isinstance(error, GaveUp) else (error, 1)
+        if isinstance(cause, WrongRows):
+            cause = next(iter(cause.wrong.values()), cause)
         if isinstance(cause, LookupTimeout | LookupRefused):
-            return _caused(type(cause)(f"Table {self.plan.table!r}: {cause.fact}", hint=cause.hint), cause)
+            named = rebuilt(cause, f"Table {self.plan.table!r}: {cause.fact}", cause.hint)
+            return self._told(_caused(named, cause))
         if isinstance(cause, SourceTrouble):
             return self._told(cause)
         if isinstance(cause, LookupCacheError):
             raise self._told(cause)
-        what = f"the lookup of {keys} key{'s' if keys > 1 else ''}" if keys else "reading the whole table"
-        text = self._hidden(str(cause))
+        what = f"the lookup of {keys} key{'s' if keys > 1 else ''}" if keys else what
+        text = self._hidden(text_of(cause))
         failed = LookupFailed(
             f"Table {self.plan.table!r} (connector {self.plan.connector!r}): {what} failed after {attempts} "
             f"attempt{'s' if attempts > 1 else ''}: {type(cause).__name__}: {text}",
             hint="Mend the source, or allow more with 'lookup.max-retries' and 'lookup.timeout'.",
         )
-        return _caused(failed, None if self._tells(cause) else cause)
+        return _caused(failed, cause if is_presentable(cause, self._hidden) else None)
 
     def _told(self, error: Trouble) -> Trouble:
         """Return a connector's own error without secrets: itself, or where it or a cause holds any, one like it."""
-        if not self._tells(error):
+        if is_presentable(error, self._hidden):
             return error
-        hint = None if error.hint is None else self._hidden(error.hint)
-        return _caused(type(error)(self._hidden(error.fact), hint=hint), None)
-
-    def _tells(self, error: BaseException | None) -> bool:
-        """Return whether what is shown of an error, with all that led to it, holds a secret."""
-        seen: list[BaseException] = []
-        while error is not None and error not in seen:
-            seen.append(error)
-            error = error.__cause__ if error.__suppress_context__ else error.__context__
-        texts = [text for one in seen for text in (str(one), *getattr(one, "__notes__", ()))]
-        return any(self._hidden(text) != text for text in texts)
+        return shown_as(error, self._hidden)
 
     def _hidden(self, text: str) -> str:
         return hidden(text, {*self._secrets, *self.connector.secret_values()})
@@ -296,17 +341,16 @@ class _ByBatch:
             return [self._reader.only(part, table) for part, table in found]
         return [await self._guard.within(self._guard.call(lambda: once(keys)))]
 
-    def read(
-        self, calls: Calls, answers: Sequence[Any], errors: dict[int, SourceTrouble]
-    ) -> tuple[list[pa.Table], Fetched]:
-        none = self._reader.schema.empty_table()
-        tables = [none if number in errors else pa.concat_tables(answer) for number, answer in enumerate(answers)]
+    def read(self, outcome: _Outcome) -> tuple[list[pa.Table], Fetched]:
+        none, keys = self._reader.schema.empty_table(), outcome.keys
+        answered = enumerate(outcome.answers)
+        tables = [none if number in outcome.errors else pa.concat_tables(answer) for number, answer in answered]
         table = pa.concat_tables(tables)
-        if len(tables) > 1:
+        if len(tables) > 1 or outcome.errors:
             call = np.repeat(np.arange(len(tables)), [one.num_rows for one in tables])
-            table = self._reader.only_of(calls.keys, calls.call_of, table, call)
-        found = self._reader.by_key(calls.keys, table)
-        return tables, Fetched(found.rows, found.counts, errors, calls.call_of)
+            table = self._reader.only_of(keys, outcome.call_of, table, call)
+        found = self._reader.by_key(keys, table)
+        return tables, Fetched(found.rows, found.counts, outcome.errors, outcome.call_of)
 
     def _batch(self, keys: KeyBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(list(keys.columns), names=list(self._reader.plan.key_columns))
@@ -321,6 +365,7 @@ class _ByKey:
         self._guard = source.guard
         self._reader = source.reader
         self._connector = connector
+        self._name = source.named
         self._again = source.plan.config.on_miss_max_attempts > 0
 
     def split(self, keys: KeyBatch) -> Calls:
@@ -338,20 +383,30 @@ class _ByKey:
             return (await self._guard.until_found(self._connector.rows_async, key, _missing))[-1][1]
         return await self._guard.call(lambda: self._connector.rows_async(key))
 
-    def read(
-        self, calls: Calls, answers: Sequence[Any], errors: dict[int, SourceTrouble]
-    ) -> tuple[list[pa.Table], Fetched]:
-        answered = [number for number in range(len(answers)) if number not in errors] if errors else range(len(answers))
-        keys, rows = [calls.arguments[number] for number in answered], [answers[number] for number in answered]
-        table = self._reader.check(self._connector.table(self._reader.request, keys, rows))
-        found = self._reader.by_key(calls.keys, table)
+    def read(self, outcome: _Outcome) -> tuple[list[pa.Table], Fetched]:
+        table = self._reader.check(self._table(outcome))
+        found = self._reader.by_key(outcome.keys, table)
+        errors, call_of = outcome.errors, outcome.call_of
         if not errors:
-            return [table], Fetched(found.rows, found.counts, errors, calls.call_of)
+            return [table], Fetched(found.rows, found.counts, errors, call_of)
         # A row may bear another key than the one that its call was about; of a key whose call failed, none counts.
-        failed = Fetched(found.rows, found.counts, errors, calls.call_of).failed
+        failed = Fetched(found.rows, found.counts, errors, call_of).failed
         kept = np.repeat(~failed, found.counts)
         counts = np.where(failed, 0, found.counts)
-        return [table], Fetched(found.rows.take(pa.array(np.flatnonzero(kept))), counts, errors, calls.call_of)
+        return [table], Fetched(found.rows.take(pa.array(np.flatnonzero(kept))), counts, errors, call_of)
+
+    def _table(self, outcome: _Outcome) -> pa.Table:
+        """Return the rows of all calls; note the errors of those whose rows are wrong."""
+        answered = [number for number in range(len(outcome.answers)) if number not in outcome.errors]
+        keys, rows = (
+            [outcome.arguments[number] for number in answered],
+            [outcome.answers[number] for number in answered],
+        )
+        try:
+            return self._connector.table(self._reader.request, keys, rows)
+        except WrongRows as error:
+            outcome.errors |= {answered[place]: self._name(cause, 1) for place, cause in error.wrong.items()}
+            return error.table
 
 
 def _missing(key: tuple[Any, ...], rows: list[Any]) -> tuple[Any, ...] | None:

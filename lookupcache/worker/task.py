@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.connector import Connector
+from lookupcache.error_text import presentable
 from lookupcache.errors import ConnectorError
 from lookupcache.metrics import Tally
 from lookupcache.plan import LookupPlan
+from lookupcache.redaction import hidden
 from lookupcache.report import Channel
 from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.full import LoadedLookup
@@ -36,10 +38,13 @@ class Task:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the join over one partition."""
+        return sendable(self._joined(batches))
+
+    def _joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
         counts = Tally()
         joined = tallied(lookup, Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches), counts)
-        return self.channel.reporting(joined, counts)
+        yield from self.channel.reporting(joined, counts)
 
     def _dead_letters(self) -> DeadLetters | None:
         """Return what writes them, with the names that the left columns do not have inside the job."""
@@ -62,11 +67,14 @@ class ScanTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give the table to one partition."""
+        return sendable(self._given(batches))
+
+    def _given(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         told = [number for batch in batches for column in batch.columns for number in column.to_pylist()]
         lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
         assert isinstance(lookup, LoadedLookup)
         counts = Tally()
-        return self.channel.reporting(tallied(lookup, self._rows(lookup, told), counts), counts)
+        yield from self.channel.reporting(tallied(lookup, self._rows(lookup, told), counts), counts)
 
     def _rows(self, lookup: LoadedLookup, told: list[int]) -> Iterator[pa.RecordBatch]:
         if self.counted:
@@ -88,6 +96,9 @@ class LetterTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Sort the rows of one partition."""
+        return sendable(self._kept(batches))
+
+    def _kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         letters, complete = DeadLetters(self.path, self.table, self.names), False
         try:
             for batch in batches:
@@ -102,6 +113,20 @@ class LetterTask:
         left = rows.select(range(len(self.names))).filter(failed)
         letters.write(left, errors.filter(failed))
         return rows.filter(pc.invert(failed))
+
+
+def sendable(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pass batches on, and what they end with as an error that Spark can send to the driver.
+
+    Spark's worker encodes the traceback as UTF-8; where that is impossible, the job waits for ever.
+    """
+    try:
+        yield from batches
+    except Exception as error:
+        shown = presentable(error, partial(hidden, secrets=()))
+        if shown is error:
+            raise
+        raise shown from None
 
 
 def unpickled(plan: LookupPlan, connector: bytes) -> Connector:

@@ -1,0 +1,53 @@
+"""Content codings of HTTP answers, undone piece by piece, so that a small answer cannot fill the memory.
+
+pieces as they come ─► `Decoder` ─► never more bytes than are wanted
+"""
+
+from __future__ import annotations
+
+import zlib
+
+CODINGS = "gzip, deflate"
+"""What is understood, as the header Accept-Encoding says it."""
+
+_EITHER = 32 + zlib.MAX_WBITS
+_GZIP = b"\x1f"
+
+
+class Decoder:
+    """Undoes the coding that the header Content-Encoding names; raises ValueError for one that is not understood.
+
+    >>> decoder = Decoder("gzip")
+    >>> packed = __import__("gzip").compress(b"x" * 1_000_000)
+    >>> len(packed), decoder.decoded(packed, 5)
+    (1003, b'xxxxx')
+    """
+
+    def __init__(self, coding: str) -> None:
+        self.coding = coding.strip().lower().removeprefix("x-")
+        if self.coding not in ("", "identity", "gzip", "deflate"):
+            raise ValueError(f"content coding {coding!r}")
+        self._unpack = None if self.coding in ("", "identity") else zlib.decompressobj(_EITHER)
+        self._begun = False
+
+    def decoded(self, piece: bytes, most: int) -> bytes:
+        """Return what the next piece of the answer is, at most so many bytes, one or more; the rest is dropped.
+
+        So whoever gets ``most`` bytes must not go on. Raises zlib.error.
+        """
+        if self._unpack is None or not piece:
+            return piece[:most]
+        if not self._begun and self.coding == "deflate" and piece[0] & 15 != 8:
+            # Some servers leave out the header that HTTP wants.
+            self._unpack = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._begun = True
+        found = self._unpack.decompress(piece, most)
+        while len(found) < most and self._unpack.eof and self._unpack.unused_data[:1] == _GZIP:
+            rest, self._unpack = self._unpack.unused_data, zlib.decompressobj(_EITHER)
+            found += self._unpack.decompress(rest, most - len(found))
+        return found
+
+    @property
+    def complete(self) -> bool:
+        """Whether what came is all, and not cut short."""
+        return not self._begun or self._unpack is None or self._unpack.eof

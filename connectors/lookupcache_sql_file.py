@@ -1,0 +1,41 @@
+"""A database that is a file: where it lies, and whether another one has taken its place since it was opened."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lookupcache.connector import hide_userinfo
+from lookupcache.errors import OptionError
+
+Stamp = tuple[int, ...]
+"""What tells a file from one that took its name."""
+
+
+def path_of(url: str) -> Path:
+    """Return the file that a URL names; raises OptionError."""
+    _, separator, path = url.partition(":///")
+    if separator and path and path != ":memory:" and "\0" not in path:
+        return Path(path).absolute()
+    raise OptionError(
+        f"Option 'url' is {hide_userinfo(url)!r}, which names no database file.",
+        hint="As in 'sqlite:///relative.db' or 'sqlite:////absolute/path.db'.",
+    )
+
+
+def stamp_of(path: Path, *, written: bool) -> Stamp | None:
+    """Return what tells the file from another of that name, with ``written`` also from itself before it was changed.
+
+    None where there is none at the moment.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, *((found.st_size, found.st_mtime_ns) if written else ()))
+
+
+def is_replaced(path: Path, opened: Stamp | None, *, written: bool) -> bool:
+    """Return whether there is another file now; one that was taken away is read on until then."""
+    now = stamp_of(path, written=written)
+    return now is not None and now != opened

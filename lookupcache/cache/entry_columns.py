@@ -1,0 +1,57 @@
+"""Numpy columns indexed by entry number: how the parts of `EntryTable` and the policies store facts per entry."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lookupcache.cache.hash_index import Entries
+
+Numbers = npt.NDArray[np.int64]
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+NO_ENTRIES = np.empty(0, dtype=np.int32)
+
+
+class EntryColumns(Protocol):
+    """A part of the cache that stores one or more columns indexed by entry number.
+
+    Entry -1 means that a row has no entry. Numpy takes index -1 as the last element, so each column has one element
+    more than there are entries, and that element is the answer for -1 (no rows, never expired, not in flight).
+    It saves masking the rows without an entry in every step. For a batch of rows, columns are read with
+    ``take(entries, mode="wrap")``, which takes a third of the time of indexing.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes used."""
+
+    def grow(self, size: int) -> None:
+        """Make space for the entries below ``size``."""
+
+    def renumber(self, live: Entries) -> None:
+        """Number the entries ``live`` 0, 1, 2 … in this order, and drop all others."""
+
+
+def grown(column: npt.NDArray[Scalar], size: int, empty: int | float) -> npt.NDArray[Scalar]:
+    """Return a column with space for entries below ``size``; the last element, that of entry -1, stays last.
+
+    >>> grown(np.array([5, 6, -1]), 4, empty=0)
+    array([ 5,  6,  0,  0, -1])
+    """
+    missing = size + 1 - len(column)
+    if missing <= 0:
+        return column
+    return np.concatenate([column[:-1], np.full(missing, empty, column.dtype), column[-1:]])
+
+
+def renumbered(column: npt.NDArray[Scalar], live: Entries) -> npt.NDArray[Scalar]:
+    """Return a column of the entries ``live`` alone, in this order; the last element, that of entry -1, stays last.
+
+    >>> renumbered(np.array([5, 6, 7, -1]), np.array([2, 0], np.int32))
+    array([ 7,  5, -1])
+    """
+    return column[np.append(live, -1)]

@@ -1,0 +1,93 @@
+"""`EntryRows`: the rows of each entry, one after the other in a `RowStore`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache.entry_columns import Numbers, grown, renumbered
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.row_store import RowStore
+
+
+class EntryRows:
+    """Which rows each entry has: the number of its first one and how many follow it.
+
+    ``unique`` says that no entry has more than one row, so a join need not repeat rows. ``dead`` counts the stored
+    rows that belong to no entry any more, because the entry was written again or freed.
+
+    >>> rows = EntryRows(pa.schema([("name", pa.string())]))
+    >>> rows.grow(2)
+    >>> rows.write(np.array([1, 0], np.int32), pa.table({"name": ["ann", "bob", "cy"]}), np.array([1, 2]))
+    >>> rows.starts(np.array([0, 1, -1])), rows.counts(np.array([0, 1, -1])), rows.unique
+    (array([ 1,  0, -1]), array([2, 1, 0]), False)
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.unique = True
+        self.dead = 0
+        self._store = RowStore(schema)
+        self._start = np.full(1, -1, dtype=np.int32)
+        self._count = np.zeros(1, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes used."""
+        return self._store.nbytes + self._start.nbytes + self._count.nbytes
+
+    @property
+    def capacity(self) -> int:
+        """How many entries there is space for, that of entry -1 included."""
+        return len(self._count)
+
+    def grow(self, size: int) -> None:
+        """Make space for the entries below ``size``."""
+        self._start, self._count = grown(self._start, size, -1), grown(self._count, size, 0)
+
+    def reserve(self, entries: Entries) -> None:
+        """Note new entries that have no rows yet: their numbers may have been another entry's before."""
+        self._start[entries] = -1
+        self._count[entries] = 0
+
+    def write(self, entries: Entries, rows: pa.Table, counts: Numbers) -> None:
+        """Replace the rows of entries; ``rows`` are in the order of the entries, ``counts`` says how many each has."""
+        self.mark_dead(entries)
+        first = self._store.append(rows)
+        self._count[entries] = counts
+        self._start[entries] = np.where(counts > 0, first + np.cumsum(counts) - counts, -1)
+        self.unique = self.unique and bool((counts <= 1).all())
+
+    def mark_dead(self, entries: Entries) -> None:
+        """Count the rows of entries as dead."""
+        self.dead += int(self._count[entries].sum())
+
+    def counts(self, entries: Entries) -> Numbers:
+        """Return the number of rows of each entry, 0 for -1."""
+        return self._count.take(entries, mode="wrap").astype(np.int64)
+
+    def starts(self, entries: Entries) -> Numbers:
+        """Return the number of the first row of each entry, -1 where it has none."""
+        return self._start.take(entries, mode="wrap").astype(np.int64)
+
+    def weights(self, entries: Entries) -> Numbers:
+        """Return what each entry weighs: its rows, or one for a known miss."""
+        return np.maximum(self._count[entries], 1).astype(np.int64)
+
+    def gather(self, rows: Numbers) -> list[pa.Array]:
+        """Return the columns of rows by their numbers; -1 gives nulls."""
+        return self._store.gather(rows)
+
+    def renumber(self, live: Entries) -> None:
+        """Number the entries ``live`` 0, 1, 2 … in this order, and keep only their rows, in the same order."""
+        counts = self._count[live].astype(np.int64)
+        starts = np.cumsum(counts) - counts
+        # Row i of the new store belongs to an entry that begins at its new start; the distance from there is the
+        # same in the old store, so the old row is the old start plus i minus the new start.
+        self._store.keep(np.repeat(self._start[live] - starts, counts) + np.arange(int(counts.sum())))
+        self._start, self._count = renumbered(self._start, live), renumbered(self._count, live)
+        self._start[:-1] = np.where(counts > 0, starts, -1)
+        self.dead = 0
+        self.unique = bool((counts <= 1).all())

@@ -1,0 +1,154 @@
+"""`EntryTable`: the entries of a `ColumnCache`: their numbers, keys, rows, times and order of eviction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache.entry_columns import EntryColumns, Numbers
+from lookupcache.cache.entry_numbers import EntryNumbers
+from lookupcache.cache.entry_rows import EntryRows
+from lookupcache.cache.expiry import Expiry
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.in_flight import InFlight
+from lookupcache.cache.key_lookup import KeyLookup
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask
+from lookupcache.cache.limits import Limits
+from lookupcache.cache.policies import policy_of
+
+
+class EntryTable:
+    """Adds, fills, removes and renumbers entries in all parts at once, so that the parts need not know each other.
+
+    An entry is listed from `add` until `unlist`, `drop` or `evict`: it can be found, the policy knows it, and it
+    counts in ``weight``. After that only its number and its rows are left, until no lease uses them.
+    It decides nothing: which entries are to be removed is up to its callers.
+    """
+
+    def __init__(self, schema: pa.Schema, key_types: Sequence[pa.DataType], limits: Limits) -> None:
+        self._schema = schema
+        self._key_types = key_types
+        self._limits = limits
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove everything, and give the memory back."""
+        self.weight = 0
+        self.numbers = EntryNumbers()
+        self.keys = KeyLookup(self._key_types)
+        self.rows = EntryRows(self._schema)
+        self.in_flight = InFlight()
+        self.expiry = Expiry(self._limits)
+        self.policy = policy_of(self._limits.eviction)
+        self._columns: tuple[EntryColumns, ...] = (self.rows, self.in_flight, self.expiry, self.policy)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes used by all parts."""
+        return self.numbers.nbytes + self.keys.nbytes + sum(columns.nbytes for columns in self._columns)
+
+    def add(self, keys: KeyBatch, flight: int, now: float) -> Entries:
+        """List entries without rows for distinct keys that are not listed and are being fetched."""
+        entries = self.numbers.allocate(len(keys))
+        self._make_space()
+        self.rows.reserve(entries)
+        self.expiry.reserve(entries, now)
+        words = self.keys.insert(keys, entries)
+        self.weight += len(entries)
+        self.policy.admit(entries, words)
+        self.in_flight.start(entries, flight)
+        return entries
+
+    def fill(self, entries: Entries, rows: pa.Table, counts: Numbers, now: float) -> Mask:
+        """Write the rows of entries that were being fetched; return which are listed.
+
+        Entries that were removed while they were being fetched are not, and do not count in ``weight``.
+        """
+        self.in_flight.finish(entries)
+        listed = self.numbers.is_listed(entries)
+        self.weight -= self._weigh(entries[listed])
+        self.rows.write(entries, rows, counts)
+        self.weight += self._weigh(entries[listed])
+        self.expiry.write(entries, counts, now)
+        return listed
+
+    def unlist(self, entries: Entries) -> None:
+        """Remove listed entries whose numbers the caller still uses: they stay valid until `free_unlisted`."""
+        self._delist(entries)
+        self.numbers.unlist(entries)
+
+    def drop(self, entries: Entries) -> None:
+        """Remove listed entries; their numbers are free at once, but for those that are leased."""
+        self._delist(entries)
+        self._free(entries)
+
+    def evict(self, weight: float) -> int:
+        """Remove listed entries that weigh at least ``weight`` together, by the policy; return how many."""
+        # The policy has already forgotten the entries that it returns, so they must not go through `_delist`.
+        entries = self.policy.victims(weight, self.weight, self)
+        self._end_listing(entries)
+        self._free(entries)
+        return len(entries)
+
+    def free_unlisted(self) -> None:
+        """Free the numbers of unlisted entries that are no longer leased."""
+        if self.numbers.unlisted.size:
+            self.rows.mark_dead(self.numbers.free_unlisted())
+
+    def weights(self, entries: Entries) -> Numbers:
+        """Return what each entry weighs; the policy asks for it."""
+        return self.rows.weights(entries)
+
+    def words(self, entries: Entries) -> Hashes:
+        """Return the word that stands for the key of each entry; the policy asks for it."""
+        return self.keys.words(entries)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether over a quarter of the stored rows are dead, or a quarter as many keys as there are entries."""
+        dead_keys = self.keys.count_dead(len(self.numbers.unlisted))
+        return 4 * self.rows.dead > len(self.rows) + 64 or 4 * dead_keys > len(self.keys) + 64
+
+    def compact(self) -> None:
+        """Renumber entries and rows so that no part stores anything dead.
+
+        Listed entries come first, the least recently used before the others, so that rows that were used together
+        lie together. Unlisted entries follow: a lease still reads their rows. Every part takes the same order,
+        and open leases get the new numbers.
+        """
+        listed = self.numbers.listed()
+        listed = listed[np.argsort(self.policy.used[listed])]
+        live = np.concatenate([listed, self.numbers.unlisted])
+        self.keys.renumber(live, len(listed))
+        self.numbers.renumber(live)
+        for columns in self._columns:
+            columns.renumber(live)
+
+    def _make_space(self) -> None:
+        """Grow the columns when there are more numbers than they have space for, by a quarter at least."""
+        needed, capacity = self.numbers.size + 1, self.rows.capacity
+        if needed > capacity:
+            size = max(needed, capacity * 5 // 4, 64) - 1
+            self.keys.grow(size)
+            for columns in self._columns:
+                columns.grow(size)
+
+    def _delist(self, entries: Entries) -> None:
+        self.policy.forget(entries)
+        self._end_listing(entries)
+
+    def _end_listing(self, entries: Entries) -> None:
+        """Stop finding and counting entries."""
+        self.keys.remove(entries)
+        self.weight -= self._weigh(entries)
+
+    def _free(self, entries: Entries) -> None:
+        self.rows.mark_dead(self.numbers.free(entries))
+
+    def _weigh(self, entries: Entries) -> int:
+        return int(self.rows.weights(entries).sum())

@@ -1,0 +1,140 @@
+"""`Expiry`: when entries were written, and when they are too old to be used."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from lookupcache.cache.entry_columns import Numbers, grown, renumbered
+from lookupcache.cache.entry_numbers import Lease
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.in_flight import InFlight
+from lookupcache.cache.keys import Mask, Positions
+from lookupcache.cache.limits import Limits
+
+_random = np.random.default_rng()
+
+
+class Expiry:
+    """Write times and deadlines of entries, and the decisions that follow from `Limits`.
+
+    It stores only the columns that the limits need, and none where nothing ever expires. An entry has a deadline
+    that counts from when it was written (a known miss may have a shorter one), and an idle deadline that counts
+    from its last use.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.is_tracked = limits.expire or limits.dated
+        self._limits = limits
+        self._expires = limits.expire
+        self._has_idle_limit = limits.access_seconds < math.inf
+        self._next_sweep = -math.inf
+        self._written = np.full(1, math.nan)
+        self._deadline = np.full(1, math.inf)
+        self._idle_deadline = np.full(1, math.inf)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes used."""
+        times = self._written.nbytes + self._deadline.nbytes if self.is_tracked else 0
+        return times + (self._idle_deadline.nbytes if self._has_idle_limit else 0)
+
+    def grow(self, size: int) -> None:
+        """Make space for the entries below ``size``."""
+        if self.is_tracked:
+            self._written = grown(self._written, size, math.nan)
+            self._deadline = grown(self._deadline, size, math.inf)
+        if self._has_idle_limit:
+            self._idle_deadline = grown(self._idle_deadline, size, math.inf)
+
+    def renumber(self, live: Entries) -> None:
+        """Number the entries ``live`` 0, 1, 2 … in this order, and drop all others."""
+        if self.is_tracked:
+            self._written, self._deadline = renumbered(self._written, live), renumbered(self._deadline, live)
+        if self._has_idle_limit:
+            self._idle_deadline = renumbered(self._idle_deadline, live)
+
+    def reserve(self, entries: Entries, now: float) -> None:
+        """Note new entries that have no rows yet: they are too old to serve if their fetch fails."""
+        if self.is_tracked:
+            self._deadline[entries] = self._written[entries] = -math.inf
+        if self._has_idle_limit:
+            self._idle_deadline[entries] = now + self._limits.access_seconds
+
+    def write(self, entries: Entries, counts: Numbers, now: float) -> None:
+        """Note that entries were written now; ``counts`` are their numbers of rows."""
+        if not self.is_tracked:
+            return
+        limits = self._limits
+        seconds = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
+        if limits.jitter:
+            seconds = seconds * (1 - limits.jitter * _random.random(len(entries)))
+        self._deadline[entries] = now + seconds
+        self._written[entries] = now
+
+    def check(self, lease: Lease, in_flight: InFlight, now: float) -> Mask:
+        """Note in a lease which of its entries are to be fetched again; return the rows whose entry is too old."""
+        entries, limits = lease.entries, self._limits
+        flight = in_flight.of(entries)
+        if self._has_idle_limit:
+            self._use(entries, now)
+        old = now > self._deadline.take(entries, mode="wrap")
+        too_old = old & (flight == 0)
+        if limits.stale_seconds:
+            too_old &= now > self._written.take(entries, mode="wrap") + limits.stale_seconds
+        if (late := old & (flight < 0)).any():
+            # Its refresh in the background did not finish before its deadline: from now on a batch waits for it.
+            in_flight.require(entries[late])
+        # A row that is too old is requested as a new key: listing it here as well would request it twice.
+        usable = (flight == 0) & ~too_old
+        if limits.stale_seconds:
+            lease.expired = _first_rows(entries, usable & old)
+        if limits.refresh_seconds < math.inf:
+            due = now - self._written.take(entries, mode="wrap") >= limits.refresh_seconds
+            lease.aging = _first_rows(entries, usable & due & ~old)
+        return too_old
+
+    def lost(self, entries: Entries, now: float) -> Mask:
+        """Return which of the entries whose fetch has failed are too old to be served as stale rows."""
+        if not self.is_tracked:
+            return np.ones(len(entries), dtype=np.bool_)
+        return now > np.maximum(self._deadline[entries], self._written[entries] + self._limits.stale_seconds)
+
+    def is_sweep_due(self, now: float) -> bool:
+        """Return whether it is time for `sweep`: once per shortest lifetime."""
+        return self._expires and now >= self._next_sweep
+
+    def sweep(self, listed: Entries, in_flight: InFlight, now: float) -> Entries:
+        """Return which entries are too old; without it, keys that are never requested again would stay."""
+        limits = self._limits
+        self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
+        last = self._deadline[listed]
+        if self._has_idle_limit:
+            last = np.minimum(last, self._idle_deadline[listed])
+        if limits.stale_seconds:
+            last = np.maximum(last, self._written[listed] + limits.stale_seconds)
+        return listed[(now > last) & (in_flight.of(listed) == 0)]
+
+    def age(self, entries: Entries, now: float) -> npt.NDArray[np.float64]:
+        """Return how long ago each entry was written, in seconds; NaN for -1."""
+        return np.maximum(now - self._written.take(entries, mode="wrap"), 0.0)
+
+    def count_stale(self, entries: Entries, now: float) -> int:
+        """Return how many of these entries are past their deadline."""
+        return int(np.count_nonzero(now > self._deadline[entries])) if self.is_tracked else 0
+
+    def _use(self, entries: Entries, now: float) -> None:
+        """End the lifetime of entries that were idle for too long, and restart the idle time of the others."""
+        idle = now > self._idle_deadline.take(entries, mode="wrap")
+        self._deadline[entries[idle]] = -math.inf
+        self._idle_deadline[entries] = now + self._limits.access_seconds
+        # Rows without an entry (-1) have just written to the last element, which must never expire.
+        self._idle_deadline[-1] = math.inf
+
+
+def _first_rows(entries: Entries, mask: Mask) -> Positions:
+    """Return one row for each different entry among the rows of the mask."""
+    rows = np.flatnonzero(mask)
+    return rows[np.unique(entries[rows], return_index=True)[1]] if rows.size else rows

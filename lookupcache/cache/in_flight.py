@@ -1,0 +1,69 @@
+"""`InFlight`: which entries are being fetched from the source, and by which call group."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lookupcache.cache.entry_columns import grown, renumbered
+from lookupcache.cache.hash_index import Entries
+
+
+class InFlight:
+    """Marks the entries that are being fetched with the number of their in-flight call group.
+
+    The mark is 0 for an entry that is not being fetched. It is the number of the group where a batch that finds the
+    entry has to wait, and minus that number where the fetch runs in the background and the batch may use the rows
+    that are cached.
+
+    >>> in_flight = InFlight()
+    >>> in_flight.grow(4)
+    >>> in_flight.start(np.array([1], np.int32), 7)
+    >>> in_flight.start(np.array([2], np.int32), -8)
+    >>> in_flight.waits(np.array([0, 1, 2, -1], np.int32))
+    {7}
+    """
+
+    def __init__(self) -> None:
+        self.pending = 0
+        self._flight = np.zeros(1, dtype=np.int32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes used."""
+        return self._flight.nbytes
+
+    def grow(self, size: int) -> None:
+        """Make space for the entries below ``size``."""
+        self._flight = grown(self._flight, size, 0)
+
+    def renumber(self, live: Entries) -> None:
+        """Number the entries ``live`` 0, 1, 2 … in this order, and drop all others."""
+        self._flight = renumbered(self._flight, live)
+
+    def start(self, entries: Entries, flight: int) -> None:
+        """Mark entries that are now being fetched; ``flight`` is negative for a fetch in the background."""
+        self._flight[entries] = flight
+        self.pending += len(entries)
+
+    def finish(self, entries: Entries) -> None:
+        """Clear the marks of entries whose fetch has succeeded or failed."""
+        self._flight[entries] = 0
+        self.pending -= len(entries)
+
+    def of(self, entries: Entries) -> Entries:
+        """Return the mark of each entry, 0 for -1."""
+        return self._flight.take(entries, mode="wrap")
+
+    def require(self, entries: Entries) -> None:
+        """Make batches wait for entries that were being fetched in the background.
+
+        An entry may occur several times: numpy reads all marks before it writes any, so each is negated once.
+        """
+        self._flight[entries] *= -1
+
+    def waits(self, entries: Entries) -> set[int]:
+        """Return the call groups that a batch with these entries has to wait for."""
+        if not self.pending:
+            return set()
+        flights = self.of(entries)
+        return set(np.unique(flights[flights > 0]).tolist())

@@ -1,0 +1,159 @@
+"""`KeyLookup`: keys to entry numbers, a batch at a time, exact also where two keys have the same hash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookupcache.cache.entry_columns import grown, renumbered
+from lookupcache.cache.hash_index import Entries, HashIndex
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, is_exact
+from lookupcache.cache.row_store import RowStore
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+class KeyLookup:
+    """Finds the entries of keys.
+
+    A `HashIndex` maps one 64-bit word per key to its entry. For a single key column of numbers the hash is the value
+    itself and that is exact. For all other keys (strings, several columns) two keys may have the same hash: their
+    values are stored too, each find compares them, and of keys with the same hash only one is listed under it. The
+    others are listed under words that follow from the hash in a fixed sequence (`_next_words`), which `find` walks.
+
+    >>> lookup = KeyLookup([pa.string()])
+    >>> lookup.grow(2)
+    >>> keys = KeyBatch.of([pa.array(["a", "b"])], [pa.string()])
+    >>> words = lookup.insert(keys, np.array([0, 1], np.int32))
+    >>> lookup.find(KeyBatch.of([pa.array(["b", "c", None])], [pa.string()]))
+    array([ 1, -1, -1], dtype=int32)
+    """
+
+    def __init__(self, key_types: Sequence[pa.DataType]) -> None:
+        self._index = HashIndex()
+        self._keys = None if is_exact(key_types) else RowStore(_key_schema(key_types))
+        self._key_row = np.full(1, -1, dtype=np.int32)
+        self._max_steps = 0
+        """The longest way from a key's hash to the word that it is listed under; nearly always 0."""
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes used."""
+        return self._index.nbytes + (self._keys.nbytes + self._key_row.nbytes if self._keys is not None else 0)
+
+    def find(self, keys: KeyBatch) -> Entries:
+        """Return the entry of each key, -1 where it has none or is null."""
+        entries = self._index.find(keys.hashes)
+        if keys.valid is not None:
+            entries[~keys.valid] = -1
+        return entries if self._keys is None else self._verify(entries, keys)
+
+    def insert(self, keys: KeyBatch, entries: Entries) -> Hashes:
+        """List entries under distinct keys that are not listed; return the words that stand for the keys."""
+        if self._keys is not None:
+            first = self._keys.append(pa.Table.from_arrays(list(keys.columns), schema=self._keys.schema))
+            self._key_row[entries] = first + np.arange(len(keys))
+        words = self._free_words(keys.hashes)
+        self._index.insert(words, entries)
+        return words
+
+    def remove(self, entries: Entries) -> None:
+        """Stop finding listed entries; their stored keys stay until `renumber`."""
+        self._index.remove(entries)
+
+    def words(self, entries: Entries) -> Hashes:
+        """Return the word that each entry is listed under."""
+        return self._index.words[entries]
+
+    def count_dead(self, unlisted: int) -> int:
+        """Return how many stored keys belong to no entry; ``unlisted`` entries are not found but still need theirs."""
+        return 0 if self._keys is None else len(self._keys) - len(self._index) - unlisted
+
+    def grow(self, size: int) -> None:
+        """Make space for the entries below ``size``."""
+        if self._keys is not None:
+            self._key_row = grown(self._key_row, size, -1)
+
+    def renumber(self, live: Entries, listed: int) -> None:
+        """Number the entries ``live`` 0, 1, 2 … in this order; the first ``listed`` of them are found.
+
+        The index is filled again rather than changed: that also removes the marks of removed entries from it.
+        The words are kept as they are: a key listed under a later word of its sequence stays found, because
+        `_max_steps` never shrinks.
+        """
+        words = self._index.words[live[:listed]]
+        if self._keys is not None:
+            self._keys.keep(self._key_row[live].astype(np.int64))
+            self._key_row = renumbered(self._key_row, live)
+            self._key_row[:-1] = np.arange(len(live))
+        self._index.clear()
+        self._index.insert(words, np.arange(listed, dtype=np.int32))
+
+    def _verify(self, entries: Entries, keys: KeyBatch) -> Entries:
+        """Drop entries of other keys with the same hash, then look under the words that follow from the hash."""
+        entries[self._rows_of_others(entries, keys)] = -1
+        if not self._max_steps:
+            return entries
+        rows = np.flatnonzero((entries < 0) & keys.mask())
+        words = keys.hashes[rows]
+        # A gap does not end the walk, since keys between may have been removed: hence always `_max_steps` steps.
+        for _ in range(self._max_steps):
+            words = _next_words(words)
+            found = self._index.find(words)
+            found[self._rows_of_others(found, keys.take(rows))] = -1
+            entries[rows] = found
+            rows, words = rows[found < 0], words[found < 0]
+        return entries
+
+    def _rows_of_others(self, entries: Entries, keys: KeyBatch) -> Positions:
+        """Return the rows whose entry is that of another key."""
+        assert self._keys is not None
+        stored = self._keys.gather(self._key_row.take(entries, mode="wrap").astype(np.int64))
+        other = np.zeros(len(entries), dtype=np.bool_)
+        for column, requested in zip(stored, keys.columns, strict=True):
+            same = pc.equal(_comparable(column), _comparable(requested))
+            # Null where a row has no entry or no key: it is not another's. The usual case, all equal, stays in Arrow.
+            if same.null_count < len(same) and not pc.all(same).as_py():
+                other |= ~same.fill_null(True).to_numpy(zero_copy_only=False)
+        return np.flatnonzero(other)
+
+    def _free_words(self, hashes: Hashes) -> Hashes:
+        """Return unused words for new keys: the hash, or where it is in use the next free one of its sequence."""
+        if self._keys is None:
+            return hashes
+        words, used, steps = hashes, self._is_used(hashes), 0
+        while used.any():
+            words, steps = np.where(used, _next_words(words), words), steps + 1
+            used = self._is_used(words)
+        self._max_steps = max(self._max_steps, steps)
+        return words
+
+    def _is_used(self, words: Hashes) -> Mask:
+        """Return which words are in the index, or repeat an earlier one of the batch."""
+        used = np.ones(len(words), dtype=np.bool_)
+        used[np.unique(words, return_index=True)[1]] = False
+        return used | (self._index.find(words) >= 0)
+
+
+def _next_words(words: Hashes) -> Hashes:
+    """Return the word after each one, in a sequence that visits all 2 ** 64 words before it repeats.
+
+    That holds for a factor that is 1 modulo 4 and an odd increment (a full-period linear congruential generator),
+    so `KeyLookup` always finds an unused word.
+    """
+    return words * _ODD + np.uint64(1)
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """Return floats as their bits: keys are normalised, and Arrow takes no NaN as equal to another."""
+    return column.view(f"int{column.type.bit_width}") if pa.types.is_floating(column.type) else column
+
+
+def _key_schema(types: Sequence[pa.DataType]) -> pa.Schema:
+    return pa.schema([(f"key{number}", type_) for number, type_ in enumerate(types)])

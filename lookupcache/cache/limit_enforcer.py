@@ -1,0 +1,57 @@
+"""`LimitEnforcer`: removes entries that are too old or too many, and returns unused memory."""
+
+from __future__ import annotations
+
+import math
+
+from lookupcache.cache.entry_table import EntryTable
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.limits import Limits
+
+
+class LimitEnforcer:
+    """Keeps an `EntryTable` within `Limits`; counts the entries that were evicted and those that expired."""
+
+    def __init__(self, table: EntryTable, limits: Limits) -> None:
+        self.evictions = 0
+        self.expirations = 0
+        self._table = table
+        self._limits = limits
+
+    def enforce(self, now: float) -> None:
+        """Remove what is too old, then what is too much by rows, then by bytes."""
+        # In this order: expired entries need not be evicted, and bytes count only what compaction leaves.
+        self._table.free_unlisted()
+        self._sweep(now)
+        if self._table.weight > self._limits.rows:
+            self._evict(self._table.weight - self._limits.rows)
+        if self._table.is_sparse:
+            self._table.compact()
+        if self._limits.bytes < math.inf:
+            self._enforce_bytes()
+
+    def expire(self, entries: Entries) -> None:
+        """Remove entries that are too old."""
+        self.expirations += len(entries)
+        self._table.drop(entries)
+
+    def _sweep(self, now: float) -> None:
+        table = self._table
+        if table.numbers.size and table.expiry.is_sweep_due(now):
+            expired = table.expiry.sweep(table.numbers.listed(), table.in_flight, now)
+            if expired.size:
+                self.expire(expired)
+
+    def _enforce_bytes(self) -> None:
+        """Evict entries until the bytes are within the limit, a tenth more than needed each time.
+
+        Bytes are known only after compaction, which copies all rows: the tenth makes it rare. What one entry weighs
+        in bytes is not known either, so this takes the same share of the weight and repeats until it suffices.
+        """
+        while (used := self._table.nbytes) > self._limits.bytes and len(self._table):
+            excess = 1 - 0.9 * self._limits.bytes / used
+            self._evict(max(1, math.ceil(self._table.weight * excess)))
+            self._table.compact()
+
+    def _evict(self, weight: float) -> None:
+        self.evictions += self._table.evict(weight)

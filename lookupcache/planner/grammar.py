@@ -1,0 +1,526 @@
+"""Which operand belongs to which operator, as Spark's grammar has it.
+
+All comparisons have one rank in Spark, and IS, IN, LIKE and BETWEEN stand below them: ``a = b IN (c)`` is
+``(a = b) IN (c)``. sqlglot ranks some of them otherwise. So a text is read here by the ranks of Spark's grammar
+(SqlBaseParser.g4), and goes to sqlglot with parentheses where an operator is an operand of another.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lookupcache.planner import clauses
+from lookupcache.planner.clauses import Token, tokens
+
+_RANKS = {
+    "*": 7, "/": 7, "%": 7, "DIV": 7, "+": 6, "-": 6, "||": 6, "<<": 5, ">>": 5, ">>>": 5, "&": 4, "^": 3, "|": 2,
+    "=": 1, "==": 1, "<=>": 1, "<>": 1, "!=": 1, "<": 1, "<=": 1, "!>": 1, ">": 1, ">=": 1, "!<": 1,
+}  # fmt: skip
+"""Operators between two values, by how closely they bind."""
+
+_CLOSEST = max(_RANKS.values())
+_OR, _AND, _NOT = 1, 2, 3
+_SHOWN_AS = {"!>": "<=", "!<": ">=", ">>>": ">> "}
+"""How sqlglot is shown operators that it does not know, in as many letters."""
+
+_PATTERNS = ("LIKE", "ILIKE", "RLIKE", "REGEXP")
+_NO_OPERAND = {"AND", "OR", "NOT", "BETWEEN", "IN", "IS", "THEN", "WHEN", "ELSE", "END", "AS", "FROM", "ESCAPE", "DIV",
+               "ON", "USING", "WHERE", *_PATTERNS}  # fmt: skip
+_QUERIES = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
+_UNITS = ("NANOSECOND", "MICROSECOND", "MILLISECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR")
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operator with its operands, or what has none: a column, a literal, a call.
+
+    ``operator`` is in upper case, "()" for parentheses, "" for an operand that is no operator; ``parts`` are then the
+    expressions inside of it. ``start`` and ``end`` are places in the text.
+    """
+
+    operator: str
+    parts: tuple[Node, ...]
+    start: int
+    end: int
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it needs parentheses to be an operand."""
+        return self.operator not in ("", "()")
+
+
+@dataclass(frozen=True)
+class Parenthesised:
+    """A text with the parentheses that its reader does not need; ``added`` are their places in the original text."""
+
+    text: str
+    added: tuple[int, ...] = ()
+
+    def original(self, place: int) -> int:
+        """Return where in the original text a place of this one is."""
+        return place - bisect_right(self._shifted, place)
+
+    @property
+    def _shifted(self) -> list[int]:
+        return [place + number for number, place in enumerate(self.added)]
+
+
+Sign = tuple[int, str]
+"""An operator and where it stands."""
+
+
+class _Unknown(Exception):
+    """The text has what this reader does not know, or what Spark would refuse."""
+
+
+def read(sql: str) -> Node | None:
+    """Return how Spark reads an expression, which an alias may follow; None where that is not known.
+
+    >>> found = read("a = b IS NULL")
+    >>> found.operator, [part.operator for part in found.parts]
+    ('IS NULL', ['='])
+    >>> read("a = NOT b") is None
+    True
+    """
+    return _read(sql)[0]
+
+
+@lru_cache(maxsize=512)
+def _read(sql: str) -> tuple[Node | None, tuple[Sign, ...]]:
+    """Return how Spark reads an expression, and the operators in it that sqlglot does not know."""
+    reader = _Reader(sql)
+    try:
+        node = reader.boolean(_OR)
+        reader.skip_alias()
+        reader.finish()
+    except (_Unknown, RecursionError):
+        return None, ()
+    return node, tuple(reader.signs)
+
+
+def parenthesised(sql: str) -> Parenthesised | None:
+    """Return the text with parentheses around each operator that is an operand; None where its reading is not known.
+
+    >>> parenthesised("NOT a = b IN (c + 1, d) AND e").text
+    '(NOT ((a = b) IN ((c + 1), d))) AND e'
+    >>> parenthesised("-a * b > 0 OR c OR d").text
+    '(((-a) * b) > 0) OR c OR d'
+    """
+    node = read(sql)
+    if node is None:
+        return None
+    return _with_parentheses(sql, node)
+
+
+def shown(sql: str) -> Parenthesised:
+    """Return the text as sqlglot is to read it: as it is where its reading is not known.
+
+    >>> shown("a + 1 !> b").text
+    '(a + 1) <= b'
+    """
+    node, signs = _read(sql)
+    for place, sign in signs:
+        sql = sql[:place] + _SHOWN_AS[sign] + sql[place + len(sign) :]
+    return Parenthesised(sql) if node is None else _with_parentheses(sql, node)
+
+
+def _with_parentheses(sql: str, node: Node) -> Parenthesised:
+    found = list(_operands(node))
+    added = sorted([*((end, 0, ")") for _, end in found), *((start, 1, "(") for start, _ in found)])
+    pieces, done = [], 0
+    for place, _, bracket in added:
+        pieces += [sql[done:place], bracket]
+        done = place
+    return Parenthesised("".join([*pieces, sql[done:]]), tuple(place for place, _, _ in added))
+
+
+def _operands(node: Node) -> Iterator[tuple[int, int]]:
+    """Yield the places of operators that are operands of others."""
+    for part in node.parts:
+        if node.is_operator and part.is_operator:
+            yield part.start, part.end
+        yield from _operands(part)
+
+
+# ── what a condition says ────────────────────────────────────────────────────────────────────────────────
+
+
+def equality(sql: str) -> tuple[str, str] | None:
+    """Return two sides that are equal wherever the condition is true, and only there.
+
+    >>> equality("o.id = (c.id)"), equality("NOT (a <> b)"), equality("a <= b")
+    (('o.id', 'c.id'), ('a', 'b'), None)
+    >>> equality("(a = b) IS TRUE"), equality("a IN (b)"), equality("a = b IS NULL"), equality("a = TRUE")
+    (('a', 'b'), ('a', 'b'), None, ('a', 'TRUE'))
+    """
+    node = read(sql)
+    if node is None:
+        return clauses.equality(sql)
+    sides = _equal(node, sql, True)
+    return sides and (clauses.unwrapped(sides[0]), clauses.unwrapped(sides[1]))
+
+
+def is_plain_equality(sql: str) -> bool:
+    """Return whether a condition is written as an equality, not as something that comes to the same.
+
+    >>> is_plain_equality("(a = b)"), is_plain_equality("a IN (b)")
+    (True, False)
+    """
+    node = read(sql)
+    while node is not None and node.operator == "()":
+        node = node.parts[0]
+    return node is None or node.operator in ("=", "==")
+
+
+def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
+    """Return two sides that are equal exactly where the node is true; or, without ``truth``, false."""
+    operator, parts = node.operator, node.parts
+    if operator == "()":
+        return _equal(parts[0], sql, truth)
+    if operator == "NOT":
+        return _equal(parts[0], sql, not truth)
+    if operator in _SAID and _SAID[operator][0] == truth:
+        return _equal(parts[0], sql, _SAID[operator][1])
+    if len(parts) == 2 and operator in (_EQUALITIES if truth else _INEQUALITIES):
+        return _of_two(node, sql, truth=operator in _EQUALITIES)
+    texts = [sql[part.start : part.end] for part in parts]
+    if operator == ("IN" if truth else "NOT IN") and len(parts) == 2:
+        return texts[0], texts[1]
+    if operator == ("BETWEEN" if truth else "NOT BETWEEN") and texts[1] == texts[2]:
+        return texts[0], texts[1]
+    return None
+
+
+_SAID = {
+    "IS TRUE": (True, True), "IS FALSE": (True, False), "IS NOT TRUE": (False, True), "IS NOT FALSE": (False, False),
+}  # fmt: skip
+"""What IS says of its operand: that it is the second, where it is itself the first."""
+
+_NULL_SAFE = ("<=>", "IS NOT DISTINCT FROM", "IS DISTINCT FROM")
+_EQUALITIES = ("=", "==", "<=>", "IS NOT DISTINCT FROM")
+_INEQUALITIES = ("<>", "!=", "IS DISTINCT FROM")
+
+
+def _of_two(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
+    """Read ``a = b``, or ``a <> b`` that is false; where one side is TRUE or FALSE, what it says of the other."""
+    texts = [sql[part.start : part.end] for part in node.parts]
+    for number, text in enumerate(texts):
+        word = clauses.unwrapped(text).upper()
+        if word in ("TRUE", "FALSE") and (found := _equal(node.parts[1 - number], sql, word == "TRUE")):
+            return found
+    return None if node.operator in _NULL_SAFE else (texts[0], texts[1])
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Reader:
+    """Reads by descent; each method reads what its name says and leaves what follows."""
+
+    def __init__(self, sql: str) -> None:
+        self.found = list(tokens(sql))
+        self.place = 0
+        self.signs: list[Sign] = []
+
+    # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def ahead(self, number: int = 0) -> Token | None:
+        return self.found[self.place + number] if self.place + number < len(self.found) else None
+
+    def at(self, *texts: str, number: int = 0) -> bool:
+        token = self.ahead(number)
+        return token is not None and token.kind in ("word", "symbol") and token.text in texts
+
+    def take(self) -> Token:
+        token = self.ahead()
+        if token is None:
+            raise _Unknown
+        self.place += 1
+        return token
+
+    def expect(self, *texts: str) -> Token:
+        if not self.at(*texts):
+            raise _Unknown
+        return self.take()
+
+    def taken(self, *texts: str) -> bool:
+        if self.at(*texts):
+            self.place += 1
+            return True
+        return False
+
+    def finish(self) -> None:
+        if self.ahead() is not None:
+            raise _Unknown
+
+    def node(self, operator: str, start: int, parts: list[Node]) -> Node:
+        return Node(operator, tuple(parts), start, self.found[self.place - 1].end)
+
+    def skip_group(self) -> None:
+        """Go behind the bracket that closes the one that was just read."""
+        depth = self.found[self.place - 1].depth
+        while self.take().depth > depth:
+            pass
+
+    def skip_alias(self) -> None:
+        token = self.ahead()
+        if self.taken("AS"):
+            if self.taken("("):
+                self.skip_group()
+            else:
+                self.name()
+        elif token is not None and token.kind in ("word", "quoted"):
+            self.name()
+
+    def name(self) -> None:
+        if self.take().kind not in ("word", "quoted"):
+            raise _Unknown
+
+    # ── logic ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def boolean(self, rank: int) -> Node:
+        token = self.ahead()
+        if token is not None and self.at("NOT", "!"):
+            self.take()
+            left = self.node("NOT", token.start, [self.boolean(_NOT)])
+        else:
+            left = self.predicated()
+        for word, own in (("AND", _AND), ("OR", _OR)):
+            parts = [left]
+            while rank <= own and self.taken(word):
+                parts.append(self.boolean(own + 1))
+            left = self.node(word, left.start, parts) if len(parts) > 1 else left
+        return left
+
+    def predicated(self) -> Node:
+        value = self.value(0)
+        if self.taken("IS"):
+            return self.told(value)
+        word = "NOT " if self.at("NOT") and self.at("BETWEEN", "IN", *_PATTERNS, number=1) and self.take() else ""
+        if self.taken("BETWEEN"):
+            low = self.value(0)
+            self.expect("AND")
+            return self.node(f"{word}BETWEEN", value.start, [value, low, self.value(0)])
+        if self.taken("IN"):
+            return self.node(f"{word}IN", value.start, [value, *self.listed()])
+        if self.at(*_PATTERNS):
+            return self.like(value, word + self.take().text)
+        if word:
+            raise _Unknown
+        return value
+
+    def told(self, value: Node) -> Node:
+        word = "IS NOT " if self.taken("NOT") else "IS "
+        if self.taken("DISTINCT"):
+            self.expect("FROM")
+            return self.node(f"{word}DISTINCT FROM", value.start, [value, self.value(0)])
+        said = self.expect("NULL", "TRUE", "FALSE", "UNKNOWN")
+        return self.node(word + said.text, value.start, [value])
+
+    def like(self, value: Node, word: str) -> Node:
+        if self.taken("ANY", "ALL", "SOME"):
+            return self.node(word, value.start, [value, *self.listed()])
+        pattern = self.value(0)
+        if self.taken("ESCAPE") and self.take().kind != "string":
+            raise _Unknown
+        return self.node(word, value.start, [value, pattern])
+
+    def listed(self) -> list[Node]:
+        """Read ``(a, b, …)``; a query has no parts."""
+        self.expect("(")
+        if self.at(*_QUERIES):
+            self.skip_group()
+            return []
+        items = []
+        while not self.taken(")"):
+            items.append(self.boolean(_OR))
+            if not self.at(")"):
+                self.expect(",")
+        return items
+
+    # ── values ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def value(self, rank: int) -> Node:
+        """Read operands and the operators between them that bind closer than this rank."""
+        token = self.ahead()
+        if token is not None and self.at("-", "+", "~") and not self.is_negative_number():
+            self.take()
+            left = self.node(f"{token.text} ", token.start, [self.value(_CLOSEST)])
+        else:
+            left = self.postfixed(self.operand())
+        while (token := self.ahead()) is not None and _RANKS.get(sign := self.sign(token), 0) > rank:
+            self.place += len(sign) if token.kind == "symbol" and sign != token.text else 1
+            if sign in _SHOWN_AS:
+                self.signs.append((token.start, sign))
+            right = self.value(_RANKS[sign])
+            # One list for a chain, so that a long one makes no deep tree.
+            parts = [*left.parts, right] if left.operator == sign else [left, right]
+            left = self.node(sign, left.start, parts)
+        return left
+
+    def is_negative_number(self) -> bool:
+        number = self.ahead(1)
+        return self.at("-") and number is not None and number.kind == "number"
+
+    def sign(self, token: Token) -> str:
+        """Return the operator that begins here: of what touches, ``!>``, ``!<``, ``<<``, ``>>`` and ``>>>`` are one."""
+        if token.kind not in ("word", "symbol"):
+            return ""
+        text, number = token.text, 1
+        while (following := self.ahead(number)) is not None and following.start == token.start + number:
+            if text + following.text not in ("!>", "!<", "<<", ">>", ">>>"):
+                break
+            text, number = text + following.text, number + 1
+        return text
+
+    def postfixed(self, operand: Node) -> Node:
+        parts = [operand]
+        while True:
+            if self.taken("::"):
+                self.skip_type()
+            elif self.taken("["):
+                parts.append(self.value(0))
+                self.expect("]")
+            elif self.taken(".", "COLLATE"):
+                self.name()
+            else:
+                return operand if self.found[self.place - 1].end == operand.end else self.node("", operand.start, parts)
+
+    def operand(self) -> Node:
+        token = self.take()
+        ahead = self.ahead()
+        if token.kind == "string":
+            self.skip_strings()
+        elif token.text == "-" and ahead is not None and ahead.kind == "number":
+            self.take()
+        elif token.text == "(":
+            return self.grouped(token)
+        elif token.kind == "symbol" and token.text != "*":
+            raise _Unknown
+        elif token.kind in ("word", "quoted"):
+            return self.named(token)
+        return self.node("", token.start, [])
+
+    def skip_strings(self) -> None:
+        while (token := self.ahead()) is not None and token.kind == "string":
+            self.place += 1
+
+    def grouped(self, first: Token) -> Node:
+        """Read what a bracket opens: an expression, a row of them, a query, the variables of a lambda."""
+        if self.at(*_QUERIES):
+            self.skip_group()
+            return self.node("", first.start, [])
+        items = []
+        while not self.taken(")"):
+            items.append(self.boolean(_OR))
+            aliased = not self.at(",", ")")
+            self.skip_alias()
+            if not self.at(")"):
+                self.expect(",")
+        if self.taken("->"):
+            return self.node("", first.start, [self.boolean(_OR)])
+        single = len(items) == 1 and not aliased
+        return self.node("()" if single else "", first.start, items)
+
+    def named(self, first: Token) -> Node:
+        """Read what a word begins: a column, a call, a typed literal, CASE, CAST, INTERVAL, a lambda."""
+        ahead = self.ahead()
+        if first.kind == "word" and first.text in _NO_OPERAND:
+            raise _Unknown
+        if first.kind == "word" and first.text == "CASE":
+            return self.case(first)
+        if self.taken("->"):
+            return self.node("", first.start, [self.boolean(_OR)])
+        if first.kind == "word" and first.text == "INTERVAL" and self.interval():
+            return self.node("", first.start, [])
+        if first.kind == "word" and ahead is not None and ahead.kind == "string":
+            self.take()
+            return self.node("", first.start, [])
+        while self.at(".") and (after := self.ahead(1)) is not None and after.text != "*":
+            self.take()
+            self.name()
+        if self.at(".") and self.at("*", number=1):
+            self.place += 2
+        return self.call(first) if self.taken("(") else self.node("", first.start, [])
+
+    def call(self, first: Token) -> Node:
+        """Read arguments; those of a function with a grammar of its own are left alone, as is a query."""
+        before = self.place
+        if first.text in ("CAST", "TRY_CAST") and not self.at(*_QUERIES):
+            value = self.boolean(_OR)
+            self.expect("AS")
+            self.skip_group_from(before)
+            return self.node("", first.start, [value])
+        try:
+            return self.node("", first.start, self.arguments())
+        except _Unknown:
+            self.skip_group_from(before)
+            return self.node("", first.start, [])
+
+    def skip_group_from(self, place: int) -> None:
+        self.place = place
+        self.skip_group()
+
+    def arguments(self) -> list[Node]:
+        if self.at(*_QUERIES):
+            raise _Unknown
+        self.taken("DISTINCT", "ALL")
+        items = []
+        while not self.taken(")"):
+            if self.at("=>", number=1):
+                self.place += 2
+            items.append(self.boolean(_OR))
+            if self.at("AS"):
+                self.skip_alias()
+            if not self.at(")"):
+                self.expect(",")
+        return items
+
+    def case(self, first: Token) -> Node:
+        parts = [] if self.at("WHEN") else [self.boolean(_OR)]
+        self.expect("WHEN")
+        self.place -= 1
+        while self.taken("WHEN"):
+            parts.append(self.boolean(_OR))
+            self.expect("THEN")
+            parts.append(self.boolean(_OR))
+        if self.taken("ELSE"):
+            parts.append(self.boolean(_OR))
+        self.expect("END")
+        return self.node("", first.start, parts)
+
+    def interval(self) -> bool:
+        """Read what follows the word INTERVAL in a literal."""
+        before = self.place
+        while self.is_amount():
+            self.taken("-", "+")
+            self.take()
+            unit = self.take()
+            if unit.text.removesuffix("S") not in _UNITS:
+                raise _Unknown
+            if self.taken("TO"):
+                self.name()
+        return self.place > before
+
+    def is_amount(self) -> bool:
+        token = self.ahead(1 if self.at("-", "+") else 0)
+        return token is not None and token.kind in ("string", "number")
+
+    def skip_type(self) -> None:
+        word = self.take()
+        if word.text == "INTERVAL":
+            self.name()
+            if self.taken("TO"):
+                self.name()
+        elif self.taken("("):
+            self.skip_group()
+        elif word.text in ("ARRAY", "MAP", "STRUCT") and self.at("<", "<>"):
+            angle = 0
+            while True:
+                text = self.take().text
+                angle += (text.count("<") - text.count(">")) if set(text) <= set("<>") else 0
+                if angle <= 0:
+                    return

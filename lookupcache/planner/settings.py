@@ -1,0 +1,64 @@
+"""Session settings under which the same text means something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lookupcache.planner.clauses import Token, tokens, with_backquotes
+
+ANSI = "spark.sql.ansi.enabled"
+CASE_SENSITIVE = "spark.sql.caseSensitive"
+DOUBLE_QUOTED = "spark.sql.ansi.doubleQuotedIdentifiers"
+RESERVED_KEYWORDS = "spark.sql.ansi.enforceReservedKeywords"
+ESCAPED_STRINGS = "spark.sql.parser.escapedStringLiterals"
+EXPONENT_AS_DECIMAL = "spark.sql.legacy.exponentLiteralAsDecimal.enabled"
+MINIMUM_PRECISION = "spark.sql.legacy.literal.pickMinimumPrecision"
+MOMENT_AS_STRING = "spark.sql.legacy.typeCoercion.datetimeToString.enabled"
+KEPT_LENGTHS = "spark.sql.preserveCharVarcharTypeInfo"
+REGEX_COLUMNS = "spark.sql.parser.quotedRegexColumnNames"
+
+_DEFAULTS = {ANSI: "true", MINIMUM_PRECISION: "true"}
+"""All others are off where the session does not say."""
+
+
+def _unset(_name: str) -> str | None:
+    return None
+
+
+class Settings:
+    """What a session's settings say, each asked for only where a text holds what it concerns.
+
+    ``get`` returns the value of a setting, None where the session has none.
+
+    >>> settings = Settings({"spark.sql.parser.escapedStringLiterals": "true"}.get)
+    >>> settings.doubtful("a = 'b'"), settings.doubtful(r"a = 'b\\n'")
+    (False, True)
+    """
+
+    def __init__(self, get: Callable[[str], str | None] = _unset) -> None:
+        self._get = get
+        self._known: dict[str, bool] = {}
+
+    def on(self, name: str) -> bool:
+        """Return whether a setting is on."""
+        if name not in self._known:
+            self._known[name] = str(self._get(name) or _DEFAULTS.get(name)).lower() == "true"
+        return self._known[name]
+
+    def readable(self, text: str) -> str:
+        """Return a text with its names in backquotes, where the session takes double quotes for those of a name."""
+        quoted = '"' in text and self.on(DOUBLE_QUOTED) and self.on(ANSI)
+        return with_backquotes(text) if quoted else text
+
+    def doubtful(self, text: str) -> bool:
+        """Return whether a literal of the text may have another value, or type, than by Spark's defaults."""
+        if "${" in text:  # Spark puts the value of a variable there, in a string too.
+            return True
+        return any(map(self._is_doubtful, tokens(text)))
+
+    def _is_doubtful(self, token: Token) -> bool:
+        if token.kind == "string":
+            return ("\\" in token.text or token.text[0] in "rR") and self.on(ESCAPED_STRINGS)
+        if token.kind == "word":
+            return token.text in ("CHAR", "CHARACTER", "VARCHAR") and self.on(KEPT_LENGTHS)
+        return token.kind == "number" and "e" in token.text.lower() and self.on(EXPONENT_AS_DECIMAL)

@@ -1,0 +1,214 @@
+"""Which pieces of a statement may hold secrets, and so are starred wherever its text is shown.
+
+Options stand in WITH (…) and the like, and in hints. There only names of options, and values that are known to be no
+secrets, are shown. Where a quote is not closed nobody can tell a name from a value, so that only known words are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from lookupcache.planner.clauses import Token, tokens
+
+STARS = "***"
+_QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "INSERT", "EXECUTE", "("}
+_EXPLAINING = {"EXPLAIN", "EXTENDED", "CODEGEN", "COST", "FORMATTED", "ESTIMATED_COST", "CHANGELOG_MODE",
+               "JSON_EXECUTION_PLAN", "PLAN", "FOR", ","}  # fmt: skip
+_OPENING = {"WITH", "OPTIONS", "TBLPROPERTIES", "DBPROPERTIES", "PROPERTIES", "SERDEPROPERTIES", "SET"}
+_OPENS = re.compile(rf"\b(?:{'|'.join(_OPENING)})\b", re.IGNORECASE)
+_OF_TYPES = {"LOCAL", "TIME"}
+_SEPARATORS = {"(", ")", ",", "=", "==", ";"}
+_BETWEEN = re.compile(rf"^\s*[=,()]|[=,(]\s*$|{_OPENS.pattern}\s*\(", re.IGNORECASE)
+"""What stands between texts, not in them."""
+_NAME = re.compile(r"[\w.*-]+")
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_HINT = re.compile(r"/\*\+(.*?)(?:\*/|\Z)", re.DOTALL)
+_RUN = re.compile(r"[^\s'\"`(),=;]+")
+_HARMLESS = {"connector", "table", "function", "format", "returns", "batch", "async", "output-mode", "capacity",
+             "timeout", "retry-predicate", "retry-strategy", "fixed-delay", "max-attempts", "shuffle"}  # fmt: skip
+_VOCABULARY = _HARMLESS | {word.lower() for word in _OPENING} | {
+    "url", "path", "query", "schema", "key", "user", "password", "token", "like", "lookup", "async_table_func",
+    "including", "excluding", "overwriting", "all", "generated",
+}  # fmt: skip
+
+_TELLING = {"connector", "password", "token"}
+"""Words that stand before ``=`` in options alone, mostly."""
+
+
+class Piece(NamedTuple):
+    """From a letter to before another."""
+
+    start: int
+    end: int
+
+
+def hidden_pieces(text: str) -> list[Piece]:
+    """Return the pieces of a statement that must not be shown, in their order.
+
+    >>> text = "CREATE TABLE c (id INT) WITH ('connector' = 'http', 'url' = 'http://h/{id}', 'token' = 's3cret')"
+    >>> [text[start:end] for start, end in hidden_pieces(text)]
+    ['http://h/{id}', 's3cret']
+    """
+    found = list(tokens(text))
+    regions = [*_in_hints(text), *(_in_query if _is_query(found) else _in_definition)(text, found)]
+    return _merged(text, sorted(piece for region in regions for piece in _of_region(text, region)))
+
+
+def starred(text: str) -> str:
+    """Return a statement with stars for what must not be shown."""
+    return masked(text, hidden_pieces(text), Piece(0, len(text)))
+
+
+def masked(text: str, hidden: Sequence[Piece], piece: Piece) -> str:
+    """Return a piece of a text with stars for what of it is hidden."""
+    shown, done = [], piece.start
+    for start, end in hidden:
+        if end > piece.start and start < piece.end:
+            shown += [text[done : max(start, done)], STARS]
+            done = min(end, piece.end)
+    return "".join([*shown, text[done : piece.end]])
+
+
+# ── where options stand ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_query(found: Sequence[Token]) -> bool:
+    return next((token.text for token in found if token.text not in _EXPLAINING), "") in _QUERIES
+
+
+def _in_hints(text: str) -> Iterator[Piece]:
+    for hint in _HINT.finditer(text):
+        yield Piece(hint.start(1), hint.end(1))
+
+
+def _in_query(text: str, found: Sequence[Token]) -> Iterator[Piece]:
+    """Yield what follows OPTIONS where it stands in no hint: its comment may be broken."""
+    word = re.search(r"\bOPTIONS\b", text, re.IGNORECASE)
+    if word is not None and _is_doubtful(text, found):
+        yield Piece(word.end(), len(text))
+    else:
+        yield from (_group(text, found, n) for n, token in enumerate(found) if _opens(found, n, {"OPTIONS"}))
+
+
+def _in_definition(text: str, found: Sequence[Token]) -> Iterator[Piece]:
+    yield from (Piece(*comment.span()) for comment in _COMMENT.finditer(text) if set("'\"=") & set(comment[0]))
+    if _is_doubtful(text, found):
+        yield Piece(_first_doubt(text, found), len(text))
+        return
+    groups = [_group(text, found, n) for n, _ in enumerate(found) if _opens(found, n, _OPENING)]
+    yield from groups
+    bare = next((token for n, token in enumerate(found) if _is_pair(found, n)), None)
+    if bare is not None and not any(group.start <= bare.start < group.end for group in groups):
+        yield Piece(bare.start, len(text))
+
+
+def _is_doubtful(text: str, found: Sequence[Token]) -> bool:
+    """Return whether a quote or a comment is not closed, or closed where it should not be."""
+    return any(
+        _is_stray(token)
+        or text.startswith("/*", token.start)
+        or (token.kind == "string" and _BETWEEN.search(token.written[1:-1]))
+        for token in found
+    )
+
+
+def _is_stray(token: Token) -> bool:
+    return token.kind == "symbol" and token.text in "'\"`"
+
+
+def _first_doubt(text: str, found: Sequence[Token]) -> int:
+    """Return where the first quote or comment stands, or what opens options."""
+    quotes = [token.start for token in found if token.kind in ("string", "quoted") or _is_stray(token)]
+    opening = _OPENS.search(text)
+    comment = text.find("/*")
+    return min([*quotes, *([opening.start()] if opening else []), *([comment] if comment >= 0 else [])])
+
+
+def _opens(found: Sequence[Token], place: int, words: Collection[str]) -> bool:
+    """Return whether options follow a word; WITH may also begin a query, or be part of a type."""
+    word, *after = found[place : place + 3]
+    if word.kind != "word" or word.text not in words or not after:
+        return False
+    first, second = after[0], after[1].text if len(after) > 1 else ""
+    if word.text == "WITH":
+        return first.text not in _OF_TYPES and not (first.kind in ("word", "quoted") and second in ("AS", "("))
+    return first.text == "("
+
+
+def _group(text: str, found: Sequence[Token], place: int) -> Piece:
+    """Return the brackets that follow a word; where none do, or they do not close what they open, all that follows."""
+    opening = found[place + 1]
+    last = next((n for n, one in enumerate(found) if n > place and one.text == ")" and one.depth == opening.depth), 0)
+    after = found[last + 1 : last + 2]
+    closed = opening.text == "(" and last and (not after or after[0].kind == "word" or after[0].text == ";")
+    return Piece(opening.start, found[last].end if closed else len(text))
+
+
+def _is_pair(found: Sequence[Token], place: int) -> bool:
+    key, *after = found[place : place + 2]
+    if not after or after[0].text not in ("=", "=="):
+        return False
+    return key.kind == "string" or key.text.lower() in _TELLING
+
+
+# ── what of them is hidden ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_region(text: str, region: Piece) -> Iterator[Piece]:
+    inside = text[region.start : region.end]
+    found = list(tokens(inside))
+    if any(map(_is_stray, found)) or _COMMENT.match(inside):
+        pieces = [Piece(*run.span()) for run in _RUN.finditer(inside) if run[0].lower() not in _VOCABULARY]
+    else:
+        pieces = [*_of_tokens(found), *_of_comments(inside)]
+    yield from (Piece(region.start + start, region.start + end) for start, end in pieces)
+
+
+def _of_comments(inside: str) -> Iterator[Piece]:
+    edges = [0, *(edge for token in tokens(inside) for edge in (token.start, token.end)), len(inside)]
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        comment = inside[start:end].strip()
+        if comment:
+            place = inside.index(comment, start)
+            yield Piece(place, place + len(comment))
+
+
+def _of_tokens(found: Sequence[Token]) -> Iterator[Piece]:
+    edges: list[Token | None] = [None, *found, None]
+    for before, token, after in zip(edges, edges[1:-1], edges[2:], strict=False):
+        assert token is not None
+        if token.kind == "string":
+            yield from _of_string(found, before, token, after)
+        elif token.text not in _SEPARATORS and token.written.lower() not in _VOCABULARY:
+            yield Piece(token.start, token.end)
+
+
+def _of_string(found: Sequence[Token], before: Token | None, token: Token, after: Token | None) -> Iterator[Piece]:
+    inner = Piece(token.start + token.written.index(token.written[-1]) + 1, token.end - 1)
+    if after is not None and after.text in ("=", "==") and (before is None or before.text in ("(", ",")):
+        shown = _NAME.fullmatch(token.written[1:-1]) is not None
+    elif before is not None and before.text in ("=", "=="):
+        place = found.index(before)
+        said = token.written[1:-1].lower() in ("true", "false")
+        shown = said or (place > 0 and _is_harmless(found[place - 1].written.strip("'\"")))
+    else:
+        shown = False
+    if not shown and inner.start < inner.end:
+        yield inner
+
+
+def _is_harmless(key: str) -> bool:
+    return key in _HARMLESS or (key.startswith("lookup.") and not key.endswith("path"))
+
+
+def _merged(text: str, pieces: Sequence[Piece]) -> list[Piece]:
+    """Return the pieces, one for those that overlap or have nothing but blanks between them."""
+    merged: list[Piece] = []
+    for piece in pieces:
+        if merged and not text[merged[-1].end : piece.start].strip(" \t"):
+            merged[-1] = Piece(merged[-1].start, max(merged[-1].end, piece.end))
+        else:
+            merged.append(piece)
+    return merged

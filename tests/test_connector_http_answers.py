@@ -1,0 +1,296 @@
+"""What the http connector makes of answers: no rows of what is none, whatever the coding, within bounds."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import socket
+import threading
+import tracemalloc
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lookupcache_http_client import HttpProtocolError, HttpStatusError
+from lookupcache_http_coding import Decoder
+from servers import HttpServer, Reply
+from test_connector_http_requests import looked_up, request
+
+from lookupcache.errors import LookupFailed, SourceError
+from lookupcache.table import LookupTable
+from lookupcache.testing.join import LocalJoin, Wanted
+
+PEOPLE = "id BIGINT, name STRING, city STRING"
+ONE = [(1,)]
+
+
+@pytest.fixture
+def serve():
+    """Return a function that starts a server with one reply to everything, for the test."""
+    started = []
+
+    def start(body, status=200, **headers):
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        started.append(HttpServer(lambda asked: Reply(body, status, named)).start())
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+def people(server, columns=("name", "city"), **options):
+    own = {name.replace("_", "-"): value for name, value in options.items()}
+    return looked_up({"url": server.url + "/{id}", **own}, ONE, request(["id"], columns), PEOPLE)
+
+
+def joined(url, **options):
+    """Return the rows of a join, with retries as by default, but at once."""
+    own = {name.replace("__", "."): value for name, value in options.items()}
+    own = {"connector": "http", "url": url + "/{id}", "lookup.retry.delay": "1 ms", **own}
+    with LocalJoin(LookupTable("t", PEOPLE, own), Wanted(key=("id",))) as join:
+        return join.rows(ONE)
+
+
+# ── what is no row ───────────────────────────────────────────────────────────────────────────────────────────
+
+NO_ROWS = [
+    '{"error": "quota exceeded"}', '{"error": {"code": 7}, "status": "failed"}', '"maintenance"', "7", "true", "[1, 2]",
+    '["ann"]', "[null]", "[[1]]", "[[[]]]", '[{"id": 1, "name": "ann", "city": "x"}, {"error": "no more"}]',
+    '[{"id": 1, "name": "ann", "city": "x"}, null]',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("missing_field", ["fail", "null"])
+@pytest.mark.parametrize("columns", [(), ("name",), ("name", "city")], ids=len)
+@pytest.mark.parametrize("body", NO_ROWS)
+def test_what_is_no_row_is_an_error(serve, body, columns, missing_field):
+    with pytest.raises(SourceError, match="has a row without"):
+        people(serve(body), columns, missing_field=missing_field)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ('{"name": "ann"}', [(1, "ann", None)]), ('{"id": 1}', [(1, None, None)]), ("{}", [(1, None, None)]),
+        ('[{"city": "x", "more": 1}, {}]', [(1, None, "x"), (1, None, None)]), ("null", []), ("[]", []),
+    ],
+)  # fmt: skip
+def test_a_row_may_lack_fields_where_that_is_said(serve, body, found):
+    assert people(serve(body), missing_field="null") == found
+
+
+def test_rows_by_position(serve):
+    own = {"field.name": "$[0]", "field.city": "$[1]", "missing-field": "null"}
+    assert people(serve('[["ann", "x"], ["bob"]]'), **own) == [(1, "ann", "x"), (1, "bob", None)]
+
+
+def test_a_table_of_nothing_but_its_key_takes_any_object(serve):
+    assert looked_up({"url": serve('{"exists": true}').url + "/{id}"}, ONE, request(["id"], []), "id BIGINT") == ONE
+
+
+def test_an_error_body_is_neither_cached_nor_a_miss(serve):
+    server = serve('{"error": "quota exceeded"}')
+    with pytest.raises(SourceError, match="quota exceeded"):
+        joined(server.url, **{"missing-field": "null", "lookup.cache": "LRU"})
+    server.reply = lambda asked: Reply('{"name": "ann", "city": "x"}')
+    assert joined(server.url, **{"missing-field": "null", "lookup.cache": "LRU"}) == [(1, "ann", "x")]
+
+
+@pytest.mark.parametrize("depth", [150, 900, 5_000])
+@pytest.mark.parametrize("body", ['{"id": 1, "name": "a", "city": DEEP}', '{"a": DEEP}', "DEEP"])
+def test_what_is_nested_too_deeply_is_an_error_of_the_source_and_not_asked_for_again(serve, body, depth):
+    server = serve(body.replace("DEEP", "[" * depth + "]" * depth))
+    if depth > 150 or "id" not in body:
+        with pytest.raises(SourceError):
+            joined(server.url, rows="$" if "id" in body else "$.data")
+    else:
+        assert joined(server.url) == [(1, "a", "[" * depth + "]" * depth)]
+    assert len(server.asked) == 1
+
+
+def test_a_page_that_names_itself(serve):
+    server = serve('{"rows": [], "next": "same"}')
+    for own in ({}, {"pages.parameter": "cursor"}):
+        server.asked.clear()
+        with pytest.raises(SourceError, match=r"names itself(?s:.*)'pages\.next'"):
+            people(server, rows="$.rows", **{"pages.next": "next", **own})
+        assert len(server.asked) == 2
+
+
+# ── content codings ──────────────────────────────────────────────────────────────────────────────────────────
+
+ANSWER = b'{"id": 1, "name": "ann", "city": "x"}'
+
+
+def raw_deflate(data):
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+def members(data):
+    half = len(data) // 2
+    return gzip.compress(data[:half]) + gzip.compress(b"") + gzip.compress(data[half:])
+
+
+PACKED = {
+    "gzip": ("gzip", gzip.compress), "x-gzip": ("X-GZip", gzip.compress), "members": ("gzip", members),
+    "deflate": ("deflate", zlib.compress), "raw deflate": ("deflate", raw_deflate),
+    "identity": ("identity", bytes), "none": ("", bytes),
+}  # fmt: skip
+pieces = st.lists(st.integers(1, 50), min_size=1, max_size=5)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=2_000) | st.integers(0, 50_000).map(bytes), st.sampled_from(sorted(PACKED)), pieces)
+def test_a_coding_is_undone_whatever_the_pieces(data, kind, sizes):
+    coding, pack = PACKED[kind]
+    decoder, found = Decoder(coding), b""
+    for piece in cut(pack(data), sizes):
+        found += decoder.decoded(piece, 1 << 30)
+    assert found == data
+    assert decoder.complete
+
+
+@settings(deadline=None)
+@given(st.integers(0, 50_000), st.integers(1, 60_000), st.sampled_from(sorted(PACKED)), pieces)
+def test_no_more_is_unpacked_than_is_wanted(length, most, kind, sizes):
+    coding, pack = PACKED[kind]
+    decoder, found = Decoder(coding), 0
+    for piece in cut(pack(bytes(length)), sizes):
+        if found < most:
+            found += len(decoder.decoded(piece, most - found))
+    assert found == min(length, most)
+
+
+def cut(data, sizes):
+    """Yield a text in pieces of these sizes, again and again."""
+    start = 0
+    for size in itertools.cycle(sizes):
+        if start >= len(data):
+            return
+        yield data[start : start + size]
+        start += size
+
+
+@pytest.mark.parametrize("kind", ["gzip", "deflate", "raw deflate", "members"])
+def test_a_bomb_takes_no_memory(kind):
+    coding, pack = PACKED[kind]
+    bomb, decoder = pack(bytes(64 << 20)), Decoder(coding)
+    tracemalloc.start()
+    try:
+        assert len(decoder.decoded(bomb, 1 << 20)) == 1 << 20
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+@pytest.mark.parametrize("kind", sorted(PACKED))
+def test_answers_in_every_coding(serve, kind):
+    coding, pack = PACKED[kind]
+    server = serve(pack(ANSWER), **({"Content_Encoding": coding} if coding else {}))
+    assert people(server) == [(1, "ann", "x")]
+    assert server.asked[0].headers["Accept-Encoding"] == "gzip, deflate"
+
+
+@pytest.mark.parametrize("kind", sorted(PACKED))
+def test_the_limit_is_of_what_an_answer_becomes(serve, kind):
+    coding, pack = PACKED[kind]
+    body = ANSWER + b" " * (10_000 - len(ANSWER))
+    server = serve(pack(body), **({"Content_Encoding": coding} if coding else {}))
+    assert people(server, max_bytes="10000") == [(1, "ann", "x")]
+    with pytest.raises(SourceError, match="more than 9,999 bytes"):
+        people(server, max_bytes="9999")
+
+
+def test_an_answer_that_unpacks_to_nothing_has_an_end(serve):
+    server = serve(gzip.compress(b"") * 10_000, Content_Encoding="gzip")
+    with pytest.raises(SourceError, match="more than 1,000 bytes"):
+        people(server, max_bytes="1000")
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, gzip", "foo"])
+def test_a_coding_that_is_not_understood(serve, coding):
+    server = serve(ANSWER, Content_Encoding=coding)
+    with pytest.raises(SourceError, match=rf"content coding '{coding}'(?s:.*)Accept-Encoding"):
+        joined(server.url)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("kind", ["gzip", "deflate", "raw deflate"])
+@pytest.mark.parametrize("harm", [lambda data: data[:-5], lambda data: data[:20], lambda data: b"\x77" + data[1:]])
+def test_a_compressed_answer_that_is_torn_or_corrupt_is_asked_for_again(serve, kind, harm):
+    coding, pack = PACKED[kind]
+    server = serve("")
+    left = [Reply(harm(pack(ANSWER)), headers={"Content-Encoding": coding}), Reply(ANSWER)]
+    server.reply = lambda asked: left.pop(0)
+    assert joined(server.url) == [(1, "ann", "x")]
+
+
+def test_an_error_in_a_coding_that_is_not_understood_is_still_that_error(serve):
+    with pytest.raises(HttpStatusError, match=r"answered 403 Forbidden\.$"):
+        people(serve(b"\x8b\x01", 403, Content_Encoding="br"))
+    with pytest.raises(HttpStatusError, match=r"answered 403 Forbidden: go away$"):
+        people(serve(gzip.compress(b"go away"), 403, Content_Encoding="gzip"))
+
+
+def test_a_header_of_the_users_own_takes_the_place_of_ours(serve):
+    server = serve(ANSWER)
+    people(server, **{"header.accept-encoding": "identity", "header.ACCEPT": "text/json"})
+    sent = {name.lower(): value for name, value in server.asked[0].headers.items()}
+    assert (sent["accept-encoding"], sent["accept"]) == ("identity", "text/json")
+
+
+# ── what is no HTTP ──────────────────────────────────────────────────────────────────────────────────────────
+
+GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(ANSWER), ANSWER)
+NO_HTTP = [
+    b"garbage\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x16\x03\x01\x02\r\n\r\n", b"HTTP/1.1 200 OK\r\nNo colon\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", b"",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}",
+]  # fmt: skip
+
+
+@pytest.fixture
+def speak():
+    """Return a function that starts a server which says these bytes, one after the other; it returns its URL."""
+    listeners = []
+
+    def start(*said):
+        listeners.append(socket.create_server(("localhost", 0)))
+
+        def answer(listener):
+            for text in said:
+                client, _ = listener.accept()
+                with client:
+                    client.recv(65_536)
+                    client.sendall(text)
+
+        threading.Thread(target=answer, args=listeners[-1:], daemon=True).start()
+        return f"http://localhost:{listeners[-1].getsockname()[1]}"
+
+    yield start
+    for listener in listeners:
+        listener.close()
+
+
+@pytest.mark.parametrize("said", NO_HTTP, ids=lambda said: repr(said[:40]))
+def test_what_is_no_http_is_asked_for_again(speak, said):
+    assert joined(speak(said, GOOD)) == [(1, "ann", "x")]
+
+
+def test_what_is_no_http_is_said_without_the_url(speak):
+    url = speak(b"HTTP/1.1 200 OK\r\nX-Key: hunter2-sesame\0\r\n\r\n")
+    with pytest.raises(HttpProtocolError, match=r"GET http://localhost:\d+/{id} was not answered in HTTP: .") as raised:
+        looked_up({"url": url + "/{id}", "query.k": "hunter2-sesame"}, [(77,)], request(["id"], ["name"]), PEOPLE)
+    assert "hunter2" not in str(raised.value)
+    assert "77" not in str(raised.value)
+
+
+def test_a_connection_that_breaks_each_time_ends_the_lookup(speak):
+    # aiohttp itself asks again once, in case that the connection was an old one.
+    with pytest.raises(LookupFailed, match="after 2 attempts"):
+        joined(speak(*[b""] * 4), **{"lookup.max-retries": "1"})

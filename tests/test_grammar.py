@@ -1,0 +1,121 @@
+"""Operators have the operands that Spark's own parser gives them, in texts without a single needless parenthesis."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from pyspark.errors import ParseException
+
+from lookupcache.planner.clauses import conjuncts
+from lookupcache.planner.grammar import equality, parenthesised, read
+
+OPERANDS = [
+    "a", "b", "o.c", "`d e`.f", "1", "-1", "1.5e-3", ".5", "-2L", "'x'", "'it''s'", '"y"', "r'z'", "X'61'", "TRUE",
+    "FALSE", "NULL", "DATE '2020-01-01'", "a::INT", "-1::STRING", "a::DECIMAL(3, 1)", "a[0]", "a[b = c]",
+    "f(a = b IS NULL, c)",
+    "coalesce(a)", "CAST(a = b IN (c) AS STRING)", "CASE WHEN a = b IS NULL THEN c AND d END", "INTERVAL '1' DAY",
+    "CASE a WHEN b = c THEN d ELSE e OR f END", "INTERVAL 2 HOURS 3 MINUTES", "(a)", "(a OR b AND c)", "(a, b)",
+    "exists(a, x -> x = b IS NULL AND c)", "aggregate(a, 0, (x, y) -> x + y * 2)", "extract(YEAR FROM a)", "a.b.c",
+    "trim(BOTH 'x' FROM a)", "a COLLATE UTF8_LCASE", "named_struct('a', 1).a", "count(DISTINCT a)",
+    "count(*)", "current_date", "position('a' IN b)", "substring(a FROM 1 FOR 2)", "if(a, b, c)", "cast", "date",
+    "CAST(a AS ARRAY<STRUCT<b: INT, c: MAP<INT, ARRAY<INT>>>>)", "a :: ARRAY<ARRAY<INT>>", "f(x => 1)", "transform",
+]  # fmt: skip
+BETWEEN_TWO = [
+    "=", "==", "<>", "!=", "<", "<=", "!>", ">", ">=", "!<", "<=>", "+", "-", "*", "/", "%", "DIV", "||", "&", "|", "^",
+    "<<", ">>", ">>>", "AND", "OR", "AND", "OR", "and", "oR", "LIKE", "NOT LIKE", "ILIKE", "RLIKE", "NOT RLIKE",
+    "REGEXP", "IS DISTINCT FROM", "IS NOT DISTINCT FROM",
+]  # fmt: skip
+BEFORE = ["NOT ", "! ", "!", "- ", "+", "~", "not "]
+BEHIND = [
+    " IS NULL", " IS NOT NULL", " IS TRUE", " IS NOT FALSE", " IS UNKNOWN", " IN (a = b, 1)", " NOT IN (a OR b)",
+    " LIKE ANY ('a', b)", " LIKE 'a' ESCAPE '/'",
+]  # fmt: skip
+
+
+def loose(dice: random.Random) -> str:
+    """Draw operands and operators in a row; Spark takes about one in two."""
+    text = dice.choice(BEFORE) * (dice.random() < 0.2) + dice.choice(OPERANDS)
+    for _ in range(dice.randrange(1, 6)):
+        kind = dice.random()
+        if kind < 0.15:
+            text += dice.choice(BEHIND)
+        elif kind < 0.25:
+            text += f" {dice.choice(['', 'NOT '])}BETWEEN {dice.choice(OPERANDS)} AND {dice.choice(OPERANDS)}"
+        else:
+            before = dice.choice(BEFORE) * (dice.random() < 0.15)
+            text += f" {dice.choice(BETWEEN_TWO)} {before}{dice.choice(OPERANDS)}"
+    return text
+
+
+def parsed(parser: Any, text: str) -> Any:
+    """Return what Spark reads; None where it refuses the text, or takes ``a = NOT b`` for a column NOT, called b."""
+    try:
+        found = parser.parseExpression(text)
+    except ParseException:
+        return None
+    return None if found.getClass().getSimpleName() == "Alias" else found
+
+
+def parts(node: Any) -> list[Any]:
+    """Return what AND joins, as Spark reads it."""
+    if node.getClass().getSimpleName() != "And":
+        return [node]
+    return [*parts(node.left()), *parts(node.right())]
+
+
+@pytest.fixture(scope="module")
+def parser(spark: Any) -> Any:
+    return spark._jsparkSession.sessionState().sqlParser()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", range(4))
+def test_operators_have_the_operands_that_spark_gives_them(parser: Any, seed: int) -> None:
+    dice, known, unknown = random.Random(seed), 0, []
+    for _ in range(500):
+        text = loose(dice)
+        ours, theirs = parenthesised(text), parsed(parser, text)
+        assert ours is None or theirs is not None, f"Spark refuses {text}"
+        if ours is not None:
+            assert theirs.equals(parsed(parser, ours.text)), f"{text} is not {ours.text}"
+            known += 1
+        elif theirs is not None:
+            unknown.append(text)
+        if theirs is not None:
+            found, wanted = [parsed(parser, part) for part in conjuncts(text)], parts(theirs)
+            assert len(found) == len(wanted), text
+            assert all(a.equals(b) for a, b in zip(found, wanted, strict=True)), text
+    assert known > 150
+    assert len(unknown) < known / 20, unknown
+
+
+@pytest.mark.parametrize(("text", "sides"), [
+    ("a = b", ("a", "b")), ("((a) == (b))", ("a", "b")), ("a = b + 1", ("a", "b + 1")), ("TRUE = a", ("TRUE", "a")),
+    ("NOT (a <> b)", ("a", "b")), ("NOT a != b", ("a", "b")), ("! (NOT (a = b))", ("a", "b")), ("a IN (b)", ("a", "b")),
+    ("(a = b) IS TRUE", ("a", "b")), ("a = b IS TRUE", ("a", "b")), ("(a = b) = TRUE", ("a", "b")),
+    ("TRUE = (a = b)", ("a", "b")), ("(a = b) <=> TRUE", ("a", "b")), ("(a <> b) = FALSE", ("a", "b")),
+    ("(a <> b) IS FALSE", ("a", "b")), ("NOT ((a = b) IS NOT TRUE)", ("a", "b")), ("NOT (a NOT IN (b))", ("a", "b")),
+    ("a BETWEEN b AND b", ("a", "b")), ("NOT (a NOT BETWEEN b AND b)", ("a", "b")),
+    ("(a = b) IS NOT DISTINCT FROM TRUE", ("a", "b")), ("a = b:c", ("a", "b:c")),
+])  # fmt: skip
+def test_what_comes_to_an_equality_is_one(text: str, sides: tuple[str, str]) -> None:
+    assert equality(text) == sides
+
+
+@pytest.mark.parametrize("text", [
+    "a <=> b", "NOT (a = b)", "a <> b", "a = b IS NULL", "(a = b) IS NOT FALSE", "NOT ((a <> b) IS TRUE)",
+    "a IN (b, c)",
+    "a BETWEEN b AND c", "a = b = c", "a = b OR c", "a < b", "NOT (a <=> b)",
+    "(a = b) = c IS NULL", "f(a = b)", "a NOT IN (b)", "a LIKE b",
+])  # fmt: skip
+def test_what_does_not_is_none(text: str) -> None:
+    assert equality(text) is None
+
+
+def test_a_long_chain_makes_no_deep_tree() -> None:
+    for operator in (" OR ", " AND ", " + ", " || ", " = "):
+        found = read(operator.join(["a"] * 5_000))
+        assert found is not None
+        assert len(found.parts) == 5_000

@@ -1,0 +1,218 @@
+"""Secrets in texts: however they are encoded, wherever they stand, whole or in pieces."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from servers import HttpServer, Reply
+
+from lookupcache.errors import LookupCacheError
+from lookupcache.planner.explain import explain
+from lookupcache.redaction import MOST_LETTERS, hidden, hide_userinfo, url_secrets
+from lookupcache.table import LookupTable
+from lookupcache.testing.join import LocalJoin, Wanted, plan_of
+
+LETTERS = "abcXYZ0189/+=_-.~\\\"'<>&%#?: üé😀{}"
+ENDS = "abcXYZ0189/=_~<>#üé😀"  # a blank at an end belongs to the text around as well
+
+
+def every(letter):
+    return f"\\u{ord(letter):04x}" if ord(letter) < 1 << 16 else letter
+
+
+ENCODINGS = {
+    "as it is": str, "URL": lambda text: quote(text, safe=""), "URL, lower": lambda text: lowered(quote(text, safe="")),
+    "query": quote_plus, "JSON": lambda text: json.dumps(text)[1:-1],
+    "JSON in UTF-8": lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+    "JSON of PHP": lambda text: json.dumps(text)[1:-1].replace("/", "\\/"),
+    "all escaped": lambda text: "".join(map(every, text)), "HTML": html.escape,
+    "HTML by numbers": lambda text: "".join(f"&#{ord(letter)};" for letter in text),
+    "bytes": lambda text: repr(text.encode())[2:-1], "read as Latin-1": lambda text: text.encode().decode("latin-1"),
+}  # fmt: skip
+
+
+def lowered(text):
+    return re.sub("%..", lambda match: match[0].lower(), text)
+
+
+def secrets_of(letters, least, most):
+    return st.builds("{}{}{}".format, st.sampled_from(ENDS), st.text(letters, min_size=least, max_size=most),
+                     st.sampled_from(ENDS))  # fmt: skip
+
+
+secrets = secrets_of(LETTERS, 4, 40)
+encodings = st.lists(st.sampled_from(sorted(ENCODINGS)), min_size=1, max_size=2)
+
+
+def encoded(text, names):
+    for name in names:
+        text = ENCODINGS[name](text)
+    return text
+
+
+@settings(max_examples=500, deadline=None)
+@given(secrets, encodings)
+def test_a_secret_is_hidden_in_every_encoding_and_nothing_around_it(secret, names):
+    assert hidden(f"the word {encoded(secret, names)} is not known", [secret]) == "the word *** is not known"
+
+
+@settings(max_examples=300, deadline=None)
+@given(secrets.filter(lambda text: len(text.encode()) >= 8), st.text("abn:", max_size=5), st.text("xyz", max_size=5))
+def test_a_secret_is_hidden_in_base64_whatever_stands_before_and_behind_it(secret, before, behind):
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        spelled = encode(f"{before}{secret}{behind}".encode()).decode()
+        left = hidden(f"Authorization: Basic {spelled}", [secret]).removeprefix("Authorization: Basic ")
+        assert "***" in left
+        # What is left are the characters that hold bits of what stands around.
+        assert len(left.replace("***", "")) <= len(spelled) - len(secret.encode()) * 8 // 6 + 1
+
+
+@settings(max_examples=300, deadline=None)
+# Of a percent-sign and the like, a piece may be half of an escape; of a URL, no piece is hidden.
+@given(secrets_of(sorted(set(LETTERS) - set("%\\&:")), 9, 40), encodings, st.data())
+def test_a_piece_of_ten_characters_is_hidden(secret, names, data):
+    start = data.draw(st.integers(0, len(secret) - 10))
+    piece = secret[start : data.draw(st.integers(start + 10, len(secret)))]
+    assert hidden(f"begins with [{encoded(piece, names)}]", [secret]) == "begins with [***]"
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("abc", min_size=3), max_size=3), st.text('xyz/%+\\"&;:= u0041', max_size=200))
+def test_nothing_else_is_hidden(given_, text):
+    assert hidden(text, given_) == text
+
+
+@pytest.mark.parametrize("text", ["\\" * 50_000, "%25" * 20_000, "://a:" * 10_000, ";a" * 30_000, "?" + "key" * 20_000])
+def test_long_texts_without_a_secret_are_only_cut(text):
+    shown = hidden(text, ["s3cret-sesame"])
+    assert len(shown) == MOST_LETTERS
+    assert text.startswith(shown.partition("…")[0])
+
+
+def test_a_secret_where_a_long_text_is_cut_is_starred_first():
+    text = "x" * (MOST_LETTERS - 40) + "s3cret-sesame" * 20
+    assert "s3cret" not in hidden(text, ["s3cret-sesame"])
+    text = "x" * (10 * MOST_LETTERS - 5) + "s3cret-sesame"
+    assert "s3c" not in hidden(text, ["s3cret-sesame"])
+
+
+def test_a_url_is_hidden_whole_and_its_pieces_are_not():
+    secret = "https://api.example.com/hooks/T0KEN/customers"
+    assert hidden(f"POST {secret} failed", [secret]) == "POST *** failed"
+    assert hidden("no https://api.example.com/hooks", [secret]) == "no https://api.example.com/hooks"
+
+
+# ── URLs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SHOWN = ["id", "page", "sort", "keys", "monkey", "design", "fields", "author", "encode", "passage", "limit"]
+HIDDEN = [
+    "sig", "key", "api_key", "apiKey", "api-key", "apikey", "access_key", "AccessKey", "subscription-key", "code",
+    "signature", "X-Amz-Signature", "X-Amz-Credential", "x-goog-signature", "token", "access_token", "auth", "jwt",
+    "client_secret", "password", "pwd", "sas", "appid", "session", "api%5Fkey", "x.api.key",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mark", ["?", "?a=1&", "?a=1;", "?a=1&amp;"])
+@pytest.mark.parametrize("name", [*HIDDEN, *SHOWN])
+def test_parameters_that_are_secrets_by_their_names(name, mark):
+    url = f"https://api/{{id}}{mark}{name}=8a6f0c31&b=2"
+    expected = url.replace("8a6f0c31", "***") if name in HIDDEN else url
+    assert hide_userinfo(url) == expected
+    assert url_secrets(url) == (["8a6f0c31"] if name in HIDDEN else [])
+
+
+def test_places_and_words_are_no_secrets():
+    assert hide_userinfo("https://api/x?key={id}&code={country}") == "https://api/x?key={id}&code={country}"
+    assert url_secrets("https://api/x?sort_key=customer&key={id}&code=NL&key=1234") == []
+
+
+# ── by the http connector ────────────────────────────────────────────────────────────────────────────────────
+
+SECRET = 'Zq7/vK+9="ü'
+LONG = SECRET + "0123456789abcdef" * 3
+
+
+def options(secret):
+    return {
+        "header": {"header.X-Key": secret.encode("ascii", "ignore").decode()},
+        "token": {"token": secret.encode("ascii", "ignore").decode()},
+        "query": {"query.k": secret},
+        "password": {"user": "bob", "password": secret},
+        "user": {"user": secret},
+        "url": {"url": f"URL/{{id}}?sig={quote(secret, safe='')}"},
+    }
+
+
+PLACES = {
+    "an error's body": lambda said: Reply(f"you sent: {said}", 403),
+    "the end of what is shown": lambda said: Reply("x" * 180 + said, 403),
+    "much white space": lambda said: Reply("x" + " \n" * 5_000 + said, 500),
+    "a wrong value": lambda said: Reply({"id": 1, "v": said}),
+    "a wrong value, cut": lambda said: Reply({"id": 1, "v": "x" * 25 + said}),
+    "a wrong document": lambda said: Reply({"error": said}),
+    "no row": lambda said: Reply({"data": [said]}),
+    "no JSON": lambda said: Reply(said),
+    "the next page": lambda said: Reply({"data": [], "next": f"http://elsewhere/{quote(said)}"}),
+    "where to go": lambda said: Reply("", 302, {"Location": f"http://elsewhere/{quote(said)}"}),
+    "the coding": lambda said: Reply("", 200, {"Content-Encoding": quote(said)}),
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    started = HttpServer(None).start()
+    yield started
+    started.kill()
+
+
+@pytest.mark.parametrize("place", sorted(PLACES))
+@pytest.mark.parametrize("option", sorted(options("")))
+@pytest.mark.parametrize("secret", [SECRET, LONG], ids=["short", "long"])
+def test_a_service_that_says_what_it_was_sent(server, secret, option, place, caplog):
+    own = options(secret)[option]
+    [sent] = [value for value in own.values() if value != "bob"]
+    sent = secret if option == "url" else sent
+    basic = base64.b64encode(f"{own.get('user', '')}:{own.get('password', '')}".encode()).decode()
+    own = {"connector": "http", "url": server.url + "/{id}", "rows": "$.data", "lookup.max-retries": "0", **own}
+    own["url"] = own["url"].replace("URL", server.url)
+    if "value" in place:
+        own["rows"] = "$"
+    if place == "the next page":
+        own["pages.next"] = "$.next"
+    table = LookupTable("t", "id BIGINT, v BIGINT", own)
+    texts = [repr(table), repr(table.connector), json.dumps(plan_of(table, WANTED).to_json())]
+    texts += [explain(plan_of(table, WANTED)), caplog.text]
+    for name in ("as it is", "URL", "JSON of PHP", "all escaped", "HTML", "read as Latin-1"):
+        for said in {ENCODINGS[name](sent), *([basic] if "user" in own else [])}:
+            server.reply = lambda asked, said=said: PLACES[place](said.replace("\r", ""))
+            texts += said_of(table)
+    assert [text for text in texts if tells(sent, text) or ("user" in own and basic[:12] in text)] == []
+
+
+WANTED = Wanted(key=("id",))
+
+
+def said_of(table):
+    """Return what is said of a lookup that fails, with all that led to that."""
+    with pytest.raises(LookupCacheError) as raised, LocalJoin(table, WANTED) as join:
+        join.rows([(1,)])
+    error, texts = raised.value, []
+    while error is not None:
+        texts += [str(error), repr(error)]
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return texts
+
+
+def tells(secret, text):
+    """Return whether a text holds eleven characters of a secret, decoded in one of the usual ways."""
+    read = [text, unquote(text), unquote_plus(text), html.unescape(text), text.replace("\\/", "/")]
+    read += [re.sub(r"\\u(....)", lambda match: chr(int(match[1], 16)), one) for one in read]
+    pieces = {secret[at : at + 11] for at in range(max(len(secret) - 10, 1))}
+    return any(piece in one for piece in pieces for one in read)
