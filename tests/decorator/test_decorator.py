@@ -628,7 +628,7 @@ def test_a_thread_that_hangs_is_given_up_and_its_place_is_free_again():
 def test_who_waits_for_anothers_call_waits_no_longer_than_the_timeout():
     begun, end = threading.Event(), threading.Event()
 
-    @cached(LookupConfig(cache="LRU", timeout="20 ms"))
+    @cached(LookupConfig(cache="LRU", timeout="300 ms"))
     def lookup(key):
         begun.set()
         end.wait(10)
