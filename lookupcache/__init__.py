@@ -1,21 +1,20 @@
 """A lookup join for Spark: enrich a DataFrame from any source by key, through a cache that keeps only what it needs.
 
-The rooms, in the order in which they import each other:
+The layers, in the order in which they import each other; `docs/architecture.md` says more:
 
-    errors · redaction · secrets · schema · expr      what the rest is written in
+    errors · redaction · secrets · schema · expr      errors, secrets in texts, types, expressions
     config                                            options
-    plan                                              what a join is, as data
-    connector · function · table · table_function     where rows come from
+    plan                                              a planned join, as data
+    connector · functions · table                     sources: the contract, and functions as sources
     planner                                           from a condition to a plan
-    cache                                             what is kept, and how it is found again
-    metrics · calls                                   around calls to a source
-    decorator                                         `cached`: all of it before any function, without Spark
-    worker                                            what happens in a Python worker
-    report · forms · join                             between driver and worker, who joins, and on the driver
-    whole · sql                                       tables read whole, and SQL
-    doctor                                            what a session could do better
-    testing                                           for those who write a connector
-    hitrate                                           what a cache would do, from the keys
+    cache                                             storage of looked-up rows
+    metrics · resilience · executor                   counts; one call made safe; many calls at a time
+    decorator                                         `cached`, without Spark
+    worker                                            what runs in a Python worker
+    report · spark                                    counts on their way to the driver; the join on the driver
+    sql                                               statements
+    testing                                           the test kit for connectors
+    hitrate                                           prediction of hit rates
     java · demo · cli                                 the command line
 """
 
@@ -75,7 +74,7 @@ __all__ = [
     "lookup_join",
 ]
 
-_ROOMS = {
+_MODULES = {
     "Connector": "connector",
     "LookupConfig": "config",
     "LookupJoin": "spark.join",
@@ -94,4 +93,4 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use: `cached` needs no Spark, and workers need neither planner nor SQL."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"lookupcache.{_ROOMS.get(name, 'errors')}"), name)
+    return getattr(import_module(f"lookupcache.{_MODULES.get(name, 'errors')}"), name)
