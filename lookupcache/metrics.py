@@ -122,7 +122,7 @@ class Counters(Counter[str]):
         self[name] = self[name] + time.perf_counter() - started  # type: ignore[assignment]
 
     def since(self, before: Mapping[str, float]) -> dict[str, float]:
-        """Return the counts since ``before`` was copied from this tally.
+        """Return the counts since ``before`` was copied from these counters.
 
         >>> counters = Counters(calls=2)
         >>> before = counters.copy()

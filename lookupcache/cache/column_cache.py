@@ -99,7 +99,7 @@ class ColumnCache:
 
         Args:
             keys: The keys; none is null.
-            flight: The number of the call group that fetches them, above 0; batches that find them wait for it.
+            group: The number of the call group that fetches them, above 0; batches that find them wait for it.
             now: The time.
         """
         return self._table.add(keys, group, now)

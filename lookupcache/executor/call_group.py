@@ -1,9 +1,9 @@
-"""Calls on their way to the source: `Flight`, and what all that make calls have in common, `Executor`.
+"""In-flight calls to the source: `CallGroup`, and what both executors have in common, `Executor`.
 
-The worker starts flights and takes in those that have landed; what a call does is not decided here. The
+The worker starts groups of calls and takes in those that have completed; what a call does is not decided here. The
 threads, or the event loop, outlive tasks and micro-batches, with the clients that were opened there.
 
-    start(flight) ─► calls wait in a queue ─► a lane takes the next ─► ask ─► last answer: the flight has landed
+    start(group) ─► calls wait in a queue ─► a slot takes the next ─► ask ─► last answer: the group has completed
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Executor:
         self.in_flight = 0
 
     def start(self, group: CallGroup) -> None:
-        """Let the calls of a flight be made, as soon as there is room."""
+        """Let the calls of a group be made, as soon as there is capacity."""
         with self._changing:
             if group.started or group.cancelled:
                 return
@@ -76,18 +76,18 @@ class Executor:
         self._ensure_slots()
 
     def start_later(self, group: CallGroup, seconds: float) -> None:
-        """Start a flight when so much time has passed, unless it is started or cancelled before."""
+        """Start a group after so many seconds, unless it is started or cancelled before."""
         loop = event_loop()
         loop.call_soon_threadsafe(loop.call_later, seconds, self.start, group)
 
     def withdraw(self, group: CallGroup) -> bool:
-        """Keep a flight from starting; return False where it has started."""
+        """Keep a group from starting; return False if it has started."""
         with self._changing:
             group.cancelled = group.cancelled or not group.started
             return group.cancelled
 
     def completed(self, *, wait: bool, room: bool = False) -> list[CallGroup]:
-        """Return the flights that have landed since they were last asked for, at least one with ``wait``.
+        """Return the groups that have completed since the last call of this method, at least one with ``wait``.
 
         With ``room`` it waits no longer than until another call could be made.
         """
@@ -106,7 +106,7 @@ class Executor:
             return self._wants_room or not room
 
     def cancel(self, group: CallGroup) -> None:
-        """End the calls of a flight, or where that is impossible, forget them."""
+        """End the calls of a group, or if that is impossible, forget them."""
         with self._changing:
             if group.started and not group.cancelled:
                 self.in_flight -= group.remaining
@@ -119,7 +119,7 @@ class Executor:
             self.cancel(group)
 
     def _next_completed(self) -> CallGroup | None:
-        """Wait for a flight, or for None where there is room for another call."""
+        """Wait for a completed group, or for None if another call may be made."""
         return self._completed.get()
 
     def _ensure_slots(self) -> None:
@@ -148,7 +148,7 @@ class Executor:
             self._completed.put(None)
 
     def _abort(self, group: CallGroup) -> None:
-        """End the calls that are being made for a flight of which one has failed; then it has landed."""
+        """End the calls in flight of a group of which one has failed; then the group has completed."""
         raise NotImplementedError
 
 

@@ -18,7 +18,7 @@ _PATIENCE = 1.0
 class _Job:
     """A call that a coroutine is busy with, until when it may be, and whether it took longer.
 
-    ``lane`` is None when the call has ended, or is not waited for any more.
+    ``slot`` is None when the call has ended, or is not waited for any more.
     """
 
     slot: asyncio.Task[None] | None
@@ -31,7 +31,7 @@ class _Job:
 class Coroutines(Executor):
     """Makes calls on the event loop of the worker, with one connector.
 
-    ``ask`` answers a call; whatever it raises is the answer too. It is cancelled when its flight is, and after
+    ``ask`` answers a call; whatever it raises is the answer too. It is cancelled when its group is, and after
     ``timeout`` seconds, when the answer is what ``timed_out`` returns. A call that goes on in spite of that is
     left to itself, and another takes its place.
     """
@@ -63,7 +63,7 @@ class Coroutines(Executor):
         run_async(self._closed())
 
     def cancel(self, group: CallGroup) -> None:
-        """Cancel the calls of a flight, and wait until they have ended."""
+        """Cancel the calls of a group, and wait until they have ended."""
         super().cancel(group)
         run_async(self._end_lanes(group))
 
@@ -77,7 +77,7 @@ class Coroutines(Executor):
         task.add_done_callback(self._ending.discard)
 
     async def _end_lanes(self, group: CallGroup) -> None:
-        """Cancel the lanes that serve a flight; one that does not heed it is not waited for."""
+        """Cancel the slots that make calls of a group; one that ignores it is not waited for."""
         jobs = [job for job in self._slots.values() if job is not None and job.group is group]
         slots = [job.slot for job in jobs if job.slot is not None]
         for slot in slots:
@@ -139,7 +139,7 @@ class Coroutines(Executor):
         self._answered(job.group, job.number, answer)
 
     def _leave(self, job: _Job) -> None:
-        """Leave a call that does not end when it is cancelled to itself; another lane takes the place of its own."""
+        """Abandon a call that ignores its cancellation; another slot replaces its own."""
         if (slot := job.slot) is not None:
             self._end(job, asyncio.CancelledError())
             del self._slots[slot]

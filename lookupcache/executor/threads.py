@@ -60,7 +60,7 @@ class Threads(Executor):
             self._wake.notify_all()
 
     def cancel(self, group: CallGroup) -> None:
-        """Forget the calls of a flight; a thread that is busy with one ends when the call does."""
+        """Forget the calls of a group; a thread that is busy with one ends when the call does."""
         super().cancel(group)
         self._give_up_flight(group)
 
@@ -82,7 +82,7 @@ class Threads(Executor):
         for _ in range(min(self.capacity - len(self._slots), len(self._queue) - self._idle)):
             slot = _Slot()
             self._slots.add(slot)
-            threading.Thread(target=self._run, args=(slot,), name="lookupcache-lane", daemon=True).start()
+            threading.Thread(target=self._run, args=(slot,), name="lookupcache-slot", daemon=True).start()
 
     def _run(self, slot: _Slot) -> None:
         connector = None
@@ -146,7 +146,7 @@ class Threads(Executor):
                 self._answered(*job, self._timed_out())
 
     def _give_up(self, slots: list[_Slot]) -> None:
-        """Leave lanes to their calls; others take their places where calls are waiting."""
+        """Abandon slots that are busy; others replace them if calls are waiting."""
         for slot in slots:
             slot.given_up = True
             self._slots.discard(slot)

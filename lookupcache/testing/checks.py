@@ -128,9 +128,9 @@ def people() -> pa.Table:
     return table_of({"id": ("bigint", [1, 2, 3]), "name": ("string", ["ann", "bob", "cy"])})
 
 
-def lanes() -> set[threading.Thread]:
+def call_threads() -> set[threading.Thread]:
     """Return the threads that have an open connector."""
-    return {thread for thread in threading.enumerate() if thread.name == "lookupcache-lane"}
+    return {thread for thread in threading.enumerate() if thread.name == "lookupcache-slot"}
 
 
 def eventually(condition: Callable[[], bool], seconds: float) -> bool:

@@ -18,7 +18,7 @@ from lookupcache.connector import Connector
 from lookupcache.errors import LookupCacheError, LookupRuntimeError, OptionError
 from lookupcache.executor.call_group import event_loop
 from lookupcache.table import LookupTable
-from lookupcache.testing.checks import Checks, Load, eventually, fail_check, lanes, people
+from lookupcache.testing.checks import Checks, Load, call_threads, eventually, fail_check, people
 from lookupcache.testing.join import LocalJoin, Wanted
 
 _OURS = ("lookupcache-", "asyncio_")
@@ -65,22 +65,22 @@ class LifecycleChecks(Checks):
     def test_it_is_pickled_after_it_was_closed(self, load: Load) -> None:
         """After `close`, the connector can be pickled."""
         rows = people()
-        table, before = self.table(rows.schema, load(rows, ["id"])), lanes()
+        table, before = self.table(rows.schema, load(rows, ["id"])), call_threads()
         with LocalJoin(table, ID) as join:
             join.rows([(1,)])
-        eventually(lambda: not lanes() - before, self.patience)
+        eventually(lambda: not call_threads() - before, self.patience)
         self._expect_works_unpickled(rows, table, table.connector, "Set the clients on `self` to None in `close`.")
 
     def test_it_opens_again_after_it_was_closed(self, load: Load) -> None:
         """A connector that was closed can be opened again."""
         rows = people()
         hint = "Restore in `close` what `open` needs; create all clients in `open`."
-        before = lanes()
+        before = call_threads()
         with LocalJoin(self.table(rows.schema, load(rows, ["id"])), ID) as join:
             for _ in range(2):
                 self.compare(join.rows([(1,), (4,)]), rows, ID, [(1,), (4,)], hint)
                 join.close()
-                eventually(lambda: not lanes() - before, self.patience)
+                eventually(lambda: not call_threads() - before, self.patience)
 
     def test_nothing_is_left_when_it_is_closed(self, load: Load) -> None:
         """`close` ends or closes all threads, tasks, connections and files."""

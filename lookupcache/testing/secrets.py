@@ -21,7 +21,7 @@ from lookupcache.connector import Connector, is_secret
 from lookupcache.errors import ConnectorError, LookupCacheError
 from lookupcache.planner.explain import explain
 from lookupcache.table import LookupTable
-from lookupcache.testing.checks import Checks, Load, eventually, fail_check, lanes, people
+from lookupcache.testing.checks import Checks, Load, call_threads, eventually, fail_check, people
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 
 SECRET = "hunter2-4x"
@@ -107,7 +107,7 @@ class SecretChecks(Checks):
 
     def _expect_resolved(self, rows: pa.Table, options: Mapping[str, Any], name: str, value: str) -> None:
         """Expect that a reference works, and that the secret it refers to is not shown."""
-        table, keys, before = self.table(rows.schema, options), [(1,), (4,)], lanes()
+        table, keys, before = self.table(rows.schema, options), [(1,), (4,)], call_threads()
         hint = f"Read {name!r} in `open`, from `self.settings`, where references are resolved; not in __init__."
         shown = {"a pickle": _pickle_as_text(table.connector), **_describe_table(table)}
         with LocalJoin(table, _ID) as join:
@@ -116,7 +116,7 @@ class SecretChecks(Checks):
             except LookupCacheError as error:
                 _fail_reading(name, f"With option {name!r} as a reference, lookups fail: {error}")
             shown["the repr of the open connector"] = repr(table.connector)
-        eventually(lambda: not lanes() - before, self.patience)
+        eventually(lambda: not call_threads() - before, self.patience)
         shown["a pickle of the closed connector"] = _pickle_as_text(table.connector)
         self.compare(found, rows, _ID, keys, hint)
         _expect_hidden([value], shown)

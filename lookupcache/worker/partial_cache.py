@@ -1,6 +1,6 @@
 """`PartialCacheLookup`: a cache of part of a source, for batches of keys, several of them on their way at a time.
 
-keys ─► open: find ─► what is missing, each key once ─► flight ─┐
+keys ─► open: find ─► what is missing, each key once ─► calls ──┐
                                                                  │ poll, wait: fill, or fail
 entries ◄─ close: settle ◄─ (the runner joins) ◄─ ready ◄────────┘
 """
@@ -32,7 +32,7 @@ _NO_ENTRIES = np.empty(0, dtype=np.int32)
 
 @dataclass(eq=False)
 class PendingKeys:
-    """A batch of keys that is open: its entries, and the flights that it waits for.
+    """A batch of keys that is open: its entries, and the call groups that it waits for.
 
     ``errors`` are the troubles of its failed lookups; ``error_of`` gives for each row the number of its
     trouble, counted from 1, or 0. ``broken`` is an error that is no trouble of the source, and ends the run.
@@ -151,12 +151,12 @@ class PartialCacheLookup:
         return pending
 
     def poll(self) -> None:
-        """Take in what has landed."""
+        """Take in the call groups that have completed."""
         if self._asked:
             self._take_in(self.source.executor.completed(wait=False))
 
     def wait(self, *, room: bool = False) -> None:
-        """Wait until something lands, or with ``room`` until another call may be made; take in what has landed."""
+        """Wait for a call group, or with ``room`` until another call may be made; take in what has completed."""
         started = time.perf_counter()
         try:
             self._take_in(self.source.executor.completed(wait=True, room=room))
@@ -283,7 +283,7 @@ class PartialCacheLookup:
     # ── taking in ────────────────────────────────────────────────────────────────────────────────────────
 
     def _take_in(self, groups: Iterable[CallGroup]) -> None:
-        """Take in flights, all of them, for they land only once; then raise the first error that is not the source's.
+        """Take in all call groups, since each completes only once; then raise the first error that is not the source's.
 
         Such an error breaks the run of who took them in, but others may be waiting for them too.
         """

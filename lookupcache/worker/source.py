@@ -84,8 +84,8 @@ class _Outcome:
 class Source:
     """A connector under a plan, connected on first use.
 
-    `calls` splits keys into calls, which the `dispatcher` makes; `fetched` reads their answers. `scan` is a
-    call for all rows, made by the same dispatcher where the plan caches ALL, and read by `loaded`. Calls that
+    `calls` splits keys into calls, which the `executor` makes; `fetched` reads their answers. `scan` is a
+    call for all rows, made by the same executor where the plan caches ALL, and read by `loaded`. Calls that
     failed are named by LookupFailedError, LookupTimeoutError, LookupRefusedError or SourceError.
     """
 
@@ -197,7 +197,7 @@ class Source:
 
     def close(self) -> None:
         """Disconnect."""
-        if "dispatcher" in self.__dict__:
+        if "executor" in self.__dict__:
             self.executor.close()
 
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────

@@ -124,6 +124,6 @@ def test_a_limit_gives_right_rows_and_leaves_no_thread_behind(spark, function, c
         LookupJoin(left.limit(2_000), table, "left.id = t.id", select=["t.pid", "t.threads"]).df.distinct().collect()
     )
     threads = {name for row in [*few, *after] for name in row.threads.split(",")}
-    assert threads <= {"MainThread", "lookupcache-loop", "lookupcache-lane"}
+    assert threads <= {"MainThread", "lookupcache-loop", "lookupcache-slot"}
     still = {row.pid for row in after}
     assert all(pid in still or exited(pid) for pid in {row.pid for row in few})
