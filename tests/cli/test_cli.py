@@ -24,7 +24,7 @@ def test_connectors_are_listed_with_their_options() -> None:
     told = CliRunner().invoke(main, ["connectors"], catch_exceptions=False)
     assert told.exit_code == 0
     assert "sql" in told.output
-    assert "lookupcache_sql:SqlConnector" in told.output
+    assert "lookupcache_sql.connector:SqlConnector" in told.output.replace("\n", "")
     assert "required" in told.output
 
 
