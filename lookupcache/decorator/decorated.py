@@ -17,7 +17,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
 from weakref import WeakValueDictionary
 
-from lookupcache.decorator.arguments import Instance, Key, all_simple, typed
+from lookupcache.decorator.arguments import Instance, Key, all_simple, typed, values_of
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.metrics import LookupMetrics
@@ -119,7 +119,7 @@ class Decorated:
 
     def _explained(self, keys: Iterable[Key], error: TypeError) -> TypeError:
         """Return a TypeError that says which key has no hash, where that is what it is about."""
-        for value in (value for key in keys for value in key):
+        for value in (value for key in keys for value in values_of(key)):
             try:
                 hash(value)
             except TypeError:
