@@ -78,16 +78,16 @@ class FunctionConnector(Connector):
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Call the function once per key, or once with all keys."""
-        arguments, _ = self.arguments(request, keys)
+        arguments, call_of = self.arguments(request, keys)
         answers = self.function(arguments) if self.batch else map(self.rows, arguments)
-        return self.table(request, arguments, answers)
+        return self.table(request, arguments, answers, call_of)
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Await the function once per key, all at the same time, or once with all keys."""
-        arguments, _ = self.arguments(request, keys)
+        arguments, call_of = self.arguments(request, keys)
         if self.batch:
-            return self.table(request, arguments, await self.function(arguments))
-        return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)))
+            return self.table(request, arguments, await self.function(arguments), call_of)
+        return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)), call_of)
 
     def rows(self, key: Any) -> list[Any]:
         """Call the function for one key."""
@@ -119,8 +119,17 @@ class FunctionConnector(Connector):
         call_of = [number.setdefault(value, len(number)) for value in values]
         return list(number), np.array(call_of, dtype=np.int64)
 
-    def table(self, request: LookupRequest, arguments: Sequence[Any], answers: Iterable[Any]) -> pa.Table:
-        """Return the rows of some of the function's keys as Arrow; raises WrongRows where those of some are wrong."""
+    def table(
+        self,
+        request: LookupRequest,
+        arguments: Sequence[Any],
+        answers: Iterable[Any],
+        call_of: npt.NDArray[np.int64] | None = None,
+    ) -> pa.Table:
+        """Return the rows of some of the function's keys as Arrow; raises WrongRows where those of some are wrong.
+
+        The error gives positions among the function's keys, or with ``call_of`` among the join's.
+        """
         if isinstance(answers, Mapping | set | frozenset | str | bytes):
             raise SourceError(
                 f"The function of table {request.table!r} returned {type(answers).__name__} for its keys, not a list.",
@@ -141,7 +150,7 @@ class FunctionConnector(Connector):
                 hint="Return one list of rows per key, in the order of the keys.",
             )
         if reading.wrong:
-            raise WrongRows.of(table, reading.wrong)
+            raise WrongRows.of(table, reading.wrong if call_of is None else _of_join_keys(reading.wrong, call_of))
         return table
 
 
@@ -238,6 +247,11 @@ def _listed(answer: Iterable[Any] | None) -> list[Any]:
 
 def _nothing() -> None:
     return None
+
+
+def _of_join_keys(wrong: Mapping[int, BaseException], call_of: npt.NDArray[np.int64]) -> dict[int, BaseException]:
+    """Return the errors by the positions of the join's keys: several may have the same key of the function."""
+    return {place: wrong[number] for place, number in enumerate(call_of.tolist()) if number in wrong}
 
 
 def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> pa.Array:

@@ -171,6 +171,32 @@ def test_only_the_keys_with_wrong_rows_fail(kinds):
     assert rows == [borne[key] for key, kind in enumerate(kinds) for _ in range(NUMBER_OF_ROWS.get(kind, 0))]
 
 
+async def awaited(value):
+    return value
+
+
+@given(st.lists(ROWS, min_size=1, max_size=5), st.data(), st.booleans())
+def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds, data, is_async):
+    asked = data.draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=12))
+
+    def function(keys):
+        return [answered(kinds[key], key, range(len(kinds))) for key in keys]
+
+    made = connector((lambda keys: awaited(function(keys))) if is_async else function, batch=True)
+    made.is_async = is_async
+    failed = []
+    try:
+        answer(
+            made,
+            LookupRequest(table="t", key_columns=("id", "name")),
+            id=asked,
+            name=[str(i) for i, _ in enumerate(asked)],
+        )
+    except WrongRows as error:
+        failed = sorted(error.wrong)
+    assert failed == [place for place, key in enumerate(asked) if kinds[key] in WRONG]
+
+
 def test_rows_that_are_made_as_they_are_read_are_read_once():
     asked = connector(lambda keys: [one_as_generator(1), iter([7]), one_as_generator(2)], batch=True)
     with pytest.raises(WrongRows) as raised:
