@@ -1142,11 +1142,11 @@ KEY_PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=6
 
 @settings(max_examples=60, deadline=None)
 @given(batches=st.lists(KEY_PAIRS, max_size=3), failing=st.sets(st.integers(0, 3)), size=st.sampled_from([None, 1, 2]))
-@pytest.mark.parametrize("failure", ["error", "malformed"])
+@pytest.mark.parametrize("failure", ["error", "malformed", "mute"])
 @pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])
 def test_a_failed_key_of_the_function_marks_all_its_rows_and_no_other(kind, failure, batches, failing, size):
     def of_key(key):
-        failed = {"error": ValueError("never"), "malformed": [(key, 0, "no number")]}[failure]
+        failed = {"error": ValueError("never"), "malformed": [(key, 0, "no number")], "mute": Mute("")}[failure]
         return failed if key in failing else [(key, match, 10 * key + match) for match in range(2)]
 
     def one(key):
