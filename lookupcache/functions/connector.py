@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import cloudpickle
@@ -266,11 +267,55 @@ def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> p
 
 
 def _refuse_loss(array: pa.Array, values: Sequence[Any]) -> None:
-    """Raise ValueError where Arrow, unasked, dropped a fraction or a time of day."""
-    if pa.types.is_integer(array.type) or pa.types.is_date(array.type):
+    """Raise ValueError where Arrow, unasked, dropped a fraction, a time of day, a time zone or a field."""
+    type_ = array.type
+    if pa.types.is_timestamp(type_) or _is_checked_within(type_):
+        for value in values:
+            _refuse_loss_within(type_, value)
+    elif pa.types.is_integer(type_) or pa.types.is_date(type_):
         for kept, value in zip(array.to_pylist(), values, strict=True):
             if kept is not None and kept != value:
                 raise ValueError(f"{value!r} would become {kept!r}")
+
+
+def _is_checked_within(type_: pa.DataType) -> bool:
+    """Return whether a type is nested and has values within that Arrow may change."""
+    if pa.types.is_struct(type_):
+        return True
+    inner = [type_.field(number).type for number in range(type_.num_fields)]
+    kinds = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp, _is_checked_within)
+    return any(kind(one) for one in inner for kind in kinds)
+
+
+def _refuse_loss_within(type_: pa.DataType, value: Any) -> None:
+    """Raise ValueError where a value that Arrow takes for this type, or one within it, would change."""
+    if value is None:
+        return
+    if pa.types.is_struct(type_):
+        given = value if isinstance(value, Mapping) else {}
+        if unknown := [name for name in given if name not in {field.name for field in type_}]:
+            raise ValueError(f"a struct has no field {unknown[0]!r}")
+        for field in type_:
+            _refuse_loss_within(field.type, given.get(field.name))
+    elif pa.types.is_map(type_):
+        for name, inner in value.items() if isinstance(value, Mapping) else value:
+            _refuse_loss_within(type_.key_type, name)
+            _refuse_loss_within(type_.item_type, inner)
+    elif pa.types.is_nested(type_):
+        for inner in value:
+            _refuse_loss_within(type_.value_type, inner)
+    elif _is_lossy(type_, value):
+        raise ValueError(f"{value!r} would become another value")
+
+
+def _is_lossy(type_: pa.DataType, value: Any) -> bool:
+    if pa.types.is_integer(type_):
+        return bool(int(value) != value)
+    if pa.types.is_date(type_):
+        return isinstance(value, datetime | int | float)
+    if pa.types.is_timestamp(type_):
+        return isinstance(value, int | float) or (type_.tz is None and getattr(value, "tzinfo", None) is not None)
+    return False
 
 
 def _unpickle(schema: pa.Schema, key: tuple[str, ...], function: bytes, batch: bool) -> FunctionConnector:

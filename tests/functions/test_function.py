@@ -237,6 +237,32 @@ def test_a_time_of_day_is_not_dropped():
         answer(connector(lambda key: [(key, dt.datetime(2013, 1, 1, 5))], schema=schema), request, id=[1])
 
 
+AWARE = dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5)))
+
+
+@pytest.mark.parametrize(
+    ("type_", "right", "wrong"),
+    [
+        ("ARRAY<INT>", [1, 2.0, None], [1.5]),
+        ("ARRAY<ARRAY<INT>>", [[1], None], [[1], [1.5]]),
+        ("ARRAY<DATE>", [dt.date(2024, 1, 1)], [dt.datetime(2024, 1, 1, 5)]),
+        ("STRUCT<a: INT>", {"a": 1}, {"a": 1.5}),
+        ("STRUCT<a: INT>", {"a": None}, {"A": 1}),
+        ("STRUCT<a: INT, b: STRING>", {"a": 1}, {"a": 1, "c": "x"}),
+        ("MAP<STRING, INT>", [("a", 1)], {"a": 1.5}),
+        ("TIMESTAMP_NTZ", dt.datetime(2024, 1, 1), AWARE),
+        ("ARRAY<TIMESTAMP_NTZ>", [dt.datetime(2024, 1, 1)], [AWARE]),
+        ("TIMESTAMP", AWARE, 5),
+    ],
+)
+def test_a_value_that_would_change_is_refused_however_deep(type_, right, wrong):
+    schema = parse_ddl(f"id BIGINT, v {type_}")
+    request = LookupRequest(table="t", key_columns=("id",), columns=("v",))
+    assert len(answer(connector(lambda key: [(key, right)], schema=schema), request, id=[1])) == 1
+    with pytest.raises(SourceError, match="column 'v'"):
+        answer(connector(lambda key: [(key, wrong)], schema=schema), request, id=[1])
+
+
 def test_numbers_of_numpy_and_whole_floats_fit():
     assert answer(connector(lambda key: [(np.int64(key), None), (float(key), "x")]), id=[1]) == [(1, None), (1, "x")]
 
