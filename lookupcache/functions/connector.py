@@ -131,7 +131,7 @@ class FunctionConnector(Connector):
 
         The error gives positions among the function's keys, or with ``call_of`` among the join's.
         """
-        if isinstance(answers, Mapping | set | frozenset | str | bytes):
+        if isinstance(answers, Mapping | set | frozenset | str | bytes) or not isinstance(answers, Iterable):
             raise SourceError(
                 f"The function of table {request.table!r} returned {type(answers).__name__} for its keys, not a list.",
                 hint="Return one list of rows per key, in the order of the keys.",
@@ -145,11 +145,16 @@ class FunctionConnector(Connector):
         reading = _Reading(self, request, arguments, answers)
         tables = reading.tables(0, len(answers))
         table = tables[0] if len(tables) == 1 else pa.concat_tables([reading.fields.empty_table(), *tables])
-        if self.batch and reading.strayed:
-            raise SourceError(
+        if reading.strayed:
+            error = SourceError(
                 f"The function of table {request.table!r} returned a row of one key in the list of another.",
-                hint="Return one list of rows per key, in the order of the keys.",
+                hint="Return one list of rows per key, in the order of the keys."
+                if self.batch
+                else "Return rows of the key that the function is called with.",
             )
+            if self.batch:
+                raise error
+            reading.wrong |= dict.fromkeys(reading.strayed, error)
         if reading.wrong:
             raise WrongRows.of(table, reading.wrong if call_of is None else _of_join_keys(reading.wrong, call_of))
         return table
@@ -158,8 +163,8 @@ class FunctionConnector(Connector):
 class _Reading:
     """Turns the answers of a call into Arrow: all together, and where that fails, those whose rows are right.
 
-    ``wrong`` gives the error of each other key by its position; ``strayed`` says that a row was in the list of a
-    key that is not its own.
+    ``wrong`` gives the error of each other key by its position; ``strayed`` are the positions of those whose lists
+    held a row of another key.
     """
 
     def __init__(
@@ -174,7 +179,7 @@ class _Reading:
         self.place = {key: number for number, key in enumerate(self.keys)}
         self.answers = answers
         self.wrong: dict[int, BaseException] = {}
-        self.strayed = False
+        self.strayed: set[int] = set()
 
     def tables(self, start: int, end: int) -> list[pa.Table]:
         """Return the rows of some keys, in halves where the rows of one of them are wrong."""
@@ -200,8 +205,9 @@ class _Reading:
         own = [self.place.get(key, number) == number for number, key in zip(asked, borne, strict=True)]
         if all(own):
             return table
-        self.strayed = True
-        return table.filter(pa.array(own))
+        strayed = {number for number, its in zip(asked, own, strict=True) if not its}
+        self.strayed |= strayed
+        return table.filter(pa.array([number not in strayed for number in asked]))
 
     def _listed(self, answer: Any) -> list[Any]:
         if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):

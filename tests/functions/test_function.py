@@ -222,7 +222,7 @@ def test_a_row_in_the_place_of_a_list_of_rows_is_refused(row):
             connector(function, batch=batch).lookup(BY_ID, keys)
 
 
-@pytest.mark.parametrize("answers", [{1: [(1, "ann")]}, {((1, "ann"),)}, "a"], ids=repr)
+@pytest.mark.parametrize("answers", [{1: [(1, "ann")]}, {((1, "ann"),)}, "a", None, 7], ids=repr)
 def test_a_batch_without_order_is_refused(answers):
     with pytest.raises(SourceError, match="for its keys, not a list"):
         connector(lambda keys: answers, batch=True).lookup(BY_ID, pa.record_batch({"id": pa.array([1])}))
@@ -293,8 +293,12 @@ def test_a_batch_in_another_order_is_refused():
         answer(connector(lambda keys: many(reversed(keys)), batch=True))
 
 
-def test_rows_that_were_not_asked_for_are_dropped_one_key_at_a_time():
-    def more(key):
-        return [*one(1), *one(2), *one(9), (None, "none")]
+def test_rows_of_no_key_of_the_call_are_left_to_the_reader_one_key_at_a_time():
+    rows = [*one(1), (9, "eve"), (None, "none")]
+    assert answer(connector(lambda key: rows), id=[1]) == [(1, "ann"), (9, "eve"), (None, "none")]
 
-    assert answer(connector(more), id=[1, 2]) == [(1, "ann"), (None, "none"), (2, "bob"), (2, "rob"), (None, "none")]
+
+def test_a_row_of_another_key_of_the_call_fails_the_key_one_at_a_time():
+    with pytest.raises(WrongRows, match="a row of one key in the list of another") as raised:
+        answer(connector(lambda key: one(1) if key == 3 else one(key)))
+    assert (list(raised.value.wrong), raised.value.table.column("id").to_pylist()) == ([2], [1, 2, 2])
