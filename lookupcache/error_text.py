@@ -1,7 +1,7 @@
 """The text of errors that leave a worker: readable, without secrets, and such that it can be sent.
 
-An error leaves a worker as text, for Spark's driver, for a column of the result or for a file. `text_of` reads the text
-of any error, `presentable` makes an error that can be shown with everything that led to it.
+An error leaves a worker as text, for Spark's driver, for a column of the result or for a file. `errors.text_of` reads
+the text of any error, `presentable` makes an error that can be shown with everything that led to it.
 """
 
 from __future__ import annotations
@@ -11,24 +11,9 @@ from contextlib import suppress
 from typing import TypeVar
 
 from lookupcache import errors
-from lookupcache.errors import LookupCacheError
+from lookupcache.errors import LookupCacheError, text_of
 
 Ours = TypeVar("Ours", bound=LookupCacheError)
-
-
-def text_of(error: BaseException) -> str:
-    """Return what an error says, or that it cannot tell.
-
-    >>> class Mute(Exception):
-    ...     def __str__(self):
-    ...         raise ValueError
-    >>> text_of(OSError("down")), text_of(Mute())
-    ('down', '(an error whose text cannot be read)')
-    """
-    try:
-        return str(error)
-    except Exception:
-        return "(an error whose text cannot be read)"
 
 
 def shown_with(error: BaseException | None) -> Iterator[BaseException]:

@@ -183,9 +183,24 @@ class WrongRows(SourceError):
     def of(cls, table: Any, wrong: Mapping[int, BaseException]) -> WrongRows:
         """Return the error for an answer of which the rows of some keys are wrong; its text is that of the first."""
         first = next(iter(wrong.values()))
-        made = cls(first.fact, hint=first.hint) if isinstance(first, LookupCacheError) else cls(str(first))
+        made = cls(first.fact, hint=first.hint) if isinstance(first, LookupCacheError) else cls(text_of(first))
         made.table, made.wrong = table, wrong
         return made
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an error says, or that it cannot tell.
+
+    >>> class Mute(Exception):
+    ...     def __str__(self):
+    ...         raise ValueError
+    >>> text_of(OSError("down")), text_of(Mute())
+    ('down', '(an error whose text cannot be read)')
+    """
+    try:
+        return str(error)
+    except Exception:
+        return "(an error whose text cannot be read)"
 
 
 def nearest(name: str, known: Iterable[str], *, what: str) -> str:

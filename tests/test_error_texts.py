@@ -14,8 +14,8 @@ from pyspark.errors import PythonException
 
 from lookupcache import LookupTable, lookup_join
 from lookupcache.connector import Connector
-from lookupcache.error_text import presentable, text_of
-from lookupcache.errors import LookupFailedError, SourceError
+from lookupcache.error_text import presentable
+from lookupcache.errors import LookupFailedError, SourceError, text_of
 from lookupcache.functions.table_function import Calls, Form, Many
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.redaction import MOST_LETTERS, hidden

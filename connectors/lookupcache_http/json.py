@@ -133,6 +133,9 @@ def parse_json(body: bytes | str) -> Any:
         return _DECODER.decode(body if isinstance(body, str) else body.removeprefix(codecs.BOM_UTF8).decode())
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except ArithmeticError:
+        # Decimal refuses exponents of about twenty digits and more.
+        raise ValueError("it holds a number whose exponent is too large") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise
     except ValueError:

@@ -127,6 +127,9 @@ class ColumnCache:
         uncached = listed if not self.limits.remembers else listed & (counts == 0) & (not self.limits.misses)
         if uncached.any():
             self._table.unlist(entries[uncached])
+        too_large = listed & ~uncached & self._enforcer.oversized(rows, counts)
+        if too_large.any():
+            self._enforcer.refuse(entries[too_large])
 
     def fail(self, entries: Entries, now: float) -> Mask:
         """Note that fetching entries has failed; return which have no stale rows to serve, and are removed."""

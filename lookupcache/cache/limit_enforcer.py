@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache.entry_columns import Numbers
 from lookupcache.cache.entry_table import EntryTable
 from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.keys import Mask
 from lookupcache.cache.limits import Limits
 
 
@@ -30,10 +35,37 @@ class LimitEnforcer:
         if self._limits.bytes < math.inf:
             self._enforce_bytes()
 
+    def oversized(self, rows: pa.Table, counts: Numbers) -> Mask:
+        """Return which entries are larger than the limits on their own; ``rows`` are in the order of the entries.
+
+        To evict others would not make enough space for these, and would empty the cache.
+        """
+        too_large = counts > max(self._limits.rows, 1)
+        if rows.nbytes > self._limits.bytes:
+            self._mark_large(too_large, rows, np.concatenate([[0], np.cumsum(counts)]), 0, len(counts))
+        return too_large
+
+    def refuse(self, entries: Entries) -> None:
+        """Evict entries whose rows have just arrived; batches that lease them still have the rows."""
+        self.evictions += len(entries)
+        self._table.unlist(entries)
+
     def expire(self, entries: Entries) -> None:
         """Remove entries that are too old."""
         self.expirations += len(entries)
         self._table.drop(entries)
+
+    def _mark_large(self, too_large: Mask, rows: pa.Table, ends: Numbers, first: int, last: int) -> None:
+        """Mark the entries of a part that exceed the limit of bytes; halve parts in which there may be some."""
+        first_row, last_row = int(ends[first]), int(ends[last])
+        if rows.slice(first_row, last_row - first_row).nbytes <= self._limits.bytes:
+            return
+        if last - first == 1:
+            too_large[first] = True
+            return
+        middle = (first + last) // 2
+        self._mark_large(too_large, rows, ends, first, middle)
+        self._mark_large(too_large, rows, ends, middle, last)
 
     def _sweep(self, now: float) -> None:
         table = self._table
@@ -48,6 +80,8 @@ class LimitEnforcer:
         Bytes are known only after compaction, which copies all rows: the tenth makes it rare. What one entry weighs
         in bytes is not known either, so this takes the same share of the weight and repeats until it suffices.
         """
+        if self._table.rows.dead and self._table.nbytes > self._limits.bytes:
+            self._table.compact()
         while (used := self._table.nbytes) > self._limits.bytes and len(self._table):
             excess = 1 - 0.9 * self._limits.bytes / used
             self._evict(max(1, math.ceil(self._table.weight * excess)))

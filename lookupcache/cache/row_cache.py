@@ -112,6 +112,11 @@ class RowCache:
         if not self.limits.remembers or not (self.limits.misses or rows_in(value)):
             return
         entry = self._entry(key, value, now)
+        if entry.weight > self.limits.rows or entry.nbytes > self.limits.bytes:
+            # It can never fit: to evict others for it would only empty the cache.
+            self.evictions += 1
+            self._sweep(now)
+            return
         self.entries[key] = entry
         self._count(entry, 1)
         self._sweep(now)

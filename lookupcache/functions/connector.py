@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import cloudpickle
@@ -78,16 +79,16 @@ class FunctionConnector(Connector):
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Call the function once per key, or once with all keys."""
-        arguments, _ = self.arguments(request, keys)
+        arguments, call_of = self.arguments(request, keys)
         answers = self.function(arguments) if self.batch else map(self.rows, arguments)
-        return self.table(request, arguments, answers)
+        return self.table(request, arguments, answers, call_of)
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Await the function once per key, all at the same time, or once with all keys."""
-        arguments, _ = self.arguments(request, keys)
+        arguments, call_of = self.arguments(request, keys)
         if self.batch:
-            return self.table(request, arguments, await self.function(arguments))
-        return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)))
+            return self.table(request, arguments, await self.function(arguments), call_of)
+        return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)), call_of)
 
     def rows(self, key: Any) -> list[Any]:
         """Call the function for one key."""
@@ -119,9 +120,18 @@ class FunctionConnector(Connector):
         call_of = [number.setdefault(value, len(number)) for value in values]
         return list(number), np.array(call_of, dtype=np.int64)
 
-    def table(self, request: LookupRequest, arguments: Sequence[Any], answers: Iterable[Any]) -> pa.Table:
-        """Return the rows of some of the function's keys as Arrow; raises WrongRows where those of some are wrong."""
-        if isinstance(answers, Mapping | set | frozenset | str | bytes):
+    def table(
+        self,
+        request: LookupRequest,
+        arguments: Sequence[Any],
+        answers: Iterable[Any],
+        call_of: npt.NDArray[np.int64] | None = None,
+    ) -> pa.Table:
+        """Return the rows of some of the function's keys as Arrow; raises WrongRows where those of some are wrong.
+
+        The error gives positions among the function's keys, or with ``call_of`` among the join's.
+        """
+        if isinstance(answers, Mapping | set | frozenset | str | bytes) or not isinstance(answers, Iterable):
             raise SourceError(
                 f"The function of table {request.table!r} returned {type(answers).__name__} for its keys, not a list.",
                 hint="Return one list of rows per key, in the order of the keys.",
@@ -135,21 +145,26 @@ class FunctionConnector(Connector):
         reading = _Reading(self, request, arguments, answers)
         tables = reading.tables(0, len(answers))
         table = tables[0] if len(tables) == 1 else pa.concat_tables([reading.fields.empty_table(), *tables])
-        if self.batch and reading.strayed:
-            raise SourceError(
+        if reading.strayed:
+            error = SourceError(
                 f"The function of table {request.table!r} returned a row of one key in the list of another.",
-                hint="Return one list of rows per key, in the order of the keys.",
+                hint="Return one list of rows per key, in the order of the keys."
+                if self.batch
+                else "Return rows of the key that the function is called with.",
             )
+            if self.batch:
+                raise error
+            reading.wrong |= dict.fromkeys(reading.strayed, error)
         if reading.wrong:
-            raise WrongRows.of(table, reading.wrong)
+            raise WrongRows.of(table, reading.wrong if call_of is None else _of_join_keys(reading.wrong, call_of))
         return table
 
 
 class _Reading:
     """Turns the answers of a call into Arrow: all together, and where that fails, those whose rows are right.
 
-    ``wrong`` gives the error of each other key by its position; ``strayed`` says that a row was in the list of a
-    key that is not its own.
+    ``wrong`` gives the error of each other key by its position; ``strayed`` are the positions of those whose lists
+    held a row of another key.
     """
 
     def __init__(
@@ -164,7 +179,7 @@ class _Reading:
         self.place = {key: number for number, key in enumerate(self.keys)}
         self.answers = answers
         self.wrong: dict[int, BaseException] = {}
-        self.strayed = False
+        self.strayed: set[int] = set()
 
     def tables(self, start: int, end: int) -> list[pa.Table]:
         """Return the rows of some keys, in halves where the rows of one of them are wrong."""
@@ -190,8 +205,9 @@ class _Reading:
         own = [self.place.get(key, number) == number for number, key in zip(asked, borne, strict=True)]
         if all(own):
             return table
-        self.strayed = True
-        return table.filter(pa.array(own))
+        strayed = {number for number, its in zip(asked, own, strict=True) if not its}
+        self.strayed |= strayed
+        return table.filter(pa.array([number not in strayed for number in asked]))
 
     def _listed(self, answer: Any) -> list[Any]:
         if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):
@@ -240,6 +256,11 @@ def _nothing() -> None:
     return None
 
 
+def _of_join_keys(wrong: Mapping[int, BaseException], call_of: npt.NDArray[np.int64]) -> dict[int, BaseException]:
+    """Return the errors by the positions of the join's keys: several may have the same key of the function."""
+    return {place: wrong[number] for place, number in enumerate(call_of.tolist()) if number in wrong}
+
+
 def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> pa.Array:
     try:
         array = pa.array(values, field.type)
@@ -252,11 +273,55 @@ def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> p
 
 
 def _refuse_loss(array: pa.Array, values: Sequence[Any]) -> None:
-    """Raise ValueError where Arrow, unasked, dropped a fraction or a time of day."""
-    if pa.types.is_integer(array.type) or pa.types.is_date(array.type):
+    """Raise ValueError where Arrow, unasked, dropped a fraction, a time of day, a time zone or a field."""
+    type_ = array.type
+    if pa.types.is_timestamp(type_) or _is_checked_within(type_):
+        for value in values:
+            _refuse_loss_within(type_, value)
+    elif pa.types.is_integer(type_) or pa.types.is_date(type_):
         for kept, value in zip(array.to_pylist(), values, strict=True):
             if kept is not None and kept != value:
                 raise ValueError(f"{value!r} would become {kept!r}")
+
+
+def _is_checked_within(type_: pa.DataType) -> bool:
+    """Return whether a type is nested and has values within that Arrow may change."""
+    if pa.types.is_struct(type_):
+        return True
+    inner = [type_.field(number).type for number in range(type_.num_fields)]
+    kinds = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp, _is_checked_within)
+    return any(kind(one) for one in inner for kind in kinds)
+
+
+def _refuse_loss_within(type_: pa.DataType, value: Any) -> None:
+    """Raise ValueError where a value that Arrow takes for this type, or one within it, would change."""
+    if value is None:
+        return
+    if pa.types.is_struct(type_):
+        given = value if isinstance(value, Mapping) else {}
+        if unknown := [name for name in given if name not in {field.name for field in type_}]:
+            raise ValueError(f"a struct has no field {unknown[0]!r}")
+        for field in type_:
+            _refuse_loss_within(field.type, given.get(field.name))
+    elif pa.types.is_map(type_):
+        for name, inner in value.items() if isinstance(value, Mapping) else value:
+            _refuse_loss_within(type_.key_type, name)
+            _refuse_loss_within(type_.item_type, inner)
+    elif pa.types.is_nested(type_):
+        for inner in value:
+            _refuse_loss_within(type_.value_type, inner)
+    elif _is_lossy(type_, value):
+        raise ValueError(f"{value!r} would become another value")
+
+
+def _is_lossy(type_: pa.DataType, value: Any) -> bool:
+    if pa.types.is_integer(type_):
+        return bool(int(value) != value)
+    if pa.types.is_date(type_):
+        return isinstance(value, datetime | int | float)
+    if pa.types.is_timestamp(type_):
+        return isinstance(value, int | float) or (type_.tz is None and getattr(value, "tzinfo", None) is not None)
+    return False
 
 
 def _unpickle(schema: pa.Schema, key: tuple[str, ...], function: bytes, batch: bool) -> FunctionConnector:

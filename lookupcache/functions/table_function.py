@@ -308,8 +308,10 @@ class Many(OneByOne):
         """Return the rows of each key."""
         return self._rows(keys, self.calls.function(self.calls.of_many(keys)))
 
-    def _rows(self, keys: Sequence[Any], answers: Iterable[Any]) -> list[list[tuple[Any, ...]] | Exception]:
-        """Pair answers with keys; where there are not as many, the connector says so."""
+    def _rows(self, keys: Sequence[Any], answers: Any) -> Any:
+        """Pair answers with keys; where there are not as many, or no list of them, the connector says so."""
+        if not isinstance(answers, Iterable) or isinstance(answers, Mapping | set | frozenset | str | bytes):
+            return answers
         listed = list(answers)
         if len(listed) != len(keys):
             return listed

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark import TaskContext
 
-from lookupcache.error_text import is_presentable, text_of
-from lookupcache.errors import LookupCacheError
+from lookupcache.error_text import is_presentable
+from lookupcache.errors import LookupCacheError, text_of
 from lookupcache.plan import LETTER_COLUMNS
 from lookupcache.redaction import hidden, hide_userinfo
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector, offers
-from lookupcache.error_text import is_presentable, rebuilt, shown_as, text_of
+from lookupcache.error_text import is_presentable, rebuilt, shown_as
 from lookupcache.errors import (
     LookupAdvice,
     LookupCacheError,
@@ -34,6 +34,7 @@ from lookupcache.errors import (
     LookupRuntimeError,
     LookupTimeoutError,
     WrongRows,
+    text_of,
 )
 from lookupcache.executor.call_group import Executor, run_async
 from lookupcache.executor.coroutines import Coroutines

@@ -116,6 +116,25 @@ def test_an_entry_larger_than_the_cache_is_not_kept(make):
     assert (len(cache), cache.rows) == (0, 0)
 
 
+def test_an_entry_larger_than_the_cache_leaves_the_others(make):
+    cache = make(Limits(rows=4))
+    cache.put(1, [10], 0)
+    cache.put(2, [], 0)
+    cache.put(3, [1, 2, 3, 4, 5], 0)
+    assert [cache.get(key, 0) for key in (1, 2, 3)] == [[10], [], None]
+    assert (len(cache), cache.rows, cache.evictions) == (2, 2, 1)
+
+
+def test_an_entry_of_more_bytes_than_allowed_leaves_the_others(make):
+    cache = make(Limits(bytes=60_000))
+    for key in range(20):
+        cache.put(key, [key], 0)
+    cache.put(20, list(range(10_000)), 0)
+    assert [cache.get(key, 0) for key in range(20)] == [[key] for key in range(20)]
+    assert (cache.get(20, 0), cache.evictions) == (None, 1)
+    assert cache.nbytes <= 60_000
+
+
 def test_expires_after_write_however_often_it_is_read(make):
     cache = make(Limits(write_seconds=10, miss_seconds=10))
     cache.put(1, [10], 0)
@@ -334,6 +353,20 @@ def test_a_background_refresh_that_is_late_is_waited_for():
     late = cache.find(int_keys([1, 1]), 11)
     assert (cache.waits(late), (late.entries >= 0).all()) == ({3}, True)
     assert cache.waits(cache.find(int_keys([2]), 10)) == set()
+
+
+@given(
+    st.lists(st.integers(0, 400), min_size=1, max_size=8),
+    st.sampled_from([Limits(rows=200), Limits(bytes=3_000), Limits(rows=150, bytes=2_000)]),
+)
+def test_of_a_batch_only_entries_larger_than_the_cache_are_refused(sizes, limits):
+    cache = ColumnCache(SCHEMA, [pa.int64()], limits)
+    keys, rows = int_keys(range(len(sizes))), pa.table({"v": pa.array(range(sum(sizes)), pa.int64())})
+    entries = cache.put(keys, rows, np.array(sizes), 0)
+    starts = np.cumsum(sizes) - sizes
+    assert cache.starts(entries).tolist() == np.where(np.array(sizes) > 0, starts, -1).tolist()
+    kept = cache.find(keys, 0).entries >= 0
+    assert kept.tolist() == [size <= limits.rows and 8 * size <= limits.bytes for size in sizes]
 
 
 @settings(max_examples=60, deadline=None)

@@ -434,6 +434,7 @@ def test_where_the_rows_are(serve, connect, path, document, found):
         (Reply('{"a": {"b": ['), "is no JSON"),
         (Reply(b"\xff"), "is no JSON"),
         (Reply("[" * 9_999), "is no JSON: it is nested too deeply"),
+        (Reply('{"v":1e' + "9" * 22 + "}"), "is no JSON: it holds a number whose exponent is too large"),
         (Reply("9" * 9_999), "is no JSON"),
         (Reply(" " * 10_001), "more than 10,000 bytes(?s:.*)'max-bytes'"),
     ],

@@ -171,6 +171,32 @@ def test_only_the_keys_with_wrong_rows_fail(kinds):
     assert rows == [borne[key] for key, kind in enumerate(kinds) for _ in range(NUMBER_OF_ROWS.get(kind, 0))]
 
 
+async def awaited(value):
+    return value
+
+
+@given(st.lists(ROWS, min_size=1, max_size=5), st.data(), st.booleans())
+def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds, data, is_async):
+    asked = data.draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=12))
+
+    def function(keys):
+        return [answered(kinds[key], key, range(len(kinds))) for key in keys]
+
+    made = connector((lambda keys: awaited(function(keys))) if is_async else function, batch=True)
+    made.is_async = is_async
+    failed = []
+    try:
+        answer(
+            made,
+            LookupRequest(table="t", key_columns=("id", "name")),
+            id=asked,
+            name=[str(i) for i, _ in enumerate(asked)],
+        )
+    except WrongRows as error:
+        failed = sorted(error.wrong)
+    assert failed == [place for place, key in enumerate(asked) if kinds[key] in WRONG]
+
+
 def test_rows_that_are_made_as_they_are_read_are_read_once():
     asked = connector(lambda keys: [one_as_generator(1), iter([7]), one_as_generator(2)], batch=True)
     with pytest.raises(WrongRows) as raised:
@@ -196,7 +222,7 @@ def test_a_row_in_the_place_of_a_list_of_rows_is_refused(row):
             connector(function, batch=batch).lookup(BY_ID, keys)
 
 
-@pytest.mark.parametrize("answers", [{1: [(1, "ann")]}, {((1, "ann"),)}, "a"], ids=repr)
+@pytest.mark.parametrize("answers", [{1: [(1, "ann")]}, {((1, "ann"),)}, "a", None, 7], ids=repr)
 def test_a_batch_without_order_is_refused(answers):
     with pytest.raises(SourceError, match="for its keys, not a list"):
         connector(lambda keys: answers, batch=True).lookup(BY_ID, pa.record_batch({"id": pa.array([1])}))
@@ -209,6 +235,32 @@ def test_a_time_of_day_is_not_dropped():
     assert answer(connector(lambda key: [(key, day)], schema=schema), request, id=[1]) == [(1, day)]
     with pytest.raises(SourceError, match="'day'"):
         answer(connector(lambda key: [(key, dt.datetime(2013, 1, 1, 5))], schema=schema), request, id=[1])
+
+
+AWARE = dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5)))
+
+
+@pytest.mark.parametrize(
+    ("type_", "right", "wrong"),
+    [
+        ("ARRAY<INT>", [1, 2.0, None], [1.5]),
+        ("ARRAY<ARRAY<INT>>", [[1], None], [[1], [1.5]]),
+        ("ARRAY<DATE>", [dt.date(2024, 1, 1)], [dt.datetime(2024, 1, 1, 5)]),
+        ("STRUCT<a: INT>", {"a": 1}, {"a": 1.5}),
+        ("STRUCT<a: INT>", {"a": None}, {"A": 1}),
+        ("STRUCT<a: INT, b: STRING>", {"a": 1}, {"a": 1, "c": "x"}),
+        ("MAP<STRING, INT>", [("a", 1)], {"a": 1.5}),
+        ("TIMESTAMP_NTZ", dt.datetime(2024, 1, 1), AWARE),
+        ("ARRAY<TIMESTAMP_NTZ>", [dt.datetime(2024, 1, 1)], [AWARE]),
+        ("TIMESTAMP", AWARE, 5),
+    ],
+)
+def test_a_value_that_would_change_is_refused_however_deep(type_, right, wrong):
+    schema = parse_ddl(f"id BIGINT, v {type_}")
+    request = LookupRequest(table="t", key_columns=("id",), columns=("v",))
+    assert len(answer(connector(lambda key: [(key, right)], schema=schema), request, id=[1])) == 1
+    with pytest.raises(SourceError, match="column 'v'"):
+        answer(connector(lambda key: [(key, wrong)], schema=schema), request, id=[1])
 
 
 def test_numbers_of_numpy_and_whole_floats_fit():
@@ -241,8 +293,12 @@ def test_a_batch_in_another_order_is_refused():
         answer(connector(lambda keys: many(reversed(keys)), batch=True))
 
 
-def test_rows_that_were_not_asked_for_are_dropped_one_key_at_a_time():
-    def more(key):
-        return [*one(1), *one(2), *one(9), (None, "none")]
+def test_rows_of_no_key_of_the_call_are_left_to_the_reader_one_key_at_a_time():
+    rows = [*one(1), (9, "eve"), (None, "none")]
+    assert answer(connector(lambda key: rows), id=[1]) == [(1, "ann"), (9, "eve"), (None, "none")]
 
-    assert answer(connector(more), id=[1, 2]) == [(1, "ann"), (None, "none"), (2, "bob"), (2, "rob"), (None, "none")]
+
+def test_a_row_of_another_key_of_the_call_fails_the_key_one_at_a_time():
+    with pytest.raises(WrongRows, match="a row of one key in the list of another") as raised:
+        answer(connector(lambda key: one(1) if key == 3 else one(key)))
+    assert (list(raised.value.wrong), raised.value.table.column("id").to_pylist()) == ([2], [1, 2, 2])

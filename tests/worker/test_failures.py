@@ -1133,3 +1133,55 @@ def test_what_breaks_a_run_leaves_nothing_that_the_next_would_wait_for(method, m
                 join.run([(2, numbers)])
     assert join.lookup.cache._leases == []
     join.run([(0, [1, 2])])
+
+
+# ── a join by more columns than the function's key ───────────────────────────────────────────────────────
+
+KEY_PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches=st.lists(KEY_PAIRS, max_size=3), failing=st.sets(st.integers(0, 3)), size=st.sampled_from([None, 1, 2]))
+@pytest.mark.parametrize("failure", ["error", "malformed", "mute"])
+@pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])
+def test_a_failed_key_of_the_function_marks_all_its_rows_and_no_other(kind, failure, batches, failing, size):
+    def of_key(key):
+        failed = {"error": ValueError("never"), "malformed": [(key, 0, "no number")], "mute": Mute("")}[failure]
+        return failed if key in failing else [(key, match, 10 * key + match) for match in range(2)]
+
+    def one(key):
+        rows = of_key(key)
+        if isinstance(rows, Exception):
+            raise rows
+        return rows
+
+    async def one_async(key):
+        return one(key)
+
+    def many(keys):
+        return [of_key(key) for key in keys]
+
+    async def many_async(keys):
+        return many(keys)
+
+    function = {"one": one, "one async": one_async, "many": many, "many async": many_async}[kind]
+    schema = pa.schema([("key", pa.int64()), ("match", pa.int64()), ("value", pa.int64())])
+    connector = Function(schema, key=("key",), function=function, batch=kind.startswith("many"))
+    config = LookupConfig(cache="LRU", max_retries=0, on_error="null", error_column="error", batch_max_size=size)
+    plan = LookupPlan(
+        table="t", connector="script", source="-", schema=schema, how="left", config=config, columns=schema.names,
+        keys=(FieldKey(column="key", sql=""), FieldKey(column="match", sql="")), left_columns=("key", "match"),
+    )  # fmt: skip
+    source = Source(plan, connector)
+    runner = Runner(plan, Layout(("key", "match"), (0, 1)), lookup_of(source))
+    types = pa.schema([("key", pa.int64()), ("match", pa.int64())])
+    left = [pa.table(list(zip(*pairs, strict=True)) or [[], []], types).combine_chunks() for pairs in batches]
+    given_rows = [batch for table in left for batch in table.to_batches()]
+    shown = [
+        tuple(row.values())[:2] + tuple(row.values())[4:] for out in runner.run(given_rows) for row in out.to_pylist()
+    ]
+    source.close()
+    asked = [pair for pairs in batches for pair in pairs]
+    values = [(key, match, None if key in failing or match > 1 else 10 * key + match) for key, match in asked]
+    assert [row[:3] for row in shown] == values
+    assert [row[3] is not None for row in shown] == [key in failing for key, _ in asked]
