@@ -911,6 +911,7 @@ def test_an_async_function_that_raises_generator_exit_is_asked_once(waits):
     asyncio.run(main())
     assert asked == [1]
 
+
 NULL = LookupConfig(cache="LRU", max_retries=0, on_error="null", error_column="error")
 
 
