@@ -68,7 +68,17 @@ class Limits:
     @property
     def expire(self) -> bool:
         """Whether entries expire at all."""
-        return min(self.write_seconds, self.miss_seconds, self.access_seconds) < math.inf
+        return self.shortest_seconds < math.inf
+
+    @property
+    def shortest_seconds(self) -> float:
+        """After how long the first of some entries may be too old."""
+        return min(self.write_seconds, self.miss_seconds, self.access_seconds)
+
+    @property
+    def longest_seconds(self) -> float:
+        """After how long all of some entries that nobody uses are too old, even to stand in for an error."""
+        return max(min(max(self.write_seconds, self.miss_seconds), self.access_seconds), self.stale_seconds)
 
     @property
     def dated(self) -> bool:

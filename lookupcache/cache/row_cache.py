@@ -21,6 +21,9 @@ from lookupcache.cache.size import size_of
 _INDEX_BYTES = 400
 """About what an entry, its dates and its place in the index take."""
 
+_SWEPT_CHEAPLY = 250
+"""So many entries may be looked at for a single put."""
+
 
 @dataclass(slots=True)
 class Entry:
@@ -68,7 +71,8 @@ class RowCache:
             self.entries.move_to_end if isinstance(self.entries, OrderedDict) else self.entries.touch
         )
         self._has_simple_hits = limits.eviction == "lru" and limits.access_seconds == math.inf
-        self._next_sweep = -math.inf
+        self._next_sweep = self._full_sweep = -math.inf
+        self._until_sweep = 0
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -115,7 +119,6 @@ class RowCache:
         if entry.weight > self.limits.rows or entry.nbytes > self.limits.bytes:
             # It can never fit: to evict others for it would only empty the cache.
             self.evictions += 1
-            self._sweep(now)
             return
         self.entries[key] = entry
         self._count(entry, 1)
@@ -168,14 +171,19 @@ class RowCache:
             self.remove(key)
 
     def _sweep(self, now: float) -> None:
-        """Forget what nobody asks for any more and is too old, once per shortest lifetime."""
-        if not self.limits.expire or now < self._next_sweep:
+        """Forget what nobody asks for any more and is too old.
+
+        This looks at every entry, so it waits for the shortest lifetime, and then for as many puts as entries were left
+        by the sweep before, but no longer than the longest lifetime, when all of those are too old or were used.
+        """
+        self._until_sweep -= 1
+        if now < self._next_sweep or (self._until_sweep > 0 and now < self._full_sweep):
             return
-        limits = self.limits
-        self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
         for key, entry in list(self.entries.items()):
-            if now > min(entry.deadline, entry.idle_deadline):
+            if now > entry.deadline or now > entry.idle_deadline:
                 self._expire(key, entry, now)
+        self._next_sweep, self._full_sweep = now + self.limits.shortest_seconds, now + self.limits.longest_seconds
+        self._until_sweep = len(self.entries) - _SWEPT_CHEAPLY
 
 
 class PolicyStorage(dict[Hashable, Entry]):

@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from decimal import Decimal
 from inspect import Parameter
-from typing import Any
+from types import FunctionType
+from typing import Any, cast
+
+from lookupcache.errors import OptionError
 
 Key = tuple[Any, ...]
 
@@ -110,13 +113,18 @@ def kinds_of(key: Key) -> Key | None:
 
 def instance_of(key: Key) -> Any:
     """Return what stands first in the arguments of a key: for a method, its `Instance`."""
-    values = key[1] if key and key[0] is _TYPED else key
+    values = arguments_of(key)
     return values[0] if values else None
+
+
+def arguments_of(key: Key) -> Key:
+    """Return the arguments of a key as they stand in it."""
+    return cast(Key, key[1]) if key and key[0] is _TYPED else key
 
 
 def values_of(key: Key) -> Key:
     """Return the arguments that a key stands for, an `Instance` as what it stands for."""
-    values = key[1] if key and key[0] is _TYPED else key
+    values = arguments_of(key)
     return (owner, *values[1:]) if (owner := owner_of(key)) is not None else values
 
 
@@ -153,6 +161,9 @@ class Parameters:
         parameters = found[1:] if isinstance(function, type) else found
         if batch:
             parameters = _keys_only(parameters)
+            _refuse_more_than_keys(parameters, function)
+        else:
+            _refuse_defaults_without_hash(parameters)
         kinds = [p.kind for p in parameters]
         self._positional = sum(kind in _POSITIONAL for kind in kinds)
         self._named = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
@@ -181,6 +192,52 @@ def _keys_only(parameters: list[Parameter]) -> list[Parameter]:
     return needed or [Parameter("keys", Parameter.POSITIONAL_OR_KEYWORD)]
 
 
+def _refuse_more_than_keys(parameters: list[Parameter], function: Callable[..., Any]) -> None:
+    """Refuse a batch function of several parameters, unless it may be a method, of an object and keys."""
+    within, _, _ = getattr(function, "__qualname__", "").rpartition(".")
+    in_class = bool(within) and not within.endswith("<locals>")
+    may_be_method = isinstance(function, FunctionType) and (in_class or parameters[0].name in ("self", "cls"))
+    if len(parameters) > 1 + may_be_method:
+        names = ", ".join(p.name for p in parameters)
+        raise OptionError(
+            f"With batch=True a function takes one list of keys, and this one must be given {names}.",
+            hint="Make the keys tuples of what belongs together, or bind the rest first with functools.partial.",
+        )
+
+
+def _refuse_defaults_without_hash(parameters: list[Parameter]) -> None:
+    for parameter in parameters:
+        if parameter.default is not Parameter.empty and (found := without_hash(parameter.default)) is not None:
+            raise OptionError(
+                f"The default of parameter {parameter.name!r} is or holds a {type(found).__name__}, which has no hash "
+                "and cannot be part of a key.",
+                hint=f"{hint_without_hash(found)} As a default None does too.",
+            )
+
+
+def without_hash(value: Any) -> Any:
+    """Return what in a value, itself or inside of tuples, keeps it from having a hash; None where it has one.
+
+    >>> without_hash((1, ("a", [2]))), without_hash((1, 2))
+    ([2], None)
+    """
+    try:
+        hash(value)
+    except TypeError:
+        inner = value if isinstance(value, tuple) else ()
+        return next((found for each in inner if (found := without_hash(each)) is not None), value)
+    return None
+
+
+def hint_without_hash(value: Any) -> str:
+    """Return what to give instead of a value without hash."""
+    kinds = {list: "a tuple", set: "a frozenset", dict: "a tuple of its items", bytearray: "bytes"}
+    for kind, instead in kinds.items():
+        if isinstance(value, kind):
+            return f"Give {instead} instead of the {kind.__name__}."
+    return "Give a number, a text, or a tuple of such instead."
+
+
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:
     """A class is made an object, and that is called."""
     return function.__call__ if isinstance(function, type) else function
@@ -191,8 +248,11 @@ def _binder(parameters: Iterable[Parameter], name: str) -> Callable[..., Key]:
 
     Any further keywords come last, their names at the very end.
     """
+    parameters = list(parameters)
     spelled, values, defaults = [], [], {}
-    previous = None
+    flat, previous = "_flat_", None
+    while any(p.name == flat for p in parameters):
+        flat += "_"
     for number, parameter in enumerate(parameters):
         kind = parameter.kind
         if previous is Parameter.POSITIONAL_ONLY and kind is not previous:
@@ -205,12 +265,12 @@ def _binder(parameters: Iterable[Parameter], name: str) -> Callable[..., Key]:
             defaults[f"_{number}"] = parameter.default
             default = f"=_{number}"
         spelled.append(f"{stars}{parameter.name}{default}")
-        values.append(f"*_flat_({parameter.name})" if stars == "**" else f"{stars}{parameter.name}")
+        values.append(f"*{flat}({parameter.name})" if stars == "**" else f"{stars}{parameter.name}")
         previous = kind
     if previous is Parameter.POSITIONAL_ONLY:
         spelled.append("/")
     source = f"lambda {', '.join(spelled)}: ({', '.join([*values, ''])})"
-    bind: Callable[..., Key] = eval(source if values else "lambda: ()", {**defaults, "_flat_": _flat})
+    bind: Callable[..., Key] = eval(source if values else "lambda: ()", {**defaults, flat: _flat})
     bind.__name__ = bind.__qualname__ = name
     return bind
 

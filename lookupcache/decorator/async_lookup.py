@@ -115,7 +115,7 @@ class AsyncLookup(SingleFlight):
                 self._failed(call, None)
 
     async def _carry(self, call: Call) -> None:
-        started = time.perf_counter()
+        started, this = time.perf_counter(), asyncio.current_task()
         try:
             await self.batches.wait_closed_async(call)
             started = self._begin(call)
@@ -124,9 +124,11 @@ class AsyncLookup(SingleFlight):
             self._answered(call, await self.resilience.within(asking))
         except Exception as error:
             self._failed(call, error)
-        except GeneratorExit:
-            # Its event loop is gone; here may be any thread, which may hold our lock.
-            raise
+        except GeneratorExit as error:
+            if not _is_running(this):
+                # The task is being discarded, its event loop gone; here may be any thread, which may hold our lock.
+                raise
+            self._failed(call, error)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
@@ -179,6 +181,14 @@ class AsyncLookup(SingleFlight):
             if loop not in self._slots:
                 self._slots[loop] = _Slots()
             return self._slots[loop]
+
+
+def _is_running(task: asyncio.Task[Any] | None) -> bool:
+    """Return whether this code runs in a step of that task; not where Python closes the task's coroutine."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no event loop runs here
+        return False
 
 
 def _is_cancelled() -> bool:

@@ -17,7 +17,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from typing import Any
 
 from lookupcache.decorator.arguments import Key, Parameters, values_of
+from lookupcache.decorator.batching import Call
 from lookupcache.decorator.latch import Latch
+from lookupcache.decorator.nesting import outer_call, waiting_for
 from lookupcache.errors import OptionError, SourceError
 
 
@@ -43,11 +45,12 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 class _Opening:
-    """That the object is being opened: until when that may take, and on which event loop, if on one."""
+    """That the object is being opened: until when that may take, in which call, and on which event loop, if on one."""
 
     def __init__(self, timeout: float, home: asyncio.AbstractEventLoop | None = None) -> None:
         self.deadline = time.monotonic() + timeout
         self.home = home
+        self.call: Call | None = outer_call()
         self.ended = Latch()
 
     def left(self) -> float:
@@ -157,7 +160,8 @@ class SyncCallee(_Callee):
             opening, mine = self._turn()
             if mine:
                 return self._open(opening)
-            opening.ended.wait(opening.left())
+            with waiting_for(opening.call):
+                opening.ended.wait(opening.left())
         return target
 
     def _open(self, opening: _Opening) -> Any:
@@ -201,7 +205,8 @@ class AsyncCallee(_Callee):
             opening, mine = self._turn(asyncio.get_running_loop())
             if mine:
                 return await self._open(opening)
-            await opening.ended.wait_async(min(opening.left(), POLL_SECONDS))
+            with waiting_for(opening.call):
+                await opening.ended.wait_async(min(opening.left(), POLL_SECONDS))
         return target
 
     async def _open(self, opening: _Opening) -> Any:

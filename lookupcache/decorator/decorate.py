@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import is_retryable
@@ -163,12 +165,15 @@ def cached(
     ``invalidate(...)``, which takes what a call takes, or with ``batch=True`` keys, and ``close()``, which calls the
     object's; where the function is async it is awaited, and called ``aclose`` too. ``__wrapped__`` is the function.
 
-    ``lookup.timeout`` ends an async lookup, and with ``lookup.async`` a sync one, which then runs in a thread of
-    a pool. Without it a sync function runs in its caller's thread: there the timeout ends only its retries, and the
-    waiting of others who want the same key, or for an ``open()`` that hangs. A function may call its decorated self, as
-    long as that ends. ``lookup.on-error`` ``null`` returns None in the place of a value; ``lookup.error-column`` then
-    names nothing. ``lookup.cache.max-bytes`` measures a value when it comes, with all that it refers to, not when it
-    changes later. ``clock`` gives seconds; ``retryable`` says which errors are worth a retry, ``retry_after`` how many
+    ``lookup.timeout`` ends an async lookup, and with ``lookup.async`` a sync one, which then runs in a thread of a
+    pool. Without it a sync function runs in its caller's thread: there the timeout ends only its retries, and the
+    waiting of others who want the same key, or for an ``open()`` that hangs. A function may call its decorated
+    self, as long as that ends. A recursion through it is as deep as Python's stack allows, about 20 frames a level:
+    48 levels with the default limit, which `sys.setrecursionlimit` raises. ``lookup.on-error`` ``null`` returns
+    None in the place of a value, and needs no ``lookup.error-column`` here. ``lookup.rate-limit`` holds for this
+    function alone, in all processes of an executor; another function, also of the same name, has its own.
+    ``lookup.cache.max-bytes`` measures a value when it comes, with all that it refers to, not when it changes
+    later. ``clock`` gives seconds; ``retryable`` says which errors are worth a retry, ``retry_after`` how many
     seconds the source wants to be left alone.
 
     A forked process begins with what its parent had cached, and with none of its calls. Pickled, a function that can be
@@ -201,9 +206,9 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
     if isinstance(given, Mapping):
         if not any("." in name for name in given):
             return _config(None, {**given, **options})
-        given = LookupConfig.from_options({"lookup.cache": "LRU", **given})
+        given = LookupConfig.from_options({"lookup.cache": "LRU", **_unnamed(given, "lookup.on-error"), **given})
     elif given is None:
-        given, options = LookupConfig(cache=options.get("cache", "LRU"), **_without(options, "cache")), {}
+        given, options = LookupConfig(**{"cache": "LRU", **_unnamed(options, "on_error"), **options}), {}
     elif not isinstance(given, LookupConfig):
         raise OptionError(
             f"'cached' takes a function, or a LookupConfig, and was given {type(given).__name__} {given!r}.",
@@ -216,14 +221,16 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
             LookupAdvice,
             stacklevel=3,
         )
-    return dataclasses.replace(given, **options) if options else given
+    return dataclasses.replace(given, **{**_unnamed(options, "on_error"), **options}) if options else given
 
 
 _ELSEWHERE = {"maxsize": "max_rows", "ttl": "expire_after_write", "ttr": "refresh_after_write"}
 
 
-def _without(options: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key != name}
+def _unnamed(options: Mapping[str, Any], on_error: str) -> dict[str, Any]:
+    """Return a name for the column of errors that a config needs, and that names nothing here, where there is none."""
+    name = on_error.replace("on-error", "error-column").replace("on_error", "error_column")
+    return {name: "error"} if str(options.get(on_error)).lower() == "null" else {}
 
 
 def _decorated(function: Any, *, config: LookupConfig, batch: bool, **settings: Any) -> Any:
@@ -236,7 +243,8 @@ def _decorated(function: Any, *, config: LookupConfig, batch: bool, **settings: 
         (False, False): CachedFunction, (False, True): CachedBatch,
         (True, False): CachedAsyncFunction, (True, True): CachedAsyncBatch,
     }  # fmt: skip
-    given = {"function": function, "config": config, "batch": batch, **settings}
+    limit_name = None if config.rate_limit is None else _limit_name(function)
+    given = {"function": function, "config": config, "batch": batch, "limit_name": limit_name, **settings}
     return kinds[is_async(function), batch](lookup_of, given)
 
 
@@ -247,9 +255,12 @@ def lookup_of(
     clock: Clock,
     retryable: Retryable,
     retry_after: RetryAfter,
+    limit_name: str | None = None,
 ) -> SyncLookup | AsyncLookup:
-    """Return the lookup behind a decorated function."""
-    limiter = None if config.rate_limit is None else RateLimit.of_executor(config.rate_limit, _name(function))
+    """Return the lookup behind a decorated function; ``limit_name`` is shared by copies of it in other processes."""
+    limiter = None
+    if config.rate_limit is not None:
+        limiter = RateLimit.of_executor(config.rate_limit, limit_name or _name(function))
     resilience = ResiliencePolicy(
         config, retryable=retryable, retry_after=retry_after, counters=Counters(), limiter=limiter, clock=clock
     )
@@ -258,6 +269,25 @@ def lookup_of(
     if config.async_ is False:
         raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
     return AsyncLookup(AsyncCallee(function, batch, config.timeout), config, resilience, clock)
+
+
+_limit_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def _limit_name(function: Any) -> str:
+    """Return the name of a function's rate limit: its own, with a number where living functions have that already.
+
+    So two lambdas have two limits, and a function that is decorated anew in each process of an executor has one.
+    """
+    name = _name(function)
+    try:
+        if function not in _limit_names:
+            taken = set(_limit_names.values())
+            numbered = (f"{name} #{number}" for number in itertools.count(2))
+            _limit_names[function] = next(one for one in itertools.chain([name], numbered) if one not in taken)
+        return _limit_names[function]
+    except TypeError:  # it has no hash, or can have no weak reference
+        return name
 
 
 def _refuse_what_is_no_function(function: Any) -> None:

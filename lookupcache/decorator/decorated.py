@@ -17,7 +17,15 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
 from weakref import WeakValueDictionary
 
-from lookupcache.decorator.arguments import Instance, Key, all_simple, typed, values_of
+from lookupcache.decorator.arguments import (
+    Instance,
+    Key,
+    all_simple,
+    arguments_of,
+    hint_without_hash,
+    typed,
+    without_hash,
+)
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.metrics import LookupMetrics
@@ -119,15 +127,20 @@ class Decorated:
 
     def _explained(self, keys: Iterable[Key], error: TypeError) -> TypeError:
         """Return a TypeError that says which key has no hash, where that is what it is about."""
-        for value in (value for key in keys for value in values_of(key)):
-            try:
-                hash(value)
-            except TypeError:
+        for value in (value for key in keys for value in arguments_of(key)):
+            if (found := without_hash(value)) is not None:
                 return TypeError(
-                    f"{self!r} was given a {type(value).__name__}, which has no hash and cannot be a key.\n\n"
-                    "Hint: Give it a tuple, a frozenset or a text; '__wrapped__' is the function without the cache."
+                    f"{self!r} was given a {type(found).__name__}, which has no hash and cannot be a key.\n\n"
+                    f"Hint: {hint_without_hash(found)} '__wrapped__' is the function without the cache."
                 )
         return error
+
+    def _forgotten(self, key: Key) -> bool:
+        """Forget what is equal to a key; return whether there was any."""
+        try:
+            return cast(bool, self.lookup.invalidate(key))
+        except TypeError as error:
+            raise self._explained([key], error) from None
 
     # ── pickling ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -237,7 +250,7 @@ class _OneKey(Decorated, Generic[P]):
         Arguments that are equal mean the same here, whatever their types.
         """
         values = self._with_instance(args) if self._is_method else args
-        return cast(bool, self.lookup.invalidate(self._bind(*values, **kwargs)))
+        return self._forgotten(self._bind(*values, **kwargs))
 
 
 class _ManyKeys(Decorated, Generic[K, V]):
@@ -245,6 +258,8 @@ class _ManyKeys(Decorated, Generic[K, V]):
 
     def _looked_up(self, values: Any, named: Any) -> tuple[list[Key], list[V] | None]:
         """Return the keys of a call, and their values where the cache has them all."""
+        if self._is_method:
+            values = self._with_instance(values)
         *first, given = self._bind(*values, **named)
         if isinstance(given, str | bytes):
             raise TypeError(f"{self!r} takes many keys, and was given one {type(given).__name__}.\n\nHint: Use a list.")
@@ -256,8 +271,9 @@ class _ManyKeys(Decorated, Generic[K, V]):
 
     def invalidate(self, *keys: K) -> bool:
         """Forget these keys, and what is being fetched for them; return whether there was any."""
-        first = keys[: self._count - 1]
-        found = [self.lookup.invalidate((*first, key)) for key in keys[len(first) :]]
+        given = self._with_instance(keys) if self._is_method else keys
+        first = given[: self._count - 1]
+        found = [self._forgotten((*first, key)) for key in given[len(first) :]]
         return any(found)
 
     if TYPE_CHECKING:
@@ -336,9 +352,15 @@ class CachedAsyncFunction(_AsyncDecorated, _OneKey[P], Generic[P, R]):
 class CachedBatch(_SyncDecorated, _ManyKeys[K, V]):
     """A sync function of many keys behind a cache."""
 
-    def __call__(self, keys: Iterable[K]) -> list[V]:
-        """Return the value of each key."""
-        return self._values((keys,), {})
+    @overload
+    def __call__(self, keys: Iterable[K], /) -> list[V]: ...
+    @overload
+    def __call__(self, instance: object, keys: Iterable[K], /) -> list[V]: ...
+    @overload
+    def __call__(self, **named: Iterable[K]) -> list[V]: ...
+    def __call__(self, *args: Any, **named: Any) -> list[V]:
+        """Return the value of each key; called on its class, a method takes its object before the keys."""
+        return self._values(args, named)
 
     def _method(self, owner: Any, *args: Any, **kwargs: Any) -> list[V]:
         return self._values((self._instance_of(owner), *args), kwargs)
@@ -354,9 +376,15 @@ class CachedBatch(_SyncDecorated, _ManyKeys[K, V]):
 class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
     """An async function of many keys behind a cache."""
 
-    async def __call__(self, keys: Iterable[K]) -> list[V]:
-        """Return the value of each key."""
-        return await self._values((keys,), {})
+    @overload
+    async def __call__(self, keys: Iterable[K], /) -> list[V]: ...
+    @overload
+    async def __call__(self, instance: object, keys: Iterable[K], /) -> list[V]: ...
+    @overload
+    async def __call__(self, **named: Iterable[K]) -> list[V]: ...
+    async def __call__(self, *args: Any, **named: Any) -> list[V]:
+        """Return the value of each key; called on its class, a method takes its object before the keys."""
+        return await self._values(args, named)
 
     async def _method(self, owner: Any, *args: Any, **kwargs: Any) -> list[V]:
         return await self._values((self._instance_of(owner), *args), kwargs)

@@ -50,13 +50,13 @@ def carry_in_context(call: Call) -> None:
 
 
 @contextmanager
-def waiting_for(call: Call) -> Iterator[None]:
-    """Say that the call that this code runs in, if any, waits for another.
+def waiting_for(call: Call | None) -> Iterator[None]:
+    """Say that the call that this code runs in, if any, waits for another, if that is one.
 
     Raises RecursionError where the other waits for it, which would be for ever.
     """
     waiting = _making.get()
-    if waiting is None:
+    if waiting is None or call is None:
         yield
         return
     with _lock:
@@ -83,9 +83,9 @@ def _waits_for(call: Call, other: Call) -> bool:
 
 def _endless(call: Call) -> RecursionError:
     return RecursionError(
-        f"The call for {', '.join(map(shown, call.keys[:3]))} waits for itself: the function asks, directly or through "
-        "others, for what it is being asked for.\n\nHint: Give the recursion an end, or call the undecorated function, "
-        "'__wrapped__'."
+        f"The call for {', '.join(map(shown, call.keys[:3]))} waits for itself: the function, or its 'open', asks, "
+        "directly or through others, for what it is being asked for.\n\nHint: Give the recursion an end, or call the "
+        "undecorated function, '__wrapped__'."
     )
 
 

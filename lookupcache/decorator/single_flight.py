@@ -40,6 +40,9 @@ Answers = dict[Key, Any]
 
 _FOREVER = math.inf
 
+_KINDS_ALLOWED = 32
+"""So many combinations of argument types are remembered before unused ones are dropped."""
+
 _all: WeakSet[SingleFlight] = WeakSet()
 
 
@@ -72,6 +75,7 @@ class SingleFlight:
         self._entries, self._touch = self.cache.entries, self.cache.touch
         self.instances = Instances()
         self._kinds: set[Key] = set()
+        self._kinds_allowed = _KINDS_ALLOWED
         # One count for three: threads that want hot keys should not wait long for the lock.
         self._plain_hits = 0
         self._repeated = 0
@@ -127,6 +131,7 @@ class SingleFlight:
             for key in list(self._calls):
                 if instance is None or instance_of(key) is instance:
                     self._disowned(key)
+            self._drop_unused_kinds()
 
     def _disowned(self, key: Key) -> bool:
         """Let the call for a key end without effect on the cache, unless it still waits for more keys."""
@@ -236,7 +241,15 @@ class SingleFlight:
             waits.setdefault(call, []).append(key)
             if (kinds := kinds_of(key)) is not None:
                 self._kinds.add(kinds)
+        if len(self._kinds) > self._kinds_allowed:
+            self._drop_unused_kinds()
         return opened
+
+    def _drop_unused_kinds(self) -> None:
+        """Let go of argument types that no key has any more; it looks at every key, so not before there are more."""
+        held = (kinds_of(cast(Key, key)) for keys in (self.cache.entries, self._calls) for key in keys)
+        self._kinds = {kinds for kinds in held if kinds is not None}
+        self._kinds_allowed = max(2 * len(self._kinds), _KINDS_ALLOWED)
 
     def _carrier(self, call: Call, beside: bool) -> Any:
         """Return what makes a call, where that is known before it is made."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +136,56 @@ def test_an_entry_of_more_bytes_than_allowed_leaves_the_others(make):
     assert cache.nbytes <= 60_000
 
 
+@pytest.mark.parametrize("limits", [Limits(rows=50), Limits(bytes=100_000)], ids=["rows", "bytes"])
+@pytest.mark.parametrize("eviction", EVICTIONS)
+def test_a_value_that_can_never_fit_evicts_nothing(limits, eviction):
+    cache = RowCache(replace(limits, eviction=eviction))
+    for key in range(20):
+        cache.put(key, [key], 0)
+    cache.put(3, ["x" * 200_000] * 60, 0)
+    assert [cache.get(key, 0) for key in range(20)] == [None if key == 3 else [key] for key in range(20)]
+    assert (cache.rows, cache.evictions) == (19, 1)
+
+
+LIVES = {
+    "that may stand in for an error": Limits(write_seconds=1, miss_seconds=1, stale_seconds=1e6),
+    "beside short-lived misses": Limits(write_seconds=1e6, miss_seconds=1),
+    "beside a short idle time": Limits(access_seconds=1, stale_seconds=1e6),
+}
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_a_sweep_that_removes_nothing_is_not_repeated_at_once(life):
+    cache, looked = RowCache(LIVES[life]), []
+    for key in range(2_000):
+        cache.put(key, [key], 0)
+    cache.entries = Counted(cache.entries, looked)
+    for key in range(100):
+        cache.put(key, [key], 2.0 * key + 2)
+    assert len(looked) <= 1
+
+
+class Counted(OrderedDict):
+    """Notes each time that somebody goes through it."""
+
+    def __init__(self, entries, looked) -> None:
+        super().__init__(entries)
+        self.looked = looked
+
+    def items(self):
+        self.looked.append(1)
+        return super().items()
+
+
+def test_old_entries_go_when_all_of_them_are_too_old_however_few_are_put():
+    cache = RowCache(Limits(write_seconds=1, miss_seconds=1, stale_seconds=60))
+    for key in range(1_000):
+        cache.put(key, [key], 0.5)
+    cache.put(-1, [1], 30)
+    cache.put(-1, [1], 91)
+    assert len(cache) == 1
+
+
 def test_expires_after_write_however_often_it_is_read(make):
     cache = make(Limits(write_seconds=10, miss_seconds=10))
     cache.put(1, [10], 0)
@@ -241,7 +292,7 @@ def test_columns_do_as_rows_do(name, eviction, steps, rows, write, idle):
     limits = Limits(rows=rows, write_seconds=write, miss_seconds=write, access_seconds=idle, eviction=eviction)
     one, other, now = RowCache(limits), MAKES[name](limits), 0
     for key, size, pause in steps:
-        now, size = now + pause, size if eviction == "lru" else min(size, 1)
+        now, size = now + pause, min(size, rows) if eviction == "lru" else min(size, 1)
         found = one.get(key, now)
         assert other.get(key, now) == found
         if found is None:

@@ -389,7 +389,15 @@ WRONG = {
     "too many": (lambda f: f(1, 2, 3, 4), r"defaults\(\) takes from 1 to 3 positional arguments"),
     "unknown": (lambda f: f(1, x=2), r"unexpected keyword argument 'x'"),
     "unhashable": (lambda f: f([1]), r"<cached defaults> was given a list, which has no hash"),
-    "unhashable, to forget": (lambda f: f.invalidate([1]), "unhashable type: 'list'"),
+    "unhashable, to forget": (lambda f: f.invalidate([1]), r"was given a list, which has no hash.*Hint: Give a tuple"),
+    "a list in a tuple": (lambda f: f((1, [2])), r"was given a list, which has no hash.*Hint: Give a tuple"),
+    "beside a type that is compared": (lambda f: f([1], 2.0), r"was given a list, which"),
+    "a dict": (lambda f: f({}), r"was given a dict, which has no hash.*Hint: Give a tuple of its items"),
+    "a key of many": (lambda f: cached(lambda keys: keys, batch=True)([[1]]), "was given a list, which"),
+    "a key of many, to forget": (
+        lambda f: cached(lambda keys: keys, batch=True).invalidate([1]),
+        "given a list, which",
+    ),
     "a text for many": (lambda f: cached(lambda keys: keys, batch=True)("abc"), "was given one str"),
 }
 
@@ -397,8 +405,79 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_call_says_what_is_wrong(case):
     call, said = WRONG[case]
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match="(?s)" + said):
         call(cached(defaults))
+
+
+def test_a_batch_method_can_be_called_on_its_class():
+    class Store:
+        @cached(batch=True)
+        def rows_of(self, keys):
+            return [(id(self), key) for key in keys]
+
+    one, other = Store(), Store()
+    assert Store.rows_of(one, [1, 2]) == one.rows_of([1, 2]) == one.rows_of(keys=[1, 2])
+    other.rows_of([1])
+    assert (Store.rows_of(one, [1]), Store.rows_of.cache_info().misses) == ([(id(one), 1)], 3)
+    assert (Store.rows_of.invalidate(one, 1), one.rows_of.invalidate(1), other.rows_of.invalidate(1)) == (
+        True, False, True,
+    )  # fmt: skip
+
+
+def test_the_keys_of_a_batch_can_be_given_by_name():
+    async def later(ids):
+        return ids
+
+    assert cached(lambda ids: ids, batch=True)(ids=[1]) == [1]
+    assert asyncio.run(cached(batch=True)(later)(ids=[1])) == [1]
+
+
+def test_a_batch_function_of_several_parameters_is_refused():
+    def rows_of(country, ids): ...
+
+    with pytest.raises(OptionError, match="takes one list of keys, and this one must be given country, ids"):
+        cached(batch=True)(rows_of)
+
+
+@pytest.mark.parametrize("default", [[], (1, []), {}])
+def test_a_default_that_cannot_be_a_key_is_refused(default):
+    with pytest.raises(OptionError, match=r"The default of parameter 'tags' is or holds a (list|dict)"):
+        cached(lambda key, tags=default: key)
+
+
+def test_a_parameter_may_have_any_name():
+    def all_of(_flat_, _flat__=1, **more):
+        return _flat_, _flat__, more
+
+    assert cached(all_of)(1, z=2) == (1, 1, {"z": 2})
+
+
+def test_types_of_arguments_are_not_kept_alive():
+    function, kinds = cached(lambda key: None, max_rows=5), []
+    for number in range(100):
+        kind = type(f"Kind{number}", (), {})
+        kinds.append(weakref.ref(kind))
+        function(kind())
+    del kind
+    gc.collect()
+    assert sum(kind() is not None for kind in kinds) < 50
+    function.clear()
+    gc.collect()
+    assert not any(kind() for kind in kinds)
+
+
+@pytest.mark.parametrize("given", [{"on_error": "null"}, {"lookup.on-error": "null"}], ids=["field", "option"])
+def test_null_for_an_error_needs_no_column(given):
+    assert cached(given)(lambda key: 1 / key)(0) is None
+
+
+def test_functions_of_one_name_have_rate_limits_of_their_own():
+    made = [cached(lambda key: key, rate_limit=1) for _ in range(2)]
+    paths = [
+        function.lookup.resilience._limiter.path for function in (*made, cached(made[0].__wrapped__, rate_limit=1))
+    ]
+    copied = cloudpickle.loads(cloudpickle.dumps(made[1])).lookup.resilience._limiter.path
+    assert (paths[0] != paths[1], paths[0] == paths[2], paths[1] == copied) == (True, True, True)
 
 
 # ── methods ──────────────────────────────────────────────────────────────────────────────────────────────

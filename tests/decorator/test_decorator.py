@@ -851,6 +851,27 @@ def test_an_async_function_that_waits_for_itself_is_told_at_once():
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_an_open_that_asks_its_own_object_is_told_at_once(way):
+    class Asking(Shop):
+        def open(self):
+            return lookup(0)
+
+    lookup = cached(max_retries=0, timeout="10 s", **WAYS[way])(Asking)
+    with pytest.raises(RecursionError, match="waits for itself: the function, or its 'open'"):
+        lookup(1)
+
+
+def test_an_async_open_that_asks_its_own_object_is_told_at_once():
+    class Asking(AsyncShop):
+        async def open(self):
+            return await lookup(0)
+
+    lookup = cached(max_retries=0, timeout="10 s")(Asking)
+    with pytest.raises(RecursionError, match="waits for itself"):
+        asyncio.run(lookup(1))
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_threads_that_wait_for_each_other_are_told_at_once(way):
     both = threading.Barrier(2)
 
@@ -868,6 +889,28 @@ def test_threads_that_wait_for_each_other_are_told_at_once(way):
 
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_async_function_that_raises_generator_exit_is_asked_once(waits):
+    asked = []
+
+    @cached(max_retries=0)
+    async def lookup(key):
+        asked.append(key)
+        if waits:
+            await asyncio.sleep(0)
+        if len(asked) < 5:
+            raise GeneratorExit
+        return key
+
+    async def main():
+        with pytest.raises(GeneratorExit):
+            await lookup(1)
+
+    asyncio.run(main())
+    assert asked == [1]
+
 
 NULL = LookupConfig(cache="LRU", max_retries=0, on_error="null", error_column="error")
 
