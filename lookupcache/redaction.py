@@ -19,10 +19,22 @@ _SECRET_WORDS = (
     "private-key",
 )  # fmt: skip
 _SECRET_PARAMETERS = re.compile(
-    "code|pass|session|appid|(.*-)?(key|sig|signature|auth|jwt|sas)|.*(access|account|app|shared|subscription)key"
+    "code|pass|passcode|session|.*sess(ion)?-?id|appid|hmac|t?otp|bearer|(.*-)?(key|sig|signature|auth|jwt|sas)"
+    "|.*(access|account|app|shared|subscription)key"
 )
-_URL_PASSWORD = re.compile(r"(://[^/@:\s]*):(?!\d*[/?#])(\S*)@")
-_PARAMETER = re.compile(r"([?&;]([^=&;?\s]+)=)([^&;\s]+)")
+SECRET_NAME = "passcode|" + "|".join(
+    word.replace("-", "[-_.]?") for word in (*_SECRET_WORDS, "access-key", "account-key")
+)
+"""What is in the names of secrets, as a pattern."""
+# Digits before a slash are a port, unless they stand before an @ in the URL of a database.
+_URL_PASSWORD = re.compile(
+    r"((?:(?P<http>https?)|(?<!http)(?<!https))://[^/@:\s]*):"
+    r"(?(http)(?!\d{0,5}[/?#])|(?!\d{0,5}[/?#](?![^?=\s]*@)))(?P<password>\S*)@",
+    re.IGNORECASE,
+)
+_URL_TOKEN = re.compile(r"(\bhttps?://)(?P<token>[^/?#@:\s]+)@", re.IGNORECASE)
+"""A user without a password, of HTTP: a token."""
+_PARAMETER = re.compile(r"([?&;#]([^=&;?#\s]+)=)([^&;#\s]+(?:#(?![^=&;?#\s]+=)[^&;#\s]*)*)")
 _PLACE = re.compile(r"\{\w+\}['\"]?")
 
 _SHORTEST_KEY = 8
@@ -42,13 +54,25 @@ def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
 def hide_userinfo(text: str) -> str:
     """Star the password of a URL, and what its query says of passwords, tokens, keys and signatures.
 
+    A user without a password is shown, but not in HTTP, where it is a token.
+
     >>> hide_userinfo("postgresql://ann:s3cret@db:5432/shop?token=abc&ssl=on")
     'postgresql://ann:***@db:5432/shop?token=***&ssl=on'
     >>> hide_userinfo("https://api/{id}?key={id}&sig=abc")
     'https://api/{id}?key={id}&sig=***'
     """
-    shown = _URL_PASSWORD.sub(r"\1:***@", text) if "@" in text else text
+    shown = text
+    if "@" in text:
+        shown = _URL_TOKEN.sub(_hidden_token, _URL_PASSWORD.sub(r"\1:***@", text))
     return _PARAMETER.sub(_hidden_parameter, shown)
+
+
+def url_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield from where to where `hide_userinfo` stars a text."""
+    if "@" in text:
+        yield from (match.span("password") for match in _URL_PASSWORD.finditer(text))
+        yield from (match.span("token") for match in _URL_TOKEN.finditer(text) if _hidden_token(match) != match[0])
+    yield from (match.span(3) for match in _PARAMETER.finditer(text) if _hidden_parameter(match) != match[0])
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
@@ -92,12 +116,18 @@ def url_secrets(text: str) -> list[str]:
     >>> url_secrets("https://ann:p%40w@db/shop?sort_key=customer&sig=8a6f0c31")
     ['p%40w', 'p@w', '8a6f0c31']
     """
-    found = [match[2] for match in _URL_PASSWORD.finditer(text)]
+    found = [match["password"] for match in _URL_PASSWORD.finditer(text)]
+    tokens = (match["token"] for match in _URL_TOKEN.finditer(text))
+    found += [token for token in tokens if len(token) >= _SHORTEST_KEY and re.search(r"\d", token)]
     for match in _PARAMETER.finditer(text) if "://" in text else ():
         word = len(match[3]) < _SHORTEST_KEY or not re.search(r"\d", match[3])
         if _hidden_parameter(match) != match[0] and (is_secret(unquote(match[2])) or not word):
             found.append(match[3])
     return list(dict.fromkeys(form for secret in found for form in (secret, unquote(secret))))
+
+
+def _hidden_token(match: re.Match[str]) -> str:
+    return match[0] if _PLACE.fullmatch(match["token"]) else f"{match[1]}***@"
 
 
 def _hidden_parameter(match: re.Match[str]) -> str:

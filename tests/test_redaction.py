@@ -115,11 +115,12 @@ SHOWN = ["id", "page", "sort", "keys", "monkey", "design", "fields", "author", "
 HIDDEN = [
     "sig", "key", "api_key", "apiKey", "api-key", "apikey", "access_key", "AccessKey", "subscription-key", "code",
     "signature", "X-Amz-Signature", "X-Amz-Credential", "x-goog-signature", "token", "access_token", "auth", "jwt",
+    "jsessionid", "hmac", "passcode", "otp", "session_id",
     "client_secret", "password", "pwd", "sas", "appid", "session", "api%5Fkey", "x.api.key",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mark", ["?", "?a=1&", "?a=1;", "?a=1&amp;"])
+@pytest.mark.parametrize("mark", ["?", "?a=1&", "?a=1;", "?a=1&amp;", "#", "?a=1#", "#a=1&"])
 @pytest.mark.parametrize("name", [*HIDDEN, *SHOWN])
 def test_parameters_that_are_secrets_by_their_names(name, mark):
     url = f"https://api/{{id}}{mark}{name}=8a6f0c31&b=2"
@@ -131,6 +132,37 @@ def test_parameters_that_are_secrets_by_their_names(name, mark):
 def test_places_and_words_are_no_secrets():
     assert hide_userinfo("https://api/x?key={id}&code={country}") == "https://api/x?key={id}&code={country}"
     assert url_secrets("https://api/x?sort_key=customer&key={id}&code=NL&key=1234") == []
+
+
+USER = st.text("abcXYZ019_-.%", min_size=1, max_size=12)
+PASSWORDS = st.text("abXY01/?#:@+%-", min_size=1, max_size=12).filter(lambda text: re.search("[a-zA-Z]", text[0]))
+DIGITS = st.from_regex(r"\d{1,5}[/#?]\d{1,5}", fullmatch=True)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["postgresql", "redis", "mysql+pymysql"]), USER, PASSWORDS | DIGITS)
+def test_the_password_of_a_database_is_starred_whatever_its_letters(scheme, user, password):
+    assert hide_userinfo(f"at {scheme}://{user}:{password}@h:1/x failed") == f"at {scheme}://{user}:***@h:1/x failed"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(["http", "https", "HTTPS", "git+https"]), USER)
+def test_a_user_without_a_password_is_a_token_in_http(scheme, user):
+    assert hide_userinfo(f"at {scheme}://{user}@h:1/x failed") == f"at {scheme}://***@h:1/x failed"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann@db",
+        "https://{user}@h/",
+        "http://h:8080/ann@home",
+        "https://h:4873/@scope/x",
+        "pg://h:1/d?u=a@b",
+    ],
+)
+def test_what_is_no_password_is_shown(url):
+    assert hide_userinfo(url) == url
 
 
 # ── by the http connector ────────────────────────────────────────────────────────────────────────────────────

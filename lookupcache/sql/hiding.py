@@ -2,6 +2,8 @@
 
 Options stand in WITH (…) and the like, and in hints. There only names of options, and values that are known to be no
 secrets, are shown. Where a quote is not closed nobody can tell a name from a value, so that only known words are.
+Anywhere else, what follows a name such as ``token``, or one text as in ``'name' = 'value'``, is hidden as well, and so
+are passwords in URLs. Of a statement of an unknown kind no text is shown.
 """
 
 from __future__ import annotations
@@ -11,13 +13,24 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from lookupcache.planner.clauses import Token, tokens
+from lookupcache.redaction import SECRET_NAME, url_spans
 
 STARS = "***"
-_QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "INSERT", "EXECUTE", "("}
-_EXPLAINING = {"EXPLAIN", "EXTENDED", "CODEGEN", "COST", "FORMATTED", "ESTIMATED_COST", "CHANGELOG_MODE",
-               "JSON_EXECUTION_PLAN", "PLAN", "FOR", ","}  # fmt: skip
+_QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "INSERT"}
+_BEFORE = {"EXPLAIN", "EXTENDED", "CODEGEN", "COST", "FORMATTED", "ESTIMATED_COST", "CHANGELOG_MODE",
+           "JSON_EXECUTION_PLAN", "PLAN", "FOR", ",", "(", "EXECUTE", "STATEMENT", "BEGIN", "END"}  # fmt: skip
+"""What may stand before a statement; SET too, behind STATEMENT."""
+_CHANGES = {"CREATE", "ALTER", "REPLACE", "DROP"}
+_MODIFIERS = {"OR", "REPLACE", "TEMPORARY", "TEMP", "GLOBAL", "EXTERNAL", "SYSTEM"}
+_CHANGED = {"TABLE", "VIEW", "FUNCTION", "DATABASE", "SCHEMA", "NAMESPACE"}
+_OTHERS = {"SHOW", "DESCRIBE", "DESC", "USE", "ANALYZE", "REFRESH", "CACHE", "UNCACHE", "TRUNCATE", "MERGE", "UPDATE",
+           "DELETE", "TABLE"}  # fmt: skip
+"""Statements whose texts are no secrets, but for options; of others, such as CREATE SECRET, no text is shown."""
 _OPENING = {"WITH", "OPTIONS", "TBLPROPERTIES", "DBPROPERTIES", "PROPERTIES", "SERDEPROPERTIES", "SET"}
 _OPENS = re.compile(rf"\b(?:{'|'.join(_OPENING)})\b", re.IGNORECASE)
+_OPENS_IN_QUERY = re.compile(
+    rf"\b(?:OPTIONS\b|(?:{'|'.join(_OPENING - {'OPTIONS', 'SET'})})\s*(?:\(\s*)?['\"`])", re.IGNORECASE
+)
 _OF_TYPES = {"LOCAL", "TIME"}
 _SEPARATORS = {"(", ")", ",", "=", "==", ";"}
 _BETWEEN = re.compile(rf"^\s*[=,()]|[=,(]\s*$|{_OPENS.pattern}\s*\(", re.IGNORECASE)
@@ -32,6 +45,20 @@ _VOCABULARY = _HARMLESS | {word.lower() for word in _OPENING} | {
     "url", "path", "query", "schema", "key", "user", "password", "token", "like", "lookup", "async_table_func",
     "including", "excluding", "overwriting", "all", "generated",
 }  # fmt: skip
+
+_NAMED = re.compile(
+    rf"""(?:{SECRET_NAME})[\w.-]{{0,60}}(?:\\?['"`\])])*+\s*+(?:=>|==?|:)?\s*+[rR]?"""
+    r"""(?:'((?:[^'\\]|\\.|'')*+)|"((?:[^"\\]|\\.|"")*+))""",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A text that follows the name of a secret."""
+_NAMED_INSIDE = re.compile(
+    rf"""(?:{SECRET_NAME})[\w.-]{{0,60}}(?:\\?['"])*+\s*+(?:=>|==?|:)\s*+(?:\\?['"])*+([^\s'",;&}}]+)""",
+    re.IGNORECASE,
+)
+"""The same inside of a text, as in JSON or a connection string."""
+_SETTING = re.compile(r"\s*SET\s+([^\s=]+)\s*[=\s]\s*(\S.*)", re.IGNORECASE | re.DOTALL)
+_SECRET_SETTING = re.compile(rf"{SECRET_NAME}|(?:^|[\W_])(?:key|keys|sas|auth|pass)(?:$|[\W_])", re.IGNORECASE)
 
 _TELLING = {"connector", "password", "token"}
 """Words that stand before ``=`` in options alone, mostly."""
@@ -53,7 +80,8 @@ def hidden_pieces(text: str) -> list[Piece]:
     """
     found = list(tokens(text))
     regions = [*_in_hints(text), *(_in_query if _is_query(found) else _in_definition)(text, found)]
-    return _merged(text, sorted(piece for region in regions for piece in _of_region(text, region)))
+    of_regions = (piece for region in regions for piece in _of_region(text, region))
+    return _merged(text, sorted([*of_regions, *_anywhere(text, found)]))
 
 
 def starred(text: str) -> str:
@@ -75,7 +103,31 @@ def masked(text: str, hidden: Sequence[Piece], piece: Piece) -> str:
 
 
 def _is_query(found: Sequence[Token]) -> bool:
-    return next((token.text for token in found if token.text not in _EXPLAINING), "") in _QUERIES
+    """Return whether all statements are queries: more than one may stand in a statement set."""
+    return all(part[0].text in _QUERIES for part in _statements(found))
+
+
+def _statements(found: Sequence[Token]) -> Iterator[Sequence[Token]]:
+    """Yield the statements without what may stand before each."""
+    ends = [n for n, token in enumerate(found) if token.text == ";"]
+    for start, end in zip([0, *(n + 1 for n in ends)], [*ends, len(found)], strict=True):
+        while start < end and _is_before(found, start):
+            start += 1
+        if start < end:
+            yield found[start:end]
+
+
+def _is_before(found: Sequence[Token], place: int) -> bool:
+    word = found[place].text
+    return word in _BEFORE or (word == "SET" and place > 0 and found[place - 1].text == "STATEMENT")
+
+
+def _is_known(part: Sequence[Token]) -> bool:
+    """Return whether a statement's kind is known as one whose texts may be shown, but for options."""
+    first = part[0].text
+    if first not in _CHANGES:
+        return first in _QUERIES or first in _OTHERS
+    return next((token.text for token in part[1:] if token.text not in _MODIFIERS), "") in _CHANGED
 
 
 def _in_hints(text: str) -> Iterator[Piece]:
@@ -84,12 +136,12 @@ def _in_hints(text: str) -> Iterator[Piece]:
 
 
 def _in_query(text: str, found: Sequence[Token]) -> Iterator[Piece]:
-    """Yield what follows OPTIONS where it stands in no hint: its comment may be broken."""
-    word = re.search(r"\bOPTIONS\b", text, re.IGNORECASE)
+    """Yield what follows OPTIONS and the like where it stands in no hint: its comment may be broken."""
+    word = _OPENS_IN_QUERY.search(text)
     if word is not None and _is_doubtful(text, found):
-        yield Piece(word.end(), len(text))
+        yield Piece(re.compile(r"\w+").match(text, word.start()).end(), len(text))  # type: ignore[union-attr]
     else:
-        yield from (_group(text, found, n) for n, token in enumerate(found) if _opens(found, n, {"OPTIONS"}))
+        yield from (_group(text, found, n) for n, _ in enumerate(found) if _opens_in_query(found, n))
 
 
 def _in_definition(text: str, found: Sequence[Token]) -> Iterator[Piece]:
@@ -109,7 +161,7 @@ def _is_doubtful(text: str, found: Sequence[Token]) -> bool:
     return any(
         _is_stray(token)
         or text.startswith("/*", token.start)
-        or (token.kind == "string" and _BETWEEN.search(token.written[1:-1]))
+        or (token.kind in ("string", "quoted") and len(token.written) > 1 and _BETWEEN.search(token.written[1:-1]))
         for token in found
     )
 
@@ -137,6 +189,16 @@ def _opens(found: Sequence[Token], place: int, words: Collection[str]) -> bool:
     return first.text == "("
 
 
+def _opens_in_query(found: Sequence[Token], place: int) -> bool:
+    """Return the same of a query, where WITH and the like also are names."""
+    if not _opens(found, place, _OPENING):
+        return False
+    first = found[place + 2 : place + 3]
+    return found[place].text == "OPTIONS" or (
+        found[place + 1].text == "(" and bool(first) and first[0].kind == "string"
+    )
+
+
 def _group(text: str, found: Sequence[Token], place: int) -> Piece:
     """Return the brackets that follow a word; where none do, or they do not close what they open, all that follows."""
     opening = found[place + 1]
@@ -153,7 +215,49 @@ def _is_pair(found: Sequence[Token], place: int) -> bool:
     return key.kind == "string" or key.text.lower() in _TELLING
 
 
-# ── what of them is hidden ───────────────────────────────────────────────────────────────────────────────────
+# ── what is hidden anywhere ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _anywhere(text: str, found: Sequence[Token]) -> Iterator[Piece]:
+    yield from (
+        Piece(*match.span(match.lastindex or 0)) for match in _NAMED.finditer(text) if match[match.lastindex or 0]
+    )
+    for start, end in url_spans(text):
+        end = start + len(text[start:end].rstrip("'\"`);,"))
+        if start < end:
+            yield Piece(start, end)
+    yield from _of_pairs(found)
+    for token in found:
+        if token.kind == "string":
+            yield from (Piece(*match.span(1)) for match in _NAMED_INSIDE.finditer(text, token.start, token.end))
+    for part in _statements(found):
+        if not _is_known(part):
+            yield from _of_unknown(text, part)
+
+
+def _of_pairs(found: Sequence[Token]) -> Iterator[Piece]:
+    """Yield the values in ``'name' = 'value'``: two texts are compared in options only."""
+    for key, sign, value in zip(found, found[1:], found[2:], strict=False):
+        if key.kind == value.kind == "string" and sign.text in ("=", "==", "=>"):
+            inner = _inner(value)
+            if not _may_be_shown(value, key) and inner.start < inner.end:
+                yield inner
+
+
+def _of_unknown(text: str, part: Sequence[Token]) -> Iterator[Piece]:
+    inner = (_inner(token) for token in part if token.kind == "string")
+    yield from (piece for piece in inner if piece.start < piece.end)
+    setting = _SETTING.match(text, part[0].start)
+    if setting is not None and _SECRET_SETTING.search(setting[1]):
+        yield Piece(setting.start(2), len(text.rstrip()))
+
+
+def _inner(token: Token) -> Piece:
+    """Return a text without its quotes."""
+    return Piece(token.start + token.written.index(token.written[-1]) + 1, token.end - 1)
+
+
+# ── what of options is hidden ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _of_region(text: str, region: Piece) -> Iterator[Piece]:
@@ -186,17 +290,21 @@ def _of_tokens(found: Sequence[Token]) -> Iterator[Piece]:
 
 
 def _of_string(found: Sequence[Token], before: Token | None, token: Token, after: Token | None) -> Iterator[Piece]:
-    inner = Piece(token.start + token.written.index(token.written[-1]) + 1, token.end - 1)
+    inner = _inner(token)
     if after is not None and after.text in ("=", "==") and (before is None or before.text in ("(", ",")):
         shown = _NAME.fullmatch(token.written[1:-1]) is not None
     elif before is not None and before.text in ("=", "=="):
         place = found.index(before)
-        said = token.written[1:-1].lower() in ("true", "false")
-        shown = said or (place > 0 and _is_harmless(found[place - 1].written.strip("'\"")))
+        shown = _may_be_shown(token, found[place - 1] if place > 0 else None)
     else:
         shown = False
     if not shown and inner.start < inner.end:
         yield inner
+
+
+def _may_be_shown(value: Token, key: Token | None) -> bool:
+    said = value.written[1:-1].lower() in ("true", "false")
+    return said or (key is not None and _is_harmless(key.written.strip("'\"")))
 
 
 def _is_harmless(key: str) -> bool:
