@@ -13,7 +13,7 @@ from sqlglot.errors import SqlglotError
 
 from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.expr import Side
-from lookupcache.planner.clauses import WORD_CALLS, functions, tokens
+from lookupcache.planner.clauses import OWN_PREFIX, WORD_CALLS, functions, tokens
 from lookupcache.planner.grammar import Parenthesised, read, shown
 from lookupcache.planner.settings import RESERVED_KEYWORDS, Settings
 from lookupcache.schema import quote
@@ -277,13 +277,25 @@ def _parsed(shown: str, text: str) -> exp.Expr:
         ) from error
     if tree.find(exp.Query):
         raise PlanError(f"{text!r} holds a sub-query.", hint="Join the sub-query's result before the lookup join.")
-    if any(v.name in ("l", "r") for lambda_ in tree.find_all(exp.Lambda) for v in lambda_.expressions):
-        raise PlanError(f"{text!r} has a lambda variable named l or r.", hint="Give it another name, such as x.")
+    if taken := [name for name in _lambda_variables(tree) if _is_taken(name)]:
+        raise PlanError(
+            f"{text!r} has a lambda variable {taken[0]!r}: l, r and names in {OWN_PREFIX}… are the join's own.",
+            hint="Give it another name, such as x.",
+        )
     if tree.find(exp.AggFunc, exp.Window):
         raise PlanError(
             f"{text!r} holds an aggregate or window function.", hint="Compute it as a column of the left side first."
         )
     return tree
+
+
+def _lambda_variables(tree: exp.Expr) -> list[str]:
+    return [variable.name for found in tree.find_all(exp.Lambda) for variable in found.expressions]
+
+
+def _is_taken(name: str) -> bool:
+    """Return whether a lambda variable of that name could hide a column inside the job."""
+    return name in ("l", "r") or name.lower().startswith(OWN_PREFIX)
 
 
 def is_lambda_variable(node: exp.Expr, name: str) -> bool:

@@ -19,6 +19,7 @@ from lookupcache.errors import ConnectorError, PlanError
 from lookupcache.metrics import LookupMetrics
 from lookupcache.plan import Matches
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
+from lookupcache.planner.clauses import own_name
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
 from lookupcache.report import Channel, channel_of
@@ -156,7 +157,7 @@ class _Analyst:
         """Return the types of expressions over the left side."""
         names = {name: number for number, name in enumerate(self.join.left.columns)}
         columns = [
-            F.expr(substitute(sql, lambda side, name: f"l{names[name]}")).alias(f"e{number}")
+            F.expr(substitute(sql, lambda side, name: own_name("l", names[name]))).alias(f"e{number}")
             for number, sql in enumerate(expressions)
         ]
         return [field.dataType.simpleString() for field in numbered(self.join.left).select(*columns).schema.fields]

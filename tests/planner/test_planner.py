@@ -324,6 +324,8 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id", {"how": "semi", "where": "c.age > 1"}, "Move it to the join's ON"),
     ("o.id = c.id", {"select": ["addr.*"]}, "Name the fields"),
     ("o.id = c.id AND exists(c.tags, l -> l = 'x')", {}, "lambda variable"),
+    ("o.id = c.id AND exists(c.tags, lookup_row -> lookup_row = 'x')", {}, "variable 'lookup_row'.*another name"),
+    ("o.id = c.id AND aggregate(c.tags, '', (x, `LOOKUP_r0`) -> x) = ''", {}, "variable 'LOOKUP_r0'"),
     ("o.id = c.id AND count(*) > 1", {}, "aggregate or window"),
 ])  # fmt: skip
 def test_what_cannot_be_planned_says_why(on: Any, rest: dict[str, Any], message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 from sources import PEOPLE, SCHEMA, options_of, rows_of
 
-from lookupcache import LookupJoin, LookupTable, OptionError
+from lookupcache import LookupJoin, LookupTable, OptionError, lookup_join
 from lookupcache.spark.forms.cardinality import chao_lower_bound
 from lookupcache.spark.forms.distinct import UNASKED
 
@@ -298,3 +298,16 @@ def test_an_expression_is_named_as_spark_names_it(visits, right):
     ours = LookupJoin(visits, whole(right), "person = p.id", "left", select)
     theirs = visits.alias("o").join(right.alias("p"), F.expr("person = p.id"), "left").selectExpr(*select)
     assert (ours.df.columns, multiset(ours.df)) == (theirs.columns, multiset(theirs))
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+@pytest.mark.parametrize("name", ["r0", "r1", "R0", "l0", "k0", "age", "error", "matches", "m", "n"])
+def test_a_lambda_variable_hides_no_column_of_the_join(spark, how, name):
+    left = spark.createDataFrame([(1, 3), (2, 0)], "person INT, w INT")
+    right = spark.createDataFrame([(1, "a"), (2, "b")], "id BIGINT, name STRING")
+    table = LookupTable.from_function("p", "id BIGINT, name STRING", key=["id"], function=lambda k: [(k, "ab"[k - 1])])
+    on = f"o.person = p.id AND exists(array(o.w), {name} -> {name} > p.id)"
+    joined = lookup_join(left.alias("o"), table, on, how, ["o.person"], options={"lookup.form": "worker"})
+    spark_how = {"semi": "left_semi", "anti": "left_anti"}.get(how, how)
+    theirs = left.alias("o").join(right.alias("p"), F.expr(on), spark_how).select("o.person")
+    assert multiset(joined) == multiset(theirs)

@@ -219,7 +219,9 @@ _FOR_SPARK: dict[str, Sequence[str]] = {
 }  # fmt: skip
 _BOTH_FOR_SPARK = ["substring(o.s, 1, 1) < substring(t.u, 1, 1)", "o.v % 2 = t.w % 2", "concat(o.s, t.u) LIKE '%a%'",
                    "coalesce(o.v, t.w) = 1", "length(o.s) >= length(t.u)", "o.v IN (t.w, 1)", "greatest(o.v, t.w) > 1",
-                   "CASE WHEN o.v > 1 THEN t.w > 1 ELSE t.u IS NULL END"]  # fmt: skip
+                   "CASE WHEN o.v > 1 THEN t.w > 1 ELSE t.u IS NULL END",
+                   *(f"exists(array(o.v, 1), {name} -> {name} > t.w AND o.v = 1)"
+                     for name in ("r0", "r1", "r2", "r3", "l0", "l1", "k0", "age", "error", "m", "n"))]  # fmt: skip
 _BOTH = ["o.v < t.w", "o.v <> t.w", "o.v <=> t.w", "o.s <= t.u", "o.v + 1 < t.w + 2", "o.x <=> t.y", "o.x < t.y",
          "NOT (o.x = t.y)", "o.v = 1 OR t.w = 1", "o.s = 'a' OR t.u LIKE 'a%'", "o.v BETWEEN t.w AND 2",
          "o.v IS NULL OR t.w IS NOT NULL", "t.w = o.v OR false", "o.x >= t.y", "o.s <=> t.u"]  # fmt: skip

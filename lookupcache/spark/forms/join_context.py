@@ -1,7 +1,8 @@
 """The two sides of a join inside its job: what their columns are called there, and SQL over them.
 
-Left columns are ``l0``, ``l1``, … and those of the table ``r0``, ``r1``, …, by their places in the schemas, so that
-no name of either side can meet another.
+Left columns are ``lookup_l0``, ``lookup_l1``, … and those of the table ``lookup_r0``, ``lookup_r1``, …, by their places
+in the schemas, so that no name of either side can meet another, nor a lambda's variable hide one: the planner refuses
+variables whose names begin so.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from lookupcache.plan import LookupPlan
 from lookupcache.planner import substitute
+from lookupcache.planner.clauses import own_name
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.report import Channel
 from lookupcache.schema import quote
@@ -55,7 +57,7 @@ class JoinContext:
     def column(self, side: str, name: str) -> str:
         """Return a column's name inside the job: a letter for its side, and its number there."""
         names = self.left.columns if side == "l" else self.plan.schema.names
-        return f"{side}{names.index(name)}"
+        return own_name(side, names.index(name))
 
     @property
     def carried(self) -> list[str]:
@@ -76,8 +78,8 @@ class JoinContext:
     @cached_property
     def types(self) -> dict[str, T.DataType]:
         """The Spark types of the columns of both sides, and of the marks, by their names inside the job."""
-        left = {f"l{number}": field.dataType for number, field in enumerate(self.left.schema)}
-        right = {f"r{number}": spark_type(field.type) for number, field in enumerate(self.plan.schema)}
+        left = {own_name("l", number): field.dataType for number, field in enumerate(self.left.schema)}
+        right = {own_name("r", number): spark_type(field.type) for number, field in enumerate(self.plan.schema)}
         return left | right | {AGE: T.DoubleType(), ERROR: spark_type(ERROR_TYPE)}
 
     def fields(self, names: Sequence[str]) -> list[T.StructField]:
@@ -145,7 +147,7 @@ def _own(side: str, name: str) -> str:
 
 def numbered(left: DataFrame) -> DataFrame:
     """Return a left side with its columns under the names that they have inside the job."""
-    return left.toDF(*(f"l{number}" for number in range(len(left.columns))))
+    return left.toDF(*(own_name("l", number) for number in range(len(left.columns))))
 
 
 def spark_type(type_: pa.DataType) -> T.DataType:
