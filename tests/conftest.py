@@ -24,7 +24,8 @@ os.environ["SPARK_TESTING"] = "1"
 # Each query of a test runs once, so optimizing its compiled code would take more CPU time than it saves.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # Workers import functions and connectors of the tests by name.
-FOLDERS = sorted({str(path.parent) for path in Path(__file__).parent.glob("*/*.py")})
+HERE = Path(__file__).parent
+FOLDERS = sorted({str(path.parent) for path in [Path(__file__), *HERE.glob("*/*.py")]} - {str(HERE / "stranger")})
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*FOLDERS, os.environ.get("PYTHONPATH")]))
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)

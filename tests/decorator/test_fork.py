@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 START = """
 import asyncio, multiprocessing, os, signal, sys, threading
 from lookupcache import LookupConfig, cached
-from lookupcache.calls.rate import RateLimit
+from lookupcache.resilience.rate_limit import RateLimit
 signal.alarm(100)
 
 def in_child(work):
