@@ -145,16 +145,11 @@ class FunctionConnector(Connector):
         reading = _Reading(self, request, arguments, answers)
         tables = reading.tables(0, len(answers))
         table = tables[0] if len(tables) == 1 else pa.concat_tables([reading.fields.empty_table(), *tables])
-        if reading.strayed:
-            error = SourceError(
+        if self.batch and reading.strayed:
+            raise SourceError(
                 f"The function of table {request.table!r} returned a row of one key in the list of another.",
-                hint="Return one list of rows per key, in the order of the keys."
-                if self.batch
-                else "Return rows of the key that the function is called with.",
+                hint="Return one list of rows per key, in the order of the keys.",
             )
-            if self.batch:
-                raise error
-            reading.wrong |= dict.fromkeys(reading.strayed, error)
         if reading.wrong:
             raise WrongRows.of(table, reading.wrong if call_of is None else _of_join_keys(reading.wrong, call_of))
         return table
@@ -163,8 +158,8 @@ class FunctionConnector(Connector):
 class _Reading:
     """Turns the answers of a call into Arrow: all together, and where that fails, those whose rows are right.
 
-    ``wrong`` gives the error of each other key by its position; ``strayed`` are the positions of those whose lists
-    held a row of another key.
+    ``wrong`` gives the error of each other key by its position; ``strayed`` says that a row was in the list of a
+    key that is not its own.
     """
 
     def __init__(
@@ -179,7 +174,7 @@ class _Reading:
         self.place = {key: number for number, key in enumerate(self.keys)}
         self.answers = answers
         self.wrong: dict[int, BaseException] = {}
-        self.strayed: set[int] = set()
+        self.strayed = False
 
     def tables(self, start: int, end: int) -> list[pa.Table]:
         """Return the rows of some keys, in halves where the rows of one of them are wrong."""
@@ -205,9 +200,8 @@ class _Reading:
         own = [self.place.get(key, number) == number for number, key in zip(asked, borne, strict=True)]
         if all(own):
             return table
-        strayed = {number for number, its in zip(asked, own, strict=True) if not its}
-        self.strayed |= strayed
-        return table.filter(pa.array([number not in strayed for number in asked]))
+        self.strayed = True
+        return table.filter(pa.array(own))
 
     def _listed(self, answer: Any) -> list[Any]:
         if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):
