@@ -99,6 +99,8 @@ def parse_type(text: str) -> pa.DataType:
     except SchemaError:
         raise
     except (SqlglotError, ValueError) as error:
+        if isinstance(error.__context__, RecursionError):  # Called from deep below: the type itself may be fine.
+            raise error.__context__ from None
         raise SchemaError(f"{text!r} is not a type.") from error
 
 

@@ -36,10 +36,15 @@ _escapes = ContextVar("escapes", default=True)
 """Whether strings are written with escapes."""
 
 
-def column_sql(column: Any, *, escapes: bool = True) -> str:
+_null_in_nothing = ContextVar("null_in_nothing", default=False)
+"""Whether NULL is neither in an empty list nor outside of it."""
+
+
+def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = False) -> str:
     """Return a Column as Spark SQL; raises PlanError for what SQL text cannot say, such as a Python UDF.
 
-    Without ``escapes`` the text is for a session in which a backslash in a string is nothing but that.
+    Without ``escapes`` the text is for a session in which a backslash in a string is nothing but that;
+    with ``null_in_nothing`` it is for one in which NULL IN () is NULL.
 
     >>> from pyspark.sql import functions as F
     >>> orders = spark.range(3)
@@ -47,11 +52,12 @@ def column_sql(column: Any, *, escapes: bool = True) -> str:
     (`left`.`id` = `c`.`id`) AND (`c`.`name` LIKE 'o\\'%')
     """
     parts = vars(column)  # a Column answers to every attribute's name
-    before = _escapes.set(escapes)
+    before, before_nothing = _escapes.set(escapes), _null_in_nothing.set(null_in_nothing)
     try:
         return unwrapped(_connect(parts["_expr"]) if "_expr" in parts else _classic(parts["_jc"].node()))
     finally:
         _escapes.reset(before)
+        _null_in_nothing.reset(before_nothing)
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -65,12 +71,19 @@ def _call(name: str, args: Sequence[str]) -> str:
         return f"({_PREFIX[word]}{args[0]})"
     if word in _SUFFIX and len(args) == 1:
         return f"({args[0]}{_SUFFIX[word]})"
+    if word == "in" and len(args) == 1:
+        return _in_nothing(args[0])
     if word == "in":
         return f"({args[0]} IN ({', '.join(args[1:])}))"
     if word in ("like", "ilike") and len(args) == 3:
         return f"({args[0]} {_INFIX[word]} {args[1]} ESCAPE {args[2]})"
     function = word if name.isidentifier() else _name(name.split("."))
     return f"{function}({', '.join(args)})"
+
+
+def _in_nothing(value: str) -> str:
+    """Write what is false, or in a session where NULL IN () is NULL, that for a value that is NULL."""
+    return f"CASE WHEN {value} IS NOT NULL THEN FALSE END" if _null_in_nothing.get() else "FALSE"
 
 
 def _case(branches: Sequence[tuple[str, str]], otherwise: str | None) -> str:

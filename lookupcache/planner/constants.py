@@ -42,7 +42,10 @@ _LETTERLESS = frozenset({
 })  # fmt: skip
 """Those of them that make no string out of others, which as a date might be 'today'."""
 
-_MAKES_MOMENT = re.compile("(to_)?(date|timestamp)|year", re.IGNORECASE)
+_MAKES_MOMENT = re.compile("date|time|year|interval", re.IGNORECASE)
+_PASSING = re.compile(r"\s*((now|today|tomorrow|yesterday)\b.*|T?\d{1,2}:.*)", re.IGNORECASE | re.DOTALL)
+"""A string that as a date or timestamp is another one tomorrow."""
+
 _LASTING = re.compile(r"\s*[+-]?\d{4,}(-\d{1,2}(-\d{1,2}([ T].*)?)?)?\s*", re.DOTALL)
 """A string that is the same date or timestamp tomorrow; 'now', 'today' and '12:30' are not."""
 
@@ -56,8 +59,10 @@ def is_settled(fragment: Fragment, type_: pa.DataType | None = None) -> bool:
         return False
     found = list(tokens(fragment.text))
     strings = [token.text for token in found if token.kind == "string"]
+    if len(found) > 1 and any(_PASSING.fullmatch(string.lstrip("rR")[1:-1]) for string in strings):
+        return False
     moment = type_ is not None and pa.types.is_temporal(type_)
-    if not strings or not (moment or any(_MAKES_MOMENT.match(t.text.strip("`")) for t in found if t.kind != "string")):
+    if not strings or not (moment or any(_MAKES_MOMENT.search(t.text.strip("`")) for t in found if t.kind != "string")):
         return True
     return fragment.functions <= _LETTERLESS and all(map(_is_lasting, strings))
 

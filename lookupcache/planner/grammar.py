@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from sqlglot.dialects.dialect import Dialect
+
 from lookupcache.planner import clauses
 from lookupcache.planner.clauses import Token, tokens
 
@@ -25,6 +27,9 @@ _CLOSEST = max(_RANKS.values())
 _OR, _AND, _NOT = 1, 2, 3
 _SHOWN_AS = {"!>": "<=", "!<": ">=", ">>>": ">> "}
 """How sqlglot is shown operators that it does not know, in as many letters."""
+
+_KEYWORDS = frozenset(Dialect.get_or_raise("spark").tokenizer_class.KEYWORDS)
+"""What sqlglot may take for a keyword where Spark reads a name."""
 
 _PATTERNS = ("LIKE", "ILIKE", "RLIKE", "REGEXP")
 _NO_OPERAND = {"AND", "OR", "NOT", "BETWEEN", "IN", "IS", "THEN", "WHEN", "ELSE", "END", "AS", "FROM", "ESCAPE", "DIV",
@@ -124,12 +129,28 @@ def shown(sql: str) -> Parenthesised:
     node, signs = _read(sql)
     for place, sign in signs:
         sql = sql[:place] + _SHOWN_AS[sign] + sql[place + len(sign) :]
-    return Parenthesised(sql) if node is None else _with_parentheses(sql, node)
+    return _with_added(sql, [] if node is None else list(_operands(node)), list(_keyword_names(sql)))
+
+
+def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
+    """Yield the places of words after a dot, which are names for Spark, that sqlglot would take for keywords."""
+    found = list(tokens(sql))
+    for number, token in enumerate(found):
+        call = number + 1 < len(found) and found[number + 1].text == "("
+        if token.kind == "quoted" and token.written[:1] != "`" and token.text.upper() in _KEYWORDS and not call:
+            yield token.start, token.end
 
 
 def _with_parentheses(sql: str, node: Node) -> Parenthesised:
-    found = list(_operands(node))
-    added = sorted([*((end, 0, ")") for _, end in found), *((start, 1, "(") for start, _ in found)])
+    return _with_added(sql, list(_operands(node)), [])
+
+
+def _with_added(sql: str, operands: list[tuple[int, int]], names: list[tuple[int, int]]) -> Parenthesised:
+    """Return the text with parentheses around operands, and backquotes around names."""
+    added = sorted([
+        *((end, 0, "`") for _, end in names), *((end, 1, ")") for _, end in operands),
+        *((start, 2, "(") for start, _ in operands), *((start, 3, "`") for start, _ in names),
+    ])  # fmt: skip
     pieces, done = [], 0
     for place, _, bracket in added:
         pieces += [sql[done:place], bracket]

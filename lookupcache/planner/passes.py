@@ -152,13 +152,33 @@ def plan_join(
     scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive, settings=settings)
     draft = Draft(scope, table, join_type(how), analyst, ansi, [], matches)
     on = settings.readable(on) if isinstance(on, str) else on
-    _read(draft, on, where and settings.readable(where))
-    for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
-        step(draft)
+    try:
+        _read(draft, on, where and settings.readable(where))
+        for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
+            step(draft)
+    except RecursionError:
+        raise _too_deep(on, where) from None
     plan = _finished(draft, result_of(scope, draft.how, select, draft.using, table.config, analyst))
     if plan.config.cache != "ALL":
         table.connector.check(request_of(plan))
     return plan
+
+
+def _too_deep(on: str | Sequence[str], where: str | None) -> PlanError:
+    """Return what is raised where the longest of the conjuncts is nested deeper than Python can follow."""
+    texts = [*([on] if isinstance(on, str) else on), *([where] if where else [])]
+    longest = max((part for text in texts for part in _parts(text)), key=len)
+    return PlanError(
+        f"The condition {longest[:60]!r}… is nested too deeply to be planned.",
+        hint="Write a long OR as IN (…), or compute part of it as a column of the left side first, with withColumn.",
+    )
+
+
+def _parts(text: str) -> list[str]:
+    try:
+        return conjuncts(without_comments(text))
+    except RecursionError:
+        return [text]
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,6 +15,7 @@ EXPONENT_AS_DECIMAL = "spark.sql.legacy.exponentLiteralAsDecimal.enabled"
 MINIMUM_PRECISION = "spark.sql.legacy.literal.pickMinimumPrecision"
 MOMENT_AS_STRING = "spark.sql.legacy.typeCoercion.datetimeToString.enabled"
 KEPT_LENGTHS = "spark.sql.preserveCharVarcharTypeInfo"
+NULL_IN_NOTHING = "spark.sql.legacy.nullInEmptyListBehavior"
 REGEX_COLUMNS = "spark.sql.parser.quotedRegexColumnNames"
 
 _DEFAULTS = {ANSI: "true", MINIMUM_PRECISION: "true"}
@@ -44,6 +45,11 @@ class Settings:
         if name not in self._known:
             self._known[name] = str(self._get(name) or _DEFAULTS.get(name)).lower() == "true"
         return self._known[name]
+
+    @property
+    def null_in_nothing(self) -> bool:
+        """Whether NULL IN () is NULL, not false; by default it is where ANSI mode is off."""
+        return self.on(NULL_IN_NOTHING) if self._get(NULL_IN_NOTHING) is not None else not self.on(ANSI)
 
     def readable(self, text: str) -> str:
         """Return a text with its names in backquotes, where the session takes double quotes for those of a name."""

@@ -190,4 +190,7 @@ def pickled(table: LookupTable) -> bytes:
 
 
 def _condition(on: Condition, settings: Settings) -> str | Sequence[str]:
-    return column_sql(on, escapes=not settings.on(ESCAPED_STRINGS)) if isinstance(on, Column) else on
+    if not isinstance(on, Column):
+        return on
+    escapes = not settings.on(ESCAPED_STRINGS)
+    return column_sql(on, escapes=escapes, null_in_nothing=settings.null_in_nothing)

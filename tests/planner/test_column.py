@@ -7,10 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from test_coercion import settings
 
 from lookupcache.errors import PlanError
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.naming import LeftColumn, Scope
+from lookupcache.planner.settings import Settings
 from lookupcache.schema import parse_ddl
 
 
@@ -22,6 +24,7 @@ def written(F: Any, df: Any) -> list[tuple[Any, str]]:  # noqa: N803 - as Spark 
         (c("c.name") == F.lit("o'x\\y"), r"`c`.`name` = 'o\'x\\y'"),
         (c("c.d") == F.lit(date(2020, 1, 1)), "`c`.`d` = DATE '2020-01-01'"),
         (c("c.x").isin(1, 2), "`c`.`x` IN (1, 2)"),
+        (c("c.x").isin([]), "FALSE"),
         (c("a").isNull() | c("a").isNotNull(), "(`a` IS NULL) OR (`a` IS NOT NULL)"),
         (F.upper("c.name") == "A", "upper(`c`.`name`) = 'A'"),
         (c("c.w") == F.lit(Decimal("-1.20")), "`c`.`w` = -1.20"),
@@ -100,3 +103,15 @@ def test_what_text_cannot_say_is_refused(spark: Any) -> None:
     for column in [plus("a") == F.col("c.id"), F.col("a").over(__import__("pyspark").sql.Window.partitionBy("a")) == 1]:
         with pytest.raises(PlanError, match="Write the condition as SQL text"):
             column_sql(column)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_what_is_in_an_empty_list_is_what_spark_says(spark: Any, ansi: str) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    with settings(spark, spark__sql__ansi__enabled=ansi):
+        column = F.col("a").isin([])
+        text = column_sql(column, null_in_nothing=Settings(lambda name: spark.conf.get(name, None)).null_in_nothing)
+        for row in spark.sql("SELECT 1 AS a UNION ALL SELECT NULL").select(column, F.expr(text)).collect():
+            assert row[0] == row[1]

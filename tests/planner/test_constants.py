@@ -81,6 +81,17 @@ def test_what_is_another_day_tomorrow_is_no_constant(text: str, cast: str) -> No
     assert not is_settled(SCOPE.read(cast.format(text)))
 
 
+@pytest.mark.parametrize("text", TODAY)
+@pytest.mark.parametrize("form", [
+    "{} > make_date(2013, 1, 1)", "int({} - make_date(2013, 1, 1))", "string({} + INTERVAL 1 DAY)",
+    "make_date(2013, 1, 1) BETWEEN {} AND '2020-01-01'", "make_date(2013, 1, 1) IN ({})", "{} < timestamp_micros(0)",
+    "if({} = make_date(2026, 11, 22), 1, 2)", "make_date(2013, 1, 1) = {}",
+])  # fmt: skip
+@pytest.mark.parametrize("type_", [None, "boolean", "int", "string"])
+def test_what_is_compared_with_a_day_may_be_one(text: str, form: str, type_: str | None) -> None:
+    assert not is_settled(SCOPE.read(form.format(text)), type_ and parse_type(type_))
+
+
 @pytest.mark.parametrize("type_", ["date", "timestamp", "timestamp_ntz"])
 def test_a_string_may_be_a_day_where_a_column_is_one(type_: str) -> None:
     for text in TODAY:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import ParseException
 
 from lookupcache.planner.clauses import conjuncts
 from lookupcache.planner.grammar import equality, parenthesised, read
+from lookupcache.planner.naming import LeftColumn, Scope
 
 OPERANDS = [
     "a", "b", "o.c", "`d e`.f", "1", "-1", "1.5e-3", ".5", "-2L", "'x'", "'it''s'", '"y"', "r'z'", "X'61'", "TRUE",
@@ -119,3 +121,10 @@ def test_a_long_chain_makes_no_deep_tree() -> None:
         found = read(operator.join(["a"] * 5_000))
         assert found is not None
         assert len(found.parts) == 5_000
+
+
+@pytest.mark.parametrize("name", ["true", "false", "null", "not", "select", "TRUE", "end", "case", "from", "in", "and"])
+def test_a_keyword_after_a_dot_is_a_name(name: str) -> None:
+    scope = Scope([LeftColumn(name, "int"), LeftColumn("id", "int")], "c", pa.schema([("k", pa.int32())]))
+    assert scope.read(f"c.k = o.{name} + 1 AND o.{name} > 2").sql == f"r.`k` = l.`{name}` + 1 AND l.`{name}` > 2"
+    assert scope.read(f"(o.id + o.{name}) * 2 = c.k").sql == f"(l.`id` + l.`{name}`) * 2 = r.`k`"

@@ -333,6 +333,15 @@ def test_what_cannot_be_planned_says_why(on: Any, rest: dict[str, Any], message:
         plan(on, **rest)
 
 
+@pytest.mark.parametrize("deep", [
+    " OR ".join(f"c.age = {number} + o.age" for number in range(1000)), "(" * 1000 + "c.age" + ")" * 1000 + " = 1",
+    "NOT " * 1000 + "c.age = 1", "- " * 1000 + "c.age > 0", "abs(" * 1000 + "c.age" + ")" * 1000 + " = 1",
+])  # fmt: skip
+def test_a_condition_that_is_too_deep_says_so(deep: str) -> None:
+    with pytest.raises(PlanError, match=r"nested too deeply to be planned.*\n\nHint: "):
+        plan(f"o.id = c.id AND ({deep})")
+
+
 @pytest.mark.parametrize(("word", "how"), [
     ("INNER", "inner"), ("left", "left"), ("left_outer", "left"), ("leftouter", "left"), ("left semi", "semi"),
     ("leftsemi", "semi"), ("semi", "semi"), ("left_anti", "anti"), ("leftanti", "anti"), ("anti", "anti"),
