@@ -119,6 +119,7 @@ class RowCache:
         if entry.weight > self.limits.rows or entry.nbytes > self.limits.bytes:
             # It can never fit: to evict others for it would only empty the cache.
             self.evictions += 1
+            self._sweep(now)
             return
         self.entries[key] = entry
         self._count(entry, 1)
