@@ -149,14 +149,20 @@ _BACKSLASHES = re.compile(r"\\++(.?)", re.DOTALL)
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _UTF8_READ_AS_LATIN1 = re.compile("[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+"""Lower case of the same length, as ``str.lower`` does not give."""
 _MOST_LAYERS = 5
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What to look for in a text without encodings: whole spellings, and pieces, all of one length."""
+    """What to look for in a text without encodings: whole spellings, and pieces, all of one length.
+
+    ``folded`` and ``pieces`` are in lower case: a header's name or a host may come back in another case.
+    """
 
     whole: frozenset[str]
+    folded: frozenset[str]
     pieces: frozenset[str]
 
 
@@ -183,13 +189,15 @@ class _Plain:
 
     def spans(self, wanted: _Wanted) -> Iterator[tuple[int, int]]:
         """Yield from where to where in the encoded text something wanted stands."""
-        for spelling in wanted.whole:
-            at = self.text.find(spelling)
-            while at >= 0:
-                yield self.starts[at], self.starts[at + len(spelling)]
-                at = self.text.find(spelling, at + 1)
+        folded = self.text.translate(_LOWER)
+        for spellings, text in ((wanted.whole, self.text), (wanted.folded, folded)):
+            for spelling in spellings:
+                at = text.find(spelling)
+                while at >= 0:
+                    yield self.starts[at], self.starts[at + len(spelling)]
+                    at = text.find(spelling, at + 1)
         for at in range(len(self.text) - _SHORTEST_PIECE + 1 if wanted.pieces else 0):
-            if self.text[at : at + _SHORTEST_PIECE] in wanted.pieces:
+            if folded[at : at + _SHORTEST_PIECE] in wanted.pieces:
                 yield self.starts[at], self.starts[at + _SHORTEST_PIECE]
 
     def _without(self, encoded: re.Pattern[str], decode: Callable[[re.Match[str]], str]) -> _Plain:
@@ -222,13 +230,24 @@ _DECODERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = 
 
 @functools.lru_cache(maxsize=64)
 def _wanted(secrets: frozenset[str]) -> _Wanted:
-    whole, pieces = set[str](), set[str]()
+    whole, folded, pieces = set[str](), set[str](), set[str]()
     for secret in secrets:
-        for form in filter(None, (_Plain.of(secret).text.strip(), *_in_base64(secret.strip()))):
-            whole.add(form)
+        for form in filter(
+            None, (_Plain.of(secret).text.strip(), *_in_base64(secret.strip()), *_in_hex(secret.strip()))
+        ):
+            if len(secret) < _SHORTEST_PIECE:
+                whole.add(form)
+            form = form.translate(_LOWER)
+            if len(secret) >= _SHORTEST_PIECE:
+                folded.add(form)
             if "://" not in secret:
                 pieces.update(form[at : at + _SHORTEST_PIECE] for at in range(len(form) - _SHORTEST_PIECE + 1))
-    return _Wanted(frozenset(whole), frozenset(pieces))
+    return _Wanted(frozenset(whole), frozenset(folded), frozenset(pieces))
+
+
+def _in_hex(secret: str) -> Iterator[str]:
+    if len(secret) >= _SHORTEST_PIECE:
+        yield secret.encode(errors="surrogatepass").hex()
 
 
 def _in_base64(secret: str) -> Iterator[str]:

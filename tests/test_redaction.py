@@ -103,6 +103,17 @@ def test_a_secret_where_a_long_text_is_cut_is_starred_first():
     assert "s3c" not in hidden(text, ["s3cret-sesame"])
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.from_regex(r"[a-zA-Z0-9_-]{10,40}", fullmatch=True), st.sampled_from(["upper", "lower", "swapcase"]))
+def test_a_long_secret_is_hidden_in_another_case_and_in_hex(secret, case):
+    change = getattr(str, case)
+    assert hidden(f"[{change(secret)}] [{change(secret.encode().hex())}]", [secret]) == "[***] [***]"
+
+
+def test_a_short_secret_is_hidden_as_it_is_written_only():
+    assert hidden("Red, red and 726564", ["red"]) == "Red, *** and 726564"
+
+
 def test_a_url_is_hidden_whole_and_its_pieces_are_not():
     secret = "https://api.example.com/hooks/T0KEN/customers"
     assert hidden(f"POST {secret} failed", [secret]) == "POST *** failed"
