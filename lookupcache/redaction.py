@@ -233,7 +233,7 @@ def _wanted(secrets: frozenset[str]) -> _Wanted:
     whole, folded, pieces = set[str](), set[str](), set[str]()
     for secret in secrets:
         for form in filter(
-            None, (_Plain.of(secret).text.strip(), *_in_base64(secret.strip()), *_in_hex(secret.strip()))
+            None, (_Plain.of(secret.strip()).text, *_in_base64(secret.strip()), *_in_hex(secret.strip()))
         ):
             if len(secret) < _SHORTEST_PIECE:
                 whole.add(form)
