@@ -487,7 +487,7 @@ class Join:
         self.script.released.set()
         until(self.is_quiet)
         cache, counters = self.lookup.cache, self.lookup.counters
-        cache.settle(self.script.now)
+        cache.enforce_limits(self.script.now)
         live = cache._live()
         assert (cache._leases, cache._pending, len(live)) == ([], 0, len(cache))
         assert cache.rows == np.maximum(cache.counts(live), 1).sum()
