@@ -85,9 +85,9 @@ def constant_value(
     """
     settings = settings or Settings()
     known = None if other.doubtful else read_literal(other.tree, other.text)
-    if known is not None and known.value is None:
-        return Literal(None, type_)
     right = type_name(type_)
+    if known is not None and known.value is None:
+        return _null(known, other, column, type_, ansi)
     if known is not None and pa.types.is_string(known.type) and pa.types.is_temporal(type_):
         if not ansi and settings.on(MOMENT_AS_STRING):
             raise mismatch(other.text, "string", column, right)
@@ -103,6 +103,15 @@ def constant_value(
     if known is not None and _is_plain(known, type_, common):
         return convert(known, type_) or Literal(None, type_)
     return _checked(_folded(analyst, key_sql(other.sql, left, right, common), type_, other), other, column)
+
+
+def _null(known: Literal, other: Fragment, column: str, type_: pa.DataType, ansi: bool) -> Literal:
+    """Return the null of the column's type, unless Spark would not compare the two types at all."""
+    right = type_name(type_)
+    left = "void" if pa.types.is_null(known.type) else type_name(known.type)
+    if left not in ("void", "string") and common_type(left, right, ansi=ansi) is None:
+        raise mismatch(other.text, left, column, right)
+    return Literal(None, type_)
 
 
 def _literal_type(known: Literal, right: str) -> str:
