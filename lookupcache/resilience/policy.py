@@ -219,7 +219,15 @@ class ResiliencePolicy:
     ) -> T:
         """Repeat a call whose first attempt failed with ``error``, as long as the retry policy and the time allow."""
         attempts = 1
-        while (delay := self._delay_before_retry(error, attempts, ends)) is not None:
+        while True:
+            try:
+                delay = self._delay_before_retry(error, attempts, ends)
+            except Exception as broken:
+                # ``retryable`` and ``retry_after`` are the connector's code, which may fail too.
+                error = broken
+                break
+            if delay is None:
+                break
             await sleep(delay)
             try:
                 permit = await self._enter(sleep, ends, connects)

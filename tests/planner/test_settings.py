@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from cases import ALLOWED
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as F  # noqa: N812
 from sources import options_of
-from test_properties import ALLOWED
 
 from lookupcache import LookupJoin, LookupTable, PlanError, expr
 from lookupcache.plan import LookupPlan

@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from cases import Case
-from test_properties import ALLOWED, FIRST, Judge, case_of
+from cases import ALLOWED, Case
+from test_properties import FIRST, Judge, case_of
 
 from lookupcache import LookupJoin, LookupSession
 

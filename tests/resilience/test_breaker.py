@@ -100,7 +100,7 @@ def test_while_the_probe_is_out_others_are_refused() -> None:
     breaker.acquire()
 
 
-@pytest.mark.parametrize("end", ["succeeded", "failed", "release"])
+@pytest.mark.parametrize("end", ["record_success", "record_failure", "release"])
 def test_a_call_from_before_has_no_say_while_the_source_is_left_alone_or_probed(end: str) -> None:
     clock = Clock()
     breaker = Breaker(1, 10.0, clock)

@@ -168,7 +168,7 @@ def test_a_file_that_is_removed_while_a_call_waits_for_it_is_not_used(
 def test_outside_of_spark_a_process_has_its_own() -> None:
     assert RateLimit.of_executor(1.0, "a").path == RateLimit.of_executor(1.0, "a").path
     assert RateLimit.of_executor(1.0, "a").path != RateLimit.of_executor(1.0, "b").path
-    tell = "from lookupcache.resilience.rate_limit import RateLimit; print(RateLimit.of_executor(1.0, 'a').place)"
+    tell = "from lookupcache.resilience.rate_limit import RateLimit; print(RateLimit.of_executor(1.0, 'a').path)"
     told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
     assert told.stdout.strip() != str(RateLimit.of_executor(1.0, "a").path)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -366,6 +367,12 @@ _OPTIONS: list[dict[str, str]] = [
     {"lookup.cache": "ALL", "lookup.cache.reload-interval": "1 ms"},
 ]  # fmt: skip
 
+
+ALLOWED = re.compile(
+    "without a lossy or surprising cast|gives no key for table|the join gives no|is a function of"
+    "|Spark cannot compute the constant|out of the years"
+)
+"""Why a join may be refused that Spark would make."""
 
 AGE, ERROR = "lookup_age", "lookup_error"
 """The result columns that some options add."""
