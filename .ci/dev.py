@@ -2,6 +2,7 @@
 
     python3 .ci/dev.py demo [OPTIONS]     run the demo, which joins real flights with a database
     python3 .ci/dev.py test [ARGUMENTS]   run the tests with pytest
+    python3 .ci/dev.py test --fast        run the tests that need neither Spark nor servers
     python3 .ci/dev.py check              run ruff, the format check and mypy
     python3 .ci/dev.py bench NAME         run a benchmark of bench/
 
