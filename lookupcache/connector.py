@@ -22,7 +22,9 @@ from lookupcache.redaction import hidden as hidden  # re-exported for connectors
 from lookupcache.redaction import hide_userinfo as hide_userinfo
 from lookupcache.redaction import is_secret as is_secret
 from lookupcache.redaction import url_secrets
-from lookupcache.secrets import is_reference, resolve_references
+from lookupcache.secrets import is_reference as is_reference
+from lookupcache.secrets import resolve_references
+from lookupcache.source_options import use_current_names
 
 ENTRY_POINTS = "lookupcache.connectors"
 
@@ -81,6 +83,7 @@ class Connector:
     Class attributes:
 
     - ``options``: maps each option's name to a line of documentation; other names are refused. None accepts all.
+    - ``renamed``: maps former names of options to the current ones, under which they are in `settings`.
     - ``required``: the options that must be set.
     - ``secrets``: the options whose values are never shown, in addition to names such as password or token.
     - ``drivers``: maps the modules that are imported on first use to the pip requirement that installs them, for
@@ -100,6 +103,7 @@ class Connector:
     """
 
     options: ClassVar[Mapping[str, str] | None] = None
+    renamed: ClassVar[Mapping[str, str]] = {}
     required: ClassVar[Sequence[str]] = ()
     secrets: ClassVar[Sequence[str]] = ()
     drivers: ClassVar[Mapping[str, str]] = {}
@@ -111,7 +115,7 @@ class Connector:
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         self.schema = schema
-        self.settings = dict(options)
+        self.settings = use_current_names(options, self.renamed)
 
     def resolve(self) -> None:
         """Replace references in `settings` by the secrets; called in the worker, each time before `open`.
@@ -220,13 +224,22 @@ class Connector:
     def _hides(self, key: str) -> bool:
         """Return whether an option's value is secret; a reference is not, but the value that it refers to is."""
         if self._given is None:
-            return is_secret(key, self.secrets) and not is_reference(self.settings[key])
-        return is_secret(key, self.secrets) or is_reference(self._given.get(key))
+            return self._is_secret(key) and not is_reference(self.settings[key])
+        return self._is_secret(key) or is_reference(self._given.get(key))
+
+    def show_options(self, options: Mapping[str, Any]) -> dict[str, str]:
+        """Return options as texts to show, without secrets, whether they have current or former names."""
+        return {name: "***" if self._is_secret(name) else hide_userinfo(str(value)) for name, value in options.items()}
+
+    def _is_secret(self, name: str) -> bool:
+        """Return whether an option's value is secret by its current name or any former one."""
+        current = self.renamed.get(name, name)
+        former = (old for old, new in self.renamed.items() if new == current)
+        return any(is_secret(one, self.secrets) for one in (name, current, *former))
 
     def __repr__(self) -> str:
         given = self.settings if self._given is None else self._given
-        shown = {k: "***" if is_secret(k, self.secrets) else hide_userinfo(v) for k, v in given.items()}
-        return f"{type(self).__name__}({shown})"
+        return f"{type(self).__name__}({self.show_options(given)})"
 
 
 def is_retryable(error: Exception) -> bool:
@@ -271,16 +284,17 @@ def build_connector(name: str, schema: pa.Schema, options: Mapping[str, str]) ->
     kind = connector_class(name)
     known = kind.options
     for key in options:
-        if known is not None and key not in known:
+        if known is not None and key not in known and key not in kind.renamed:
             hint = nearest(key, [*known, "lookup.cache"], what=f"options of connector {name!r}")
             raise OptionError(f"Connector {name!r} has no option {key!r}.", hint=hint)
+    current = use_current_names(options, kind.renamed)
     for key in kind.required:
-        if not options.get(key):
+        if not current.get(key):
             raise OptionError(
                 f"Connector {name!r} needs option {key!r}.",
                 hint=(known or {}).get(key, "Add it to the table's options."),
             )
-    return kind(schema, dict(options))
+    return kind(schema, current)
 
 
 def _from_registry(name: str) -> Any:

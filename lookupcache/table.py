@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from lookupcache.config import LookupConfig, split_options
-from lookupcache.connector import Connector, build_connector, hide_userinfo, is_secret, offers
+from lookupcache.connector import Connector, build_connector, offers
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import digest
 from lookupcache.redaction import hidden
 from lookupcache.schema import as_schema, to_ddl
+from lookupcache.source_options import replace_options
 
 
 class LookupTable:
@@ -80,7 +81,7 @@ class LookupTable:
         """Return the same table with some options replaced."""
         changed = object.__new__(LookupTable)
         changed.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("config", "connector")})
-        changed.options = self.options | dict(options)
+        changed.options = replace_options(self.options, options, self.connector.renamed)
         _ = changed.config, changed.connector
         return changed
 
@@ -152,6 +153,5 @@ class LookupTable:
         return digest([kind.__module__, kind.__qualname__, dict(self.connector.identity())])
 
     def __repr__(self) -> str:
-        secrets = self.connector.secrets
-        shown = {k: "***" if is_secret(k, secrets) else hide_userinfo(str(v)) for k, v in self.options.items()}
+        shown = self.connector.show_options(self.options)
         return f"LookupTable({self.name!r}, {to_ddl(self.schema)!r}, {shown})"

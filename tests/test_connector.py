@@ -26,6 +26,8 @@ from lookupcache.connector import (
 )
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SourceError
 from lookupcache.schema import parse_ddl
+from lookupcache.table import LookupTable
+from lookupcache.tls import TLS_OPTIONS
 
 SCHEMA = parse_ddl("id BIGINT")
 
@@ -37,6 +39,13 @@ class Shop(Connector):
 
     def lookup(self, request, keys):
         return pa.table(keys.to_pydict())
+
+
+class Renamed(Shop):
+    """Its option 'badge' was called 'pass_word'; neither name says that it is a secret, nor does 'user' of 'token'."""
+
+    options = {"url": "Where.", "badge": "Who asks.", "user": "Who."}  # noqa: RUF012
+    renamed = {"pass_word": "badge", "token": "user"}  # noqa: RUF012
 
 
 class Silent(Connector):
@@ -149,6 +158,69 @@ def test_what_is_a_secret_by_its_name():
     for name in ("url", "table", "user", "key", "author"):
         assert not is_secret(name)
     assert is_secret("badge", ["badge"])
+
+
+# ── names of options ─────────────────────────────────────────────────────────────────────────────────────────
+
+OURS = ("files", "http", "redis", "sql")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_former_name_leads_to_an_option(name):
+    kind = connector_class(name)
+    for former, current in kind.renamed.items():
+        assert current in kind.options
+        assert former not in kind.options
+
+
+def test_connectors_call_the_same_option_the_same():
+    former = {old: new for name in OURS for old, new in connector_class(name).renamed.items()}
+    used = {option: name for name in OURS for option in connector_class(name).options}
+    assert {option: name for option, name in used.items() if option in former} == {}
+    assert set(former.values()) == {"user", "sentinel.user", "tls.mode", "tls.certificate"}
+    for name in ("http", "redis", "sql"):
+        assert {"user", "password", "connect.timeout", *TLS_OPTIONS} <= set(connector_class(name).options)
+
+
+@pytest.mark.parametrize(
+    ("connector", "rest", "former"),
+    [
+        ("redis", {"url": "rediss://h", "key": "k:{id}", "type": "hash"}, {"username": "ann", "tls.verify": "full"}),
+        ("redis", {"url": "redis+sentinel://h/m", "key": "k:{id}"}, {"sentinel.username": "ann"}),
+        ("sql", {"url": "postgresql://h/d", "table": "t"}, {"tls": "require"}),
+        ("http", {"url": "https://h/{id}"}, {"tls.cert": "c.pem"}),
+    ],
+)
+def test_a_former_name_means_the_same(connector, rest, former):
+    renamed = connector_class(connector).renamed
+    current = {renamed[name]: value for name, value in former.items()}
+    assert build_connector(connector, SCHEMA, rest | former).settings == rest | current
+    assert build_connector(connector, SCHEMA, rest | former).identity() == rest | current
+    assert connector_class(connector)(SCHEMA, rest | former).settings == rest | current
+    for name, value in former.items():
+        with pytest.raises(OptionError, match=f"Options '{name}' and '{renamed[name]}' are the same option"):
+            build_connector(connector, SCHEMA, rest | current | {name: value})
+
+
+@pytest.mark.parametrize("name", ["badge", "pass_word", "user", "token"])
+@pytest.mark.parametrize("kind", ["value", "env", "file"])
+def test_a_secret_is_hidden_under_both_names(name, kind, monkeypatch, tmp_path):
+    monkeypatch.setenv("SHOP_SECRET", "hunter2")
+    (tmp_path / "secret").write_text("hunter2\n")
+    value = {"value": "hunter2", "env": "env:SHOP_SECRET", "file": f"file:{tmp_path / 'secret'}"}[kind]
+    options = {"url": "db://h", name: value}
+    shop = build_connector(f"{__name__}:Renamed", SCHEMA, options)
+    shop.resolve()
+    table = LookupTable("t", SCHEMA, {"connector": f"{__name__}:Renamed", **options})
+    assert shop.secret_values() == ["hunter2"]
+    assert "hunter2" not in f"{shop} {table}"
+    assert kind == "value" or b"hunter2" not in pickle.dumps(shop)
+    assert shop.show_options(options)[name] == "***"
+
+
+def test_replacing_an_option_by_its_other_name():
+    table = LookupTable("t", SCHEMA, {"connector": f"{__name__}:Renamed", "url": "db://h", "token": "ann"})
+    assert table.with_options({"user": "bob"}).connector.settings == {"url": "db://h", "user": "bob"}
 
 
 # ── the contract's defaults ──────────────────────────────────────────────────────────────────────────────────

@@ -5,15 +5,14 @@ request ─► redirects, on the same host only ─► `Answer`: a body, or none
 
 from __future__ import annotations
 
-import ssl
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lookupcache.connector import is_retryable
 from lookupcache.errors import ConnectorError, OptionError, SourceError
+from lookupcache.tls import TlsOptions
 from lookupcache_http.coding import CODINGS, Decoder
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ _MOST_REDIRECTS = 5
 _MOST_SHOWN = 200
 _MOST_BYTES_OF_AN_ERROR = 1 << 16
 _MOST_OVERHEAD = 1 << 16
-_SECONDS_TO_CONNECT = 30
 _SECONDS_OF_SILENCE = 600
 _SECONDS_IDLE = 60
 
@@ -71,40 +69,6 @@ class Answer:
     following: str | None = None
 
 
-@dataclass(frozen=True)
-class Tls:
-    """How to trust a server and to be trusted: paths of PEM files, or for ``ca`` the PEM text itself."""
-
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    password: str = field(default="", repr=False)
-
-    def context(self) -> ssl.SSLContext:
-        """Return the context; it checks the server's name and certificate always. Raises ConnectorError."""
-        context = ssl.create_default_context()
-        if self.ca:
-            _load("tls.ca", lambda: _trust(context, self.ca))
-        if self.cert:
-            _load("tls.cert", lambda: context.load_cert_chain(self.cert, self.key or None, lambda: self.password))
-        return context
-
-
-def _trust(context: ssl.SSLContext, ca: str) -> None:
-    text = ca if "-----BEGIN" in ca else Path(ca).read_text()
-    context.load_verify_locations(cadata=text)
-
-
-def _load(option: str, load: Callable[[], None]) -> None:
-    try:
-        load()
-    except (OSError, ValueError) as error:
-        raise ConnectorError(
-            f"Option {option!r}: the certificate cannot be read: {type(error).__name__}.",
-            hint="Give the path of a PEM file that all workers have, and for a client's certificate its 'tls.key'.",
-        ) from None
-
-
 class Client:
     """Sends requests to one service, over connections that are kept; to be opened and used on one event loop.
 
@@ -119,7 +83,8 @@ class Client:
         query: Mapping[str, str],
         miss: frozenset[int],
         most_bytes: int,
-        tls: Tls,
+        tls: TlsOptions,
+        connect_seconds: float,
         hidden: Callable[[str], str],
     ) -> None:
         own = {"Accept": "application/json", "Accept-Encoding": CODINGS, "User-Agent": "lookupcache"}
@@ -129,6 +94,7 @@ class Client:
         self._miss = miss
         self._most_bytes = most_bytes
         self._tls = tls
+        self._connect_seconds = connect_seconds
         self._hidden = hidden
         self._session: aiohttp.ClientSession | None = None
 
@@ -138,8 +104,12 @@ class Client:
 
         self._session = aiohttp.ClientSession(
             # The core bounds the calls under way; a second bound here would only hide waiting from its clock.
-            connector=aiohttp.TCPConnector(ssl=self._tls.context(), limit=0, keepalive_timeout=_SECONDS_IDLE),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS_TO_CONNECT, sock_read=_SECONDS_OF_SILENCE),
+            connector=aiohttp.TCPConnector(
+                ssl=self._tls.context(trust_system=True), limit=0, keepalive_timeout=_SECONDS_IDLE
+            ),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=self._connect_seconds, sock_read=_SECONDS_OF_SILENCE
+            ),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             # Several versions unpack a piece of an answer as a whole, whatever becomes of it.

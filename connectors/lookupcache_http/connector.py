@@ -16,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.connector import Connector, LookupRequest, hidden
+from lookupcache.connector import Connector, LookupRequest, hidden, is_reference
 from lookupcache.errors import ConnectorError, PlanError, SourceError
-from lookupcache_http.client import Client, Request, Tls, check_headers, retryable
-from lookupcache_http.json import parse_json
+from lookupcache.formats.json_text import parse_json
+from lookupcache.source_options import seconds
+from lookupcache.tls import TlsOptions
+from lookupcache_http.client import Client, Request, check_headers, retryable
 from lookupcache_http.rows import RowReader, Rows, rows_at
-from lookupcache_http.service import OPTIONS, Place, Service, family
+from lookupcache_http.service import OPTIONS, SECONDS_TO_CONNECT, Place, Service, family
 
 T = TypeVar("T")
 
@@ -40,9 +42,9 @@ class HttpConnector(Connector):
     one request for each combination of their values, ten at a time; these are one call, which is retried as a whole.
 
     An answer is what the path ``rows`` leads to: a list of rows, one row, or null. A row is an object with a field
-    for each column; how values become the column's types is told by `lookupcache_http.json.json_array`. A row need
-    not repeat what had a place of its own in the request. A row without any of the table's fields is an error, whatever
-    ``missing-field`` says: so services tell of errors.
+    for each column; `lookupcache.formats.json_values.json_array` says how values become the column's types. A row need
+    not repeat values that are in the request. A row without any of the table's fields is an error, whatever
+    ``missing-field`` says: some services report errors like that.
 
     | status | means |
     |---|---|
@@ -62,6 +64,7 @@ class HttpConnector(Connector):
     """
 
     options: ClassVar[Mapping[str, str]] = OPTIONS
+    renamed: ClassVar[Mapping[str, str]] = {"tls.cert": "tls.certificate"}
     required = ("url",)
     _client: Client | None
     _reader: RowReader | None
@@ -75,13 +78,13 @@ class HttpConnector(Connector):
         if importlib.util.find_spec("aiohttp") is None:
             raise ConnectorError("The http connector needs aiohttp.", hint="pip install 'lookupcache[http]'")
         if not self._refers:
-            _ = Service.of(schema, options)
+            _ = Service.of(schema, self.settings)
         self._forget()
 
     @property
     def _refers(self) -> bool:
         """Whether what is asked is not known here."""
-        return any(_is_reference(self.settings.get(name, "")) for name in ("url", "body", "scan.url"))
+        return any(is_reference(self.settings.get(name, "")) for name in ("url", "body", "scan.url"))
 
     @property
     def secrets(self) -> Sequence[str]:  # type: ignore[override]
@@ -143,7 +146,7 @@ class HttpConnector(Connector):
         return self._opened
 
     def _new_client(self) -> Client:
-        settings, tls = self.settings, {name: self.settings.get(f"tls.{name}", "") for name in ("ca", "cert", "key")}
+        settings = self.settings
         headers = {**family(settings, "header."), **_authorization(settings)}
         check_headers(headers)
         return Client(
@@ -151,7 +154,8 @@ class HttpConnector(Connector):
             query=family(settings, "query."),
             miss=self._service.miss,
             most_bytes=self._service.most_bytes,
-            tls=Tls(**tls, password=settings.get("tls.key-password", "")),
+            tls=TlsOptions.of(settings, modes=("verify-full",)),
+            connect_seconds=seconds(settings, "connect.timeout") or SECONDS_TO_CONNECT,
             hidden=self._hidden,
         )
 
@@ -330,10 +334,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _is_reference(value: str) -> bool:
-    return value.startswith(("env:", "file:")) and not value.startswith(("env::", "file::"))
 
 
 # ── what the join gives ──────────────────────────────────────────────────────────────────────────────────────

@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import SourceError, nearest
+from lookupcache.formats.json_path import ABSENT, Path
+from lookupcache.formats.json_text import shortened
+from lookupcache.formats.json_values import Misfit, array_maker
 from lookupcache.schema import type_name
-from lookupcache_http.json import ABSENT, Misfit, Path, array_maker, shortened
 
 Rows = list[Any]
 Wrong = Callable[[str, str | None], SourceError]

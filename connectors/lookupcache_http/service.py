@@ -14,12 +14,16 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from lookupcache.errors import OptionError, SchemaError, nearest
+from lookupcache.formats.json_path import ABSENT, Path
+from lookupcache.formats.json_text import plain_text
+from lookupcache.source_options import one_of, seconds
+from lookupcache.tls import TLS_OPTIONS
 from lookupcache_http.client import Request, joined, with_parameters
-from lookupcache_http.json import ABSENT, Path, plain_text
 from lookupcache_http.template import BodyTemplate, UrlTemplate
 
 T = TypeVar("T")
 
+SECONDS_TO_CONNECT = 30
 _RESERVED = ("keys", "columns")
 
 
@@ -46,8 +50,8 @@ OPTIONS = Options({
     "miss": "Statuses that mean that a key has no rows, with commas between; by default 404 if asked per key.",
     "header.*": "A header of every request, as in header.X-Api-Key = env:API_KEY; never shown.",
     "query.*": "A parameter of every URL, as in query.apikey = env:API_KEY; never shown.",
-    "user": "The user, for basic authentication.",
-    "password": "Its password.",
+    "user": "The user to log in as, by basic authentication.",
+    "password": "The user's password; 'env:NAME' or 'file:PATH' keep it out of the code.",
     "token": "A bearer token.",
     "scan.url": "Where all rows are; needed by 'lookup.cache' = 'ALL'.",
     "pages.next": "Where an answer has the next page's URL: a path, as in '$.next', or 'link' for a Link header.",
@@ -55,10 +59,9 @@ OPTIONS = Options({
     "pages.first": "The first page's number; by default 1.",
     "pages.max": "The most pages of one answer; by default 1000. More are an error.",
     "max-bytes": "The most bytes of one response; by default 67108864.",
-    "tls.ca": "A PEM file of the authorities to trust besides the system's, or file:PATH.",
-    "tls.cert": "A PEM file of the client's certificate.",
-    "tls.key": "A PEM file of its key, where that is not in the same.",
-    "tls.key-password": "The key's password.",
+    "connect.timeout": f"Seconds to connect; {SECONDS_TO_CONNECT} by default.",
+    **TLS_OPTIONS,
+    "tls.ca": "A PEM file of authorities to trust in addition to the system's, or its text, as by 'file:PATH'.",
 })  # fmt: skip
 
 
@@ -133,13 +136,14 @@ class Service:
             scan=_parsed(options, "scan.url", UrlTemplate.parse),
             key=tuple(name.strip() for name in options.get("key", "").split(",") if name.strip()),
             rows=_parsed(options, "rows", Path.parse) or Path("$", ()),
-            rows_per_key=_choice(options, "rows-per-key", ("false", "true")) == "true",
+            rows_per_key=one_of(options, "rows-per-key", ("false", "true")) == "true",
             fields=_fields(schema, options),
-            lenient=_choice(options, "missing-field", ("fail", "null")) == "null",
+            lenient=one_of(options, "missing-field", ("fail", "null")) == "null",
             miss=_statuses(options, "" if batched else "404"),
             pages=_pages(options),
             most_bytes=_count(options, "max-bytes", 64 << 20),
         )
+        _ = seconds(options, "connect.timeout")
         service._check(schema, options)
         return service
 
@@ -186,7 +190,10 @@ class Service:
         if not self.places and not self.batched:
             raise OptionError("Neither 'url' nor 'body' has a place for a key.", hint=OPTIONS["url"])
         if any(name.startswith("tls.") for name in options) and not self.url.text.lower().startswith("https:"):
-            raise OptionError("Options 'tls.…' are for a 'url' that starts with 'https://'.")
+            raise OptionError(
+                "Options 'tls.…' are for a 'url' that starts with 'https://'.",
+                hint="Write 'https://', or leave them out.",
+            )
         if "token" in options and "user" in options:
             raise OptionError("Options 'token' and 'user' both authenticate.", hint="Leave one out.")
 
@@ -198,13 +205,6 @@ def _parsed(options: Mapping[str, str], name: str, parse: Callable[[str], T]) ->
         return parse(options[name])
     except ValueError as error:
         raise OptionError(f"Option {name!r} {error}.", hint=OPTIONS.get(name)) from None
-
-
-def _choice(options: Mapping[str, str], name: str, choices: tuple[str, str]) -> str:
-    value = options.get(name, choices[0])
-    if value not in choices:
-        raise OptionError(f"Option {name!r} is {value!r}.", hint=f"It is {choices[0]!r} or {choices[1]!r}.")
-    return value
 
 
 def _count(options: Mapping[str, str], name: str, default: int, least: int = 1) -> int:

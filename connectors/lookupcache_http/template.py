@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from lookupcache_http.json import json_text, plain_text
+from lookupcache.formats.json_text import json_text, plain_text
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
 _BODY_PART = re.compile(r'"(?:[^"\\]|\\.)*"|\{([^{}\s"\':,]*)\}')

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.connector import Connector, LookupRequest
-from lookupcache.errors import ConnectorError, OptionError, nearest
+from lookupcache.connector import Connector, LookupRequest, is_reference
+from lookupcache.errors import ConnectorError, OptionError
+from lookupcache.source_options import one_of
+from lookupcache.tls import TLS_OPTIONS
 from lookupcache_redis.keys import KeyTemplate
 from lookupcache_redis.push import HEARTBEAT, Feed
 from lookupcache_redis.rows import TYPES, Rows, Steps
 from lookupcache_redis.server import (
+    CONNECT_SECONDS,
     Address,
     Ask,
     AsyncCluster,
@@ -26,7 +29,6 @@ from lookupcache_redis.server import (
     Cluster,
     Server,
     check_driver,
-    is_reference,
     passes,
     refused,
 )
@@ -45,8 +47,8 @@ class RedisConnector(Connector):
 
     - ``hash``: fields of the same names; only those that are wanted are fetched. A field that is not there is null.
     - ``string``: one column, the value.
-    - ``json``: members of a JSON object that is the value, a string; one that is not there is null. How they become the
-      column's types is told by `lookupcache_http.json.json_array`.
+    - ``json``: members of a JSON object that is the value, a string; one that is not there is null.
+      `lookupcache.formats.json_values.json_array` says how they become the column's types.
 
     Texts are read as `lookupcache_redis.values.read_text` says: numbers in decimal, booleans ``true``, ``false``,
     ``1`` or ``0``, dates and moments as in ISO 8601 (UTC where they name no zone, cut to microseconds as by Spark's
@@ -73,23 +75,29 @@ class RedisConnector(Connector):
         "escape": "'percent': values in names are written as in a URL, and so is the separator where a value holds it; "
         "'none' (the default): as they are.",
         "push": "'true': the server tells of changed keys, which leave the cache at once.",
-        "username": "Whom to log in as, if not by the URL.",
-        "password": "The password, if not in the URL; better 'env:NAME' or 'file:PATH' than the word itself.",
-        "sentinel.username": "Whom to log in as at the sentinels.",
+        "user": "The user to log in as, if it is not in the URL.",
+        "password": "The password, if it is not in the URL; 'env:NAME' or 'file:PATH' keep it out of the code.",
+        "sentinel.user": "The user to log in as at the sentinels.",
         "sentinel.password": "The sentinels' password.",
-        "tls.ca": "With rediss://, a file of the authorities to trust, if not the system's.",
-        "tls.certificate": "With rediss://, a file with our certificate, for servers that want one.",
-        "tls.key": "With rediss://, a file with that certificate's key.",
-        "tls.verify": "With rediss://, 'full' (the default) or 'none'.",
+        "connect.timeout": f"Seconds to connect; {CONNECT_SECONDS:g} by default.",
+        "tls.mode": "With rediss://: 'verify-full' (the default), 'verify-ca' (any host name) or 'require' (any "
+        "certificate).",
+        **TLS_OPTIONS,
+    }
+    renamed: ClassVar[Mapping[str, str]] = {
+        "username": "user",
+        "sentinel.username": "sentinel.user",
+        "tls.verify": "tls.mode",
     }
     required = ("url", "key")
     batch_max_size = 10_000
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         super().__init__(schema, options)
-        self.type = _choice(options, "type", TYPES)
-        self.push = _choice(options, "push", ("false", "true")) == "true"
-        escaped = _choice(options, "escape", ("none", "percent")) == "percent"
+        options = self.settings
+        self.type = one_of(options, "type", TYPES)
+        self.push = one_of(options, "push", ("false", "true")) == "true"
+        escaped = one_of(options, "escape", ("none", "percent")) == "percent"
         self.template = KeyTemplate.parse(options["key"], schema, escaped=escaped)
         self.columns = tuple(name for name in schema.names if name not in self.template.columns)
         if self.type == "string" and len(self.columns) != 1:
@@ -233,14 +241,6 @@ class RedisConnector(Connector):
         if self._feeding:
             self._feeding = False
             self._feed.stop()
-
-
-def _choice(options: Mapping[str, str], name: str, known: Sequence[str]) -> str:
-    """Return an option's value, by default the first of those known."""
-    value = options.get(name, known[0])
-    if value not in known:
-        raise OptionError(f"Option {name!r} is {value!r}.", hint=nearest(value, known, what="values"))
-    return value
 
 
 def _runs_a_loop() -> bool:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from lookupcache_http.json import parse_json
 
 from lookupcache.connector import LookupRequest, is_secret
 from lookupcache.errors import PlanError, SourceError
+from lookupcache.formats.json_text import parse_json
 from lookupcache.schema import type_name
 from lookupcache_redis.keys import KeyTemplate
 from lookupcache_redis.server import Ask

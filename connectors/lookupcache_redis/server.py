@@ -16,20 +16,26 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lookupcache.connector import hide_userinfo, is_retryable
 from lookupcache.errors import ConnectorError, OptionError
+from lookupcache.source_options import seconds
+from lookupcache.tls import TlsOptions
 
 if TYPE_CHECKING:
     import redis
     import redis.asyncio
 
 CONNECT_SECONDS = 10.0
-"""How long a server may take to accept a connection."""
+"""How long a server may take to accept a connection, by default."""
+
+TLS_MODES = ("verify-full", "verify-ca", "require")
+"""What ``rediss://`` supports: it is always encrypted."""
+
+_FORMER_TLS_MODES = {"full": "verify-full", "none": "require"}
+"""Values of the option ``tls.mode`` when its name was ``tls.verify``."""
 
 SCHEMES = (
     "redis://user:password@host:6379/0", "rediss://… for TLS", "unix:///path/to.sock",
     "redis+sentinel://host:26379,host:26379/service/0", "redis+cluster://host:6379,host:6379",
 )  # fmt: skip
-_REFERENCES = ("env:", "file:")
-_TEXTS = ("env::", "file::")
 _PASSING = ("BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "UNBLOCKED", "NOREPLICAS")
 
 
@@ -131,11 +137,6 @@ class Address:
         return {"host": host, "port": port} if port else {"unix_socket_path": host}
 
 
-def is_reference(value: str) -> bool:
-    """Return whether an option says where its value is, rather than what: the value is known in the worker only."""
-    return value.startswith(_REFERENCES) and not value.startswith(_TEXTS)
-
-
 def _address(url: str, options: Mapping[str, str]) -> Address:
     scheme, _, kind = urlsplit(url).scheme.partition("+")
     kinds = ("",) if scheme == "unix" else ("", "sentinel", "cluster")
@@ -170,33 +171,47 @@ def _node(text: str, port: int) -> tuple[str, int]:
 
 def _settings(user: str, query: dict[str, str], options: Mapping[str, str], *, tls: bool) -> dict[str, Any]:
     name, _, password = user.partition(":")
-    settings: dict[str, Any] = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": CONNECT_SECONDS}
-    settings |= {"username": unquote(name) or None, "password": unquote(password) or None}
-    settings |= {key: options[key] for key in ("username", "password") if options.get(key)}
+    timeout = seconds(options, "connect.timeout") or CONNECT_SECONDS
+    settings: dict[str, Any] = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": timeout}
+    settings |= {"username": unquote(name) or None, "password": unquote(password) or None} | _login(options, "")
     database = query.pop("db", None)
     if query:
         raise ValueError(f"it has no setting {next(iter(query))!r}, TLS being set by options of their own")
     settings |= {} if database is None else {"db": int(database)}
-    given = [key for key in options if key.startswith("tls.")]
-    if given and not tls:
-        raise OptionError(f"Option {given[0]!r} is given, and 'url' is not 'rediss://'.", hint="Leave one of them out.")
+    unused = [key for key in options if key.startswith("tls.")]
+    if unused and not tls:
+        raise OptionError(
+            f"Option {unused[0]!r} is set, but 'url' does not start with 'rediss://'.",
+            hint="Write 'rediss://' for a connection with TLS, or leave the option out.",
+        )
     return settings | (_tls(options) if tls else {})
 
 
+def _login(options: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Return redis-py's settings for the user and the password, if options set them."""
+    names = {"username": f"{prefix}user", "password": f"{prefix}password"}
+    return {setting: options[option] for setting, option in names.items() if options.get(option)}
+
+
 def _tls(options: Mapping[str, str]) -> dict[str, Any]:
-    verify = options.get("tls.verify", "full")
-    if verify not in ("full", "none"):
-        raise OptionError(f"Option 'tls.verify' is {verify!r}.", hint="It is 'full' or 'none'.")
-    files = {"ssl_ca_certs": "tls.ca", "ssl_certfile": "tls.certificate", "ssl_keyfile": "tls.key"}
-    named = {name: options[option] for name, option in files.items() if options.get(option)}
-    checked = {"ssl_cert_reqs": "required" if verify == "full" else "none", "ssl_check_hostname": verify == "full"}
-    return {"ssl": True, **named, **checked}
+    tls = TlsOptions.of(options, modes=TLS_MODES, former_modes=_FORMER_TLS_MODES)
+    named = {
+        "ssl_ca_data" if tls.has_ca_text else "ssl_ca_certs": tls.ca,
+        "ssl_certfile": tls.certificate,
+        "ssl_keyfile": tls.key,
+        "ssl_password": tls.key_password,
+    }
+    checked = {
+        "ssl_cert_reqs": "none" if tls.mode == "require" else "required",
+        "ssl_check_hostname": tls.mode == "verify-full",
+    }
+    return {"ssl": True, **{name: value for name, value in named.items() if value}, **checked}
 
 
 def _sentinel_settings(settings: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
     own = {key: value for key, value in settings.items() if key.startswith(("socket_", "ssl"))}
-    users = {key: options[f"sentinel.{key}"] for key in ("username", "password") if options.get(f"sentinel.{key}")}
-    return {**own, "protocol": 2, "socket_timeout": CONNECT_SECONDS, **users}
+    timeout = settings["socket_connect_timeout"]
+    return {**own, "protocol": 2, "socket_timeout": timeout, **_login(options, "sentinel.")}
 
 
 # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -416,7 +431,7 @@ def refused(error: Exception, url: str) -> Exception:
         return error
     where = f"Option 'url' ({hide_userinfo(url)!r})"
     if isinstance(error, known.AuthenticationError | known.AuthorizationError):
-        hint = "Give the options 'username' and 'password'; 'env:NAME' and 'file:PATH' keep them out of the code."
+        hint = "Set the options 'user' and 'password'; 'env:NAME' and 'file:PATH' keep them out of the code."
         return ConnectorError(f"{where}: the server refuses to log us in: {str(error).rstrip('.')}.", hint=hint)
     if (reason := _refusal_of_tls(error)) is not None:
         hint = "Name the authority that signed the server's certificate in option 'tls.ca'."

@@ -11,7 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from lookupcache_http.json import json_array, parse_json
+
+from lookupcache.formats.json_text import parse_json
+from lookupcache.formats.json_values import json_array
 
 MISFITS = (TypeError, ValueError, ArithmeticError, RecursionError, pa.ArrowException)
 """What reading a value that does not fit its column raises."""

@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from lookupcache.connector import Connector, LookupRequest, hide_userinfo, is_retryable
+from lookupcache.connector import Connector, LookupRequest, hide_userinfo, is_reference, is_retryable
 from lookupcache.errors import ConnectorError, OptionError, nearest
 from lookupcache.expr import Expr
-from lookupcache_sql.database import Database, Place, Unreachable, seconds
+from lookupcache.source_options import seconds
+from lookupcache.tls import TLS_OPTIONS
+from lookupcache_sql.database import Database, Place, Unreachable
 from lookupcache_sql.duckdb import DuckDatabase
 from lookupcache_sql.mysql import MysqlDatabase
 from lookupcache_sql.pool import Pool
@@ -64,17 +66,16 @@ class SqlConnector(Connector):
         "table": "The name of a table or view.",
         "schema": "The schema that the table is in, if not the user's default.",
         "query": "Instead of a table, one SELECT whose result is the table; semicolons and comments may end it.",
-        "user": "Whom to log in as, if not by the URL.",
-        "password": "The password, if not in the URL; better 'env:NAME' or 'file:PATH' than the word itself.",
-        "tls": "How private the connection must be: 'disable', 'prefer' (the default), 'require', 'verify-ca' or "
-        "'verify-full'.",
-        "tls.ca": "A file of the authorities to trust, if not the system's.",
-        "tls.certificate": "A file with our certificate, for servers that want one.",
-        "tls.key": "A file with that certificate's key.",
+        "user": "The user to log in as, if it is not in the URL.",
+        "password": "The password, if it is not in the URL; 'env:NAME' or 'file:PATH' keep it out of the code.",
+        "tls.mode": "Encryption: 'disable', 'prefer' (if the server does; the default), 'require' (any certificate), "
+        "'verify-ca' (any host name) or 'verify-full'.",
+        **TLS_OPTIONS,
         "connect.timeout": "Seconds to connect; 10 by default.",
         "statement.timeout": "Seconds that the database may take for a query; as the database has it by default.",
         "pool.size": f"With 'lookup.async', the most connections of a worker; {_CONNECTIONS} by default.",
     }
+    renamed: ClassVar[Mapping[str, str]] = {"tls": "tls.mode"}
     required = ("url",)
     drivers: ClassVar[Mapping[str, str]] = {
         str(kind.driver): f"lookupcache[{kind.extra}]" for kind in _DATABASES.values() if kind.driver
@@ -83,11 +84,12 @@ class SqlConnector(Connector):
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         super().__init__(schema, options)
+        options = self.settings
         self._folder = Path.cwd()
         self._pool: Pool | None = None
         Place.of(options)
         _ = self._most, seconds(options, "connect.timeout"), seconds(options, "statement.timeout")
-        if not _is_reference(options["url"]):
+        if not is_reference(options["url"]):
             kind = self._kind()
             Place.of(options, kind.grammar)
             kind.check(self._located(), schema)
@@ -116,7 +118,7 @@ class SqlConnector(Connector):
 
     def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
         """Return the filters that the database evaluates with Spark's meaning; none while the URL is a reference."""
-        if _is_reference(self.settings["url"]):
+        if is_reference(self.settings["url"]):
             return []
         kind = self._kind()
         return [conjunct for conjunct in filters if kind.accepts(conjunct)]
@@ -153,12 +155,12 @@ class SqlConnector(Connector):
         """Return whether the same call may succeed later: the database was busy, away, or took too long."""
         if isinstance(error, Unreachable):
             return True
-        judged = None if _is_reference(self.settings["url"]) else self._kind().retryable(error)
+        judged = None if is_reference(self.settings["url"]) else self._kind().retryable(error)
         return is_retryable(error) if judged is None else judged
 
     def identity(self) -> Mapping[str, Any]:
         """Return the options, with the path of a file in full."""
-        return self.settings if _is_reference(self.settings["url"]) else self._located()
+        return self.settings if is_reference(self.settings["url"]) else self._located()
 
     # ── the database ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -200,7 +202,3 @@ class SqlConnector(Connector):
         if self._pool is None:
             raise ConnectorError("The sql connector is used before open().")
         return self._pool
-
-
-def _is_reference(value: str) -> bool:
-    return value.startswith(("env:", "file:")) and not value.startswith(("env::", "file::"))

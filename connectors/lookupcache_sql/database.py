@@ -183,17 +183,3 @@ def shortened(value: Any) -> str:
     """Return a value as text for an error."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-
-
-def seconds(settings: Mapping[str, str], name: str) -> float | None:
-    """Return an option's seconds; raises OptionError."""
-    text = settings.get(name)
-    if not text:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e9:
-        raise OptionError(f"Option {name!r} is {text!r}.", hint="It is a number of seconds, as in '30' or '0.5'.")
-    return value

@@ -7,7 +7,6 @@ import datetime as dt
 import json
 import re
 import socket
-import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -18,10 +17,11 @@ import pyarrow.compute as pc
 
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
-from lookupcache_sql.database import SCAN_ROWS, Unreachable, refused_query, seconds, unknown_table
+from lookupcache.source_options import seconds
+from lookupcache_sql.database import SCAN_ROWS, Unreachable, refused_query, unknown_table
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import MYSQL
-from lookupcache_sql.server import Server, tls_mode
+from lookupcache_sql.server import Server, tls_options
 from lookupcache_sql.typed import Described, Held, Stored, TypedDatabase, family, only_finite, read_json
 
 _PORT = 3306
@@ -82,7 +82,7 @@ class MysqlDatabase(TypedDatabase):
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
-        _ = Server.of(settings, _PORT), tls_mode(settings)
+        _ = Server.of(settings, _PORT), tls_options(settings)
         if settings.get("schema"):
             raise OptionError("Option 'schema': what others call so is here the database, which 'url' names.")
 
@@ -207,10 +207,13 @@ class MysqlDatabase(TypedDatabase):
         server = Server.of(self.settings, _PORT)
         given = seconds(self.settings, "connect.timeout")
         timeout = 10 if given is None else given
+        tls = tls_options(self.settings)
+        # For 'prefer', PyMySQL's own default: it encrypts if the server does.
+        context = None if tls.mode in ("disable", "prefer") else tls.context(trust_system=False)
         connection = pymysql.connect(
             host=server.host, port=server.port, user=server.user, password=server.password,
             database=server.database, charset="utf8mb4", autocommit=True, conv=encoders, connect_timeout=timeout,
-            ssl=_tls(self.settings), ssl_disabled=tls_mode(self.settings) == "disable", defer_connect=True,
+            ssl=context, ssl_disabled=tls.mode == "disable", defer_connect=True,
         )  # fmt: skip
         # What is not there the driver would leave open where it is a Unix socket.
         connection.connect(_unix_socket(server.host, timeout) if server.is_socket else None)
@@ -252,19 +255,6 @@ def _unix_socket(path: str, timeout: float) -> socket.socket:
         made.close()
         raise
     return made
-
-
-def _tls(settings: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Return how to encrypt; without a word PyMySQL does, where the server can."""
-    mode = tls_mode(settings)
-    if mode in ("disable", "prefer"):
-        return None
-    context = ssl.create_default_context(cafile=settings.get("tls.ca"))
-    context.check_hostname = mode == "verify-full"
-    context.verify_mode = ssl.CERT_NONE if mode == "require" else ssl.CERT_REQUIRED
-    if settings.get("tls.certificate"):
-        context.load_cert_chain(settings["tls.certificate"], settings.get("tls.key"))
-    return context
 
 
 def _pair(key: Held, sent: str) -> str:

@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.errors import ConnectorError
+from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
-from lookupcache_sql.database import Unreachable, refused_query, seconds, unknown_table
+from lookupcache.source_options import seconds
+from lookupcache.tls import TlsOptions
+from lookupcache_sql.database import Unreachable, refused_query, unknown_table
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
-from lookupcache_sql.server import Server, tls_mode
+from lookupcache_sql.server import Server, tls_options
 from lookupcache_sql.typed import (
     Described,
     Held,
@@ -93,7 +95,7 @@ class PostgresDatabase(TypedDatabase):
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
-        _ = Server.of(settings, 5432), tls_mode(settings)
+        _ = Server.of(settings, 5432), _tls_options(settings)
 
     def open(self) -> None:
         from adbc_driver_postgresql import dbapi
@@ -409,20 +411,32 @@ def _numeric(typmod: int) -> pa.DataType:
 
 def _address(settings: Mapping[str, str]) -> str:
     """Return the URL with what the options add to it, which overrules it."""
-    rest = settings["url"].partition("://")[2]
+    rest, tls = settings["url"].partition("://")[2], _tls_options(settings)
     added = {
         "user": settings.get("user"),
         "password": settings.get("password"),
-        "sslmode": settings.get("tls") and tls_mode(settings),
-        "sslrootcert": settings.get("tls.ca") or ("system" if settings.get("tls") == "verify-full" else None),
-        "sslcert": settings.get("tls.certificate"),
-        "sslkey": settings.get("tls.key"),
+        "sslmode": settings.get("tls.mode") and tls.mode,
+        "sslrootcert": tls.ca or ("system" if tls.mode == "verify-full" else None),
+        "sslcert": tls.certificate,
+        "sslkey": tls.key or tls.certificate,
+        "sslpassword": tls.key_password,
         "connect_timeout": _whole_seconds(settings),
         "application_name": "lookupcache",
     }
     words = {name: value for name, value in added.items() if value}
     mark = "&" if "?" in rest else "?"
     return f"postgresql://{rest}{mark}{urllib.parse.urlencode(words, quote_via=urllib.parse.quote)}"
+
+
+def _tls_options(settings: Mapping[str, str]) -> TlsOptions:
+    """Return the options ``tls.*``; raises OptionError for what the driver cannot do."""
+    tls = tls_options(settings)
+    if tls.has_ca_text:
+        raise OptionError(
+            "Option 'tls.ca' is PEM text, but PostgreSQL's driver needs a file.",
+            hint="Set it to the file's path, without 'file:'.",
+        )
+    return tls
 
 
 def _whole_seconds(settings: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What the options say of a database server: where it is, who logs in, and how the connection is kept private."""
+"""The address of a database server and the login, as the options set them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lookupcache.connector import hide_userinfo
-from lookupcache.errors import OptionError, nearest
-
-TLS_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
+from lookupcache.errors import OptionError
+from lookupcache.tls import TlsOptions
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,6 @@ def _host(netloc: str) -> str:
     return urllib.parse.unquote(host.partition(":")[0])
 
 
-def tls_mode(settings: Mapping[str, str]) -> str:
-    """Return how private a connection must be; raises OptionError."""
-    mode = settings.get("tls") or "prefer"
-    if mode not in TLS_MODES:
-        raise OptionError(f"Option 'tls' is {mode!r}.", hint=nearest(mode, TLS_MODES, what="values"))
-    return mode
+def tls_options(settings: Mapping[str, str]) -> TlsOptions:
+    """Return the options ``tls.*``; by default, drivers encrypt if the server does. Raises OptionError."""
+    return TlsOptions.of(settings, default="prefer")

@@ -23,6 +23,7 @@ from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError, SourceError
 from lookupcache.expr import Expr
 from lookupcache.schema import TIMESTAMP, parse_type
+from lookupcache.source_options import seconds
 from lookupcache_sql.database import (
     MISFITS,
     SCAN_ROWS,
@@ -31,7 +32,6 @@ from lookupcache_sql.database import (
     first_misfit,
     misfit,
     refused_query,
-    seconds,
     shortened,
     unknown_table,
 )

@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from lookupcache_http.json import array_maker, parse_json
 from sqlglot import exp
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import SchemaError
 from lookupcache.expr import Column, Expr, literal
+from lookupcache.formats.json_text import parse_json
+from lookupcache.formats.json_values import array_maker
 from lookupcache.schema import shown_type
 from lookupcache_sql.database import MISFITS, Database, column_names, first_misfit, misfit
 from lookupcache_sql.filters import Operands, accepted, filter_text, literal_text

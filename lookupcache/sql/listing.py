@@ -9,7 +9,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from lookupcache.connector import hide_userinfo, is_secret
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote, shown_type, to_ddl, type_name
@@ -86,9 +85,7 @@ def _computed(setting: Setting, table: SqlTable) -> list[tuple[str, str]]:
 
 
 def _options(table: SqlTable) -> dict[str, str]:
-    secrets = table.table.connector.secrets
-    given = table.table.options
-    return {key: "***" if is_secret(key, secrets) else hide_userinfo(str(value)) for key, value in given.items()}
+    return table.table.connector.show_options(table.table.options)
 
 
 def _create_table(setting: Setting, name: str, table: SqlTable) -> DataFrame:

@@ -71,7 +71,7 @@ class SecretChecks(Checks):
     def _secret_options(self) -> Iterator[str]:
         """Yield the names of options with secrets; for a pattern such as ``header.*``, one matching name."""
         secrets = self.kind.secrets if isinstance(self.kind.secrets, list | tuple | set) else ()
-        for name in self.kind.options or ():
+        for name in (*(self.kind.options or ()), *self.kind.renamed):
             if is_secret(name, secrets) or name.endswith("*"):
                 yield name.replace("*", "x-token")
 

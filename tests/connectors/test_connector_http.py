@@ -17,7 +17,6 @@ import pytest
 import trustme
 from lookupcache_http.client import HttpStatusError
 from lookupcache_http.connector import HttpConnector
-from lookupcache_http.json import Misfit, Path, json_array, parse_json, plain_text
 from servers import Asked, HttpServer, Reply
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -30,6 +29,9 @@ from lookupcache.errors import (
     SchemaError,
     SourceError,
 )  # fmt: skip
+from lookupcache.formats.json_path import Path
+from lookupcache.formats.json_text import parse_json, plain_text
+from lookupcache.formats.json_values import Misfit, json_array
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.resilience.retry import retry_after_of
 from lookupcache.schema import parse_ddl, parse_type
@@ -673,7 +675,9 @@ def test_a_client_that_shows_who_it_is(serve, connect, files):
         rows_for(connect(**own), request(), (1,))
 
 
-@pytest.mark.parametrize(("option", "text"), [("tls.ca", None), ("tls.ca", "no certificate"), ("tls.cert", "none")])
+@pytest.mark.parametrize(
+    ("option", "text"), [("tls.ca", None), ("tls.ca", "no certificate"), ("tls.certificate", "none")]
+)
 def test_certificates_that_cannot_be_read(tmp_path, option, text):
     path = tmp_path / "file.pem"
     if text is not None:

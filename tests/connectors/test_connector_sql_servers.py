@@ -628,10 +628,10 @@ def encrypted(name, server, **options):
 def test_tls_is_used_as_the_option_says(private, authority):
     name, server, elsewhere = private
     trust = {"tls.ca": str(authority / "ca.pem")}
-    assert not encrypted(name, server, tls="disable")
-    assert encrypted(name, server, tls="require")
-    assert encrypted(name, server, tls="verify-full", **trust)
-    assert encrypted(name, elsewhere, tls="verify-ca", **trust)
+    assert not encrypted(name, server, **{"tls.mode": "disable"})
+    assert encrypted(name, server, **{"tls.mode": "require"})
+    assert encrypted(name, server, **{"tls.mode": "verify-full"}, **trust)
+    assert encrypted(name, elsewhere, **{"tls.mode": "verify-ca"}, **trust)
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -639,13 +639,13 @@ def test_a_server_that_is_not_the_one_is_refused(private, authority, trusted):
     name, server, elsewhere = private
     options = {"tls.ca": str(authority / "ca.pem")} if trusted else {}
     with pytest.raises(ConnectorError, match=r"refuses: .*(?i:certificate)"):
-        encrypted(name, elsewhere if trusted else server, tls="verify-full", **options)
+        encrypted(name, elsewhere if trusted else server, **{"tls.mode": "verify-full"}, **options)
 
 
 @each(*SERVERS)
 def test_a_server_without_tls_is_refused_where_it_is_required(tables):
     with pytest.raises(ConnectorError, match=r"refuses: .*SSL"):
-        opened({**made(tables, "id int"), "tls": "require"}, "id INT")
+        opened({**made(tables, "id int"), "tls.mode": "require"}, "id INT")
 
 
 # ── filters ──────────────────────────────────────────────────────────────────────────────────────────────────

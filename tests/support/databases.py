@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from lookupcache_http.json import json_text
 from servers import MariaServer, PostgresServer
 
+from lookupcache.formats.json_text import json_text
 from lookupcache.schema import type_name
 from lookupcache.testing.samples import JSON
 

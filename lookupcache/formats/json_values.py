@@ -1,201 +1,38 @@
-"""JSON as rows of typed columns: a value becomes exactly what the column's type says, or is refused.
-
-document ─► `Path` ─► rows ─► `Path` of each column ─► values ─► `json_array`
-"""
+"""JSON values as Arrow columns: a value becomes exactly what the column's type says, or is an error."""
 
 from __future__ import annotations
 
 import base64
-import codecs
-import contextlib
 import datetime as dt
 import decimal
 import functools
-import json
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_STEP = re.compile(r"\.([^.\[\]*'\"\s]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]|(\.\*|\[\*\])")
+from lookupcache.formats.json_text import NOT_FINITE, json_text, shortened
+
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:[.,](\d+))?)?)?)(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII
 )
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_DECODER = json.JSONDecoder(parse_float=Decimal)
 _EXACT = decimal.Context(prec=100)
 _MOST_DIGITS = 40
-_MOST_HIDDEN = 10_000
 
 
 class Misfit(ValueError):
-    """A JSON ``value`` that is no value of the column's type; the text shows it."""
+    """A JSON ``value`` that is not a value of the column's type; the text shows it."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(shortened(value))
         self.value = value
-
-
-class Absent:
-    """What stands for a member that an object does not have."""
-
-
-ABSENT: Final = Absent()
-
-
-# ── paths ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Path:
-    """A way from a JSON document to values in it, the plain part of JSONPath (RFC 9535).
-
-    ``$`` is the document, ``.name`` or ``['name']`` a member, ``[2]`` an item from 0, ``[*]`` every one of them.
-    Slices, filters and ``..`` are not understood. Raises ValueError.
-
-    >>> path = Path.parse("$.data['the items'][*].id")
-    >>> path.nodes({"data": {"the items": [{"id": 1}, {}, {"id": 2}]}})
-    [1, 2]
-    """
-
-    text: str
-    steps: tuple[str | int | None, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Path:
-        """Read a path; the ``$`` may be left out before a name."""
-        rest = text[1:] if text.startswith("$") else f".{text}"
-        steps, at = list[str | int | None](), 0
-        while at < len(rest):
-            step = _STEP.match(rest, at)
-            if step is None:
-                raise ValueError(f"{text!r} is no path such as '$.data.items'")
-            steps.append(_step(step))
-            at = step.end()
-        return cls(text, tuple(steps))
-
-    @property
-    def name(self) -> str:
-        """The members on the way with dots between, as services name fields."""
-        return ".".join(str(step) for step in self.steps if step is not None)
-
-    def nodes(self, document: Any) -> list[Any]:
-        """Return every value that the path leads to."""
-        found = [document]
-        for step in self.steps:
-            found = [inner for node in found for inner in _members(node, step)]
-        return found
-
-    def find(self, document: Any) -> Any:
-        """Return the first value, or `ABSENT`."""
-        return next(iter(self.nodes(document)), ABSENT)
-
-    def start_in(self, document: Any) -> bool:
-        """Return whether the first step leads anywhere."""
-        return Path(self.text, self.steps[:1]).find(document) is not ABSENT
-
-    def start(self) -> Path:
-        """Return the path up to where it branches."""
-        steps = self.steps[: self.steps.index(None)] if None in self.steps else self.steps
-        return Path(self.text, steps)
-
-
-def _step(step: re.Match[str]) -> str | int | None:
-    name, item, single, double, _ = step.groups()
-    if item is not None:
-        return int(item)
-    quoted = single if single is not None else double
-    return name if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-
-
-def _members(node: Any, step: Any) -> Iterator[Any]:
-    if step is None:
-        yield from node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    elif isinstance(node, dict if isinstance(step, str) else list):
-        with contextlib.suppress(KeyError, IndexError):
-            yield node[step]
-
-
-# ── texts ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def parse_json(body: bytes | str) -> Any:
-    """Return a document, its numbers with a point as Decimals; raises ValueError."""
-    try:
-        return _DECODER.decode(body if isinstance(body, str) else body.removeprefix(codecs.BOM_UTF8).decode())
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except ArithmeticError:
-        # Decimal refuses exponents of about twenty digits and more.
-        raise ValueError("it holds a number whose exponent is too large") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise
-    except ValueError:
-        # Python refuses to read whole numbers that take long, and advises to change that for the whole process.
-        raise ValueError("it holds a number of too many digits") from None
-
-
-def json_text(value: Any) -> str:
-    """Return a value as JSON: Decimals with all digits, moments as ISO 8601, bytes as base64, NaN by its name.
-
-    >>> json_text({"a": [Decimal("1.10"), dt.date(2024, 5, 1), None, math.nan]})
-    '{"a":[1.10,"2024-05-01",null,"NaN"]}'
-    """
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json_text(str(name))}:{json_text(inner)}" for name, inner in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(json_text, value)) + "]"
-    if isinstance(value, Decimal):
-        return str(value)
-    if value is None or isinstance(value, bool | int):
-        return json.dumps(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return repr(value)
-    return json.dumps(plain_text(value), ensure_ascii=False)
-
-
-def plain_text(value: Any) -> str:
-    """Return a value as it stands in a URL, or between the quotes of a JSON string.
-
-    >>> plain_text(dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)), plain_text(True), plain_text(Decimal("1E+2"))
-    ('2024-05-01T12:00:00Z', 'true', '100')
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and not math.isfinite(value):
-        return next(name for name, it in _NOT_FINITE.items() if it == value or value != value)
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, dt.datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, dt.date):
-        return value.isoformat()
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
-
-
-def shortened(value: Any, most: int = 40, hide: Callable[[str], str] = str) -> str:
-    """Return a value as an error shows it; ``hide`` takes secrets out of its text before that is cut.
-
-    >>> shortened({"key": "s3cret"}, 14, lambda text: text.replace("s3cret", "***"))
-    '{"key":"***"}'
-    """
-    try:
-        text = value if isinstance(value, str) and most > 40 else json_text(value)
-    except RecursionError:
-        return "a value that is nested too deeply"
-    text = hide(text[:_MOST_HIDDEN])
-    return text if len(text) <= most else f"{text[:most]}…"
-
-
-# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def json_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
@@ -327,8 +164,8 @@ def _float(value: Any) -> float:
 
 def _number(value: Any) -> Decimal | float:
     """Return a number, or a text's number; what is not finite comes as a float."""
-    if _expect(value, int, Decimal, float, str) in _NOT_FINITE:
-        return _NOT_FINITE[value]
+    if _expect(value, int, Decimal, float, str) in NOT_FINITE:
+        return NOT_FINITE[value]
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
         raise ValueError
     return value if isinstance(value, float) else Decimal(value)

@@ -1,0 +1,89 @@
+"""Paths to values in a JSON document: the plain part of JSONPath."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+_STEP = re.compile(r"\.([^.\[\]*'\"\s]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]|(\.\*|\[\*\])")
+
+
+class Absent:
+    """The type of `ABSENT`."""
+
+
+ABSENT: Final = Absent()
+"""Stands for a member that an object does not have; None stands for JSON's null."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """A way from a JSON document to values in it, the plain part of JSONPath (RFC 9535).
+
+    ``$`` is the document, ``.name`` or ``['name']`` a member, ``[2]`` an item from 0, ``[*]`` every one of them.
+    Slices, filters and ``..`` are not understood. Raises ValueError.
+
+    >>> path = Path.parse("$.data['the items'][*].id")
+    >>> path.nodes({"data": {"the items": [{"id": 1}, {}, {"id": 2}]}})
+    [1, 2]
+    """
+
+    text: str
+    steps: tuple[str | int | None, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Path:
+        """Read a path; the ``$`` may be left out before a name."""
+        rest = text[1:] if text.startswith("$") else f".{text}"
+        steps, at = list[str | int | None](), 0
+        while at < len(rest):
+            step = _STEP.match(rest, at)
+            if step is None:
+                raise ValueError(f"{text!r} is no path such as '$.data.items'")
+            steps.append(_step(step))
+            at = step.end()
+        return cls(text, tuple(steps))
+
+    @property
+    def name(self) -> str:
+        """The members on the way with dots between, as services name fields."""
+        return ".".join(str(step) for step in self.steps if step is not None)
+
+    def nodes(self, document: Any) -> list[Any]:
+        """Return every value that the path leads to."""
+        found = [document]
+        for step in self.steps:
+            found = [inner for node in found for inner in _members(node, step)]
+        return found
+
+    def find(self, document: Any) -> Any:
+        """Return the first value, or `ABSENT`."""
+        return next(iter(self.nodes(document)), ABSENT)
+
+    def start_in(self, document: Any) -> bool:
+        """Return whether the first step leads anywhere."""
+        return Path(self.text, self.steps[:1]).find(document) is not ABSENT
+
+    def start(self) -> Path:
+        """Return the path up to where it branches."""
+        steps = self.steps[: self.steps.index(None)] if None in self.steps else self.steps
+        return Path(self.text, steps)
+
+
+def _step(step: re.Match[str]) -> str | int | None:
+    name, item, single, double, _ = step.groups()
+    if item is not None:
+        return int(item)
+    quoted = single if single is not None else double
+    return name if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+
+
+def _members(node: Any, step: Any) -> Iterator[Any]:
+    if step is None:
+        yield from node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    elif isinstance(node, dict if isinstance(step, str) else list):
+        with contextlib.suppress(KeyError, IndexError):
+            yield node[step]

@@ -1,0 +1,76 @@
+"""What connectors share in reading their options: former names, choices and durations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from lookupcache.errors import OptionError, nearest
+
+Value = TypeVar("Value")
+
+
+def use_current_names(options: Mapping[str, Value], renamed: Mapping[str, str]) -> dict[str, Value]:
+    """Return options under their current names; ``renamed`` maps a former name to the current one.
+
+    Raises OptionError if an option has both names, even with equal values: one of them would be ignored.
+
+    >>> use_current_names({"url": "redis://db", "username": "ann"}, {"username": "user"})
+    {'url': 'redis://db', 'user': 'ann'}
+    >>> use_current_names({"user": "ann", "username": "bob"}, {"username": "user"})
+    Traceback (most recent call last):
+    lookupcache.errors.OptionError: Options 'username' and 'user' are the same option.
+    <BLANKLINE>
+    Hint: Leave out 'username', its former name.
+    """
+    current: dict[str, Value] = {}
+    for name, value in options.items():
+        used = renamed.get(name, name)
+        if used != name and (used in options or used in current):
+            raise OptionError(
+                f"Options {name!r} and {used!r} are the same option.", hint=f"Leave out {name!r}, its former name."
+            )
+        current[used] = value
+    return current
+
+
+def replace_options(
+    options: Mapping[str, Value], changes: Mapping[str, Value], renamed: Mapping[str, str]
+) -> dict[str, Value]:
+    """Return options with some replaced, also where one of the two uses the former name.
+
+    >>> replace_options({"url": "redis://db", "username": "ann"}, {"user": "bob"}, {"username": "user"})
+    {'url': 'redis://db', 'user': 'bob'}
+    """
+    replaced = {renamed.get(name, name) for name in changes}
+    return {name: value for name, value in options.items() if renamed.get(name, name) not in replaced} | dict(changes)
+
+
+def one_of(options: Mapping[str, str], name: str, choices: Sequence[str], default: str | None = None) -> str:
+    """Return an option's value, by default the first choice; raises OptionError for any other value.
+
+    >>> one_of({"escape": "percent"}, "escape", ["none", "percent"]), one_of({}, "escape", ["none", "percent"])
+    ('percent', 'none')
+    """
+    value = options.get(name) or default or choices[0]
+    if value not in choices:
+        raise OptionError(f"Option {name!r} is {value!r}.", hint=nearest(value, choices, what="values"))
+    return value
+
+
+def seconds(options: Mapping[str, str], name: str) -> float | None:
+    """Return an option's seconds, None if it is not set; raises OptionError.
+
+    >>> seconds({"connect.timeout": "0.5"}, "connect.timeout")
+    0.5
+    """
+    text = options.get(name)
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise OptionError(f"Option {name!r} is {text!r}.", hint="It is a number of seconds, as in '30' or '0.5'.")
+    return value
