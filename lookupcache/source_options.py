@@ -74,3 +74,22 @@ def seconds(options: Mapping[str, str], name: str) -> float | None:
     if not 0 < value < 1e9:
         raise OptionError(f"Option {name!r} is {text!r}.", hint="It is a number of seconds, as in '30' or '0.5'.")
     return value
+
+
+def connector_option_table(
+    options: Mapping[str, str], renamed: Mapping[str, str] | None = None, required: Sequence[str] = ()
+) -> str:
+    """Return a Markdown table of a connector's options; docs/options.md contains one for each of ours.
+
+    >>> print(connector_option_table({"url": "The server.", "user": "The user."}, {"username": "user"}, ["url"]))
+    | option | meaning |
+    |---|---|
+    | `url` (required) | The server. |
+    | `user` (formerly `username`) | The user. |
+    """
+    former = {current: f"formerly `{name}`" for name, current in (renamed or {}).items()}
+    rows = []
+    for name, meaning in options.items():
+        notes = ", ".join(filter(None, ["required" if name in required else "", former.get(name)]))
+        rows.append(f"| `{name}`{f' ({notes})' if notes else ''} | {meaning} |")
+    return "\n".join(["| option | meaning |", "|---|---|", *rows])

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from lookupcache.config import LookupConfig, option_table
-from lookupcache.connector import LookupRequest
+from lookupcache.connector import LookupRequest, connector_class
+from lookupcache.source_options import connector_option_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -73,6 +74,13 @@ def test_the_connector_shown_works() -> None:
 def test_the_page_of_options_is_generated() -> None:
     [shown] = re.findall(r"<!-- options -->\n(.*?)\n<!-- /options -->", PAGES["options"], re.DOTALL)
     assert shown == option_table()
+
+
+@pytest.mark.parametrize("name", ["files", "http", "redis", "sql"])
+def test_the_options_of_the_connectors_are_generated(name: str) -> None:
+    kind = connector_class(name)
+    [shown] = re.findall(f"<!-- options of {name} -->\n(.*?)\n<!-- /options of {name} -->", PAGES["options"], re.DOTALL)
+    assert shown == connector_option_table(kind.options or {}, kind.renamed, kind.required)
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
