@@ -71,7 +71,8 @@ LAYERS = """
     decorator.decorated
     decorator.decorate
     decorator
-    worker.answers
+    worker.answers worker.error_naming
+    worker.calls worker.connection
     worker.source
     worker.partial_cache worker.full_cache
     worker.lookup

@@ -23,8 +23,8 @@ class ColumnCache:
     """Arrow rows by key, a batch of keys at a time.
 
     An entry is a key with its rows; entries are numbered. `find` leases the entries of a batch of keys until
-    `release`; then `settle` removes entries that are too old or too many. Several batches may be open at a time.
-    Recency is by row of the batch: of two keys in one batch, the later is the more recent.
+    `release`; then `enforce_limits` removes entries that are too old or too many. Several batches may be open at a
+    time. Recency is by row of the batch: of two keys in one batch, the later is the more recent.
 
     A key that is being fetched has an entry too: `reserve` makes it, marked with the number of the in-flight call
     group that fetches it. `fill` writes its rows, `fail` removes it. A batch that looks for the key in the meantime
@@ -91,7 +91,7 @@ class ColumnCache:
         return lease
 
     def touch(self, lease: Lease) -> int:
-        """Note that a batch uses its entries, in the order of its rows; return how many different ones there are."""
+        """Record that a batch uses its entries, in the order of its rows; return the number of distinct entries."""
         return self._table.policy.touch(lease.entries)
 
     def reserve(self, keys: KeyBatch, group: int, now: float) -> Entries:
@@ -104,8 +104,8 @@ class ColumnCache:
         """
         return self._table.add(keys, group, now)
 
-    def ask_again(self, entries: Entries, group: int, *, wait: bool) -> None:
-        """Note that cached entries are being fetched again, and whether a batch that finds them must wait."""
+    def request_again(self, entries: Entries, group: int, *, wait: bool) -> None:
+        """Record that cached entries are being fetched again, and whether a batch that finds them must wait."""
         self._table.in_flight.start(entries, group if wait else -group)
 
     def waits(self, lease: Lease) -> set[int]:
@@ -132,7 +132,7 @@ class ColumnCache:
             self._enforcer.refuse(entries[too_large])
 
     def fail(self, entries: Entries, now: float) -> Mask:
-        """Note that fetching entries has failed; return which have no stale rows to serve, and are removed."""
+        """Record that fetching entries has failed; return which have no stale rows to serve, and are removed."""
         self._table.in_flight.finish(entries)
         lost = self._table.expiry.lost(entries, now)
         self._table.unlist(entries[lost & self._table.numbers.is_listed(entries)])
@@ -151,7 +151,7 @@ class ColumnCache:
         self.fill(entries, rows, counts, now)
         return entries
 
-    def hold(self, entries: Entries) -> Lease:
+    def lease(self, entries: Entries) -> Lease:
         """Lease entries for a call to the source."""
         return self._table.numbers.lease(entries)
 
@@ -175,7 +175,7 @@ class ColumnCache:
         """Return how long ago each entry was written, in seconds; NaN for -1."""
         return self._table.expiry.age(entries, now)
 
-    def stale(self, entries: Entries, now: float) -> int:
+    def count_stale(self, entries: Entries, now: float) -> int:
         """Return how many of these entries are past their deadline."""
         return self._table.expiry.count_stale(entries, now)
 

@@ -33,7 +33,7 @@ class Scan:
         if sum(batch.num_rows for batch in batches):
             yield from (
                 Source(self.plan, unpickled(self.plan, self.connector))
-                .whole()
+                .scan()
                 .select(self.plan.schema.names)
                 .to_batches()
             )

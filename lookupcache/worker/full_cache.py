@@ -109,7 +109,7 @@ class FullCacheLookup(PartialCacheLookup):
 
     def _table(self, group: CallGroup) -> ColumnCache:
         config = self.source.plan.config
-        keys, fetched = self.source.loaded(group.answers[0])
+        keys, fetched = self.source.read_table(group.answers[0])
         if not len(keys) and len(self.cache) and not config.reload_allow_empty:
             raise SourceError(
                 f"Table {self.source.plan.table!r}: a reload found no rows, where there were {self.cache.rows:,}.",

@@ -1,8 +1,8 @@
-"""`PartialCacheLookup`: a cache of part of a source, for batches of keys, several of them on their way at a time.
+"""`PartialCacheLookup`: a cache of part of a source, for batches of keys; several batches are open at a time.
 
-keys ─► open: find ─► what is missing, each key once ─► calls ──┐
-                                                                 │ poll, wait: fill, or fail
-entries ◄─ close: settle ◄─ (the runner joins) ◄─ ready ◄────────┘
+keys ─► open: find ─► missing keys, each once ─► calls ──┐
+                                                          │ poll, wait: fill, or fail
+entries ◄─ close: enforce limits ◄─ (join) ◄─ ready ◄─────┘
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from lookupcache.cache.keys import KeyBatch, match
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.worker.answers import Fetched
-from lookupcache.worker.source import Calls, Source
+from lookupcache.worker.calls import Calls
+from lookupcache.worker.source import Source
 
 Clock = Callable[[], float]
 Numbers = npt.NDArray[np.int64]
@@ -32,10 +33,10 @@ _NO_ENTRIES = np.empty(0, dtype=np.int32)
 
 @dataclass(eq=False)
 class PendingKeys:
-    """A batch of keys that is open: its entries, and the call groups that it waits for.
+    """An open batch of keys: its entries, and the call groups that it waits for.
 
-    ``errors`` are the troubles of its failed lookups; ``error_of`` gives for each row the number of its
-    trouble, counted from 1, or 0. ``broken`` is an error that is no trouble of the source, and ends the run.
+    ``errors`` are the errors of its failed lookups; ``error_of`` is for each row the number of its error, counted from
+    1, or 0. ``broken`` is an error that is not the source's, such as a wrong schema, and ends the run.
     """
 
     lease: Lease
@@ -55,31 +56,32 @@ class PendingKeys:
         return self.lease.entries
 
     def fail(self, entries: Entries, number: Numbers, errors: list[LookupRuntimeError]) -> None:
-        """Take entries away from the rows that have them, and give those their error.
+        """Set the errors of the rows that have these entries, and remove their entries.
 
         ``number`` says which of ``errors`` each entry failed with.
         """
         order = np.argsort(entries)
-        place = np.searchsorted(entries[order], self.lease.entries)
-        place[place == len(entries)] = 0
-        rows = np.flatnonzero(entries[order][place] == self.lease.entries)
+        position = np.searchsorted(entries[order], self.lease.entries)
+        # An entry above all others has no position; 0 is one that it is not equal to.
+        position[position == len(entries)] = 0
+        rows = np.flatnonzero(entries[order][position] == self.lease.entries)
         if not rows.size:
             return
         if self.error_of is None:
             self.error_of = np.zeros(len(self.lease.entries), dtype=np.int32)
-        self.error_of[rows] = number[order][place[rows]] + 1 + len(self.errors)
+        self.error_of[rows] = number[order][position[rows]] + 1 + len(self.errors)
         self.errors += errors
         self.lease.entries[rows] = -1
 
     def fail_rows(self, rows: npt.NDArray[np.bool_], error: LookupRuntimeError) -> None:
-        """Give rows an error."""
+        """Set one error for all of these rows."""
         self.errors = [error]
         self.error_of = rows.astype(np.int32)
 
 
 @dataclass(eq=False)
-class _Asked:
-    """Keys that the source is being asked for together; ``background`` where nobody waits for them."""
+class _Request:
+    """Keys that are requested from the source together; for a ``background`` request, no batch waits."""
 
     number: int
     keys: KeyBatch
@@ -90,19 +92,19 @@ class _Asked:
 
 
 @dataclass(eq=False)
-class _Held:
-    """Keys of a call that is not full yet, and until when it waits for more."""
+class _WaitingCall:
+    """The keys of a call that is not full, which waits for more until a time of `time.monotonic`."""
 
-    asked: _Asked
+    request: _Request
     until: float
 
 
 class PartialCacheLookup:
-    """Finds the entries of batches of keys, asking the source for those that are missing.
+    """Finds the entries of batches of keys, and requests missing keys from the source.
 
     `open` a batch; when it is `ready`, after `poll` or `wait`, use its entries; then `close` it. A key that an
-    open batch is waiting for is not asked for again by the next. Strategies differ in the `Limits` of the cache alone,
-    but for ALL, which is `FullCacheLookup`. ``clock`` gives seconds that never run backwards.
+    open batch waits for is not requested again by the next. The strategies LRU, TTL and NONE differ only in the
+    `Limits` of the cache; ALL is `FullCacheLookup`. ``clock`` returns seconds that never run backwards.
     """
 
     def __init__(self, source: Source, clock: Clock = time.monotonic) -> None:
@@ -111,20 +113,20 @@ class PartialCacheLookup:
         self.counters = source.counters
         self.cache = self._new_cache()
         self._open: list[PendingKeys] = []
-        self._asked: dict[int, _Asked] = {}
+        self._requests: dict[int, _Request] = {}
         config = source.plan.config
         self._all_or_nothing = config.on_error == "fail" and config.stale_if_error is None
         self._last = 0
-        self._held: _Held | None = None
+        self._waiting: _WaitingCall | None = None
 
     def open(self, keys: KeyBatch) -> PendingKeys:
-        """Find the entries of keys, null where any of its columns is, and ask for those that are missing."""
+        """Find the entries of keys, and request those that are missing; a key with a null has none."""
         now = self.clock()
-        if self.source.tells_changes:
+        if self.source.reports_changes:
             self.counters["invalidations"] += self.cache.invalidate(self.source.changed())
         pending = PendingKeys(self.cache.find(keys, now))
         try:
-            asked = self._ask_missing(keys, pending.lease, now)
+            requested = self._request_missing(keys, pending.lease, now)
         except BaseException:
             self.cache.release(pending.lease)
             raise
@@ -132,12 +134,12 @@ class PartialCacheLookup:
         self._open.append(pending)
         self.counters["rows"] += len(keys)
         self.counters["keys"] += self.cache.touch(pending.lease)
-        self.counters["misses"] += asked
-        self.counters["hits"] += count_non_null(keys) - asked
+        self.counters["misses"] += requested
+        self.counters["hits"] += count_non_null(keys) - requested
         return pending
 
     def find(self, keys: KeyBatch) -> PendingKeys:
-        """Open a batch and wait until it is ready; raises the trouble of a lookup that failed."""
+        """Open a batch and wait until it is ready; raises the error of a lookup that failed."""
         pending = self.open(keys)
         try:
             self.hurry()
@@ -151,26 +153,26 @@ class PartialCacheLookup:
         return pending
 
     def poll(self) -> None:
-        """Take in the call groups that have completed."""
-        if self._asked:
-            self._take_in(self.source.executor.completed(wait=False))
+        """Store the results of the call groups that have completed."""
+        if self._requests:
+            self._complete_groups(self.source.executor.completed(wait=False))
 
     def wait(self, *, room: bool = False) -> None:
-        """Wait for a call group, or with ``room`` until another call may be made; take in what has completed."""
+        """Wait for a call group, or with ``room`` until another call may be made; store results."""
         started = time.perf_counter()
         try:
-            self._take_in(self.source.executor.completed(wait=True, room=room))
+            self._complete_groups(self.source.executor.completed(wait=True, room=room))
         finally:
             self.counters.spend("source_seconds", started)
 
     def hurry(self) -> None:
-        """Start a call that waits for more keys: no more will come."""
-        if self._held is not None:
-            self.source.executor.start(self._held.asked.group)
-            self._held = None
+        """Start the call that waits for more keys, since no more will arrive."""
+        if self._waiting is not None:
+            self.source.executor.start(self._waiting.request.group)
+            self._waiting = None
 
     def close(self, pending: PendingKeys) -> None:
-        """End a batch: its entry numbers are no longer valid, and the limits hold again."""
+        """End a batch: its entry numbers are no longer valid, and the cache's limits are enforced."""
         evictions, expirations = self.cache.evictions, self.cache.expirations
         self._open.remove(pending)
         self.cache.release(pending.lease)
@@ -179,129 +181,131 @@ class PartialCacheLookup:
         self.counters["expirations"] += self.cache.expirations - expirations
 
     def abandon(self, batches: Iterable[PendingKeys]) -> None:
-        """Give up open batches, and the calls that nobody else waits for."""
+        """Give up open batches, and cancel the calls that no other batch waits for."""
         for pending in batches:
             self._open.remove(pending)
             self.cache.release(pending.lease)
         awaited = {number for pending in self._open for number in pending.waits}
-        for asked in [a for a in self._asked.values() if not a.background and a.number not in awaited]:
-            self.source.executor.cancel(asked.group)
-            self._completed(asked)
-            self.cache.fail(asked.lease.entries, self.clock())
+        requests = list(self._requests.values())
+        for request in [one for one in requests if not one.background and one.number not in awaited]:
+            self.source.executor.cancel(request.group)
+            self._end_request(request)
+            self.cache.fail(request.lease.entries, self.clock())
         self.cache.enforce_limits(self.clock())
 
     @property
     def in_flight(self) -> int:
         """How many calls to the source are unanswered."""
-        return self.source.executor.in_flight if self._asked else 0
+        return self.source.executor.in_flight if self._requests else 0
 
     @property
     def capacity(self) -> int:
-        """How many calls the source is given at a time."""
+        """The maximum number of concurrent calls."""
         return self.source.executor.capacity
 
-    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── requesting ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask_missing(self, keys: KeyBatch, lease: Lease, now: float) -> int:
-        """Ask for what has no entry, or one too old; return how many keys that are."""
-        entries, asked = lease.entries, 0
+    def _request_missing(self, keys: KeyBatch, lease: Lease, now: float) -> int:
+        """Request keys without entry, or with one that is too old; return how many they are."""
+        entries, requested = lease.entries, 0
         missing = entries < 0 if keys.valid is None else (entries < 0) & keys.valid
         if missing.any():
             pending = keys.take(np.flatnonzero(missing))
             distinct = pending.distinct()
-            entries[missing] = self._ask_new(pending.take(distinct.first), now)[distinct.code]
-            asked += len(distinct.first)
+            entries[missing] = self._request_new(pending.take(distinct.first), now)[distinct.code]
+            requested += len(distinct.first)
         if lease.expired.size:
-            self._ask_again(keys.take(lease.expired), entries[lease.expired], wait=True)
-            asked += len(lease.expired)
+            self._request_again(keys.take(lease.expired), entries[lease.expired], wait=True)
+            requested += len(lease.expired)
         if lease.aging.size:
-            self._ask_again(keys.take(lease.aging), entries[lease.aging], wait=False)
+            self._request_again(keys.take(lease.aging), entries[lease.aging], wait=False)
             self.counters["refreshes"] += len(lease.aging)
-        return asked
+        return requested
 
-    def _ask_new(self, keys: KeyBatch, now: float) -> Entries:
-        """Ask for keys that are not here; with ``lookup.batch.max-delay``, those of a call that is not full wait."""
+    def _request_new(self, keys: KeyBatch, now: float) -> Entries:
+        """Request keys that have no entry; with ``lookup.batch.max-delay``, a call that is not full waits for more."""
         delay, most = self.source.plan.config.batch_max_delay, self.source.max_keys
         if delay is None or most == 1:
-            return self._ask_together(keys, now)
-        if self._held is not None and (match(self._held.asked.keys.columns, keys.columns) >= 0).any():
-            # A key's entry may have gone for want of room; but a call has each key once.
+            return self._request_together(keys, now)
+        if self._waiting is not None and (match(self._waiting.request.keys.columns, keys.columns) >= 0).any():
+            # A waiting key's entry may have been evicted, so the key is requested again; but a call has each key once.
             self.hurry()
-        held = self._take_back()
-        before = 0 if held is None else len(held.asked.keys)
+        waiting = self._take_back()
+        before = 0 if waiting is None else len(waiting.request.keys)
         over = int((before + len(keys)) % most)
         if over == before + len(keys):
-            return self._ask_together(keys, now, held, until=time.monotonic() + delay if held is None else held.until)
+            until = time.monotonic() + delay if waiting is None else waiting.until
+            return self._request_together(keys, now, waiting, until=until)
         last = len(keys) - over
-        entries = self._ask_together(keys.take(np.arange(last)), now, held)
+        entries = self._request_together(keys.take(np.arange(last)), now, waiting)
         if not over:
             return entries
         rest = keys.take(np.arange(last, len(keys)))
-        return np.concatenate([entries, self._ask_together(rest, now, until=time.monotonic() + delay)])
+        return np.concatenate([entries, self._request_together(rest, now, until=time.monotonic() + delay)])
 
-    def _take_back(self) -> _Held | None:
-        """Return the call that is not full, unless it has started meanwhile."""
-        held, self._held = self._held, None
-        return held if held is not None and self.source.executor.withdraw(held.asked.group) else None
+    def _take_back(self) -> _WaitingCall | None:
+        """Return the waiting call, unless it has started in the meantime."""
+        waiting, self._waiting = self._waiting, None
+        return waiting if waiting is not None and self.source.executor.withdraw(waiting.request.group) else None
 
-    def _ask_together(
-        self, keys: KeyBatch, now: float, held: _Held | None = None, until: float | None = None
+    def _request_together(
+        self, keys: KeyBatch, now: float, waiting: _WaitingCall | None = None, until: float | None = None
     ) -> Entries:
-        """Ask for new keys, with those of a held call; start at once, or later."""
-        number = self._next_number() if held is None else held.asked.number
-        # Before anything is reserved: what cannot be asked for must not be waited for.
-        calls = self.source.calls(keys if held is None else held.asked.keys.joined(keys))
+        """Request new keys, with those of a waiting call; start at once, or with ``until`` later."""
+        number = self._next_number() if waiting is None else waiting.request.number
+        # Before any entry is reserved: if the keys cannot be split, no batch may wait for them.
+        calls = self.source.split(keys if waiting is None else waiting.request.keys.joined(keys))
         entries = self.cache.reserve(keys, number, now)
-        lease = self.cache.hold(entries)
-        if held is not None:
-            self.cache.release(held.asked.lease)
-            lease.entries = np.concatenate([held.asked.lease.entries, entries])
+        lease = self.cache.lease(entries)
+        if waiting is not None:
+            self.cache.release(waiting.request.lease)
+            lease.entries = np.concatenate([waiting.request.lease.entries, entries])
         self._send(number, calls, lease, until=until)
         return entries
 
-    def _ask_again(self, keys: KeyBatch, entries: Entries, *, wait: bool) -> None:
+    def _request_again(self, keys: KeyBatch, entries: Entries, *, wait: bool) -> None:
         number = self._next_number()
-        calls = self.source.calls(keys)
-        self.cache.ask_again(entries, number, wait=wait)
-        self._send(number, calls, self.cache.hold(entries), background=not wait)
+        calls = self.source.split(keys)
+        self.cache.request_again(entries, number, wait=wait)
+        self._send(number, calls, self.cache.lease(entries), background=not wait)
 
     def _send(
         self, number: int, calls: Calls, lease: Lease, *, background: bool = False, until: float | None = None
     ) -> None:
         group = CallGroup(calls.arguments, number, all_or_nothing=self._all_or_nothing and not background)
-        self._asked[number] = _Asked(number, calls.keys, lease, calls, group, background)
+        self._requests[number] = _Request(number, calls.keys, lease, calls, group, background)
         if until is None:
             self.source.executor.start(group)
         else:
-            self._held = _Held(self._asked[number], until)
+            self._waiting = _WaitingCall(self._requests[number], until)
             self.source.executor.start_later(group, until - time.monotonic())
 
     def _next_number(self) -> int:
         self._last = self._last % (2**31 - 1) + 1
         return self._last
 
-    # ── taking in ────────────────────────────────────────────────────────────────────────────────────────
+    # ── completing ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _take_in(self, groups: Iterable[CallGroup]) -> None:
-        """Take in all call groups, since each completes only once; then raise the first error that is not the source's.
+    def _complete_groups(self, groups: Iterable[CallGroup]) -> None:
+        """Store the results of all groups, then raise the first error that is not the source's.
 
-        Such an error breaks the run of who took them in, but others may be waiting for them too.
+        A group is returned by the executor only once, and other batches may wait for the rest of the groups.
         """
         errors: list[BaseException] = []
         for group in groups:
             try:
-                self._take_one(group)
+                self._complete_group(group)
             except BaseException as error:
                 errors.append(error)
         if errors:
             raise errors[0]
 
-    def _take_one(self, group: CallGroup) -> None:
-        asked = self._asked[group.number]
-        waited = self._completed(asked)
-        entries, now = asked.lease.entries, self.clock()
+    def _complete_group(self, group: CallGroup) -> None:
+        request = self._requests[group.number]
+        waited = self._end_request(request)
+        entries, now = request.lease.entries, self.clock()
         try:
-            fetched = self._fetched(asked)
+            fetched = self._read_answers(request)
         except BaseException as error:
             for pending in waited:
                 pending.broken = error
@@ -313,38 +317,38 @@ class PartialCacheLookup:
         self._fail(entries[failed], fetched, now, waited)
         return None
 
-    def _completed(self, asked: _Asked) -> list[PendingKeys]:
-        """Note that nobody waits for this any more; return who did."""
-        if self._held is not None and self._held.asked is asked:
-            self._held = None
-        del self._asked[asked.number]
-        self.cache.release(asked.lease)
-        waited = [pending for pending in self._open if asked.number in pending.waits]
+    def _end_request(self, request: _Request) -> list[PendingKeys]:
+        """Remove a request; return the batches that waited for it, and no longer do."""
+        if self._waiting is not None and self._waiting.request is request:
+            self._waiting = None
+        del self._requests[request.number]
+        self.cache.release(request.lease)
+        waited = [pending for pending in self._open if request.number in pending.waits]
         for pending in waited:
-            pending.waits.remove(asked.number)
+            pending.waits.remove(request.number)
         return waited
 
-    def _fetched(self, asked: _Asked) -> Fetched:
-        """Read the answers; where they cannot be read together, all of them have failed."""
+    def _read_answers(self, request: _Request) -> Fetched:
+        """Read the answers; if they cannot be read together, all of them have failed."""
         try:
-            return self.source.fetched(asked.calls, asked.group.answers)
+            return self.source.read_answers(request.calls, request.group.answers)
         except LookupRuntimeError as error:
             nothing = pa.schema([]).empty_table()
             return Fetched(
-                nothing, np.zeros(len(asked.keys), np.int64), {0: error}, np.zeros(len(asked.keys), np.int64)
+                nothing, np.zeros(len(request.keys), np.int64), {0: error}, np.zeros(len(request.keys), np.int64)
             )
         except BaseException:
-            self.cache.fail(asked.lease.entries, self.clock())
+            self.cache.fail(request.lease.entries, self.clock())
             raise
 
     def _fail(self, entries: Entries, fetched: Fetched, now: float, waited: list[PendingKeys]) -> None:
-        """Serve what is stale, as far as it may be; all else has failed for those who waited.
+        """Serve stale entries where that is allowed; the others have failed for the batches that waited.
 
-        A batch that only holds such an entry found it young enough, and keeps it.
+        A batch that leases such an entry without waiting found it fresh enough, and keeps it.
         """
         assert fetched.call_of is not None
         lost = self.cache.fail(entries, now)
-        self.counters["stale"] += self.cache.stale(entries[~lost], now)
+        self.counters["stale"] += self.cache.count_stale(entries[~lost], now)
         if lost.any():
             numbers = {call: number for number, call in enumerate(fetched.errors)}
             number = np.array([numbers[call] for call in fetched.call_of[fetched.failed][lost].tolist()])

@@ -365,7 +365,7 @@ def test_open_leases_get_the_new_numbers_of_their_entries(eviction):
     put_one_each(cache, range(1_000))
     put(cache, int_keys([3_000]), pa.table({"v": pa.array([], pa.int64())}), np.zeros(1, np.int64), 0)
     kept, removed = cache.find(int_keys([3_000, -1, 998]), 0), cache.find(int_keys([500, 500]), 0)
-    call = cache.hold(cache.reserve(int_keys([2_000]), 5, 0))
+    call = cache.lease(cache.reserve(int_keys([2_000]), 5, 0))
     numbers = kept.entries.tolist() + removed.entries.tolist() + call.entries.tolist()
     assert cache.invalidate(int_keys([n for n in range(1_000) if n not in (7, 998)])) == 998
     cache.enforce_limits(0)
@@ -399,7 +399,7 @@ def test_a_background_refresh_that_is_late_is_waited_for():
     put_one_each(cache, [1, 2])
     lease = cache.find(int_keys([1, 1, 2]), 6)
     assert lease.aging.tolist() == [0, 2]
-    cache.ask_again(lease.entries[lease.aging], 3, wait=False)
+    cache.request_again(lease.entries[lease.aging], 3, wait=False)
     assert cache.waits(cache.find(int_keys([1, 1]), 10)) == set()
     late = cache.find(int_keys([1, 1]), 11)
     assert (cache.waits(late), (late.entries >= 0).all()) == ({3}, True)

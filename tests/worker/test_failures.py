@@ -478,8 +478,8 @@ class Join:
     def check_nothing_awaited(self) -> None:
         """Whatever is still under way after a run is a refresh, which nobody waits for."""
         assert self.lookup._open == []
-        assert all(asked.background for asked in self.lookup._asked.values())
-        if not self.lookup._asked and self.source.connector.runs_async(self.config.async_):
+        assert all(request.background for request in self.lookup._requests.values())
+        if not self.lookup._requests and self.source.connector.runs_async(self.config.async_):
             assert self.script.flying == 0
 
     def end(self) -> None:
@@ -503,7 +503,7 @@ class Join:
         if self.lookup.in_flight:
             self.lookup.wait()
         self.lookup.poll()
-        return not self.lookup._asked
+        return not self.lookup._requests
 
 
 class Run:

@@ -89,7 +89,7 @@ def test_a_refresh_under_way_does_not_bring_an_old_row_back():
 
 
 def test_a_source_that_tells_nothing_is_not_asked():
-    assert not runner(Names()).lookup.source.tells_changes
+    assert not runner(Names()).lookup.source.reports_changes
 
 
 keys = st.integers(0, 6)

@@ -521,7 +521,7 @@ def test_a_failed_reload_keeps_the_old_table_as_long_as_it_may():
     assert all_names(join, batch(1)) == ["n1"]
     assert (join.lookup.counters["reload_failures"], join.lookup.counters["stale"]) == (1, 1)
     clock.now = 25.1
-    with pytest.raises(LookupFailedError, match="reading the whole table failed"):
+    with pytest.raises(LookupFailedError, match="reading the full table failed"):
         all_names(join, batch(1))
     source.down, source.name, clock.now = False, "m", 40.0
     assert all_names(join, batch(1)) == ["m1"]
@@ -635,7 +635,7 @@ def test_of_calls_that_end_together_all_are_taken_in_though_one_breaks_the_run()
         completed(join)
         with pytest.raises(PlanError) if refused else contextlib.nullcontext():
             join.lookup.poll()
-        assert (join.lookup._asked, join.lookup.cache._pending) == ({}, 0)
+        assert (join.lookup._requests, join.lookup.cache._pending) == ({}, 0)
 
 
 def test_what_breaks_a_run_breaks_all_who_wait_for_it():

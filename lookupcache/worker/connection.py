@@ -1,0 +1,123 @@
+"""Connecting a connector, for one thread, many threads or an event loop, and the advice that it has when connected."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lookupcache.connector import Connector, LookupRequest, offers
+from lookupcache.errors import LookupAdvice
+from lookupcache.executor.call_group import run_async
+from lookupcache.plan import LookupPlan
+from lookupcache.resilience.policy import ResiliencePolicy
+from lookupcache.worker.error_naming import ErrorNaming
+
+
+class Connection:
+    """Opens and closes a connector: once if its threads share it, otherwise a copy for each thread.
+
+    ``is_async`` says that lookups run on an event loop, where `open_async` and `close_async` connect.
+    """
+
+    def __init__(
+        self,
+        plan: LookupPlan,
+        connector: Connector,
+        request: LookupRequest,
+        resilience: ResiliencePolicy,
+        errors: ErrorNaming,
+        *,
+        is_async: bool,
+    ) -> None:
+        self._plan = plan
+        self._connector = connector
+        self._request = request
+        self._resilience = resilience
+        self._errors = errors
+        self._is_async = is_async
+        # A copy is made of the unopened connector: an open one has clients that belong to another thread.
+        self._unopened = copy.copy(connector)
+        self._lock = threading.Lock()
+        self._is_lent = False
+        self._users = 0
+        self._is_advised = False
+
+    def open(self) -> Connector:
+        """Return a connected connector for the calling thread."""
+        with self._lock:
+            if self._connector.thread_safe:
+                # Inside the lock: the first thread connects, and the others wait until it has.
+                if not self._users:
+                    self._resilience.connect_sync(lambda: self._open(self._connector))
+                    self._advise(self._connector)
+                self._users += 1
+                return self._connector
+            connector = copy.copy(self._unopened) if self._is_lent else self._connector
+            self._is_lent = True
+        self._resilience.connect_sync(lambda: self._open(connector))
+        self._advise(connector)
+        return connector
+
+    def close(self, connector: Connector) -> None:
+        """Disconnect the connector of the calling thread; a shared one, if no other thread uses it."""
+        with self._lock:
+            if connector.thread_safe:
+                self._users -= 1
+                if not self._users:
+                    self._close(connector)
+                return
+        self._close(connector)
+
+    async def open_async(self) -> None:
+        """Connect on the running event loop."""
+        await self._resilience.connect(lambda: _call(self._resolve(self._connector)))
+        if offers(self._connector, "advice"):
+            await asyncio.to_thread(self._advise, self._connector)
+
+    async def close_async(self) -> None:
+        """Disconnect on the running event loop."""
+        await _call(self._connector.close)
+
+    def _open(self, connector: Connector) -> None:
+        opening = self._resolve(connector)
+        if self._is_async:
+            # `open` may need a running loop.
+            run_async(_call(opening))
+        else:
+            opening()
+
+    def _close(self, connector: Connector) -> None:
+        if self._is_async:
+            run_async(_call(connector.close))
+        else:
+            connector.close()
+
+    def _resolve(self, connector: Connector) -> Callable[[], Any]:
+        """Read the secrets that options refer to, for each attempt to connect; return what connects."""
+        connector.resolve()
+        self._errors.add_secrets(connector)
+        return connector.open
+
+    def _advise(self, connector: Connector) -> None:
+        """Warn once of what makes lookups slow; an error of the source in finding that out is ignored."""
+        if self._is_advised or self._plan.config.cache == "ALL":
+            return
+        self._is_advised = True
+        advice: Sequence[str] = ()
+        with contextlib.suppress(Exception):
+            advice = connector.advice(self._request)
+        for sentence in advice:
+            warnings.warn(f"Table {self._plan.table!r}: {self._errors.hide(sentence)}", LookupAdvice, stacklevel=1)
+
+
+async def _call(function: Callable[[], Any]) -> None:
+    """Call a function that may be async."""
+    result = function()
+    if inspect.isawaitable(result):
+        await result
