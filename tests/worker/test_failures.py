@@ -1,9 +1,9 @@
 """An error never becomes a miss: whatever fails or hangs, every row is right, or is marked, or the job has failed.
 
-A source that does as was drawn stands behind every kind of connector and function; its rows bear the second in which
-it made them. A row may be what landed after its batch was opened, or what was young enough then, or what may stand in
-for an error; it may be marked only where a call for its key failed meanwhile. What errors say can be sent, whatever
-was raised; and all that holds where several runs share the lookup and take turns.
+Every kind of connector and function is tested with a source that behaves as drawn; its rows contain the second in which
+it made them. A row may be what a call returned after its batch was opened, or what was fresh enough then, or what may
+be served in place of an error; it may be marked only if a call for its key failed in the meantime. The texts of errors
+can be sent, whatever was raised; and all that holds if several runs share the lookup and take turns.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Script:
         self.coming = {key: deque(course.get(number, ())) for key, number in keys.items()}
         self.answered: dict[Any, list[int]] = defaultdict(list)
         self.failed: Counter[Any] = Counter()
-        self.flying = 0
+        self.in_flight = 0
         self.batches = 0
         self.reading = 0
         self.changing = threading.Condition()
@@ -181,7 +181,7 @@ class Script:
     def begin(self, keys: list) -> tuple[str, int, list]:
         """Return what becomes of a call, how many batches there have been, and of which keys it has wrong rows."""
         with self.changing:
-            self.flying += 1
+            self.in_flight += 1
             outcomes = [self.coming[key].popleft() if self.coming[key] else "right" for key in keys]
             spoilt = [key for key, outcome in zip(keys, outcomes, strict=True) if outcome == SPOILT]
             return max(outcomes, key=OUTCOMES.index, default="right"), self.batches, spoilt
@@ -229,7 +229,7 @@ class Script:
 
     def ended(self) -> None:
         with self.changing:
-            self.flying -= 1
+            self.in_flight -= 1
 
 
 class Rows(Connector):
@@ -319,8 +319,8 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Landing:
-    """What a call brought for a key: rows, or an error's code and None."""
+class CallResult:
+    """What a call returned for a key: rows, or an error's code and None."""
 
     number: int
     time: float
@@ -329,18 +329,18 @@ class Landing:
 
 
 class Observed(Source):
-    """Notes what lands, and that it is what the source answered."""
+    """Records the results of calls, and checks that they are what the source returned."""
 
     def __init__(self, plan: LookupPlan, connector: Connector, script: Script) -> None:
         super().__init__(plan, connector)
         self.script = script
         self.numbers = itertools.count()
-        self.landings: dict[Any, list[Landing]] = defaultdict(list)
+        self.results: dict[Any, list[CallResult]] = defaultdict(list)
 
-    def fetched(self, calls, answers):
+    def read_answers(self, calls, answers):
         keys = calls.keys.columns[0].to_pylist()
         try:
-            fetched = super().fetched(calls, answers)
+            fetched = super().read_answers(calls, answers)
         except LookupRuntimeError as error:
             for key in keys:
                 self.note_error(key, error)
@@ -360,14 +360,14 @@ class Observed(Source):
             answered = [second for second in seconds if rows_of(self.script.keys[key], key, second) == rows]
             assert answered, f"Of {key!r} the source did not answer {rows}, in the seconds {seconds}."
             seconds.remove(answered[0])
-        self.landings[key].append(Landing(next(self.numbers), self.script.now, rows))
+        self.results[key].append(CallResult(next(self.numbers), self.script.now, rows))
 
     def note_error(self, key: Any, error: LookupRuntimeError) -> None:
         config = self.plan.config
         check_text(error)
         if error.code == "SOURCE_ERROR" and config.on_error != "fail" and not config.on_miss_max_attempts:
             assert self.script.failed[key], f"No rows of {key!r} were wrong."
-        self.landings[key].append(Landing(next(self.numbers), self.script.now, None, error.code))
+        self.results[key].append(CallResult(next(self.numbers), self.script.now, None, error.code))
 
 
 def check_text(error: LookupRuntimeError) -> None:
@@ -480,7 +480,7 @@ class Join:
         assert self.lookup._open == []
         assert all(request.background for request in self.lookup._requests.values())
         if not self.lookup._requests and self.source.connector.runs_async(self.config.async_):
-            assert self.script.flying == 0
+            assert self.script.in_flight == 0
 
     def end(self) -> None:
         """Wait for what is under way, check what is held, and disconnect."""
@@ -497,7 +497,7 @@ class Join:
         assert min(counters["hits"], counters["misses"]) >= 0
         assert (counters["rows"], counters["hits"] + counters["misses"]) == (len(self.opened), keyed)
         self.source.close()
-        until(lambda: self.script.flying == 0)
+        until(lambda: self.script.in_flight == 0)
 
     def is_quiet(self) -> bool:
         if self.lookup.in_flight:
@@ -593,14 +593,14 @@ class Verdict:
 
     def codes(self) -> list[str]:
         """Return what the calls for the key that have failed since failed with."""
-        return [landing.code for landing in self.landings() if landing.rows is None and self.is_later(landing)]
+        return [result.code for result in self.results() if result.rows is None and self.is_later(result)]
 
     def is_right(self) -> bool:
         if self.opened.key is None:
             return shown(self.join.case.how, []) == self.rows and self.ages <= {None}
         return any(
-            shown(self.join.case.how, landing.rows) == self.rows and self.ages <= {self.time - landing.time}
-            for landing in self.served()
+            shown(self.join.case.how, result.rows) == self.rows and self.ages <= {self.time - result.time}
+            for result in self.served()
         )
 
     @property
@@ -615,32 +615,32 @@ class Verdict:
     def time(self) -> float:
         return 0.0 if self.emitted is None else self.emitted.time
 
-    def landings(self) -> list[Landing]:
-        return self.join.source.landings[self.opened.key]
+    def results(self) -> list[CallResult]:
+        return self.join.source.results[self.opened.key]
 
-    def is_later(self, landing: Landing) -> bool:
-        return landing.number > self.opened.number
+    def is_later(self, result: CallResult) -> bool:
+        return result.number > self.opened.number
 
-    def served(self) -> list[Landing]:
-        return [landing for landing in self.landings() if landing.rows is not None and self.may_serve(landing)]
+    def served(self) -> list[CallResult]:
+        return [result for result in self.results() if result.rows is not None and self.may_serve(result)]
 
-    def may_serve(self, landing: Landing) -> bool:
-        config, age = self.join.config, self.opened.time - landing.time
-        if self.is_later(landing):
+    def may_serve(self, result: CallResult) -> bool:
+        config, age = self.join.config, self.opened.time - result.time
+        if self.is_later(result):
             return True
-        if config.cache == "NONE" or not (landing.rows or config.missing_key):
+        if config.cache == "NONE" or not (result.rows or config.missing_key):
             return False
         idle = config.expire_after_access
         unused = idle is not None and self.opened.idle > idle and config.refresh_after_write is None
-        return (age <= limit_of(config, landing) and not unused) or any(
-            failed.rows is None and self.is_later(failed) and failed.time - landing.time <= config.stale_if_error
-            for failed in (self.landings() if config.stale_if_error else ())
+        return (age <= limit_of(config, result) and not unused) or any(
+            failed.rows is None and self.is_later(failed) and failed.time - result.time <= config.stale_if_error
+            for failed in (self.results() if config.stale_if_error else ())
         )
 
 
-def limit_of(config: LookupConfig, landing: Landing) -> float:
+def limit_of(config: LookupConfig, result: CallResult) -> float:
     """Return until what age these rows may be served."""
-    limits = [config.expire_after_write, None if landing.rows else config.missing_key_expire_after_write]
+    limits = [config.expire_after_write, None if result.rows else config.missing_key_expire_after_write]
     given_limits = [limit for limit in limits if limit is not None]
     return given_limits[-1] if given_limits else float("inf")
 
@@ -830,10 +830,10 @@ class ObservedLoads(Source):
         self.numbers = itertools.count()
         self.loads: list[Load] = []
 
-    def loaded(self, answer):
+    def read_table(self, answer):
         began, ended = self.connector.began, self.script.now
         try:
-            keys, fetched = super().loaded(answer)
+            keys, fetched = super().read_table(answer)
         except LookupRuntimeError as error:
             self.loads.append(Load(began, ended, code=error.code))
             raise
@@ -974,7 +974,7 @@ def test_a_call_that_waits_for_more_keys_ends_with_a_run_that_is_closed():
 def test_a_run_that_fails_leaves_no_more_rows_than_may_be_held():
     options = {"on_error": "fail", "error_column": None, "timeout": 0.05, "cache": "LRU", "max_rows": 1}
     join = joined("connector async", course={1: ["hangs"]}, **options, runs=[([(0, [1]), (0, [2, 3])], None)])
-    assert join.source.landings[2][0].rows
+    assert join.source.results[2][0].rows
     assert join.lookup.cache.rows <= 1
     join.end()
 

@@ -68,19 +68,19 @@ class Gated(Names):
     def __init__(self) -> None:
         super().__init__()
         self.gates: dict[int, asyncio.Event] = {}
-        self.flying = self.most = 0
+        self.in_flight = self.most = 0
 
     async def lookup_async(self, request, keys):
         gate = asyncio.Event()
         self.gates |= dict.fromkeys(keys.column("id").to_pylist(), gate)
-        self.flying += 1
-        self.most = max(self.most, self.flying)
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
         try:
             answer = Names.lookup(self, request, keys)
             await gate.wait()
             return answer
         finally:
-            self.flying -= 1
+            self.in_flight -= 1
 
     def open_gates(self, *keys: int) -> None:
         """Let the calls for these keys be answered, in this order, when they have all been made."""
@@ -281,7 +281,7 @@ def test_stopping_early_cancels_what_is_on_its_way_and_the_next_task_asks_anew()
     joined = join.run(Feed(batch(1), batch(2), batch(3), then=lambda: source.open_gates(1)))
     assert names(next(joined)) == ["n1"]
     joined.close()
-    assert (source.flying, join.lookup.in_flight, len(join.lookup.cache)) == (0, 0, 1)
+    assert (source.in_flight, join.lookup.in_flight, len(join.lookup.cache)) == (0, 0, 1)
     source.gates.clear()
     assert all_names(join, Feed(batch(1, 2), then=lambda: source.open_gates(2))) == ["n1", "n2"]
 

@@ -375,17 +375,17 @@ class Async(Memory):
 
     def __init__(self, table: pa.Table) -> None:
         super().__init__(table)
-        self.flying = self.most = 0
+        self.in_flight = self.most = 0
 
     async def lookup_async(self, request, keys):
-        self.flying += 1
-        self.most = max(self.most, self.flying)
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
         try:
             while self.most < self.all_or_nothing:
                 await asyncio.sleep(0)
             return super().lookup(request, keys)
         finally:
-            self.flying -= 1
+            self.in_flight -= 1
 
 
 def async_runner(connector, **options) -> Runner:
@@ -411,25 +411,25 @@ class Hangs(Async):
     async def lookup_async(self, request, keys):
         if keys.column(0)[0].as_py() == 0:
             raise ValueError("no such key")
-        self.flying += 1
+        self.in_flight += 1
         try:
             await asyncio.Event().wait()
         finally:
-            self.flying -= 1
+            self.in_flight -= 1
 
 
 def test_an_async_lookup_that_hangs_names_its_table():
     connector = Hangs(pa.table({"k0": [1], "v": [1]}))
     with pytest.raises(LookupTimeoutError, match=r"Table 't': The source did not answer within 0\.02 s"):
         list(async_runner(connector, timeout=0.02).run([left_batch([1, 2])]))
-    assert connector.flying == 0
+    assert connector.in_flight == 0
 
 
 def test_an_async_call_that_fails_cancels_those_beside_it():
     connector = Hangs(pa.table({"k0": [1], "v": [1]}))
     with pytest.raises(LookupFailedError, match="ValueError: no such key"):
         list(async_runner(connector).run([left_batch([1, 2, 0])]))
-    assert connector.flying == 0
+    assert connector.in_flight == 0
 
 
 # ── keys in place of rows ────────────────────────────────────────────────────────────────────────────────
