@@ -25,7 +25,7 @@ from bench.source import SCHEMA
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.table import LookupTable
 from lookupcache.worker.lookup import lookup_of
-from lookupcache.worker.runner import Layout, Runner, held
+from lookupcache.worker.runner import Layout, Runner, cache_content
 from lookupcache.worker.source import Source
 
 MISSING = "missing"
@@ -66,7 +66,7 @@ class Case:
         for number, joined in enumerate(Runner(plan, Layout(("id",), (0,)), lookup).run(batches)):
             found += joined.num_rows - joined.column(1).null_count
             if number % 10 == 0:
-                now = held(lookup)
+                now = cache_content(lookup)
                 peak = {name: max(size, now[name]) for name, size in peak.items()}
         seconds = time.perf_counter() - started
         lookup.source.close()

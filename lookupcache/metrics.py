@@ -97,8 +97,8 @@ def _reset_after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
-HELD = ("cached_rows", "cached_bytes", "cached_keys")
-"""Gauges: counts that describe the current content of a cache, and are not added up over time."""
+GAUGES = ("cached_rows", "cached_bytes", "cached_keys")
+"""Counts that describe the current content of a cache; the last report of a worker replaces earlier ones."""
 
 
 class Counters(Counter[str]):

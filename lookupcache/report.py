@@ -1,7 +1,7 @@
-"""How counts travel from tasks to the driver: through an accumulator, or through `DataFrame.observe`.
+"""Counts on their way from tasks to the driver: through an accumulator, or through `DataFrame.observe`.
 
-A task reports once, when it ends. A report names stage, partition, attempt and worker, so that a task that
-ran twice counts once, and a cache that several tasks used is not added up.
+A task reports once, when it ends. A report contains stage, partition, attempt and worker, so that a task that
+ran twice counts once, and a cache that several tasks used is not counted several times.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.errors import OptionError
-from lookupcache.metrics import HELD, LookupMetrics
+from lookupcache.metrics import GAUGES, LookupMetrics
 from lookupcache.plan import LookupPlan
 
 Report = dict[str, Any]
 Ledger = dict[tuple[int, int], dict[int, dict[str, Report]]]
 
 COLUMN = "lookup_report"
-"""The column that carries a task's report, as JSON, in a row of its own."""
+"""The column with a task's report, as JSON, in a separate row."""
 
 OBSERVED = "lookup"
-"""The name under which observed counts stand among a query's observed metrics."""
+"""The name of the counts among a query's observed metrics."""
 
 _MOST_TASKS = 4_096
-_FOLDED = (-1, -1)
+_MERGED = (-1, -1)
 _joins = itertools.count(1)
 
 
 def report(counts: Mapping[str, float]) -> Report:
     """Return a task's report; called in the task."""
     context = TaskContext.get()
-    where = (context.stageId(), context.partitionId(), context.attemptNumber()) if context else (0, 0, 0)
-    stage, partition, attempt = where
+    position = (context.stageId(), context.partitionId(), context.attemptNumber()) if context else (0, 0, 0)
+    stage, partition, attempt = position
     worker = f"{socket.gethostname()}:{os.getpid()}"
     run = uuid.uuid4().hex
     return {"stage": stage, "partition": partition, "attempt": attempt, "run": run, "worker": worker, **counts}
 
 
 def total(reports: Iterable[Report]) -> LookupMetrics:
-    """Add reports up: counts over all, what is held once per worker, as the last report of it says.
+    """Add reports up; of `GAUGES`, only the last report of each worker counts.
 
     >>> total([{"worker": "a", "hits": 3, "cached_rows": 5}, {"worker": "a", "hits": 1, "cached_rows": 7}]).cached_rows
     7
     """
     counts = LookupMetrics()
-    held: dict[str, Report] = {}
+    content: dict[str, Report] = {}
     for one in reports:
-        counts += LookupMetrics.of({name: value for name, value in one.items() if name not in HELD})
-        held[one["worker"]] = {name: one.get(name, 0) for name in HELD}
-    return sum((LookupMetrics.of(one) for one in held.values()), counts)
+        counts += LookupMetrics.of({name: value for name, value in one.items() if name not in GAUGES})
+        content[one["worker"]] = {name: one.get(name, 0) for name in GAUGES}
+    return sum((LookupMetrics.of(one) for one in content.values()), counts)
 
 
 class LedgerParam(AccumulatorParam[Ledger]):
@@ -77,22 +77,22 @@ class LedgerParam(AccumulatorParam[Ledger]):
             for attempt, runs in attempts.items():
                 value1.setdefault(task, {}).setdefault(attempt, {}).update(runs)
         if len(value1) > _MOST_TASKS:
-            _fold(value1)
+            _merge_old_stages(value1)
         return value1
 
 
 def entry(one: Report) -> Ledger:
-    """Return the ledger that holds one report."""
+    """Return the ledger with one report."""
     return {(one["stage"], one["partition"]): {one["attempt"]: {one["run"]: one}}}
 
 
 def reports_of(ledger: Ledger) -> list[Report]:
-    """Return the reports that count: of every task those of its latest attempt."""
+    """Return the reports that count: those of the latest attempt of every task."""
     return [one for attempts in ledger.values() for one in attempts[max(attempts)].values()]
 
 
-def _fold(ledger: Ledger) -> None:
-    """Sum up the tasks of the older half of the stages, so that a query that runs for months stays small."""
+def _merge_old_stages(ledger: Ledger) -> None:
+    """Merge the reports of the older half of the stages, so that the ledger of a long-running query stays small."""
     stages = sorted({stage for stage, _ in ledger})
     old = set(stages[: len(stages) // 2])
     by_worker: dict[str, list[Report]] = {}
@@ -100,11 +100,11 @@ def _fold(ledger: Ledger) -> None:
         by_worker.setdefault(one["worker"], []).append(one)
     rest = {task: attempts for task, attempts in ledger.items() if task[0] not in old}
     ledger.clear()
-    ledger[_FOLDED] = {0: {name: _folded(name, reports) for name, reports in by_worker.items()}}
+    ledger[_MERGED] = {0: {name: _merge(name, reports) for name, reports in by_worker.items()}}
     ledger.update(rest)
 
 
-def _folded(worker: str, reports: list[Report]) -> Report:
+def _merge(worker: str, reports: list[Report]) -> Report:
     return {**dataclasses.asdict(total(reports)), "worker": worker, "run": worker}
 
 
@@ -112,39 +112,37 @@ def _folded(worker: str, reports: list[Report]) -> Report:
 
 
 class Channel:
-    """The way of the counts; this one leads nowhere, and costs nothing."""
+    """How counts reach the driver; this class reports none."""
 
     def fields(self) -> list[T.StructField]:
         """Return the columns that the channel adds to the worker's output."""
         return []
 
     def observed(self, df: DataFrame) -> DataFrame:
-        """Take those columns out again on the driver."""
+        """Remove those columns on the driver."""
         return df
 
     def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
-        """Pass a task's batches on, then report its counts."""
+        """Yield a task's batches, then report its counts."""
         return batches
 
     def metrics(self) -> LookupMetrics:
-        """Return the counts of what has run."""
+        """Return the counts of the tasks that have ended."""
         raise OptionError("The join's metrics are off.", hint="Set 'lookup.metrics' to 'auto'.")
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
-        """Return the counts that stand in a StreamingQueryProgress."""
-        raise OptionError(
-            "Only observed metrics stand in a query's progress.", hint="Set 'lookup.metrics' to 'observe'."
-        )
+        """Return the counts in a StreamingQueryProgress."""
+        raise OptionError("Only observed metrics are in a query's progress.", hint="Set 'lookup.metrics' to 'observe'.")
 
 
 class AccumulatorChannel(Channel):
-    """Counts go through one of classic Spark's accumulators."""
+    """Reports counts through an accumulator of classic Spark."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.accumulator = spark.sparkContext.accumulator({}, LedgerParam())
 
     def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
-        """Pass batches on; add to the accumulator when they end."""
+        """Yield batches; add to the accumulator when they end or fail."""
         try:
             yield from batches
         finally:
@@ -156,7 +154,7 @@ class AccumulatorChannel(Channel):
 
 
 class ObserveChannel(Channel):
-    """Counts come as one more row per task, which is observed and taken out again."""
+    """Reports counts as an additional row per task, which Spark observes and which is then removed."""
 
     def __init__(self, name: str, *, streaming: bool) -> None:
         self.name = name
@@ -175,7 +173,7 @@ class ObserveChannel(Channel):
         return rows.where(F.col(COLUMN).isNull()).drop(COLUMN)
 
     def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
-        """Pass batches on, with an empty column more; then a row that is empty but for the report."""
+        """Yield batches with an empty report column, then a row that contains only the report."""
         batch = None
         for batch in batches:
             yield _with(batch, pa.nulls(batch.num_rows, pa.string()))
@@ -188,29 +186,29 @@ class ObserveChannel(Channel):
         """Return the counts of the first action; waits until there has been one."""
         if self.observation is None:
             raise OptionError(
-                "The observed metrics of a stream stand in its progress.",
+                "The observed metrics of a stream are in its progress.",
                 hint="Use metrics_in(query.lastProgress), or 'lookup.metrics' = 'accumulator'.",
             )
         return _from_row(self.observation.get[OBSERVED])
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
-        """Return the counts of the micro-batch that the progress is of."""
+        """Return the counts of the progress's micro-batch."""
         observed = progress["observedMetrics"] if isinstance(progress, dict) else progress.observedMetrics
         return _from_row(_by_name(observed[self.name])[OBSERVED])
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Return whether the session's JVM is within reach; with Spark Connect it is not."""
+    """Return whether the session has a JVM in this process, unlike Spark Connect."""
     return not type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def parallelism(spark: SparkSession) -> int | None:
-    """Return how many tasks may run at a time; None where the session cannot tell."""
+    """Return the maximum number of concurrent tasks; None with Spark Connect, which does not report it."""
     return spark.sparkContext.defaultParallelism if is_classic(spark) else None
 
 
 def channel_of(plan: LookupPlan, spark: SparkSession, *, streaming: bool) -> Channel:
-    """Return the channel that the plan's options ask for and this session has."""
+    """Return the channel that the plan's options name; raises OptionError if the session does not support it."""
     wanted, classic = plan.config.metrics, is_classic(spark)
     if wanted == "off":
         return Channel()
@@ -233,7 +231,7 @@ def _from_row(row: Any) -> LookupMetrics:
 
 
 def _by_name(row: Any) -> dict[str, Any]:
-    """Return a row's values by name; in the progress of a Spark Connect query they lie beside their schema."""
+    """Return a row's values by name; in the progress of a Spark Connect query, values and schema are separate."""
     values: dict[str, Any] = row.asDict() if hasattr(row, "asDict") else row
     if set(values) != {"values", "schema"}:
         return values
@@ -242,7 +240,7 @@ def _by_name(row: Any) -> dict[str, Any]:
 
 
 def _observed_sql() -> str:
-    """Return the aggregate that adds the reports of a job up, as a struct with the fields of `LookupMetrics`."""
+    """Return the aggregate that adds up the reports of a job, as a struct with the fields of `LookupMetrics`."""
     kinds = {f.name: "DOUBLE" if f.type == "float" else "BIGINT" for f in dataclasses.fields(LookupMetrics)}
     ddl = ", ".join(f"{name} {kind}" for name, kind in {"worker": "STRING", **kinds}.items())
     tasks = f"transform(collect_list({COLUMN}), report -> from_json(report, '{ddl}'))"
@@ -252,7 +250,7 @@ def _observed_sql() -> str:
 
 def _sum_sql(name: str, kind: str) -> str:
     zero = f"CAST(0 AS {kind})"
-    if name not in HELD:
+    if name not in GAUGES:
         return f"aggregate(tasks, {zero}, (sum, task) -> sum + coalesce(task.{name}, {zero}))"
     of_worker = f"array_max(transform(filter(tasks, task -> task.worker = worker), task -> task.{name}))"
     workers = "array_distinct(transform(tasks, task -> task.worker))"

@@ -23,7 +23,7 @@ from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
-from lookupcache.worker.task import sendable
+from lookupcache.worker.task import send_errors
 
 HIDE = partial(hidden, secrets=["s3cret"])
 
@@ -96,7 +96,7 @@ def test_what_ends_a_task_can_be_sent(odd):
 def ended(error):
     """Return what a task ends with that fails with an error."""
     try:
-        list(sendable(failing(error)))
+        list(send_errors(failing(error)))
     except Exception as shown:
         return shown
     raise AssertionError("It did not end with an error.")

@@ -1,6 +1,6 @@
-"""What becomes of a source's answers: checked against the schema, calc applied, sorted by key.
+"""Checks, filters and groups the rows that a source returns.
 
-answer ─► check ─► constants and calc ─► rows of each key that was asked for
+answer ─► check against the schema ─► constants and calc ─► rows of each requested key
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Numbers = npt.NDArray[np.int64]
 class Fetched:
     """Rows of some keys: ``rows`` in the order of the keys, ``counts`` of them per key.
 
-    ``errors`` gives the trouble of calls that failed by their number, ``call_of`` the number of each key's call;
-    a key whose call failed has no rows here, which does not mean that there are none.
+    ``errors`` has the errors of failed calls by their numbers, ``call_of`` the number of each key's call; a key whose
+    call failed has no rows here, which does not mean that the source has none.
     """
 
     rows: pa.Table
@@ -37,16 +37,16 @@ class Fetched:
 
     @property
     def failed(self) -> npt.NDArray[np.bool_]:
-        """Which keys have no answer."""
+        """Which keys' calls failed."""
         if not self.errors or self.call_of is None:
             return np.zeros(len(self.counts), dtype=np.bool_)
         return np.isin(self.call_of, list(self.errors))
 
 
 class Reader:
-    """Reads a source's answers under a plan; ``hidden`` takes secrets out of a text.
+    """Reads what a source returned, under a plan; ``hidden`` removes secrets from a text.
 
-    Raises SourceError for an answer that is not what the schema promises.
+    Raises SourceError for a result that does not fit the schema.
     """
 
     def __init__(self, plan: LookupPlan, hidden: Callable[[str], str] = str) -> None:
@@ -59,7 +59,7 @@ class Reader:
         self._conditions = [*constants, *plan.calc]
 
     def check(self, answer: Any) -> pa.Table:
-        """Return an answer with exactly the wanted columns in the schema's types."""
+        """Return a result with exactly the requested columns, in the schema's types."""
         if not isinstance(answer, pa.Table):
             raise SourceError(
                 f"Table {self.plan.table!r}: the connector returned {type(answer).__name__}, not a pyarrow.Table."
@@ -76,29 +76,29 @@ class Reader:
         return kept.select(list(self.plan.columns)), self.keys_of(kept)
 
     def by_key(self, keys: KeyBatch, table: pa.Table) -> Fetched:
-        """Return what checked rows hold for these keys; rows of other keys go."""
+        """Return the checked rows of these keys, with calc applied; rows of other keys are dropped."""
         rows, answered = self.calc(table)
-        return grouped(rows, match(keys.columns, answered.columns), len(keys))
+        return group_rows(rows, match(keys.columns, answered.columns), len(keys))
 
-    def whole(self, table: pa.Table) -> tuple[KeyBatch, Fetched]:
-        """Return every key of checked rows, and what they hold for it."""
+    def by_every_key(self, table: pa.Table) -> tuple[KeyBatch, Fetched]:
+        """Return every key of checked rows, and its rows with calc applied."""
         rows, all_keys = self.calc(table)
         distinct = all_keys.distinct()
         keys = all_keys.take(distinct.first)
-        return keys, grouped(rows, distinct.code, len(keys))
+        return keys, group_rows(rows, distinct.code, len(keys))
 
     def only(self, keys: KeyBatch, table: pa.Table) -> pa.Table:
-        """Return the checked rows of these keys: a source may answer with others."""
+        """Return the checked rows of these keys: a source may return others too."""
         return table.filter(pa.array(match(keys.columns, self.keys_of(table).columns) >= 0))
 
     def only_of(self, keys: KeyBatch, call_of: Numbers, table: pa.Table, call: Numbers) -> pa.Table:
-        """Return the checked rows of which the call they came from, ``call``, had asked for their key."""
+        """Return the checked rows whose key belongs to the call that returned them, ``call``."""
         number = match(keys.columns, self.keys_of(table).columns)
         own = (number >= 0) & (call_of[number] == call)
         return table if own.all() else table.filter(pa.array(own))
 
     def without_rows(self, keys: KeyBatch, table: pa.Table) -> KeyBatch | None:
-        """Return the keys for which checked rows, before calc, hold none; None where there are no such keys."""
+        """Return the keys without checked rows, before calc; None if every key has rows."""
         found = match(keys.columns, self.keys_of(table).columns)
         missing = np.ones(len(keys), dtype=np.bool_)
         missing[found[found >= 0]] = False
@@ -125,9 +125,10 @@ class Reader:
             ) from None
 
 
-def grouped(rows: pa.Table, code: Numbers, keys: int) -> Fetched:
-    """Sort rows by the number of their key; those with the number -1 go."""
-    asked = np.flatnonzero(code >= 0)
-    order = asked[np.argsort(code[asked], kind="stable")]
-    counts = np.bincount(code[asked], minlength=keys).astype(np.int64)
+def group_rows(rows: pa.Table, code: Numbers, keys: int) -> Fetched:
+    """Sort rows by the number of their key; those with the number -1 are dropped."""
+    kept = np.flatnonzero(code >= 0)
+    # Stable: the rows of a key stay in the order in which the source returned them.
+    order = kept[np.argsort(code[kept], kind="stable")]
+    counts = np.bincount(code[kept], minlength=keys).astype(np.int64)
     return Fetched(rows.take(pa.array(order)), counts)

@@ -1,4 +1,4 @@
-"""Left rows whose lookup failed, written as Parquet files beside the result."""
+"""Left rows whose lookup failed, written as Parquet files next to the result."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ T = TypeVar("T")
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _MOST_BYTES = 64 << 20
-_TROUBLE = (OSError, pa.ArrowException, ImportError)
+_WRITE_ERRORS = (OSError, pa.ArrowException, ImportError)
 
 
 class DeadLetters:
-    """The dead letters of one task: files in a directory, which nobody reads before the task has ended well.
+    """The dead letters of one task: files in a directory, which are not visible to readers until the task succeeds.
 
-    ``path`` is a directory, local or a URI of a file system that Arrow knows (``s3://``, ``gs://``, ``abfss://``,
-    ``hdfs://``, ``file:``); it is made where it is missing. ``names`` are those of the left columns, by default
-    as they come. A file holds them and ``lookup_table``, ``lookup_error`` (a struct of code and message) and
-    ``lookup_failed_at``; columns that Parquet has no type for, such as intervals, are written as text.
+    ``path`` is a directory, local or a URI of a file system that Arrow supports (``s3://``, ``gs://``, ``abfss://``,
+    ``hdfs://``, ``file:``); it is created if it is missing. ``names`` are the names of the left columns, by default
+    those of the batches. A file contains them and ``lookup_table``, ``lookup_error`` (a struct of code and message) and
+    ``lookup_failed_at``; columns of types that Parquet does not have, such as intervals, are written as text.
 
-    Files are named ``part-<stage>-<partition>-<attempt>-<uuid>.parquet``, and until the task ends begin with ``_``,
-    which Spark and Arrow pass over. A task that fails or is stopped leaves none, and one that runs again writes its
-    rows again: at least once. Raises LookupCacheError where the file system does.
+    Files are named ``part-<stage>-<partition>-<attempt>-<uuid>.parquet``; until the task ends, the name starts with
+    ``_``, which Spark and Arrow ignore. A task that fails or is stopped leaves no files, and one that is retried writes
+    its rows again: at least once. Raises LookupCacheError if the file system fails.
 
     >>> import tempfile, pyarrow.dataset
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -60,13 +60,13 @@ class DeadLetters:
         """Write rows, each with its error."""
         if rows.num_rows:
             letters = self._letters(rows, errors)
-            self._tried(lambda: self._write(letters))
+            self._try(lambda: self._write(letters))
 
     def close(self, complete: bool) -> None:
-        """Let the files be read, or where the task has not completed, remove them."""
+        """Make the files visible, or if the task has not completed, remove them."""
         files, self._files = self._files, []
         if complete:
-            self._tried(lambda: _publish(files))
+            self._try(lambda: _publish(files))
         else:
             _remove(files)
 
@@ -81,15 +81,15 @@ class DeadLetters:
         if not self._files or self._files[-1].size >= _MOST_BYTES:
             if self._files:
                 self._files[-1].close()
-            self._files.append(_opened(self.path, letters.schema))
+            self._files.append(_open(self.path, letters.schema))
         self._files[-1].writer.write_batch(letters)
 
-    def _tried(self, work: Callable[[], T]) -> T:
+    def _try(self, work: Callable[[], T]) -> T:
         try:
             return work()
-        except _TROUBLE as error:
+        except _WRITE_ERRORS as error:
             hide = partial(hidden, secrets=())
-            # The cause would be shown in full.
+            # A traceback shows the cause in full, so it must not contain a secret.
             raise LookupCacheError(
                 f"Table {self.table!r}: dead letters cannot be written to {hide_userinfo(self.path)!r}: "
                 f"{type(error).__name__}: {hide(text_of(error))}",
@@ -99,7 +99,7 @@ class DeadLetters:
 
 
 def located(path: str) -> str:
-    """Return a path or URI as Arrow takes it: it wants local paths from the root on, and knows no ``s3a``.
+    """Return a path or URI for Arrow: local paths must be absolute, and ``s3a`` is not supported.
 
     >>> located("s3a://bucket/letters"), located("letters") == os.path.abspath("letters")
     ('s3://bucket/letters', True)
@@ -109,7 +109,7 @@ def located(path: str) -> str:
 
 @dataclass(frozen=True)
 class _File:
-    """A file under way: in the directory, under its final name with ``_`` before it."""
+    """A file that is being written: in the directory, under its final name with ``_`` before it."""
 
     system: fs.FileSystem
     folder: str
@@ -130,7 +130,7 @@ class _File:
         self.stream.close()
 
 
-def _opened(path: str, schema: pa.Schema) -> _File:
+def _open(path: str, schema: pa.Schema) -> _File:
     system, folder = fs.FileSystem.from_uri(path)
     system.create_dir(folder, recursive=True)
     name = f"part-{_task()}-{uuid.uuid4().hex}.parquet"
@@ -140,8 +140,8 @@ def _opened(path: str, schema: pa.Schema) -> _File:
 
 def _task() -> str:
     context = TaskContext.get()
-    where = (context.stageId(), context.partitionId(), context.attemptNumber()) if context else (0, 0, 0)
-    return "-".join(map(str, where))
+    position = (context.stageId(), context.partitionId(), context.attemptNumber()) if context else (0, 0, 0)
+    return "-".join(map(str, position))
 
 
 def _publish(files: Sequence[_File]) -> None:
@@ -152,11 +152,11 @@ def _publish(files: Sequence[_File]) -> None:
 
 
 def _remove(files: Sequence[_File]) -> None:
-    """Remove what can be removed: what is left is passed over, and the task has an error of its own to show."""
+    """Remove files if possible: readers ignore what is left, and the task's own error matters more."""
     for file in files:
-        with contextlib.suppress(*_TROUBLE):
+        with contextlib.suppress(*_WRITE_ERRORS):
             file.close()
-        with contextlib.suppress(*_TROUBLE):
+        with contextlib.suppress(*_WRITE_ERRORS):
             file.system.delete_file(file.hidden)
 
 
@@ -164,14 +164,14 @@ def _remove(files: Sequence[_File]) -> None:
 
 
 def _storable(column: pa.Array) -> pa.Array:
-    """Return the column, or its values as text where Parquet has no type for them."""
+    """Return the column, or its values as text if Parquet has no type for them."""
     if _fits(column.type):
         return column
     return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
 
 
 def _fits(type_: pa.DataType) -> bool:
-    """Return whether Parquet holds a type so that Spark reads it as the same: it takes a duration for a number."""
+    """Return whether Spark reads the type back from Parquet; it would read a duration as a number."""
     if pa.types.is_duration(type_) or pa.types.is_interval(type_) or pa.types.is_null(type_):
         return False
     fields = [type_.field(number) for number in range(type_.num_fields)]

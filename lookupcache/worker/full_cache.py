@@ -1,4 +1,4 @@
-"""`FullCacheLookup`: the whole table, after constants and calc, in memory, loaded again beside the lookups."""
+"""`FullCacheLookup`: the full table, after constants and calc, in memory, reloaded while lookups continue."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _now() -> dt.datetime:
 
 
 class FullCacheLookup(PartialCacheLookup):
-    """ALL: the whole table in memory; a key that is not there has no rows.
+    """ALL: the full table in memory; a key that it does not contain has no rows.
 
-    The first load blocks. When the table is to be loaded again, that happens beside the lookups, which use the
-    old one until the new one is complete; only a table twice as old as its interval makes them wait. A
-    load that fails, or finds no row where there were some, leaves the old table, and is counted; with
-    ``lookup.cache.stale-if-error`` lookups fail once that is older. ``wall`` gives the time of day.
+    The first load blocks. The table is reloaded while lookups continue with the old one; only if that is twice as old
+    as the reload interval, they wait. After a load that fails, or finds no row although there were some, the old
+    table is kept, and the failure is counted; lookups fail once the old table is older than
+    ``lookup.cache.stale-if-error``. ``wall`` returns the time of day.
     """
 
     def __init__(self, source: Source, clock: Clock = time.monotonic, wall: Callable[[], dt.datetime] = _now) -> None:
@@ -57,15 +57,15 @@ class FullCacheLookup(PartialCacheLookup):
         return pending
 
     def poll(self) -> None:
-        """Do nothing: a table is taken in when the next batch is opened."""
+        """Do nothing: a loaded table is used from the next batch that is opened."""
 
     @property
     def in_flight(self) -> int:
-        """No batch waits for a call."""
+        """0: no open batch waits for a call."""
         return 0
 
-    def whole(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, with their age where the options want it; raises what loading failed with."""
+    def all_rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, with their age if the options name an age column; raises the error of a failed load."""
         now = self.clock()
         self._keep_loaded(now)
         if self._error is not None and self._too_old(now):
@@ -93,12 +93,12 @@ class FullCacheLookup(PartialCacheLookup):
         wait = self._written is None or now >= self._overdue
         for group in self.source.executor.completed(wait=wait):
             self._loading = None
-            self._take_load(group)
+            self._replace_table(group)
         if wait:
             self.counters.spend("source_seconds", began)
 
-    def _take_load(self, group: CallGroup) -> None:
-        """Swap the tables, or keep the old one."""
+    def _replace_table(self, group: CallGroup) -> None:
+        """Use the loaded table, or after an error keep the old one."""
         try:
             self.cache, self._written, self._error = self._table(group), self._started, None
         except LookupRuntimeError as error:
@@ -112,7 +112,7 @@ class FullCacheLookup(PartialCacheLookup):
         keys, fetched = self.source.read_table(group.answers[0])
         if not len(keys) and len(self.cache) and not config.reload_allow_empty:
             raise SourceError(
-                f"Table {self.source.plan.table!r}: a reload found no rows, where there were {self.cache.rows:,}.",
+                f"Table {self.source.plan.table!r}: a reload found no rows, although there were {self.cache.rows:,}.",
                 hint="If the table may be empty, set 'lookup.cache.reload-allow-empty' to true.",
             )
         cache = self._new_cache(Limits(ages=config.age_column is not None))
@@ -120,7 +120,7 @@ class FullCacheLookup(PartialCacheLookup):
         return cache
 
     def _schedule(self, now: float) -> None:
-        """Say when to load again, and when lookups no longer go on without."""
+        """Set the time of the next reload, and the time from which lookups wait for it."""
         config = self.source.plan.config
         if self._written is None:
             return
@@ -133,16 +133,16 @@ class FullCacheLookup(PartialCacheLookup):
             self._due = now + seconds_until(config.reload_at, self._wall())
 
     def _too_old(self, now: float) -> bool:
-        """Return whether nothing may be served, since loading failed."""
+        """Return whether the old table may not be served after a failed load."""
         longest = self.source.plan.config.stale_if_error
         return self._written is None or (longest is not None and now - self._written > longest)
 
 
 def seconds_until(time_of_day: str, now: dt.datetime) -> float:
-    """Return how long it is until this time of day comes, in the zone of this process where it names none.
+    """Return the seconds until the next such time of day, in the zone of this process if it names none.
 
-    It comes once a day: a whole day from now where it is now, at its first coming where the clocks are put back over
-    it, and where they are put forward over it as long after the change as it would have been.
+    There is one a day: a full day from now if it is that time now, the first of two on a day when clocks are put back
+    over it, and on a day when they are put forward over it, as long after the change as it would have been.
 
     >>> seconds_until("03:00:00+00:00", dt.datetime(2026, 5, 1, 2, 30, tzinfo=dt.UTC))
     1800.0

@@ -1,4 +1,4 @@
-"""The lookup that a plan's cache strategy asks for: of a part of the table, or of all of it."""
+"""Chooses the lookup for a plan's cache strategy: one that caches part of the table, or the full table."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ __all__ = ["Clock", "FullCacheLookup", "PartialCacheLookup", "PendingKeys", "cou
 
 
 def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLookup:
-    """Return the lookup that the plan's cache strategy asks for."""
+    """Return the lookup for the plan's cache strategy."""
     kind = FullCacheLookup if source.plan.config.cache == "ALL" else PartialCacheLookup
     return kind(source, clock)

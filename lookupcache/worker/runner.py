@@ -1,9 +1,9 @@
-"""The worker's side of a lookup join: Arrow batches in, Arrow batches out, no row touched on its own.
+"""The join in a Python worker: Arrow batches in, Arrow batches out; no code handles a single row.
 
-    batch ─► keys ─► open (cache, or calls to the source) ─► read ahead: the next batch, while calls are under way
+    batch ─► keys ─► open (cache, or calls to the source) ─► read ahead: the next batch, while calls are in flight
     ready ─► entries ─► pairs of left and right rows ─► residual ─► pad ─► batch
 
-What outlives a task, the connector and its cache, lives in this module by the plan's fingerprint.
+The connector and its cache outlive a task: `shared_lookup` keeps them by the plan's fingerprint.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ T = TypeVar("T")
 Numbers = npt.NDArray[np.int64]
 
 MATCHES = "matches"
-"""The column that holds all right rows of a left row, where Spark must judge them."""
+"""The column with all right rows of a left row, if Spark evaluates conjuncts over them."""
 
 ERROR = pa.struct([("code", pa.string()), ("message", pa.string())])
-"""What the error column holds."""
+"""The type of the error column."""
 
-LIMIT = "Add LIMIT 1 where any of them will do."
+LIMIT = "Add LIMIT 1 if any of them may be used."
 
 _MOST_ROWS_OUT = 65_536
 _MOST_OPEN_BYTES = 64 << 20
@@ -50,23 +50,21 @@ _MOST_LOOKUPS = 64
 
 
 def too_many_rows(table: str) -> str:
-    """Return what is wrong where a row may have one match of a table, and has two."""
+    """Return the error's fact for a row that may have one match in a table, but has several."""
     return f"A scalar sub-query over table {table!r} found more than one row."
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things lie in the batches: input is the left columns, then the key columns that are none of them.
+    """The columns of the batches: input is the left columns, then the key columns that are not left columns.
 
-    ``left`` names the left columns in order of their coming; ``keys`` gives the position of each key column.
-    ``output`` gives the columns of the joined batches by their positions among the left columns and, behind
-    them, those of the lookup table, then the age and the error, where the options want them; by default they are
-    all given, in that order.
-
-    Where rows are keys, ``weights`` are the positions of two numbers: of how many left rows, and left rows with a
-    key, each tells. ``found`` asks for one more column, the last, that says whether a row has a match; a semi or anti
-    join then keeps all rows.
-    ``letters`` says that rows marked with an error become dead letters later, and are counted as such.
+    - ``left``: the names of the left columns, in order; ``keys``: the position of each key column.
+    - ``output``: the columns of the joined batches, as positions in the left columns followed by those of the lookup
+      table, the age and the error, if the options name columns for them; by default all, in that order.
+    - ``weights``: if rows are distinct keys, the positions of two numbers: how many left rows a row stands for, and how
+      many of them have a key.
+    - ``found``: add a last column that says whether a row has a match; a semi or anti join then keeps all rows.
+    - ``letters``: rows marked with an error become dead letters later, and are counted as such.
     """
 
     left: tuple[str, ...]
@@ -79,7 +77,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Left and right rows that belong together: positions in the batch, row numbers in the cache.
+    """Pairs of left and right rows: positions in the batch, and row numbers in the cache.
 
     ``left`` is None for every left row once, in order; ``right`` is -1 for a left row without a match.
     """
@@ -115,57 +113,59 @@ class Runner:
         self.schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the joined batches; a left row's matches follow each other, and a batch's left rows keep their order.
+        """Yield the joined batches; a left row's matches are adjacent, and a batch's left rows keep their order.
 
-        Batches do too, unless ``lookup.async.output-mode`` lets them go as they are ready. While calls to the
-        source are under way, batches are read ahead, as long as more calls may be made. Raises LookupRuntimeError
-        where a lookup failed and ``lookup.on-error`` is ``fail``. When the caller stops early, calls are cancelled.
+        So do batches, unless ``lookup.async.output-mode`` allows to yield them as soon as they are ready. While calls
+        to the source are in flight, batches are read ahead, as long as more calls may be made. Raises
+        LookupRuntimeError if a lookup failed and ``lookup.on-error`` is ``fail``. If the caller stops early, calls are
+        cancelled.
         """
-        window: deque[_Open] = deque()
+        window: deque[_OpenBatch] = deque()
         complete = False
         try:
             for batch in batches:
                 if batch.num_rows:
-                    window.append(self._timed(self._opened, batch))
-                    yield from self._leaving(window)
+                    window.append(self._timed(self._open, batch))
+                    yield from self._emit_ready(window)
             self.lookup.hurry()
             while window:
-                yield from self._leaving(window, last=True)
+                yield from self._emit_ready(window, last=True)
             complete = True
         finally:
             self.lookup.abandon(one.pending for one in window if one.pending is not None)
             if self.letters is not None:
                 self.letters.close(complete)
 
-    def _leaving(self, window: deque[_Open], last: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield what is ready; wait where no more can be opened, since there is no room, or no more to come."""
+    def _emit_ready(self, window: deque[_OpenBatch], last: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield what is ready; wait if no further batch can be opened: the window is full, or there is none."""
         while window:
             self.lookup.poll()
-            self._refuse_errors(window)
+            self._raise_errors(window)
             ready = self._ready(window)
             for one in ready:
                 window.remove(one)
-                yield from self._timed(self._joined, one)
+                yield from self._timed(self._join, one)
             if not window or not (last or self._is_full(window)):
                 return
-            # While we yielded, another runner may have taken in what we would wait for: look again before.
+            # While this generator was suspended, another runner of the same lookup may have completed the calls that
+            # this one would wait for: so check again before waiting.
             if not ready:
                 self._timed(partial(self.lookup.wait, room=not last and not self._is_large(window)))
 
-    def _ready(self, window: deque[_Open]) -> list[_Open]:
-        """Return the batches that may leave: any that are ready, or the first ones."""
+    def _ready(self, window: deque[_OpenBatch]) -> list[_OpenBatch]:
+        """Return the batches to emit: all that are ready, or if order matters, those before the first that is not."""
         if self.plan.config.output_mode == "allow-unordered":
             return [one for one in window if one.ready]
         return list(takewhile(lambda one: one.ready, window))
 
-    def _is_full(self, window: deque[_Open]) -> bool:
-        """Return whether to wait rather than to read on."""
+    def _is_full(self, window: deque[_OpenBatch]) -> bool:
+        """Return whether to wait instead of reading ahead."""
         return self.lookup.in_flight >= self.lookup.capacity or self._is_large(window)
 
-    def _is_large(self, window: deque[_Open]) -> bool:
+    def _is_large(self, window: deque[_OpenBatch]) -> bool:
         return sum(one.left.nbytes for one in window) > _MOST_OPEN_BYTES
 
-    def _refuse_errors(self, window: Iterable[_Open]) -> None:
+    def _raise_errors(self, window: Iterable[_OpenBatch]) -> None:
         for one in window:
             if one.pending is not None and one.pending.broken is not None:
                 raise one.pending.broken
@@ -179,11 +179,11 @@ class Runner:
         finally:
             self.lookup.counters.spend("lookup_seconds", started)
 
-    def _opened(self, batch: pa.RecordBatch) -> _Open:
+    def _open(self, batch: pa.RecordBatch) -> _OpenBatch:
         left = batch.select(list(range(len(self.layout.left))))
         if self.plan.never:
             self.lookup.counters["rows"] += int(self._weights(left)[0].sum())
-            return _Open(left, None)
+            return _OpenBatch(left, None)
         columns = [batch.column(position) for position in self.layout.keys]
         keys = KeyBatch.of(columns, self.lookup.source.reader.key_types)
         pending = self.lookup.open(keys)
@@ -191,29 +191,29 @@ class Runner:
             rows, keyed = self._weights(left)
             self.lookup.counters["rows"] += int(rows.sum()) - len(keys)
             self.lookup.counters["hits"] += int(keyed.sum()) - count_non_null(keys)
-        return _Open(left, pending)
+        return _OpenBatch(left, pending)
 
     def _weights(self, left: pa.RecordBatch) -> tuple[Numbers, Numbers]:
-        """Return of how many left rows, and of those with a key, each row tells."""
+        """Return for each row how many left rows it stands for, and how many of them have a key."""
         if self.layout.weights is None:
             one = np.ones(left.num_rows, dtype=np.int64)
             return one, one
         rows, keyed = (left.column(position).to_numpy() for position in self.layout.weights)
         return rows, keyed
 
-    def _joined(self, one: _Open) -> list[pa.RecordBatch]:
+    def _join(self, one: _OpenBatch) -> list[pa.RecordBatch]:
         if one.pending is None:
-            return self._emitted(_Rows(one.left, np.full(one.left.num_rows, -1, dtype=np.int32)))
+            return self._emit_parts(_Rows(one.left, np.full(one.left.num_rows, -1, dtype=np.int32)))
         try:
             rows = _Rows(one.left, one.pending.entries)
             if one.pending.errors:
-                rows = self._troubled(rows, one.pending)
-            return self._emitted(rows)
+                rows = self._mark_failed(rows, one.pending)
+            return self._emit_parts(rows)
         finally:
             self.lookup.close(one.pending)
 
-    def _troubled(self, rows: _Rows, pending: PendingKeys) -> _Rows:
-        """Mark the rows whose lookup failed, or put them away as dead letters."""
+    def _mark_failed(self, rows: _Rows, pending: PendingKeys) -> _Rows:
+        """Mark the rows whose lookup failed, or write them as dead letters and return the others."""
         assert pending.error_of is not None
         failed = pending.error_of > 0
         kinds = [{"code": error.code, "message": error.fact} for error in pending.errors]
@@ -227,11 +227,11 @@ class Runner:
         self.letters.write(rows.left.filter(pa.array(failed)), errors.filter(pa.array(failed)))
         return _Rows(rows.left.filter(pa.array(~failed)), rows.entries[~failed])
 
-    def _emitted(self, rows: _Rows) -> list[pa.RecordBatch]:
-        return [self._emit(part) for part in self._parts(rows)]
+    def _emit_parts(self, rows: _Rows) -> list[pa.RecordBatch]:
+        return [self._emit(part) for part in self._split(rows)]
 
-    def _parts(self, rows: _Rows) -> Iterator[_Rows]:
-        """Cut a batch where its rows have so many matches that the result would not fit one batch."""
+    def _split(self, rows: _Rows) -> Iterator[_Rows]:
+        """Split a batch whose rows have so many matches that the result would be too large for one batch."""
         if self.lookup.cache.unique:
             yield rows
             return
@@ -262,7 +262,7 @@ class Runner:
         return [pa.array(mask())] if self.layout.found else []
 
     def _marks(self, rows: _Rows, taken: Numbers | None = None) -> list[pa.Array]:
-        """Return the columns for age and error, where they are wanted."""
+        """Return the age and error columns, if the options name them."""
         marks: list[pa.Array] = []
         if self.plan.config.age_column is not None:
             ages = self.lookup.cache.age(rows.entries, self.lookup.clock())
@@ -272,12 +272,12 @@ class Runner:
         return marks if taken is None else [mark.take(pa.array(taken)) for mark in marks]
 
     def _batch(self, left: pa.RecordBatch, right: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Put the columns in order, and number them: Spark's reader takes two of one name for one."""
+        """Select the output columns, and name them by number: Spark's reader drops a column whose name is repeated."""
         columns = [*left.columns, *right]
         if self.layout.output is not None:
             columns = [columns[position] for position in self.layout.output]
         if not columns:
-            return left.select([])  # It still has its number of rows, which one made of no columns has not.
+            return left.select([])  # Keeps the number of rows, which `from_arrays` without columns would lose.
         return pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(columns))])
 
     # ── pairs ────────────────────────────────────────────────────────────────────────────────────────────
@@ -285,13 +285,13 @@ class Runner:
     def _pairs(self, rows: _Rows) -> Pairs:
         if self.lookup.cache.unique and not self.plan.residual and rows.errors is None:
             return self._single(self.lookup.cache.starts(rows.entries))
-        owner, right = self._limited(*self._surviving(rows))
+        owner, right = self._limit(*self._pass_residual(rows))
         if self.plan.how == "inner":
-            return Pairs(owner, right) if rows.errors is None else _padded(owner, right, rows.failed)
-        return _padded(owner, right, np.ones(len(rows.entries), dtype=np.bool_))
+            return Pairs(owner, right) if rows.errors is None else _pad(owner, right, rows.failed)
+        return _pad(owner, right, np.ones(len(rows.entries), dtype=np.bool_))
 
-    def _limited(self, owner: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
-        """Return as many pairs of each left row as the plan wants."""
+    def _limit(self, owner: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
+        """Return as many pairs of each left row as the plan allows."""
         if self.plan.matches == "all" or not len(owner):
             return owner, right
         first = np.concatenate([[True], owner[1:] != owner[:-1]])
@@ -300,7 +300,7 @@ class Runner:
         return owner[first], right[first]
 
     def _single(self, starts: Numbers) -> Pairs:
-        """Pair rows where no key has more than one: the usual case, and nothing is repeated."""
+        """Pair rows if no key has more than one row: the usual case, in which no left row is repeated."""
         if self.plan.how == "left":
             return Pairs(None, starts)
         found = starts >= 0
@@ -309,19 +309,19 @@ class Runner:
     def _matched(self, rows: _Rows) -> Mask:
         if not self.plan.residual:
             return self.lookup.cache.counts(rows.entries) > 0
-        owner, _ = self._surviving(rows)
+        owner, _ = self._pass_residual(rows)
         return np.bincount(owner, minlength=len(rows.entries)) > 0
 
     def _candidates(self, entries: Entries) -> tuple[Numbers, Numbers]:
-        """Return every pair that the keys make: left positions and right row numbers, in left order."""
+        """Return all pairs with equal keys: left positions and right row numbers, in left order."""
         counts = self.lookup.cache.counts(entries)
         owner = np.repeat(np.arange(len(entries)), counts)
         before = np.cumsum(counts) - counts
         right = np.arange(len(owner)) + np.repeat(self.lookup.cache.starts(entries) - before, counts)
         return owner, right
 
-    def _surviving(self, rows: _Rows) -> tuple[Numbers, Numbers]:
-        """Return the candidates for which the residual is true."""
+    def _pass_residual(self, rows: _Rows) -> tuple[Numbers, Numbers]:
+        """Return the pairs with equal keys for which the residual is true."""
         owner, right = self._candidates(rows.entries)
         for conjunct in self.plan.residual:
             mask = self._true(conjunct, rows.left, owner, right)
@@ -344,16 +344,16 @@ class Runner:
         return answer.fill_null(False).to_numpy(zero_copy_only=False)
 
     def _matches(self, rows: _Rows) -> pa.Array:
-        """Return for each left row the list of its right rows, for Spark to judge."""
-        owner, right = self._surviving(rows)
+        """Return for each left row the list of its right rows, over which Spark evaluates the rest."""
+        owner, right = self._pass_residual(rows)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(rows.entries)))])
         fields = [pa.field(name, self.schema.field(name).type) for name in self.plan.columns]
         structs = pa.StructArray.from_arrays(self.lookup.cache.gather(right), fields=fields)
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
 
 
-def _padded(owner: Numbers, right: Numbers, kept: Mask) -> Pairs:
-    """Give every left row that is to be kept and has no pair one with nothing, in its place."""
+def _pad(owner: Numbers, right: Numbers, kept: Mask) -> Pairs:
+    """Add a pair with -1 for every left row to keep that has no pair, at the left row's position."""
     counts = np.bincount(owner, minlength=len(kept))
     if (counts == 1).all():
         return Pairs(None, right)
@@ -364,8 +364,8 @@ def _padded(owner: Numbers, right: Numbers, kept: Mask) -> Pairs:
 
 
 @dataclass(frozen=True, eq=False)
-class _Open:
-    """A batch of left rows on its way; ``wanted`` is None where nothing is looked up."""
+class _OpenBatch:
+    """A batch of left rows that is open; ``pending`` is None if nothing is looked up."""
 
     left: pa.RecordBatch
     pending: PendingKeys | None
@@ -394,7 +394,7 @@ class _Rows:
         return _Rows(self.left.slice(start, end - start), self.entries[start:end], errors)
 
 
-# ── what outlives a task ─────────────────────────────────────────────────────────────────────────────────
+# ── shared by tasks ──────────────────────────────────────────────────────────────────────────────────────
 
 _lookups: OrderedDict[str, PartialCacheLookup] = OrderedDict()
 
@@ -402,10 +402,9 @@ _lookups: OrderedDict[str, PartialCacheLookup] = OrderedDict()
 def shared_lookup(
     plan: LookupPlan, connector: Callable[[], Connector], clock: Clock = time.monotonic
 ) -> PartialCacheLookup:
-    """Return this process's lookup for the plan, made when it is first wanted with what ``connector`` returns.
+    """Return this process's lookup for the plan; ``connector`` is called for the first task that needs it.
 
-    Joins whose plans have the same fingerprint share it. The one unused for longest is closed when there
-    are more than 64.
+    Joins whose plans have the same fingerprint share it. If there are more than 64, the least recently used is closed.
     """
     name = plan.fingerprint
     if name not in _lookups:
@@ -416,17 +415,19 @@ def shared_lookup(
     return _lookups[name]
 
 
-def held(lookup: PartialCacheLookup) -> dict[str, Any]:
-    """Return what the lookup's cache holds now, by the names of `LookupMetrics`."""
+def cache_content(lookup: PartialCacheLookup) -> dict[str, Any]:
+    """Return the current size of the lookup's cache, by the names of `LookupMetrics`."""
     cache = lookup.cache
     return {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
 
 
-def counting(lookup: PartialCacheLookup, batches: Iterator[pa.RecordBatch], into: Counters) -> Iterator[pa.RecordBatch]:
-    """Pass batches on; when they end, however that be, leave in ``into`` what was counted meanwhile."""
+def report_counts(
+    lookup: PartialCacheLookup, batches: Iterator[pa.RecordBatch], into: Counters
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches; when they end or fail, write the lookup's counts since the start into ``into``."""
     before = Counters(lookup.counters)
     try:
         yield from batches
     finally:
         into.update(lookup.counters.since(before))
-        into.update(held(lookup))
+        into.update(cache_content(lookup))

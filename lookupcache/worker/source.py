@@ -105,7 +105,7 @@ class Source:
         self.counters["fetched_rows"] += answer.num_rows
         self.counters["fetched_bytes"] += answer.nbytes
         try:
-            return self.reader.whole(answer)
+            return self.reader.by_every_key(answer)
         except LookupRuntimeError as error:
             raise self._errors.show(error) from None
 

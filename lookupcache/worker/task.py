@@ -1,4 +1,4 @@
-"""What `mapInArrow` is given: the one object that travels from the driver to the workers."""
+"""The functions that `mapInArrow` runs: they are pickled on the driver and called in the workers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from lookupcache.redaction import hidden
 from lookupcache.report import Channel
 from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.full_cache import FullCacheLookup
-from lookupcache.worker.runner import Layout, Runner, counting, shared_lookup
+from lookupcache.worker.runner import Layout, Runner, report_counts, shared_lookup
 
 
 @dataclass(frozen=True)
 class Task:
-    """Called in the worker: batches of the left side in, joined batches out.
+    """Called in the worker with batches of the left side; yields joined batches.
 
-    The connector is pickled by itself, so that a worker that has it open need not unpickle it again. ``letters`` is
-    where dead letters go, if they are wanted: a plan does not hold what may be secret in it.
+    The connector is pickled on its own, so that a worker that already has it open does not unpickle it again.
+    ``letters`` is the path for dead letters, if the options set one; it may contain a secret, so it is not in the plan.
     """
 
     plan: LookupPlan
@@ -38,26 +38,28 @@ class Task:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the join over one partition."""
-        return sendable(self._joined(batches))
+        return send_errors(self._join(batches))
 
-    def _joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
         counts = Counters()
-        joined = counting(lookup, Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches), counts)
+        joined = report_counts(
+            lookup, Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches), counts
+        )
         yield from self.channel.reporting(joined, counts)
 
     def _dead_letters(self) -> DeadLetters | None:
-        """Return what writes them, with the names that the left columns do not have inside the job."""
+        """Return the writer of dead letters; inside the job, left columns have no names, so it gets them here."""
         return None if self.letters is None else DeadLetters(self.letters, self.plan.table, self.plan.left_columns)
 
 
 @dataclass(frozen=True)
 class ScanTask:
-    """Called in the worker: one row in, the rows of a whole table out, after constants and calc.
+    """Called in the worker with one row; yields the rows of the full table, after constants and calc.
 
-    The plan caches ALL: the table is loaded, held and loaded again as for a join, and given as it is now. The rows
-    have the plan's ``columns``, and behind them their age where the options want it. With ``counted`` the one row tells
-    how many left rows there are, and how many with a key.
+    The plan caches ALL: the table is loaded, cached and reloaded as for a join, and yielded as it is now. The rows have
+    the plan's ``columns``, followed by their age if the options name an age column. With ``counted``, the one row
+    contains the number of left rows, and of those with a key.
     """
 
     plan: LookupPlan
@@ -66,28 +68,28 @@ class ScanTask:
     counted: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give the table to one partition."""
-        return sendable(self._given(batches))
+        """Yield the table to one partition."""
+        return send_errors(self._scan(batches))
 
-    def _given(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        told = [number for batch in batches for column in batch.columns for number in column.to_pylist()]
+    def _scan(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counted = [number for batch in batches for column in batch.columns for number in column.to_pylist()]
         lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
         assert isinstance(lookup, FullCacheLookup)
         counts = Counters()
-        yield from self.channel.reporting(counting(lookup, self._rows(lookup, told), counts), counts)
+        yield from self.channel.reporting(report_counts(lookup, self._rows(lookup, counted), counts), counts)
 
-    def _rows(self, lookup: FullCacheLookup, told: list[int]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, lookup: FullCacheLookup, counted: list[int]) -> Iterator[pa.RecordBatch]:
         if self.counted:
-            lookup.counters["rows"] += told[0]
-            lookup.counters["hits"] += told[1]
-        yield from lookup.whole()
+            lookup.counters["rows"] += counted[0]
+            lookup.counters["hits"] += counted[1]
+        yield from lookup.all_rows()
 
 
 @dataclass(frozen=True)
 class LetterTask:
-    """Called in the worker: joined rows in, with the error of their lookup as the last column; those without out.
+    """Called in the worker with joined rows whose last column is the lookup's error; yields those without error.
 
-    The others are written as dead letters, their first columns under these names.
+    The others are written as dead letters, with their first columns under ``names``.
     """
 
     path: str
@@ -95,19 +97,20 @@ class LetterTask:
     names: Sequence[str]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Sort the rows of one partition."""
-        return sendable(self._kept(batches))
+        """Separate the rows of one partition."""
+        return send_errors(self._separate(batches))
 
-    def _kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _separate(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         letters, complete = DeadLetters(self.path, self.table, self.names), False
         try:
             for batch in batches:
-                yield self._sorted(batch, letters)
+                yield self._write_failed(batch, letters)
             complete = True
         finally:
             letters.close(complete)
 
-    def _sorted(self, batch: pa.RecordBatch, letters: DeadLetters) -> pa.RecordBatch:
+    def _write_failed(self, batch: pa.RecordBatch, letters: DeadLetters) -> pa.RecordBatch:
+        """Write the rows with an error as dead letters; return the others."""
         rows, errors = batch.select(range(batch.num_columns - 1)), batch.column(batch.num_columns - 1)
         failed = errors.is_valid()
         left = rows.select(range(len(self.names))).filter(failed)
@@ -115,10 +118,10 @@ class LetterTask:
         return rows.filter(pc.invert(failed))
 
 
-def sendable(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass batches on, and what they end with as an error that Spark can send to the driver.
+def send_errors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches; raise their error as one that Spark can send to the driver.
 
-    Spark's worker encodes the traceback as UTF-8; where that is impossible, the job waits for ever.
+    Spark's worker encodes the traceback as UTF-8; if that fails, the job waits forever.
     """
     try:
         yield from batches
@@ -130,7 +133,7 @@ def sendable(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def unpickled(plan: LookupPlan, connector: bytes) -> Connector:
-    """Return the connector; raises ConnectorError where its module is not on this worker."""
+    """Return the connector; raises ConnectorError if its module is not on this worker."""
     try:
         found: Connector = cloudpickle.loads(connector)
     except ImportError as error:

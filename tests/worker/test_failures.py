@@ -1119,7 +1119,7 @@ def test_a_key_that_gave_way_to_another_is_found_when_that_is_gone():
     join.end()
 
 
-@pytest.mark.parametrize("method", ["calls", "fetched"])
+@pytest.mark.parametrize("method", ["split", "read_answers"])
 def test_what_breaks_a_run_leaves_nothing_that_the_next_would_wait_for(method, monkeypatch):
     join = joined(cache="LRU", expire_after_write=1, stale_if_error=9, runs=[([(0, [1])], None)])
 

@@ -471,5 +471,5 @@ def test_left_rows_are_counted_by_the_numbers_that_keys_tell():
 def test_a_whole_table_is_given_as_it_is_held():
     runner = of_keys("left", cache="ALL")
     for _ in range(2):
-        assert [batch.to_pydict() for batch in runner.lookup.whole()] == [{"0": ["a", "b", "c"]}]
+        assert [batch.to_pydict() for batch in runner.lookup.all_rows()] == [{"0": ["a", "b", "c"]}]
     assert runner.lookup.counters["fetched_rows"] == 3
