@@ -1,7 +1,7 @@
-"""The text of errors that leave a worker: readable, without secrets, and such that it can be sent.
+"""The text of errors that leave a worker: readable, without secrets, and encodable.
 
 An error leaves a worker as text, for Spark's driver, for a column of the result or for a file. `errors.text_of` reads
-the text of any error, `presentable` makes an error that can be shown with everything that led to it.
+the text of any error; `presentable` returns an error that can be shown with all of its causes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lookupcache.errors import LookupCacheError, text_of
 Ours = TypeVar("Ours", bound=LookupCacheError)
 
 
-def shown_with(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and every other that its traceback shows: what it came of, and the members of groups."""
+def error_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and all others that its traceback shows: causes, contexts, and members of groups."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -31,14 +31,14 @@ def shown_with(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_presentable(error: BaseException, hide: Callable[[str], str]) -> bool:
-    """Return whether an error can be shown as it is, with all that led to it: ``hide`` leaves its texts unchanged."""
-    return all(hide(text) == text for one in shown_with(error) for text in (text_of(one), *_notes(one)))
+    """Return whether an error can be shown as it is, with its causes: ``hide`` leaves their texts unchanged."""
+    return all(hide(text) == text for one in error_chain(error) for text in (text_of(one), *_notes(one)))
 
 
 def presentable(error: Exception, hide: Callable[[str], str]) -> Exception:
-    """Return an error that can be shown: itself, or one like it, without what led to it.
+    """Return an error that can be shown: itself, or a copy without its causes.
 
-    What is none of lookupcache's becomes a RuntimeError.
+    An error that is not lookupcache's becomes a RuntimeError.
     """
     if is_presentable(error, hide):
         return error
@@ -48,14 +48,14 @@ def presentable(error: Exception, hide: Callable[[str], str]) -> Exception:
 
 
 def rebuilt(error: Ours, fact: str, hint: str | None) -> Ours:
-    """Return an error of the same kind of ours, with another text; a class of others' may take other arguments."""
+    """Return a copy of an error with another text; its class is lookupcache's: a subclass may take other arguments."""
     kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     made: Ours = kind(fact, hint=hint)
     return made
 
 
 def shown_as(error: Ours, hide: Callable[[str], str]) -> Ours:
-    """Return an error of the same kind of ours, with its texts as ``hide`` leaves them, and nothing that led to it."""
+    """Return a copy of an error with its texts after ``hide``, and without its causes."""
     shown = rebuilt(error, hide(error.fact), None if error.hint is None else hide(error.hint))
     shown.__cause__ = None
     return shown

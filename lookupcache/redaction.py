@@ -1,7 +1,7 @@
-"""What must not be shown: options that hold secrets, and URLs with passwords in them.
+"""Hides secrets in texts: the values of secret options, and passwords in URLs.
 
-A source echoes a secret as it was sent, percent-encoded, with JSON's escapes, in base64 or cut short. `hidden` undoes
-the encodings of the secret and of the text, compares, and stars what stood there.
+A source may repeat a secret as it was sent, percent-encoded, with JSON's escapes, in base64 or truncated. `hidden`
+decodes both the secret and the text, compares them, and replaces matches with stars.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _SECRET_PARAMETERS = re.compile(
 SECRET_NAME = "passcode|" + "|".join(
     word.replace("-", "[-_.]?") for word in (*_SECRET_WORDS, "access-key", "account-key")
 )
-"""What is in the names of secrets, as a pattern."""
-# Digits before a slash are a port, unless they stand before an @ in the URL of a database.
+"""A pattern for words that are in the names of secrets."""
+# Digits before a slash are a port, except before an @ in the URL of a database.
 _URL_PASSWORD = re.compile(
     r"((?:(?P<http>https?)|(?<!http)(?<!https))://[^/@:\s]*):"
     r"(?(http)(?!\d{0,5}[/?#])|(?!\d{0,5}[/?#](?![^?=\s]*@)))(?P<password>\S*)@",
     re.IGNORECASE,
 )
 _URL_TOKEN = re.compile(r"(\bhttps?://)(?P<token>[^/?#@:\s]+)@", re.IGNORECASE)
-"""A user without a password, of HTTP: a token."""
+"""In an HTTP URL, a user without a password is a token."""
 _PARAMETER = re.compile(r"([?&;#]([^=&;?#\s]+)=)([^&;#\s]+(?:#(?![^=&;?#\s]+=)[^&;#\s]*)*)")
-_PLACE = re.compile(r"\{\w+\}['\"]?")
+_PLACEHOLDER = re.compile(r"\{\w+\}['\"]?")
 
 _SHORTEST_KEY = 8
 _SHORTEST_PIECE = 10
@@ -43,7 +43,7 @@ _SHORTEST_BASE64 = 6
 
 
 MOST_LETTERS = 10_000
-"""How long a text may be that is shown: it may stand in every row of a result."""
+"""The maximum length of a text that is shown: it may be in every row of a result."""
 
 
 def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
@@ -52,9 +52,9 @@ def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
 
 
 def hide_userinfo(text: str) -> str:
-    """Star the password of a URL, and what its query says of passwords, tokens, keys and signatures.
+    """Replace the password of a URL with stars, and passwords, tokens, keys and signatures in its query.
 
-    A user without a password is shown, but not in HTTP, where it is a token.
+    A user without a password is shown, except in HTTP, where it is a token.
 
     >>> hide_userinfo("postgresql://ann:s3cret@db:5432/shop?token=abc&ssl=on")
     'postgresql://ann:***@db:5432/shop?token=***&ssl=on'
@@ -68,7 +68,7 @@ def hide_userinfo(text: str) -> str:
 
 
 def url_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield from where to where `hide_userinfo` stars a text."""
+    """Yield start and end of each part of a text that `hide_userinfo` replaces."""
     if "@" in text:
         yield from (match.span("password") for match in _URL_PASSWORD.finditer(text))
         yield from (match.span("token") for match in _URL_TOKEN.finditer(text) if _hidden_token(match) != match[0])
@@ -76,10 +76,10 @@ def url_spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
-    r"""Star secrets in a text, however they are encoded there, and those in its URLs; escape what UTF-8 cannot hold.
+    r"""Replace secrets in a text with stars, however they are encoded, and those in its URLs.
 
-    A piece of a secret is starred too, from ten characters on, unless the secret is a URL, whose pieces are in many
-    texts. So a text is cut to its final length after this, never before.
+    Characters that UTF-8 cannot encode are escaped. Parts of a secret of ten characters or more are replaced too,
+    unless the secret is a URL, whose parts are in many texts. So truncate a text after calling this, never before.
 
     >>> hidden("ann:s3cret-2 and s3cret at db://ann:pw@h", ["s3cret", "s3cret-2"])
     'ann:*** and *** at db://ann:***@h'
@@ -88,9 +88,9 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
     >>> hidden("bad name: \udcff", [])
     'bad name: \\udcff'
     """
-    # What is far beyond the final length is not looked at: a source may answer with megabytes.
+    # Text far beyond the final length is not searched: a source may return megabytes.
     length, text = len(text), text[: 10 * MOST_LETTERS]
-    spans = sorted(_Plain.of(text).spans(_wanted(frozenset(secrets))))
+    spans = sorted(_Plain.of(text).spans(_patterns_of(frozenset(secrets))))
     shown, last = list[str](), 0
     for start, end in spans:
         if start > last or not shown:
@@ -101,7 +101,7 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    """Cut a text; ``length`` is that of the text before anything was starred."""
+    """Truncate a text; ``length`` is its length before secrets were replaced."""
     if len(text) <= MOST_LETTERS:
         return text
     more = f"… ({length:,} letters in all)"
@@ -109,9 +109,9 @@ def _cut(text: str, length: int) -> str:
 
 
 def url_secrets(text: str) -> list[str]:
-    """Return a URL's password, and the tokens and keys in its query, as they stand there and as they are meant.
+    """Return a URL's password, and the tokens and keys in its query, both encoded and decoded.
 
-    A key without a digit, or of few characters, may be any word, and is none.
+    A value without a digit, or with few characters, may be an ordinary word and is not returned.
 
     >>> url_secrets("https://ann:p%40w@db/shop?sort_key=customer&sig=8a6f0c31")
     ['p%40w', 'p@w', '8a6f0c31']
@@ -127,22 +127,22 @@ def url_secrets(text: str) -> list[str]:
 
 
 def _hidden_token(match: re.Match[str]) -> str:
-    return match[0] if _PLACE.fullmatch(match["token"]) else f"{match[1]}***@"
+    return match[0] if _PLACEHOLDER.fullmatch(match["token"]) else f"{match[1]}***@"
 
 
 def _hidden_parameter(match: re.Match[str]) -> str:
-    """Return a parameter of a URL, its value starred if its name says so; a place, as in ``?key={id}``, holds none."""
+    """Return a parameter of a URL, with stars if its name is a secret's; a placeholder like ``{id}`` is kept."""
     name = unquote(match[2]).lower().replace("_", "-").replace(".", "-")
     secret = is_secret(name) or _SECRET_PARAMETERS.fullmatch(name)
-    return f"{match[1]}***" if secret and not _PLACE.fullmatch(match[3]) else match[0]
+    return f"{match[1]}***" if secret and not _PLACEHOLDER.fullmatch(match[3]) else match[0]
 
 
-# ── spellings ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── encodings ────────────────────────────────────────────────────────────────────────────────────────────────
 
 _ESCAPE = re.compile(
     r"%(?P<percent>[0-9a-fA-F]{2})"
     r"|&(?:#(?P<number>\d{1,7})|#[xX](?P<hex>[0-9a-fA-F]{1,6})|(?P<entity>amp|lt|gt|quot|apos));"
-    # From the first backslash on, all or none: many of them would take long.
+    # Possessive, from the first backslash: otherwise a long run of backslashes would take quadratic time.
     r"|(?<!\\)\\++(?:u(?P<u>[0-9a-fA-F]{4})|U(?P<U>[0-9a-fA-F]{8})|x(?P<x>[0-9a-fA-F]{2})|(?P<letter>[nrtbf]))"
 )
 _BACKSLASHES = re.compile(r"\\++(.?)", re.DOTALL)
@@ -155,27 +155,27 @@ _MOST_LAYERS = 5
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """What to look for in a text without encodings: whole spellings, and pieces, all of one length.
+class _Patterns:
+    """What to search for in decoded text: full secrets, and pieces of them, all of one length.
 
-    ``folded`` and ``pieces`` are in lower case: a header's name or a host may come back in another case.
+    ``folded`` and ``pieces`` are in lower case: a source may return a header's name or a host in another case.
     """
 
-    whole: frozenset[str]
+    full: frozenset[str]
     folded: frozenset[str]
     pieces: frozenset[str]
 
 
 @dataclass(frozen=True)
 class _Plain:
-    """A text without its encodings; ``starts`` says where in the encoded one each character begins, and the end."""
+    """A decoded text; ``starts`` is the position of each character in the encoded text, and of its end."""
 
     text: str
     starts: list[int]
 
     @classmethod
     def of(cls, text: str) -> _Plain:
-        """Undo percent-encoding, the escapes of JSON, Python and HTML, and UTF-8 read as Latin-1, layer by layer."""
+        """Decode percent-encoding, the escapes of JSON, Python and HTML, and UTF-8 read as Latin-1, layer by layer."""
         plain = cls(text, list(range(len(text) + 1)))
         for _ in range(_MOST_LAYERS):
             before = plain.text
@@ -183,25 +183,25 @@ class _Plain:
                 plain = plain._without(encoded, decode)
             if plain.text == before:
                 break
-        # Backslashes are doubled by each layer of escapes, and in a query a plus is a blank: neither tells anything.
+        # Each layer of escapes doubles backslashes, and in a query a plus is a blank: so both are ignored.
         plain = plain._without(_BACKSLASHES, lambda match: match[1])
         return cls(plain.text.replace("+", " "), plain.starts)
 
-    def spans(self, wanted: _Wanted) -> Iterator[tuple[int, int]]:
-        """Yield from where to where in the encoded text something wanted stands."""
+    def spans(self, patterns: _Patterns) -> Iterator[tuple[int, int]]:
+        """Yield start and end, in the encoded text, of each match."""
         folded = self.text.translate(_LOWER)
-        for spellings, text in ((wanted.whole, self.text), (wanted.folded, folded)):
-            for spelling in spellings:
-                at = text.find(spelling)
+        for secrets, text in ((patterns.full, self.text), (patterns.folded, folded)):
+            for secret in secrets:
+                at = text.find(secret)
                 while at >= 0:
-                    yield self.starts[at], self.starts[at + len(spelling)]
-                    at = text.find(spelling, at + 1)
-        for at in range(len(self.text) - _SHORTEST_PIECE + 1 if wanted.pieces else 0):
-            if folded[at : at + _SHORTEST_PIECE] in wanted.pieces:
+                    yield self.starts[at], self.starts[at + len(secret)]
+                    at = text.find(secret, at + 1)
+        for at in range(len(self.text) - _SHORTEST_PIECE + 1 if patterns.pieces else 0):
+            if folded[at : at + _SHORTEST_PIECE] in patterns.pieces:
                 yield self.starts[at], self.starts[at + _SHORTEST_PIECE]
 
     def _without(self, encoded: re.Pattern[str], decode: Callable[[re.Match[str]], str]) -> _Plain:
-        """Return the text with what is encoded so decoded, to one character each, or to none."""
+        """Return the text with each match decoded, to one character or none."""
         parts, starts, last = list[str](), list[int](), 0
         for match in encoded.finditer(self.text):
             decoded = decode(match)
@@ -229,20 +229,20 @@ _DECODERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = 
 
 
 @functools.lru_cache(maxsize=64)
-def _wanted(secrets: frozenset[str]) -> _Wanted:
-    whole, folded, pieces = set[str](), set[str](), set[str]()
+def _patterns_of(secrets: frozenset[str]) -> _Patterns:
+    full, folded, pieces = set[str](), set[str](), set[str]()
     for secret in secrets:
         for form in filter(
             None, (_Plain.of(secret.strip()).text, *_in_base64(secret.strip()), *_in_hex(secret.strip()))
         ):
             if len(secret) < _SHORTEST_PIECE:
-                whole.add(form)
+                full.add(form)
             form = form.translate(_LOWER)
             if len(secret) >= _SHORTEST_PIECE:
                 folded.add(form)
             if "://" not in secret:
                 pieces.update(form[at : at + _SHORTEST_PIECE] for at in range(len(form) - _SHORTEST_PIECE + 1))
-    return _Wanted(frozenset(whole), frozenset(folded), frozenset(pieces))
+    return _Patterns(frozenset(full), frozenset(folded), frozenset(pieces))
 
 
 def _in_hex(secret: str) -> Iterator[str]:
@@ -251,11 +251,11 @@ def _in_hex(secret: str) -> Iterator[str]:
 
 
 def _in_base64(secret: str) -> Iterator[str]:
-    """Yield what base64 makes of a secret within a longer text, as of the password in ``user:password``."""
+    """Yield the encodings of a secret as part of a longer text, such as the password in ``user:password``."""
     data = secret.encode(errors="surrogatepass")
     for before in range(3):
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            # The characters at both ends hold bits of the neighbours.
-            spelled = encode(bytes(before) + data).decode()[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
-            if len(spelled) >= _SHORTEST_BASE64:
-                yield _Plain.of(spelled).text
+            # The characters at both ends contain bits of the text around it, so they are cut off.
+            encoded = encode(bytes(before) + data).decode()[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
+            if len(encoded) >= _SHORTEST_BASE64:
+                yield _Plain.of(encoded).text

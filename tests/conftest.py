@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import drawing
 import hypothesis
 import pytest
 import trustme
@@ -104,20 +105,28 @@ def service(running_service: Service) -> Service:
 
 
 SLOW_FOLDERS = ("connectors", "properties", "spark", "sql", "testing", "stranger")
-"""Folders whose tests want servers, Spark, or other processes; `--fast` leaves them out."""
+"""Folders whose tests need servers, Spark or other processes; `--fast` omits them, and tests marked as slow."""
 SLOW_FIXTURES = {"spark", "postgres_server", "maria_server", "running_service", "wheel", "installed"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for the tests that need neither Spark nor servers."""
-    parser.addoption("--fast", action="store_true", help="only tests without Spark, servers and other processes")
+    parser.addoption(
+        "--fast", action="store_true", help="only tests without Spark, servers and other processes, with few examples"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Draw fewer examples with `--fast`."""
-    hypothesis.settings.register_profile("fast", max_examples=10)
+    hypothesis.settings.register_profile("fast", max_examples=drawing.FAST_EXAMPLES)
     if config.getoption("--fast"):
         hypothesis.settings.load_profile("fast")
+        drawing.draw_few()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--fast`, do not even import tests that are left out: importing Spark takes a second."""
+    return True if config.getoption("--fast") and collection_path.name in SLOW_FOLDERS else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -130,7 +139,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_slow(item: pytest.Item) -> bool:
-    marked = any(item.get_closest_marker(name) for name in ("spark", "connect"))
+    marked = any(item.get_closest_marker(name) for name in ("spark", "connect", "slow"))
     fixtures = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
     return bool(marked or fixtures or item.path.parent.name in SLOW_FOLDERS or item.path.name == "test_stranger.py")
 

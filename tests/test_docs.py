@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
-import importlib
+import importlib.util
 import io
 import re
 from pathlib import Path
@@ -28,7 +28,14 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", MODULES)
+def with_mark(name: str) -> Any:
+    """Return a module's name, marked if its examples use Spark."""
+    text = Path(str(importlib.util.find_spec(name).origin)).read_text()  # type: ignore[union-attr]
+    uses_spark = re.search(r"^ *(>>>|\.\.\.) .*\bspark\b", text, re.MULTILINE)
+    return pytest.param(name, marks=pytest.mark.spark) if uses_spark else name
+
+
+@pytest.mark.parametrize("name", [with_mark(name) for name in MODULES])
 def test_examples_of_a_module(name: str, request: pytest.FixtureRequest) -> None:
     examples = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name))
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)

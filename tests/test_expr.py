@@ -11,6 +11,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,7 +130,7 @@ ROWS = st.lists(
 SCHEMA = pa.schema([(f"{NAMES[type_]}{side}", type_) for type_ in POOLS for side in "ab"])
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(CONDITIONS, ROWS)
 def test_a_condition_means_what_it_means_in_spark(condition, rows):
     table = pa.Table.from_pylist(rows, SCHEMA)

@@ -9,6 +9,7 @@ import re
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 import pytest
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import HttpServer, Reply
@@ -57,13 +58,13 @@ def encoded(text, names):
     return text
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(secrets, encodings)
 def test_a_secret_is_hidden_in_every_encoding_and_nothing_around_it(secret, names):
     assert hidden(f"the word {encoded(secret, names)} is not known", [secret]) == "the word *** is not known"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(secrets.filter(lambda text: len(text.encode()) >= 8), st.text("abn:", max_size=5), st.text("xyz", max_size=5))
 def test_a_secret_is_hidden_in_base64_whatever_stands_before_and_behind_it(secret, before, behind):
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -74,7 +75,7 @@ def test_a_secret_is_hidden_in_base64_whatever_stands_before_and_behind_it(secre
         assert len(left.replace("***", "")) <= len(spelled) - len(secret.encode()) * 8 // 6 + 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 # Of a percent-sign and the like, a piece may be half of an escape; of a URL, no piece is hidden.
 @given(secrets_of(sorted(set(LETTERS) - set("%\\&:")), 9, 40), encodings, st.data())
 def test_a_piece_of_ten_characters_is_hidden(secret, names, data):
@@ -103,7 +104,7 @@ def test_a_secret_where_a_long_text_is_cut_is_starred_first():
     assert "s3c" not in hidden(text, ["s3cret-sesame"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.from_regex(r"[a-zA-Z0-9_-]{10,40}", fullmatch=True), st.sampled_from(["upper", "lower", "swapcase"]))
 def test_a_long_secret_is_hidden_in_another_case_and_in_hex(secret, case):
     change = getattr(str, case)
@@ -150,13 +151,13 @@ PASSWORDS = st.text("abXY01/?#:@+%-", min_size=1, max_size=12).filter(lambda tex
 DIGITS = st.from_regex(r"\d{1,5}[/#?]\d{1,5}", fullmatch=True)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(["postgresql", "redis", "mysql+pymysql"]), USER, PASSWORDS | DIGITS)
 def test_the_password_of_a_database_is_starred_whatever_its_letters(scheme, user, password):
     assert hide_userinfo(f"at {scheme}://{user}:{password}@h:1/x failed") == f"at {scheme}://{user}:***@h:1/x failed"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(["http", "https", "HTTPS", "git+https"]), USER)
 def test_a_user_without_a_password_is_a_token_in_http(scheme, user):
     assert hide_userinfo(f"at {scheme}://{user}@h:1/x failed") == f"at {scheme}://***@h:1/x failed"
@@ -215,6 +216,7 @@ def server():
     started.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", sorted(PLACES))
 @pytest.mark.parametrize("option", sorted(options("")))
 @pytest.mark.parametrize("secret", [SECRET, LONG], ids=["short", "long"])

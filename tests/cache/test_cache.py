@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -236,13 +237,13 @@ def test_remembers_nothing_where_it_may_not(make):
 
 
 def test_holds_no_more_bytes_than_allowed(make):
-    cache = make(Limits(bytes=60_000))
-    for key in range(3_000):
+    cache = make(Limits(bytes=30_000))
+    for key in range(1_000):
         cache.put(key, [key], 0)
-        assert cache.nbytes <= 60_000
-    assert cache.get(2_999, 0) == [2_999]
+        assert cache.nbytes <= 30_000
+    assert cache.get(999, 0) == [999]
     assert cache.get(0, 0) is None
-    assert cache.evictions == 3_000 - len(cache)
+    assert cache.evictions == 1_000 - len(cache)
 
 
 def test_clear_forgets_all(make):
@@ -282,7 +283,7 @@ def test_s3_fifo_knows_a_key_that_comes_back(make_lru):
 STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 4)), max_size=60)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     steps=STEPS, rows=st.integers(1, 12), write=st.sampled_from([float("inf"), 6.0]), idle=st.sampled_from([4.0, 1e9])
 )
@@ -420,7 +421,7 @@ def test_of_a_batch_only_entries_larger_than_the_cache_are_refused(sizes, limits
     assert kept.tolist() == [size <= limits.rows and 8 * size <= limits.bytes for size in sizes]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=30), min_size=1, max_size=12),
     rows=st.integers(1, 30),
@@ -506,6 +507,7 @@ def test_traces_are_what_their_facts_say():
         assert (len(keys), len(keys.unique())) == (facts["requests"], facts["distinct"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 def test_lru_hit_ratio_is_exact_at_every_size(name):
     keys, facts = trace(name)
@@ -513,6 +515,7 @@ def test_lru_hit_ratio_is_exact_at_every_size(name):
         assert replay_rows(keys, Limits(rows=int(size))) / len(keys) == pytest.approx(ratio, abs=6e-7), size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 def test_ttl_hit_ratio_is_exact(name):
     keys, facts = trace(name)
@@ -524,7 +527,7 @@ def test_ttl_hit_ratio_is_exact(name):
 
 
 def test_columns_are_exact_one_key_at_a_time():
-    keys = trace(TRACES[1])[0][:20_000]
+    keys = trace(TRACES[1])[0][:5_000]
     assert replay_columns(keys, Limits(rows=301), 1) == replay_rows(keys, Limits(rows=301))
 
 
@@ -544,6 +547,7 @@ def exact_hits_with_repeats(keys, size: int, batch: int) -> int:
 
 # A batch finds all it can before anything is evicted, so a cache not much larger than a batch hits more often than
 # one that is asked key by key: up to 9 points at 733 rows on the flights. From three batches on they agree.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 def test_columns_stay_near_in_batches_of_a_thousand(name):
     keys, facts = trace(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ def assert_finds(index: HashIndex, model: dict[int, int], wanted) -> None:
     assert index.find(words_of(wanted)).tolist() == [model.get(word, -1) for word in sorted(wanted)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(STEPS, st.sets(WORDS, max_size=50))
 def test_does_as_a_dict_does(steps, wanted):
     index, model, number = HashIndex(), {}, 0

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ TEXT = st.text(max_size=40)
 COLUMNS = st.lists(st.tuples(st.none() | TEXT, st.none() | st.integers(-5, 5)), max_size=40)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(COLUMNS, st.integers(0, 5))
 def test_equal_keys_hash_alike_wherever_they_lie(rows, offset):
     types = [pa.string(), pa.int32()]
@@ -54,7 +55,7 @@ def hashes(values: list[bytes]) -> list[int]:
     return KeyBatch.of([pa.array(values, pa.binary())], [pa.binary()]).hashes.tolist()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(LENGTHS, min_size=1, max_size=5), st.data())
 def test_every_byte_of_a_key_counts_and_nothing_beside_it(lengths, data):
     keys = [bytes([65 + number]) * length for number, length in enumerate(lengths)]
@@ -79,7 +80,7 @@ def test_regular_keys_do_not_collide(before):
     assert len(set(hashes(keys))) == len(keys)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(COLUMNS)
 def test_encode_numbers_by_first_appearance(rows):
     columns = [pa.array([row[n] for row in rows], type_) for n, type_ in enumerate([pa.string(), pa.int64()])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ def table(values) -> pa.Table:
 RUNS = st.lists(st.lists(st.text(max_size=5), max_size=20), max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(RUNS, st.randoms(use_true_random=False))
 def test_does_as_a_list_does(runs, random):
     store, model = RowStore(SCHEMA), []

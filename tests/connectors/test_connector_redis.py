@@ -20,6 +20,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lookupcache_redis.connector import RedisConnector, _once
@@ -372,7 +373,7 @@ def columns_of(template, keys):
     return {field.name: pa.array(values, field.type) for field, values in zip(template.fields, columns, strict=True)}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(templates())
 def test_two_keys_never_have_one_name_and_names_are_read_as_they_were_written(drawn):
     template, keys = drawn

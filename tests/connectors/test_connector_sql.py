@@ -14,6 +14,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lookupcache_sql.connector import SqlConnector
@@ -249,7 +250,7 @@ def cases(draw):
     }  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(case=cases())
 def test_a_lookup_and_a_scan_do_what_python_does(case, tmp_path_factory):
     folder = tmp_path_factory.mktemp("db", numbered=True)

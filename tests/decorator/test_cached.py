@@ -626,6 +626,7 @@ sys.stdout.buffer.write(cloudpickle.dumps((fib, Shop, Shop().twice, local(3), ca
 """
 
 
+@pytest.mark.slow
 def test_functions_of_main_come_out_elsewhere_with_an_empty_cache(tmp_path):
     (tmp_path / "main.py").write_text(MAIN)
     written = subprocess.run([sys.executable, tmp_path / "main.py"], capture_output=True, check=True).stdout
@@ -708,6 +709,7 @@ async def main(client: Client) -> None:
 WRONG_CALLS = ['bare("x")', "bare()", 'client.get("x")', 'many(["x"])', "bare.invalidate()", "later(1).upper()"]
 
 
+@pytest.mark.slow
 def test_types_are_preserved(tmp_path):
     if mypy is None:
         pytest.skip("mypy is not installed")

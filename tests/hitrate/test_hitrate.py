@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +82,7 @@ def test_batches_ask_as_often_as_the_facts_say(trace):
         assert round(1 - float(curve.ratio([0])[0]), 6) == asked
 
 
+@pytest.mark.slow
 def test_other_policies_are_within_a_point_of_the_facts(trace):
     requests, facts = trace
     for row in facts["policy_table"].values():
@@ -90,6 +92,7 @@ def test_other_policies_are_within_a_point_of_the_facts(trace):
                 assert found.ratio == pytest.approx(row[name], abs=0.01), (policy, row["size"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "sizes"), [(0.8, [10_000]), (0.99, [10_000, 100_000]), (1.1, [100_000])])
 def test_zipf_keys_hit_as_che_says(alpha, sizes):
     curve = exact_curve(zipf(alpha, 4_000_000), Deployment(), warm=True)
@@ -116,7 +119,7 @@ def batches_through(ids, rows, size: int, batch: int) -> int:
     return hits
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(stream=STREAM, size=st.integers(1, 20), batch=st.integers(1, 9))
 def test_distances_give_the_hits_of_a_replay_in_batches_with_many_rows_per_key(stream, size, batch):
     ids = np.array([key for key, _ in stream])
@@ -125,7 +128,7 @@ def test_distances_give_the_hits_of_a_replay_in_batches_with_many_rows_per_key(s
     assert int((needed <= size).sum()) == batches_through(ids.tolist(), rows.tolist(), size, batch)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(stream=STREAM, size=st.integers(1, 8), limit=st.integers(1, 12), free=st.booleans(), access=st.booleans())
 def test_ages_give_the_hits_of_a_replay_with_and_without_a_size(stream, size, limit, free, access):
     ids, times = np.array([key for key, _ in stream]), np.cumsum([pause for _, pause in stream])
@@ -142,7 +145,7 @@ def test_ages_give_the_hits_of_a_replay_with_and_without_a_size(stream, size, li
     assert round(found) == hits
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(stream=STREAM, size=st.integers(1, 12), batch=st.integers(1, 9))
 def test_a_replay_of_lru_is_the_exact_curve(stream, size, batch):
     requests = Requests(np.array([key for key, _ in stream], np.uint64))
@@ -173,13 +176,14 @@ KEYS = st.one_of(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 60), max_s
 
 
 @pytest.mark.parametrize("eviction", EVICTIONS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(keys=KEYS.filter(bool), size=st.integers(1, 40), batch=st.one_of(st.just(1), st.integers(2, 30)))
 def test_a_replay_misses_batch_for_batch_what_the_caches_policy_misses(eviction, keys, size, batch):
     ids = np.array(keys, np.int32)
     assert list(misses(ids, eviction, size, batch)) == misses_of_policy(ids, eviction, size, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eviction", EVICTIONS)
 @pytest.mark.parametrize("size", [30, 400])
 def test_a_replay_of_a_trace_hits_request_by_request_as_the_cache_of_single_keys(trace, eviction, size):
@@ -255,6 +259,7 @@ def test_keys_without_rows_weigh_one_or_are_asked_for_again():
 # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.8, 0.99, 1.1])
 @pytest.mark.parametrize("deployment", [Deployment(), Deployment(batch=1_000)], ids=["plain", "batches"])
 def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ def edited(text, edits):
 EDITS = st.lists(st.tuples(st.integers(0, 300), st.sampled_from(["", *"'\"`(),=;-/* \n\\"])), min_size=1, max_size=2)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(EDITS)
 def test_a_secret_is_starred_in_a_broken_definition(edits):
     for before in ("", "EXPLAIN ", "EXECUTE STATEMENT SET BEGIN "):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -299,7 +300,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(options=OPTIONS, events=st.lists(EVENTS, max_size=40))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_answer_is_what_the_source_had_within_the_allowed_age(kind, options, events):
@@ -328,7 +329,7 @@ COMES = {"right": None, "fails": ConnectionError, "hangs": LookupTimeoutError, "
 WANTS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(wants=WANTS, course=st.lists(st.sampled_from(sorted(COMES)), max_size=8), capacity=st.integers(1, 4))
 @pytest.mark.parametrize("batch", [False, True])
 def test_whatever_fails_hangs_or_is_cancelled_an_error_is_never_a_miss(batch, wants, course, capacity):

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
+from drawing import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -564,7 +565,7 @@ def zone(request, monkeypatch):
     time.tzset()
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     at=st.times().map(lambda at: at.replace(microsecond=0)),
     now=st.datetimes(dt.datetime(2026, 1, 1), dt.datetime(2027, 1, 1), timezones=st.just(dt.UTC)),

@@ -12,6 +12,7 @@ import aiohttp
 import pyarrow as pa
 import pytest
 from clients import KINDS, AsyncKept, SyncKept
+from drawing import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service import Service
@@ -350,7 +351,7 @@ def test_a_marked_error_differs_from_a_miss(served, kind, trouble):
     assert result.column(2).to_pylist() == [None, None]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     troubles=st.lists(st.sampled_from(["fail", "tear", "short", "none"]), max_size=6),
     retries=st.sampled_from(["0", "2"]),
