@@ -2,7 +2,7 @@
 
     python3 .ci/dev.py demo [OPTIONS]     run the demo, which joins real flights with a database
     python3 .ci/dev.py test [ARGUMENTS]   run the tests with pytest
-    python3 .ci/dev.py test --fast        run the tests that need neither Spark nor servers
+    python3 .ci/dev.py test --fast        run the tests that need neither Spark nor servers, with few examples
     python3 .ci/dev.py check              run ruff, the format check and mypy
     python3 .ci/dev.py bench NAME         run a benchmark of bench/
 
@@ -25,6 +25,8 @@ STAMP = VENV / "installed.json"
 EXTRAS = {"demo": ["demo"], "test": ["test"], "check": ["check"], "bench": ["bench"]}
 PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 """By default, tests run in two processes, each with its own Spark."""
+FAST = ["-n", "2", "--dist", "worksteal"]
+"""Fast tests share nothing that is slow to start, so single tests are distributed instead of files."""
 HAS_JAVA = """
 from lookupcache.errors import JavaMissingError
 from lookupcache.java import local_spark_environment
@@ -53,7 +55,8 @@ def command_lines(command, rest):
     if command == "demo":
         return [[PYTHON, "-m", "lookupcache", "demo", *rest]]
     if command == "test":
-        return [[PYTHON, "-m", "pytest", *(PARALLEL if all(word.startswith("--") for word in rest) else []), *rest]]
+        parallel = FAST if "--fast" in rest else PARALLEL
+        return [[PYTHON, "-m", "pytest", *(parallel if all(word.startswith("--") for word in rest) else []), *rest]]
     if command == "bench":
         return [[PYTHON, "-m", f"bench.{name}", *options] for name, *options in [rest or ["join"]]]
     tools = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]

@@ -1,4 +1,4 @@
-"""The `files` connector: a table of Parquet files or a Delta table, held whole by the workers."""
+"""The `files` connector: a table of Parquet files or a Delta table, cached in full by the workers."""
 
 from lookupcache_files.connector import FilesConnector
 

@@ -1,8 +1,8 @@
-"""The `files` connector: a table that lies in Parquet files or in a Delta table, to be held whole by the workers.
+"""The `files` connector: a table of Parquet files or a Delta table, which workers cache in full.
 
-files ─► dataset ─► row groups that may hold wanted rows, wanted columns ─► types ─► filters ─► Arrow
+files ─► dataset ─► row groups that may contain matching rows, requested columns ─► types ─► filters ─► Arrow
 
-A Spark table gets there by being written: `write_snapshot`, or ``df.write`` for one that never changes.
+Write a Spark table with `write_snapshot`, or with ``df.write`` if it never changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OWN_FILESYSTEMS = {
 
 
 class _Options(dict[str, str]):
-    """Options of which one is a family: every name that starts with ``storage.`` is known."""
+    """Options, in which every name that starts with ``storage.`` is known."""
 
     def __contains__(self, name: object) -> bool:
         return dict.__contains__(self, name) or (str(name).startswith("storage.") and str(name) != "storage.*")
@@ -45,14 +45,14 @@ class _Options(dict[str, str]):
 class FilesConnector(Connector):
     """Reads a table from Parquet files or a Delta table; it is for ``'lookup.cache' = 'ALL'``.
 
-    Without that, each call reads the files that may hold its keys. ``path`` is a file or a folder, read with all
-    below it; names like ``country=NL`` of folders are columns, as Spark writes them. Each load lists the files anew.
-    Some file must have each wanted column, each in the schema's type or one that fits into it without loss: INT into
-    BIGINT, FLOAT or INT into DOUBLE, DECIMAL(4,2) into DECIMAL(10,2). Upper and lower case do not tell columns apart,
-    but where a file has both spellings; files that lack a column have nulls in it.
+    Otherwise each call reads the files that may contain its keys. ``path`` is a file or a folder, which is read with
+    all subfolders; folder names like ``country=NL`` are columns, as Spark writes them. Each load lists the files again.
+    At least one file must have each requested column, in the schema's type or one that is converted without loss: INT
+    to BIGINT, FLOAT or INT to DOUBLE, DECIMAL(4,2) to DECIMAL(10,2). Names of columns are not case-sensitive, unless a
+    file has both spellings; a column is null for files that lack it.
 
-    Only the wanted columns are read, and where Parquet's statistics tell, only the row groups that may hold rows that
-    pass the filters, all of which are applied while reading.
+    Only the requested columns are read, and with Parquet's statistics only the row groups that may contain rows that
+    pass the filters. All filters are applied while reading.
 
     >>> FilesConnector(pa.schema([("id", pa.int64())]), {"path": "s3://shop/customers", "storage.secret_key": "env:S3"})
     FilesConnector({'path': 's3://shop/customers', 'storage.secret_key': '***'})
@@ -63,7 +63,7 @@ class FilesConnector(Connector):
         "format": "'parquet', the default, or 'delta'.",
         "snapshots": "true: the path's folders are snapshots; the last by name that holds a file _SUCCESS is read.",
         "version": "delta: the version to read; by default the newest.",
-        "storage.*": "What the file system wants to know, as in storage.region; never shown.",
+        "storage.*": "A setting of the file system, as in storage.region; never shown.",
     })  # fmt: skip
     required = ("path",)
 
@@ -78,11 +78,11 @@ class FilesConnector(Connector):
 
     @property
     def secrets(self) -> Sequence[str]:  # type: ignore[override]
-        """What a file system wants to know is mostly a key."""
+        """Settings of a file system are mostly credentials."""
         return tuple(name for name in self.settings if name.startswith("storage."))
 
     def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
-        """Return all filters: they are applied to what is read, with Spark's meaning."""
+        """Return all filters: they are applied while reading, with Spark's semantics."""
         return filters
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
@@ -92,13 +92,13 @@ class FilesConnector(Connector):
         return pa.Table.from_batches(self._read(request, among), self._answer_schema(request))
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
-        """Yield the whole table, constants and filters applied."""
+        """Yield the full table, with constants and filters applied."""
         return self._read(request, [])
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, request: LookupRequest, among: Sequence[tuple[str, pa.Array]]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that pass constants and filters, perhaps only those whose columns are ``among`` values."""
+        """Yield the rows that pass constants and filters; rows without a value of ``among`` may be left out."""
         conditions = [*self._constants(request), *request.filters]
         read = {column.name for condition in conditions for column in columns_of(condition)}
         schema = pa.schema([field for field in self.schema if field.name in {*request.fields, *read}])
@@ -116,7 +116,7 @@ class FilesConnector(Connector):
         conditions: Sequence[Expr],
         among: Sequence[tuple[str, pa.Array]],
     ) -> Iterator[pa.Table]:
-        """Yield the rows of files with one schema that may be wanted, in the types of the table's."""
+        """Yield the rows that may match, of files with one schema, in the types of the table's schema."""
         found = {field.name: self._stored(request, part, field) for field in schema}
         stored = {name: one for name, one in found.items() if one is not None}
         pruned = _Pruning(
@@ -128,7 +128,7 @@ class FilesConnector(Connector):
             yield pa.Table.from_arrays(arrays, schema=schema)
 
     def _cast(self, request: LookupRequest, part: ds.Dataset, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        """Return a column in its type, nulls where these files have none; raises SourceError."""
+        """Return a column in its type, null if these files do not have it; raises SourceError."""
         if field.name not in batch.schema.names:
             return pa.nulls(batch.num_rows, field.type)
         try:
@@ -160,7 +160,7 @@ class FilesConnector(Connector):
                 )
 
     def _stored(self, request: LookupRequest, part: ds.Dataset, field: pa.Field) -> pa.Field | None:
-        """Return the field that holds a column in these files, None where none does; raises SourceError."""
+        """Return the field of a column in these files, None if there is none; raises SourceError."""
         alike = [one for one in part.schema if one.name.lower() == field.name.lower()]
         found = [one for one in alike if one.name == field.name] or alike
         if not found:
@@ -181,7 +181,7 @@ class FilesConnector(Connector):
         return found[0]
 
     def _parts(self) -> list[ds.Dataset]:
-        """Return what the files hold now, those of one schema together."""
+        """Return the current files as datasets, one for each schema."""
         if self._delta:
             return [self._delta_table()]
         filesystem, path = self._place()
@@ -236,8 +236,7 @@ class FilesConnector(Connector):
 def write_snapshot(df: Any, path: str) -> str:
     """Write a DataFrame as a snapshot for ``'snapshots' = 'true'``; return its folder, new under ``path``.
 
-    Workers that load the table while it is written, or written anew, read the last snapshot that is complete. Old
-    ones stay until someone removes them.
+    Workers that load the table in the meantime read the last complete snapshot. Old snapshots are never removed.
 
     >>> import tempfile
     >>> from lookupcache import LookupTable, lookup_join
@@ -278,13 +277,13 @@ def _newest_snapshot(filesystem: fs.FileSystem, path: str) -> str:
 def _parquet(filesystem: fs.FileSystem, path: str, declared: pa.Schema) -> list[ds.Dataset]:
     """Return a file, or all files below a folder, as datasets of one schema each; raises FileNotFoundError.
 
-    Arrow's own union of schemas tells names apart by case, takes the types of two files for a conflict, and cannot read
-    the name of a folder as any type.
+    Arrow's own union of schemas is case-sensitive, fails if two files have different types, and cannot read folder
+    names as all types.
     """
     files = _files(filesystem, path)
     if not files:
         raise FileNotFoundError("Option 'path': there are no files.")
-    # Spark's INT96 moments would overflow as nanoseconds.
+    # Spark's INT96 timestamps would overflow as nanoseconds.
     file_format = ds.ParquetFileFormat(read_options={"coerce_int96_timestamp_unit": "us"})
     alike: dict[str, tuple[pa.Schema, list[ds.Fragment]]] = {}
     for file in files:
@@ -296,7 +295,7 @@ def _parquet(filesystem: fs.FileSystem, path: str, declared: pa.Schema) -> list[
 
 
 def _with_folders(schema: pa.Schema, folders: Sequence[pa.Field]) -> pa.Schema:
-    """Return a file's columns with those of its folders, which go before a file's own of the same name, as in Spark."""
+    """Return a file's columns with those of its folders, which take precedence over the file's own, as in Spark."""
     names = {field.name.lower() for field in folders}
     own = [field for field in schema if field.name.lower() not in names]
     return pa.schema([*own, *(field.with_nullable(True) for field in folders)])
@@ -311,13 +310,13 @@ def _all(conditions: Iterable[ds.Expression]) -> ds.Expression:
 
 
 def _shown(part: ds.Dataset) -> str:
-    """Return the name of the first of these files, or what there is in place of files."""
+    """Return the name of the first of these files for an error, or a text that says that there are none."""
     files = getattr(part, "files", [])
     return repr(hide_userinfo(files[0])) if files else "the table"
 
 
 def _files(filesystem: fs.FileSystem, path: str) -> list[str]:
-    """Return the files to read; those that start with ``_`` or ``.``, or lie in such folders, are none of the table."""
+    """Return the files to read; files and folders whose names start with ``_`` or ``.`` are ignored."""
     info = filesystem.get_file_info(path)
     if info.type != fs.FileType.Directory:
         return [path] if info.type == fs.FileType.File else []
@@ -326,7 +325,7 @@ def _files(filesystem: fs.FileSystem, path: str) -> list[str]:
 
 
 def _below(file: str, path: str) -> list[str]:
-    """Return the names of the folders between, and of the file."""
+    """Return the names of the folders in between, and of the file."""
     return file.removeprefix(path.rstrip("/")).lstrip("/").split("/")
 
 
@@ -335,7 +334,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _folder_columns(file: str, path: str, declared: pa.Schema) -> dict[str, pa.Scalar]:
-    """Return the declared columns that are names of a file's folders, with their values; raises SourceError."""
+    """Return the columns of the schema that are in the names of a file's folders, with values; raises SourceError."""
     known = {field.name.lower(): field for field in declared}
     found: dict[str, pa.Scalar] = {}
     for folder in _below(file, path)[:-1]:
@@ -347,7 +346,7 @@ def _folder_columns(file: str, path: str, declared: pa.Schema) -> dict[str, pa.S
 
 
 def _folder_value(folder: str, field: pa.Field, text: str | None) -> pa.Scalar:
-    """Return what a folder's name says in a column's type; a moment without a zone is one of UTC."""
+    """Return the value in a folder's name in a column's type; a timestamp without a zone is in UTC."""
     try:
         if text is None:
             return pa.scalar(None, field.type)
@@ -367,7 +366,7 @@ def _folder_value(folder: str, field: pa.Field, text: str | None) -> pa.Scalar:
 
 
 def _fits(stored: pa.DataType, declared: pa.DataType) -> bool:
-    """Return whether every value of a stored type is one of the declared type, but for what a moment may lose."""
+    """Return whether every value of a stored type fits the declared type; timestamps may lose nanoseconds."""
     if isinstance(stored, pa.BaseExtensionType):
         return _fits(stored.storage_type, declared)
     if pa.types.is_dictionary(stored):
@@ -393,7 +392,7 @@ def _decimal_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
 
 
 def _moment_fits(stored: pa.DataType, declared: pa.DataType) -> bool:
-    # Without a zone may be Spark's own INT96, which is UTC.
+    # A timestamp without a zone may be Spark's INT96, which is in UTC.
     return pa.types.is_timestamp(stored) and (stored.tz is None or declared.tz is not None)
 
 
@@ -449,7 +448,7 @@ _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class _Pruning:
-    """Makes of Spark's filters ones of the dataset, which pass at least the rows that Spark's pass.
+    """Translates filters for the dataset; the result passes at least the rows that pass the filters in Spark.
 
     ``fields`` are the columns that are stored in the schema's own types.
     """
@@ -458,7 +457,7 @@ class _Pruning:
         self._fields = fields
 
     def all(self, conditions: Sequence[Expr], among: Sequence[tuple[str, pa.Array]]) -> ds.Expression | None:
-        """Return what must hold of a row for all conditions to be true, or None."""
+        """Return the conjunction of the conditions that the dataset can check, or None."""
         found = [self._condition(condition) for condition in conditions]
         found += [self._fields[name].isin(values) for name, values in among if name in self._fields]
         known = [one for one in found if one is not None]
@@ -499,6 +498,6 @@ class _Pruning:
 
 
 def _has_exact_statistics(type_: pa.DataType) -> bool:
-    """Return whether Parquet's least and greatest values are in Spark's order; floats' say nothing of NaN."""
+    """Return whether Parquet's minima and maxima follow Spark's order; those of floats ignore NaN."""
     families = (pa.types.is_integer, pa.types.is_string, pa.types.is_date, pa.types.is_boolean, pa.types.is_decimal)
     return any(is_it(type_) for is_it in families)

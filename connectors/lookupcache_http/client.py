@@ -1,6 +1,6 @@
-"""One service over HTTP: its connections, TLS, redirects, content codings, and what a status means.
+"""The HTTP client of one service: connections, TLS, redirects, content codings, and the meaning of statuses.
 
-request ─► redirects, on the same host only ─► `Answer`: a body, or none for a miss; or an error, with Retry-After
+request ─► redirects, on the same host only ─► `Answer`: a body, or None for a miss; or an error, with Retry-After
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SECONDS_IDLE = 60
 class HttpStatusError(Exception):
     """The service answered with a status that is neither rows nor a miss.
 
-    ``headers`` holds Retry-After, where the service sent it.
+    ``headers`` contains Retry-After, if the service sent it.
     """
 
     def __init__(self, text: str, status: int = 0, retry_after: str | None = None) -> None:
@@ -43,12 +43,12 @@ class HttpStatusError(Exception):
 
 
 class HttpProtocolError(Exception):
-    """What came is no answer as HTTP has it, or was cut short; the next one may be better."""
+    """The response is not valid HTTP, or incomplete; a retry may succeed."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request; ``shown`` is how errors name it: a template, for a URL may hold what is nobody's business."""
+    """A request; ``shown`` is its name in errors: the template, since values in the URL may be confidential."""
 
     url: str
     body: str | None
@@ -56,13 +56,13 @@ class Request:
 
     @property
     def method(self) -> str:
-        """GET, or POST where there is a body."""
+        """GET, or POST if there is a body."""
         return "GET" if self.body is None else "POST"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: ``body`` is None for a miss, ``following`` the URL of the header ``Link: <…>; rel=next``."""
+    """A response: ``body`` is None for a miss, ``following`` the URL of the header ``Link: <…>; rel=next``."""
 
     url: str
     body: bytes | None
@@ -70,10 +70,16 @@ class Answer:
 
 
 class Client:
-    """Sends requests to one service, over connections that are kept; to be opened and used on one event loop.
+    """Sends requests to one service, over persistent connections; open and use it on one event loop.
 
-    ``headers`` and ``query`` go with every request, ``miss`` are the statuses that mean that there is no row, an
-    answer of more than ``most_bytes`` is refused, and ``hidden`` takes secrets out of a text.
+    Args:
+        headers: Headers of every request.
+        query: Parameters of every URL.
+        miss: The statuses that mean that there is no row.
+        most_bytes: The maximum size of a response.
+        tls: The options ``tls.*``.
+        connect_seconds: The timeout of a connection attempt.
+        hidden: Removes secrets from a text.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """Make ready to connect; connections are made when they are wanted."""
+        """Prepare the session; connections are made on demand."""
         import aiohttp
 
         self._session = aiohttp.ClientSession(
@@ -112,7 +118,7 @@ class Client:
             ),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
-            # Several versions unpack a piece of an answer as a whole, whatever becomes of it.
+            # Several versions of aiohttp decompress a chunk in full, however large the result is.
             auto_decompress=False,
         )
 
@@ -123,17 +129,17 @@ class Client:
             await session.close()
 
     async def send(self, request: Request) -> Answer:
-        """Return the answer to a request; raises one of this module's errors, SourceError, or what aiohttp raises."""
+        """Return the response to a request; raises one of this module's errors, SourceError, or aiohttp's errors."""
         url = self._complete(request.url)
         for _ in range(_MOST_REDIRECTS + 1):
-            answer = await self._sent(request, url)
+            answer = await self._send_once(request, url)
             if isinstance(answer, Answer):
                 return answer
             url = answer
         raise HttpStatusError(f"{self._name(request)} redirects more than {_MOST_REDIRECTS} times.")
 
-    async def _sent(self, request: Request, url: URL) -> Answer | URL:
-        """Send once; return the answer, or where the server says to ask instead."""
+    async def _send_once(self, request: Request, url: URL) -> Answer | URL:
+        """Send once; return the response, or the URL that the server redirects to."""
         import aiohttp
 
         if self._session is None:
@@ -144,15 +150,15 @@ class Client:
             async with self._session.request(
                 request.method, url, data=body, headers=kind, allow_redirects=False
             ) as response:
-                return await self._understood(request, url, response)
+                return await self._interpret(request, url, response)
         except aiohttp.ClientResponseError as error:
-            # Its own text shows the whole URL.
-            told = self._brief(error.message)
-            raise HttpProtocolError(f"{self._name(request)} was not answered in HTTP: {told}") from None
+            # The error's own text contains the full URL.
+            reason = self._brief(error.message)
+            raise HttpProtocolError(f"{self._name(request)} was not answered in HTTP: {reason}") from None
         except aiohttp.InvalidURL:
-            raise HttpStatusError(f"{self._name(request)} failed: the URL is none.") from None
+            raise HttpStatusError(f"{self._name(request)} failed: the URL is invalid.") from None
 
-    async def _understood(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> Answer | URL:
+    async def _interpret(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> Answer | URL:
         status = response.status
         if status in self._miss or status in _WITHOUT_BODY:
             await _read(response, Decoder(""), self._most_bytes)
@@ -164,22 +170,22 @@ class Client:
         raise self._refused(request, response, await _text(response))
 
     async def _body(self, request: Request, response: aiohttp.ClientResponse) -> bytes:
-        """Return the body of rows; raises SourceError, and HttpProtocolError for one that is cut short or corrupt."""
+        """Return the body with rows; raises SourceError, or HttpProtocolError if it is incomplete or corrupt."""
         coding = response.headers.get("Content-Encoding", "")
         try:
             decoder = Decoder(coding)
             body, over = await _read(response, decoder, self._most_bytes)
         except zlib.error:
-            raise HttpProtocolError(f"{self._name(request)} answered with what is no {coding}.") from None
+            raise HttpProtocolError(f"{self._name(request)} answered with invalid {coding} data.") from None
         except ValueError:
             raise SourceError(
                 f"{self._name(request)} answered in the content coding {self._brief(coding)!r}.",
-                hint="Only gzip and deflate are understood, and asked for; does an option 'header.…' ask for others?",
+                hint="Only gzip and deflate are supported and requested; does an option 'header.…' request others?",
             ) from None
         if over:
             raise self._too_large(request)
         if not decoder.complete:
-            raise HttpProtocolError(f"{self._name(request)} answered with {coding} that is cut short.")
+            raise HttpProtocolError(f"{self._name(request)} answered with incomplete {coding} data.")
         return body
 
     def _redirected(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> URL:
@@ -193,19 +199,21 @@ class Client:
         return target
 
     def _refused(self, request: Request, response: aiohttp.ClientResponse, body: bytes) -> HttpStatusError:
-        told, reason = self._brief(body.decode(errors="replace")), self._brief(response.reason or "")
-        text = f"{self._name(request)} answered {response.status} {reason}".rstrip() + (f": {told}" if told else ".")
+        message, reason = self._brief(body.decode(errors="replace")), self._brief(response.reason or "")
+        text = f"{self._name(request)} answered {response.status} {reason}".rstrip() + (
+            f": {message}" if message else "."
+        )
         return HttpStatusError(text, response.status, response.headers.get("Retry-After"))
 
     def _brief(self, text: str) -> str:
-        """Return the beginning of a text; its secrets go first, as they are known only as a whole."""
-        told = " ".join(self._hidden(text).split())
-        return told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}…"
+        """Return the start of a text; secrets are hidden first, since a part of one would not be recognised."""
+        shown = " ".join(self._hidden(text).split())
+        return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…"
 
     def _too_large(self, request: Request) -> SourceError:
         return SourceError(
             f"{self._name(request)} answered with more than {self._most_bytes:,} bytes.",
-            hint="Raise option 'max-bytes', ask for fewer keys at a time with 'lookup.batch.max-size', or for pages.",
+            hint="Raise option 'max-bytes', request fewer keys per call with 'lookup.batch.max-size', or use pages.",
         )
 
     def _name(self, request: Request) -> str:
@@ -218,19 +226,19 @@ class Client:
 
 
 async def _read(response: aiohttp.ClientResponse, decoder: Decoder, most: int) -> tuple[bytes, bool]:
-    """Return the body, or so much of it, and whether there is more, which is then not waited for."""
-    body, came = bytearray(), 0
+    """Return at most ``most`` bytes of the body, and whether there is more, which is not read."""
+    body, received = bytearray(), 0
     async for piece in response.content.iter_any():
-        came += len(piece)
+        received += len(piece)
         body += decoder.decoded(piece, most + 1 - len(body))
-        # Some codings say nothing at any length.
-        if len(body) > most or came > most + _MOST_OVERHEAD:
+        # A compressed response may be long and decode to nothing.
+        if len(body) > most or received > most + _MOST_OVERHEAD:
             return bytes(body[:most]), True
     return bytes(body), False
 
 
 async def _text(response: aiohttp.ClientResponse) -> bytes:
-    """Return what an error says, or the beginning of that; nothing, where it is in a coding that is not understood."""
+    """Return the start of an error's body, empty if its coding is not supported."""
     try:
         body, _ = await _read(response, Decoder(response.headers.get("Content-Encoding", "")), _MOST_BYTES_OF_AN_ERROR)
     except (ValueError, zlib.error):
@@ -239,14 +247,14 @@ async def _text(response: aiohttp.ClientResponse) -> bytes:
 
 
 def retryable(error: Exception) -> bool:
-    """Return whether the service may answer the same request later."""
+    """Return whether the same request may succeed later."""
     if isinstance(error, HttpStatusError):
         return error.status in RETRYABLE
     return is_retryable(error)
 
 
 def joined(base: URL | str, reference: str) -> Any:
-    """Return the URL that a reference means, seen from another; None where it is of another scheme, host or port.
+    """Resolve a reference against a URL; return None if the result has another scheme, host or port.
 
     >>> joined("https://api/customers?page=1", "?page=2")
     URL('https://api/customers?page=2')
@@ -264,7 +272,7 @@ def joined(base: URL | str, reference: str) -> Any:
 
 
 def with_parameters(url: str, parameters: Mapping[str, Any]) -> str:
-    """Return the URL with parameters in its query; those it has already it keeps.
+    """Return the URL with parameters added to its query, except those that it already has.
 
     >>> with_parameters("https://api/customers?page=2", {"key": "a&b", "page": "1"})
     'https://api/customers?page=2&key=a%26b'
@@ -291,7 +299,7 @@ def _following(response: aiohttp.ClientResponse) -> str | None:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise OptionError for a header that would be two, or none; it does not show the value."""
+    """Raise OptionError for a header that contains line breaks, without showing its value."""
     for name, value in headers.items():
         if not name.isascii() or any(c in f"{name}{value}" for c in "\r\n\0"):
-            raise OptionError(f"Option 'header.{name}': a header is one line of text.", hint="Is it a whole file's?")
+            raise OptionError(f"Option 'header.{name}': a header is one line of text.", hint="Remove the line breaks.")

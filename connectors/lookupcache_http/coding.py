@@ -1,6 +1,6 @@
-"""Content codings of HTTP answers, undone piece by piece, so that a small answer cannot fill the memory.
+"""Decodes compressed HTTP responses in chunks, so that a small response cannot fill the memory.
 
-pieces as they come ─► `Decoder` ─► never more bytes than are wanted
+chunks ─► `Decoder` ─► at most as many bytes as the limit
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _GZIP = b"\x1f"
 
 
 class Decoder:
-    """Undoes the coding that the header Content-Encoding names; raises ValueError for one that is not understood.
+    """Decodes the coding in the header Content-Encoding; raises ValueError for one that is not supported.
 
     >>> decoder = Decoder("gzip")
     >>> packed = __import__("gzip").compress(b"x" * 1_000_000)
@@ -38,7 +38,7 @@ class Decoder:
         if self._unpack is None or not piece:
             return piece[:most]
         if not self._begun and self.coding == "deflate" and piece[0] & 15 != 8:
-            # Some servers leave out the header that HTTP wants.
+            # Some servers send deflate without the zlib header that HTTP requires.
             self._unpack = zlib.decompressobj(-zlib.MAX_WBITS)
         self._begun = True
         found = self._unpack.decompress(piece, most)

@@ -1,4 +1,4 @@
-"""The `http` connector: rows by key from a service that speaks JSON, one key or many in a request.
+"""The `http` connector: rows by key from a service that returns JSON, for one key or many keys per request.
 
 keys ─► URL, body ─► request ─► JSON ─► rows ─► further pages ─► Arrow
 """
@@ -23,7 +23,7 @@ from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
 from lookupcache_http.client import Client, Request, check_headers, retryable
 from lookupcache_http.rows import RowReader, Rows, rows_at
-from lookupcache_http.service import OPTIONS, SECONDS_TO_CONNECT, Place, Service, family
+from lookupcache_http.service import OPTIONS, SECONDS_TO_CONNECT, PageRequest, Service, family
 
 T = TypeVar("T")
 
@@ -34,14 +34,14 @@ _MOST_TOGETHER = 10
 class HttpConnector(Connector):
     """Looks rows up in a service over HTTP that answers with JSON.
 
-    With ``{id}`` in ``url`` it sends a GET per key, many at a time (``lookup.async.capacity``); with ``body``, a
-    POST, per key too, or where ``{keys}`` stands in it, per batch of keys (``lookup.batch.max-size``, at most 1,000).
-    Places in braces may name the columns that the join gives, as keys or constants; ``{columns}`` are the fields of
-    the wanted columns. ``{keys}`` holds the values of the one column that option ``key`` names, or an object for
-    each key where it names several. Where other key columns have places too, as in ``/{country}/people``, a batch is
-    one request for each combination of their values, ten at a time; these are one call, which is retried as a whole.
+    With ``{id}`` in ``url`` it sends a GET per key, many concurrently (``lookup.async.capacity``); with ``body``, a
+    POST per key, or if the body contains ``{keys}``, per batch of keys (``lookup.batch.max-size``, at most 1,000).
+    Placeholders in braces are the names of columns that the join uses as keys or constants; ``{columns}`` becomes the
+    fields of the requested columns. ``{keys}`` becomes a list of the values of the column that option ``key`` names, or
+    of objects if it names several. If other key columns have placeholders too, as in ``/{country}/people``, a batch is
+    one request for each combination of their values, ten concurrently; they are one call, which is retried as a whole.
 
-    An answer is what the path ``rows`` leads to: a list of rows, one row, or null. A row is an object with a field
+    The path ``rows`` leads to the rows in a response: a list of rows, one row, or null. A row is an object with a field
     for each column; `lookupcache.formats.json_values.json_array` says how values become the column's types. A row need
     not repeat values that are in the request. A row without any of the table's fields is an error, whatever
     ``missing-field`` says: some services report errors like that.
@@ -49,15 +49,15 @@ class HttpConnector(Connector):
     | status | means |
     |---|---|
     | 200 to 299 | rows; 204 and 205 none |
-    | those of ``miss`` | no rows: 404 with a request per key, none otherwise |
-    | 408, 425, 429, 500 to 599 | worth a retry, when Retry-After says; as are broken connections and what is no HTTP |
+    | those in ``miss`` | no rows; by default 404 with a request per key, otherwise none |
+    | 408, 425, 429, 500 to 599 | retried, after Retry-After; as are broken connections and invalid HTTP |
     | redirects | followed on the same scheme, host and port, refused elsewhere |
     | any other | the lookup fails |
 
-    A key that would make a segment of the path empty, ``.`` or ``..`` has no rows, and is not asked for. One that holds
-    the separator behind it, as ``a-b`` in ``/{x}-{y}``, is an error: its URL would be another key's. Several rows for
-    one key come as a list. Answers may be compressed, by gzip or deflate; ``max-bytes`` bounds what they become. The
-    server's certificate is always checked.
+    A key that would make a segment of the path empty, ``.`` or ``..`` has no rows and is not requested. One that
+    contains the separator after it, as ``a-b`` in ``/{x}-{y}``, is an error: its URL would be another key's. Several
+    rows for one key are a list. Responses may be compressed with gzip or deflate; ``max-bytes`` limits the decompressed
+    size. The server's certificate is always checked.
 
     >>> HttpConnector(pa.schema([("id", pa.int64())]), {"url": "https://api/customers/{id}", "token": "env:API_TOKEN"})
     HttpConnector({'url': 'https://api/customers/{id}', 'token': '***'})
@@ -83,28 +83,28 @@ class HttpConnector(Connector):
 
     @property
     def _refers(self) -> bool:
-        """Whether what is asked is not known here."""
+        """Whether the requests are not known on the driver, because an option is a reference."""
         return any(is_reference(self.settings.get(name, "")) for name in ("url", "body", "scan.url"))
 
     @property
     def secrets(self) -> Sequence[str]:  # type: ignore[override]
-        """Headers and parameters may be anything; a user without a password is often a key to the house."""
+        """Headers and parameters may be credentials; a user without a password is often a token."""
         families = tuple(name for name in self.settings if name.startswith(("header.", "query.")))
         return families if self.settings.get("password") else (*families, "user")
 
     @property
     def batch_max_size(self) -> int | None:  # type: ignore[override]
-        """A call is one request, or one per combination of other columns: so it is retried, timed and counted."""
+        """The maximum number of keys in a call, which is one request, or one per combination of other columns."""
         return _MOST_KEYS if self.settings.get("key") else 1
 
     def secret_values(self) -> list[str]:
-        """Return the values that must not be shown, with what basic authentication makes of them."""
+        """Return the values that must not be shown, including their encoding for basic authentication."""
         return [*super().secret_values(), *([_basic(self.settings)] if "user" in self.settings else [])]
 
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> Any:
-        """Make ready to connect, on the running event loop, or without one on a loop of this connector's own."""
+        """Prepare to connect, on the running event loop, or without one on an own loop."""
         self._opened = Service.of(self.schema, self.settings)
         self._client = self._new_client()
         self._loop, self._runner = _running_loop(), None
@@ -127,11 +127,11 @@ class HttpConnector(Connector):
         return None
 
     def _forget(self) -> None:
-        """Hold nothing that was opened, nor what secrets went into."""
+        """Drop everything that was opened, and all that contains secrets."""
         self._client = self._reader = self._loop = self._runner = self._opened = None
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine from outside of the loop."""
+        """Run a coroutine on the loop, from outside of it."""
         if self._loop is None:
             work.close()
             raise ConnectorError("The http connector is used before open().")
@@ -165,7 +165,7 @@ class HttpConnector(Connector):
     # ── looking up ───────────────────────────────────────────────────────────────────────────────────────
 
     def check(self, request: LookupRequest) -> None:
-        """Raise PlanError for a join that gives less than the URL, the body and the option 'key' name."""
+        """Raise PlanError for a join that lacks a column of the URL, the body or the option 'key'."""
         if self._refers:
             return
         service = Service.of(self.schema, self.settings)
@@ -187,18 +187,18 @@ class HttpConnector(Connector):
         return tables[0] if len(tables) == 1 else pa.concat_tables([reader.empty, *tables])
 
     async def _of_key(self, given: _Given, reader: RowReader, number: int) -> pa.Table:
-        """Ask for one key; where several are asked for one by one, a row counts for its own key alone."""
+        """Request one key; if several are requested one by one, only rows of the own key count."""
         own = given.only(self._service.places, number)
-        asking = self._asking(own, reader)
-        if asking is None:
+        sent = self._request(own, reader)
+        if sent is None:
             return reader.empty
-        table = reader.table(await self._rows(asking), own.columns)
+        table = reader.table(await self._rows(sent), own.columns)
         return own.rows_of(table) if len(given) > 1 else table
 
     async def _of_keys(self, given: _Given, reader: RowReader) -> pa.Table:
-        """Ask for all keys at once, or where columns have places beside ``{keys}``, for those of the same values there.
+        """Request all keys together, or if other columns have placeholders, those with the same values of them.
 
-        A row counts for the values that it was asked for with.
+        Only rows with the values of their own request count.
         """
         groups = given.grouped(self._service.places)
         asked = [group.distinct(self._service.key) for group in groups]
@@ -210,17 +210,17 @@ class HttpConnector(Connector):
         return pa.concat_tables([reader.empty, *tables]) if len(tables) != 1 else tables[0]
 
     async def _of_group(self, asked: _Given, placed: _Given, reader: RowReader) -> pa.Table:
-        asking = self._asking(placed, reader, keys=asked.keys())
-        if asking is None:
+        sent = self._request(placed, reader, keys=asked.keys())
+        if sent is None:
             return reader.empty
-        rows = await self._rows(asking)
+        rows = await self._rows(sent)
         if not self._service.rows_per_key:
             return reader.table(rows, placed.columns)
         counted, origin = self._by_position(rows, len(asked))
         return reader.table(counted, {**placed.repeated(len(asked)), **asked.columns}, origin)
 
-    def _asking(self, given: _Given, reader: RowReader, keys: Sequence[Any] = ()) -> Request | None:
-        """Return the request for what is given; None where no URL can name it."""
+    def _request(self, given: _Given, reader: RowReader, keys: Sequence[Any] = ()) -> Request | None:
+        """Return the request for these values; None if no URL can contain them."""
         service = self._service
         values = {name: column[0].as_py() for name, column in given.columns.items()}
         values |= {"columns": reader.columns, "keys": keys}
@@ -229,7 +229,7 @@ class HttpConnector(Connector):
         except ValueError as error:
             raise SourceError(
                 self._hidden(f"{service.url.text} would be the URL of other values too, with {error}."),
-                hint="Put what no value can hold between the places in 'url', as '/' or ','.",
+                hint="Separate the placeholders in 'url' by a character that no value contains, such as '/' or ','.",
             ) from None
         body = None if service.body is None else service.body.fill(values)
         return None if url is None else Request(url, body, service.url.text)
@@ -244,48 +244,48 @@ class HttpConnector(Connector):
         return [row for rows in lists for row in rows], [key for key, rows in enumerate(lists) for _ in rows]
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
-        """Yield all rows of ``scan.url``, page by page; constants are left to whoever asks."""
+        """Yield all rows of ``scan.url``, page by page; constants are applied by the caller."""
         template, reader = self._service.scan, self._reader_of(request)
         if template is None:
             raise ConnectorError("'lookup.cache' = 'ALL' needs option 'scan.url'.", hint=self.options["scan.url"])
         url = template.fill({"columns": reader.columns})
-        place: Place | None = self._service.first_place(Request(str(url), None, template.text))
-        while place is not None:
-            rows, place = self._run(self._page(place))
+        page: PageRequest | None = self._service.first_page(Request(str(url), None, template.text))
+        while page is not None:
+            rows, page = self._run(self._page(page))
             yield from reader.table(rows).to_batches()
 
     def retryable(self, error: Exception) -> bool:
-        """Return whether the status or the failed connection may be better next time."""
+        """Return whether a retry may succeed, by the status or the kind of failure."""
         return retryable(error)
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _rows(self, request: Request) -> Rows:
         rows: Rows = []
-        place: Place | None = self._service.first_place(request)
-        while place is not None:
-            page, place = await self._page(place)
-            rows += page
+        page: PageRequest | None = self._service.first_page(request)
+        while page is not None:
+            more, page = await self._page(page)
+            rows += more
         return rows
 
-    async def _page(self, place: Place) -> tuple[Rows, Place | None]:
-        """Return the rows of a page, and the place of the next."""
+    async def _page(self, page: PageRequest) -> tuple[Rows, PageRequest | None]:
+        """Return the rows of a page, and the next page."""
         assert self._client is not None
-        answer = await self._client.send(place.request)
+        answer = await self._client.send(page.request)
         if answer.body is None:
             return [], None
         try:
             document = parse_json(answer.body)
         except ValueError as error:
-            raise self._wrong(f"is no JSON: {error}") from None
+            raise self._wrong(f"is not JSON: {error}") from None
         rows, pages = rows_at(self._service.rows, document, self._wrong, self._hidden), self._service.pages
         try:
-            return rows, None if pages is None else pages.following(place, answer.following, document, rows)
+            return rows, None if pages is None else pages.following(page, answer.following, document, rows)
         except ValueError as error:
             raise self._wrong(str(error), hint="Correct 'pages.next', or raise 'pages.max'.") from None
 
     def _reader_of(self, request: LookupRequest) -> RowReader:
-        """Return the reader for a request, which is the same for every call that a join makes."""
+        """Return the reader for a request; all calls of a join have the same request."""
         if self._reader is None or self._reader.request is not request:
             service = self._service
             self._reader = RowReader(request, self.schema, service.fields, service.lenient, self._wrong, self._hidden)
@@ -308,11 +308,11 @@ def _basic(options: Mapping[str, str]) -> str:
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results of coroutines, some of which run at a time; the first error ends the others."""
-    places = asyncio.Semaphore(_MOST_TOGETHER)
+    """Return the results of coroutines, with limited concurrency; the first error cancels the others."""
+    permits = asyncio.Semaphore(_MOST_TOGETHER)
 
     async def placed(one: Coroutine[Any, Any, T]) -> T:
-        async with places:
+        async with permits:
             return await one
 
     some = list(work)
@@ -336,12 +336,12 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-# ── what the join gives ──────────────────────────────────────────────────────────────────────────────────────
+# ── values of a call ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class _Given:
-    """The columns that a join gives values for: those of its keys, and its constants."""
+    """The values of a call: the columns of its keys, and the join's constants."""
 
     columns: Mapping[str, pa.Array]
     rows: int
@@ -358,14 +358,14 @@ class _Given:
         return self.rows
 
     def only(self, names: Sequence[str], row: int) -> _Given:
-        """Return one row of some columns; raises PlanError for one that the join gives no value for."""
+        """Return one row of some columns; raises PlanError for a column without a value."""
         columns = {name: self._column(name, names) for name in names}
         if self.rows > 1:
             columns = {name: column.slice(row, 1) for name, column in columns.items()}
         return _Given(columns, 1, self.table)
 
     def grouped(self, names: Sequence[str]) -> list[_Given]:
-        """Return the rows by combination of the values of some columns; raises PlanError too."""
+        """Return the rows grouped by the values of some columns; raises PlanError for a column without a value."""
         columns = {name: self._column(name, names) for name in names}
         group = np.zeros(self.rows, np.int64)
         for column in columns.values():
@@ -378,11 +378,11 @@ class _Given:
         return [self._taken(pa.array(part)) for part in parts]
 
     def repeated(self, rows: int) -> dict[str, pa.Array]:
-        """Return the columns of a single row so many times."""
+        """Return the columns of the only row, repeated."""
         return {name: pa.repeat(column[0], rows) for name, column in self.columns.items()}
 
     def rows_of(self, table: pa.Table) -> pa.Table:
-        """Return the rows of a table with the values of this single row, NaN being one."""
+        """Return the rows of a table with the values of the only row; NaN equals NaN."""
         for name, column in self.columns.items():
             if name in table.column_names:
                 found, value = table.column(name), column[0]
@@ -395,7 +395,7 @@ class _Given:
         return _Given(columns, len(rows), self.table)
 
     def distinct(self, names: Sequence[str]) -> _Given:
-        """Return some columns, each combination of their values once; raises PlanError too."""
+        """Return the distinct values of some columns; raises PlanError for a column without a value."""
         columns = [self._column(name, names) for name in names]
         first: dict[Any, int] = {}
         for row, key in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
@@ -405,7 +405,7 @@ class _Given:
         return _Given(taken, len(first), self.table)
 
     def keys(self) -> list[Any]:
-        """Return the rows as a request lists them: bare values of one column, objects of several."""
+        """Return the rows as in a request's list: values of one column, or objects of several."""
         if len(self.columns) == 1:
             return next(iter(self.columns.values())).to_pylist()
         return pa.table(dict(self.columns)).to_pylist()

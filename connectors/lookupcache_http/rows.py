@@ -1,4 +1,4 @@
-"""Rows of a JSON document as the Arrow table that a join wants.
+"""Rows of a JSON document as an Arrow table with the requested columns.
 
 document ─► `rows_at` ─► rows ─► `RowReader` ─► table
 """
@@ -25,7 +25,7 @@ Hide = Callable[[str], str]
 
 
 def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
-    """Return the rows that a path leads to: those of a list, one that stands there itself, or none for null."""
+    """Return the rows that a path leads to: those of a list, a single object, or none for null."""
     if not path.steps:
         nodes = [document]
     elif path.start().find(document) is ABSENT:
@@ -37,7 +37,7 @@ def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
 
 
 class RowReader:
-    """Makes tables of rows for one request of a join; ``lenient`` takes a field that is missing for null."""
+    """Reads rows for one request of a join; with ``lenient``, a missing field is null."""
 
     def __init__(
         self,
@@ -59,15 +59,16 @@ class RowReader:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The fields of the wanted columns, as the service names them."""
+        """The fields of the requested columns, as the service names them."""
         return tuple(column.path.name for column in self._columns)
 
     def table(
         self, rows: Rows, given: Mapping[str, pa.Array] | None = None, origin: Sequence[int] | None = None
     ) -> pa.Table:
-        """Return the rows; they need not repeat columns that are ``given``, of which ``origin`` is each row's position.
+        """Return the rows, to which columns that are ``given`` are added if they do not repeat them.
 
-        Without ``origin`` it is the first for all. Raises SourceError for a row or a value that does not fit.
+        ``origin`` is the position of each row's value in these columns, by default the first for all. Raises
+        SourceError for a row or a value that does not fit.
         """
         given = given or {}
         values = [column.values(rows) for column in self._columns]
@@ -80,7 +81,7 @@ class RowReader:
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
     def _check(self, rows: Rows, values: Sequence[list[Any]], given: Mapping[str, pa.Array]) -> None:
-        """Raise SourceError for a row that is none, as what a service says of an error.
+        """Raise SourceError for a value that is not a row, such as an error of the service.
 
         That is one which is no object, or has fields, but none of the table's.
         """
@@ -119,7 +120,7 @@ class RowReader:
 
 
 class _Column:
-    """A column, where its values are in a row, and what makes an array of them."""
+    """A column, the path to its value in a row, and the function that makes an array of values."""
 
     def __init__(self, name: str, type_: pa.DataType, path: Path) -> None:
         self.name = name

@@ -1,6 +1,6 @@
-"""What the options of the `http` connector say of a service, checked where they are given.
+"""A service as the options of the `http` connector describe it; the options are checked on the driver.
 
-options ─► `Service`: templates, paths, statuses ─► `Place` of a page ─► `Pages`: the place of the next
+options ─► `Service`: templates, paths, statuses ─► `PageRequest` ─► `Pages`: the request of the next page
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESERVED = ("keys", "columns")
 
 
 class Options(dict[str, str]):
-    """Options of which some are families: ``header.*`` stands for every name that starts so.
+    """Options, some of which are families: ``header.*`` is every name that starts with ``header.``.
 
     >>> "header.X-Api-Key" in Options({"header.*": "A header."}), "headers" in Options({"header.*": "A header."})
     (True, False)
@@ -40,25 +40,25 @@ class Options(dict[str, str]):
 
 
 OPTIONS = Options({
-    "url": "Where a key's rows are, as in 'https://api/customers/{id}?fields={columns}'.",
+    "url": "The URL of a key's rows, as in 'https://api/customers/{id}?fields={columns}'.",
     "body": "JSON to POST, as in '{\"ids\": {keys}}' or '{\"id\": {id}}'.",
-    "key": "The columns whose values {keys} holds, with commas between; a request per combination of other columns.",
+    "key": "The columns whose values {keys} contains, separated by commas; a request per combination of other columns.",
     "rows": "The path to the rows in an answer, as in '$.data.items'; by default '$'.",
     "rows-per-key": "true: the rows' path leads to a list with one entry per key, in the order of {keys}.",
     "field.*": "The path to a column's value in a row, as in field.city = '$.address.city'; by default its name.",
-    "missing-field": "What becomes of a row without a column's field: 'fail', the default, or 'null'.",
-    "miss": "Statuses that mean that a key has no rows, with commas between; by default 404 if asked per key.",
+    "missing-field": "How a row without a column's field is handled: 'fail', the default, or 'null'.",
+    "miss": "Statuses that mean that a key has no rows, separated by commas; by default 404 with a request per key.",
     "header.*": "A header of every request, as in header.X-Api-Key = env:API_KEY; never shown.",
     "query.*": "A parameter of every URL, as in query.apikey = env:API_KEY; never shown.",
     "user": "The user to log in as, by basic authentication.",
     "password": "The user's password; 'env:NAME' or 'file:PATH' keep it out of the code.",
     "token": "A bearer token.",
-    "scan.url": "Where all rows are; needed by 'lookup.cache' = 'ALL'.",
-    "pages.next": "Where an answer has the next page's URL: a path, as in '$.next', or 'link' for a Link header.",
-    "pages.parameter": "The parameter that takes what pages.next leads to; without that, a count of pages.",
+    "scan.url": "The URL of all rows; needed by 'lookup.cache' = 'ALL'.",
+    "pages.next": "The next page's URL in a response: a path, as in '$.next', or 'link' for a Link header.",
+    "pages.parameter": "The URL parameter for what pages.next leads to; without pages.next, for the page's number.",
     "pages.first": "The first page's number; by default 1.",
-    "pages.max": "The most pages of one answer; by default 1000. More are an error.",
-    "max-bytes": "The most bytes of one response; by default 67108864.",
+    "pages.max": "The maximum number of pages of a response; by default 1000. More are an error.",
+    "max-bytes": "The maximum number of bytes of a response; by default 67108864.",
     "connect.timeout": f"Seconds to connect; {SECONDS_TO_CONNECT} by default.",
     **TLS_OPTIONS,
     "tls.ca": "A PEM file of authorities to trust in addition to the system's, or its text, as by 'file:PATH'.",
@@ -66,20 +66,20 @@ OPTIONS = Options({
 
 
 @dataclass(frozen=True)
-class Place:
-    """A page of an answer: how to ask for it, how the first was asked for, and which it is, from 0."""
+class PageRequest:
+    """The request of a page, that of the first page, and the page's number, from 0."""
 
     request: Request
     first: Request
     number: int = 0
 
-    def next(self, url: str) -> Place:
-        return Place(Request(url, self.first.body, self.first.shown), self.first, self.number + 1)
+    def next(self, url: str) -> PageRequest:
+        return PageRequest(Request(url, self.first.body, self.first.shown), self.first, self.number + 1)
 
 
 @dataclass(frozen=True)
 class Pages:
-    """How to get from a page to the next."""
+    """Finds the next page of a response."""
 
     path: Path | None
     link: bool
@@ -87,31 +87,31 @@ class Pages:
     first: int
     most: int
 
-    def following(self, place: Place, link: str | None, document: Any, rows: list[Any]) -> Place | None:
-        """Return the next page's place, None after the last; raises ValueError with what is wrong."""
+    def following(self, page: PageRequest, link: str | None, document: Any, rows: list[Any]) -> PageRequest | None:
+        """Return the next page's request, None after the last; raises ValueError with the reason."""
         target: Any = link
         if self.path is not None:
             target = self.path.find(document)
         elif not self.link:
-            target = self.first + place.number + 1 if rows else None
+            target = self.first + page.number + 1 if rows else None
         if target is ABSENT or target is None or target in ("", False):
             return None
-        if place.number + 1 >= self.most:
+        if page.number + 1 >= self.most:
             raise ValueError(f"has more than {self.most} pages")
         if self.parameter:
-            url = with_parameters(place.first.url, {self.parameter: plain_text(target)})
+            url = with_parameters(page.first.url, {self.parameter: plain_text(target)})
         else:
-            url = joined(place.request.url, str(target))
+            url = joined(page.request.url, str(target))
         if url is None:
             raise ValueError("has its next page on another host")
-        if str(url) == place.request.url:
+        if str(url) == page.request.url:
             raise ValueError("names itself as its next page")
-        return place.next(str(url))
+        return page.next(str(url))
 
 
 @dataclass(frozen=True)
 class Service:
-    """What the options say of a service, checked."""
+    """The options of a service, parsed and checked."""
 
     url: UrlTemplate
     body: BodyTemplate | None
@@ -149,26 +149,26 @@ class Service:
 
     @cached_property
     def body_names(self) -> list[str]:
-        """The names of the places in the body."""
+        """The names of the placeholders in the body."""
         return [] if self.body is None else self.body.names
 
     @cached_property
     def places(self) -> tuple[str, ...]:
-        """The columns that a value of stands in a request, beside those in ``{keys}``."""
+        """The columns with a placeholder in a request, other than ``{keys}``."""
         return tuple(name for name in dict.fromkeys([*self.url.names, *self.body_names]) if name not in _RESERVED)
 
     @property
     def batched(self) -> bool:
-        """Whether a request is about many keys."""
+        """Whether a request is for many keys."""
         return "keys" in self.body_names
 
-    def first_place(self, request: Request) -> Place:
-        """Return the place of the first page."""
+    def first_page(self, request: Request) -> PageRequest:
+        """Return the request of the first page."""
         pages = self.pages
         if pages is None or pages.path is not None or pages.link:
-            return Place(request, request)
+            return PageRequest(request, request)
         url = with_parameters(request.url, {pages.parameter: str(pages.first)})
-        return Place(Request(url, request.body, request.shown), request)
+        return PageRequest(Request(url, request.body, request.shown), request)
 
     def _check(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         known = [*schema.names, "columns"]
@@ -178,7 +178,7 @@ class Service:
         _check_names("key", self.key, schema.names)
         if self.batched != bool(self.key):
             raise OptionError(
-                "Option 'body' holds {keys}, so option 'key' must name their columns." if self.batched
+                "Option 'body' contains {keys}, so option 'key' must name their columns." if self.batched
                 else "Option 'key' is for {keys} in option 'body'.",
                 hint=OPTIONS["key"],
             )  # fmt: skip
@@ -188,7 +188,7 @@ class Service:
         _check_unfilled(schema, options)
         _check_separators(schema, self.url.separators)
         if not self.places and not self.batched:
-            raise OptionError("Neither 'url' nor 'body' has a place for a key.", hint=OPTIONS["url"])
+            raise OptionError("Neither 'url' nor 'body' has a placeholder for a key.", hint=OPTIONS["url"])
         if any(name.startswith("tls.") for name in options) and not self.url.text.lower().startswith("https:"):
             raise OptionError(
                 "Options 'tls.…' are for a 'url' that starts with 'https://'.",
@@ -271,7 +271,7 @@ def _check_unfilled(schema: pa.Schema, options: Mapping[str, str]) -> None:
 
 
 def _check_separators(schema: pa.Schema, separators: Sequence[tuple[str, str]]) -> None:
-    """Raise OptionError where a URL does not tell where a value ends; in texts, that is found value by value."""
+    """Raise OptionError if the end of a value in a URL is ambiguous; for texts, each value is checked instead."""
     for name, separator in separators:
         if name not in schema.names:
             continue
@@ -283,7 +283,7 @@ def _check_separators(schema: pa.Schema, separators: Sequence[tuple[str, str]]) 
 
 
 def _may_follow(type_: pa.DataType) -> re.Pattern[str]:
-    """Return what, behind a value of a type, may be more of that value."""
+    """Return a pattern of the characters that may continue a value of the type."""
     if pa.types.is_boolean(type_) or pa.types.is_date(type_) or (pa.types.is_timestamp(type_) and type_.tz):
         return re.compile("(?!)")
     if pa.types.is_floating(type_) or pa.types.is_timestamp(type_):
@@ -292,5 +292,5 @@ def _may_follow(type_: pa.DataType) -> re.Pattern[str]:
 
 
 def family(options: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Return the options whose names start so, by the rest of their names."""
+    """Return the options whose names start with the prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}

@@ -1,6 +1,6 @@
-"""The `redis` connector: rows by key from Redis, Valkey and what else speaks their protocol.
+"""The `redis` connector: rows by key from Redis, Valkey and servers that speak their protocol.
 
-keys ─► names ─► one round trip: HMGET of the wanted fields, pipelined, or one MGET ─► texts, JSON ─► Arrow
+keys ─► names ─► one round trip: HMGET of the requested fields, pipelined, or one MGET ─► texts, JSON ─► Arrow
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lookupcache_redis.rows import TYPES, Rows, Steps
 from lookupcache_redis.server import (
     CONNECT_SECONDS,
     Address,
-    Ask,
     AsyncCluster,
     AsyncServer,
     Cluster,
+    KeyCommand,
     Server,
     check_driver,
-    passes,
-    refused,
+    connect_error,
+    is_temporary,
 )
 
 SCAN_KEYS = 5_000
@@ -42,25 +42,25 @@ T = TypeVar("T")
 class RedisConnector(Connector):
     """Looks rows up in Redis: one Redis key holds one row.
 
-    ``key`` says how the name of a Redis key is made of the table's key columns, as in ``customer:{id}`` or
-    ``w:{origin}:{hour}``; a join gives all of them, as keys or constants. The other columns are, by ``type``:
+    ``key`` is the template of a Redis key's name with the table's key columns, as in ``customer:{id}`` or
+    ``w:{origin}:{hour}``; a join needs all of them, as keys or constants. The other columns are, by ``type``:
 
-    - ``hash``: fields of the same names; only those that are wanted are fetched. A field that is not there is null.
+    - ``hash``: fields of the same names; only requested fields are fetched. A missing field is null.
     - ``string``: one column, the value.
-    - ``json``: members of a JSON object that is the value, a string; one that is not there is null.
+    - ``json``: members of a JSON object, which is the string value; a missing member is null.
       `lookupcache.formats.json_values.json_array` says how they become the column's types.
 
     Texts are read as `lookupcache_redis.values.read_text` says: numbers in decimal, booleans ``true``, ``false``,
-    ``1`` or ``0``, dates and moments as in ISO 8601 (UTC where they name no zone, cut to microseconds as by Spark's
+    ``1`` or ``0``, dates and timestamps in ISO 8601 (UTC without a zone, truncated to microseconds as by Spark's
     CAST), binaries as they are, arrays, structs and maps as JSON. A value that does not fit raises SourceError, which
-    does not show it. In names, each value has one text, the plainest: ``7``, never ``07``; ``true``; ``1.50`` for a
-    DECIMAL(4,2); ``2013-01-01T05:00:00Z``; ``0.1`` as Python writes it. A name whose value holds the separator behind
-    it, as ``a:b`` in ``w:{origin}:{hour}``, is of no row; with ``escape`` = ``percent`` values are written as in a URL
-    (``a%3Ab``), as is the separator where a value holds it (``a%2Db`` in ``w-{origin}-{hour}``), and may hold anything.
+    does not show it. In names, each value has one canonical text: ``7``, never ``07``; ``true``; ``1.50`` for a
+    DECIMAL(4,2); ``2013-01-01T05:00:00Z``; ``0.1`` as Python writes it. A key whose value contains the separator after
+    it, as ``a:b`` in ``w:{origin}:{hour}``, has no row; with ``escape`` = ``percent`` values are written as in a URL
+    (``a%3Ab``), as are separators in values (``a%2Db`` in ``w-{origin}-{hour}``), and may contain any character.
 
-    With ``push`` the server tells of changed keys, and they leave the cache (LRU, TTL) before the next batch of rows is
-    looked up: what is set, deleted, flushed, or removed by the server once it has expired. While that connection
-    is lost, nothing is taken from the cache.
+    With ``push`` the server reports changed keys, which are removed from the cache (LRU, TTL) before the next batch of
+    rows is looked up: keys that are set, deleted, flushed, or removed by the server after they expired. While the
+    connection for these reports is lost, no cached row is used.
 
     >>> RedisConnector(pa.schema([("id", pa.int64()), ("name", pa.string())]),
     ...                {"url": "redis://:s3cret@db:6379/0", "key": "customer:{id}"})
@@ -70,11 +70,11 @@ class RedisConnector(Connector):
     options: ClassVar[Mapping[str, str]] = {
         "url": "The server: redis://user:password@host:6379/0, rediss:// for TLS, unix:///path, "
         "redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:6379,host:6379.",
-        "key": "How the key columns make the name of a Redis key, as in 'customer:{id}' or 'w:{origin}:{hour}'.",
-        "type": "What a Redis key holds: 'hash' (the default), 'string' or 'json'.",
-        "escape": "'percent': values in names are written as in a URL, and so is the separator where a value holds it; "
+        "key": "The template of a Redis key's name with the key columns, as in 'customer:{id}' or 'w:{origin}:{hour}'.",
+        "type": "The value of a Redis key: 'hash' (the default), 'string' or 'json'.",
+        "escape": "'percent': values in names are percent-encoded as in a URL, and so are separators in values; "
         "'none' (the default): as they are.",
-        "push": "'true': the server tells of changed keys, which leave the cache at once.",
+        "push": "'true': the server reports changed keys, which are removed from the cache at once.",
         "user": "The user to log in as, if it is not in the URL.",
         "password": "The password, if it is not in the URL; 'env:NAME' or 'file:PATH' keep it out of the code.",
         "sentinel.user": "The user to log in as at the sentinels.",
@@ -102,7 +102,7 @@ class RedisConnector(Connector):
         self.columns = tuple(name for name in schema.names if name not in self.template.columns)
         if self.type == "string" and len(self.columns) != 1:
             raise OptionError(
-                f"With 'type' = 'string' a table has one column besides those of 'key', and not {len(self.columns)}.",
+                f"With 'type' = 'string' a table has one column apart from those of 'key', not {len(self.columns)}.",
                 hint="Use 'json' or 'hash' for more, or correct the schema.",
             )
         if not is_reference(options["url"]):
@@ -115,12 +115,12 @@ class RedisConnector(Connector):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._feeding = False
 
-    # ── its life ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> Any:
         """Connect and log in; on an event loop, return a coroutine that does.
 
-        Raises ConnectorError for a server that refuses us, or is none.
+        Raises ConnectorError if the server rejects the login or is not a Redis server.
         """
         check_driver()
         self._check_push(self._address)
@@ -147,7 +147,7 @@ class RedisConnector(Connector):
                 self._start_feed()
         except Exception as error:
             self.close()
-            raise refused(error, self.settings["url"]) from error.__cause__
+            raise connect_error(error, self.settings["url"]) from error.__cause__
 
     async def _open_async(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -158,7 +158,7 @@ class RedisConnector(Connector):
                 await asyncio.to_thread(self._start_feed)
         except Exception as error:
             await (self.close() or asyncio.sleep(0))
-            raise refused(error, self.settings["url"]) from error.__cause__
+            raise connect_error(error, self.settings["url"]) from error.__cause__
 
     @property
     def _address(self) -> Address:
@@ -181,36 +181,36 @@ class RedisConnector(Connector):
         self._rows.check(request)
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        """Return the rows of the keys, by one round trip, and one more where keys may be missing."""
+        """Return the rows of the keys, with one round trip, and a second one if keys may be missing."""
         server = self._opened(self._server)
-        return _driven(self._rows.of_keys(request, keys), server.ask)
+        return _run_steps(self._rows.of_keys(request, keys), server.ask)
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        """Do as `lookup` does, over as many connections as there are calls at a time."""
+        """Do the same as `lookup`, with one connection per concurrent call."""
         server = self._opened(self._async_server)
-        return await _driven_async(self._rows.of_keys(request, keys), server.ask)
+        return await _run_steps_async(self._rows.of_keys(request, keys), server.ask)
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all keys that the template could have named.
+        """Yield the rows of all keys whose names match the template.
 
-        A key that is there from start to end is found once; SCAN shows no snapshot of what changes meanwhile.
+        A key that exists from start to end is found once; SCAN does not read a snapshot.
         """
         server = self._connected()
         kind = "HASH" if self.type == "hash" else "STRING"
         names = server.scan(self.template.pattern(request.constants), kind, SCAN_KEYS)
         for some in _batched(_once(names), SCAN_KEYS):
             steps = self._rows.of_names(request, self.template.read(some))
-            yield from _driven(steps, server.ask).to_batches()
+            yield from _run_steps(steps, server.ask).to_batches()
 
     def retryable(self, error: Exception) -> bool:
-        """Return whether an error may pass: lost and late connections, a server that loads, moves or fails over."""
-        return passes(error)
+        """Return whether an error is temporary: a lost or late connection, a server that loads or fails over."""
+        return is_temporary(error)
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────────────
 
     def changed(self, request: LookupRequest) -> pa.RecordBatch | None:
-        """Return the keys that the server says have changed since the last call; None where any may have."""
-        names = self._feed.taken() if self.push else set()
+        """Return the keys that the server reported as changed since the last call; None if any may have changed."""
+        names = self._feed.take() if self.push else set()
         if names is None:
             return None
         keys = self.template.read(list(names))
@@ -220,21 +220,21 @@ class RedisConnector(Connector):
                 keys = keys.filter(pc.equal(keys.column(name), pa.scalar(value, type_)))
         if set(request.key_columns) <= set(self.template.columns):
             return keys.select(list(request.key_columns))
-        # A name does not say by which of these keys its row is found.
+        # A name does not contain these key columns, so any of their values may be affected.
         fields = [self.schema.field(name) for name in request.key_columns]
         return None if keys.num_rows else pa.RecordBatch.from_pylist([], pa.schema(fields))
 
     def _check_push(self, address: Address) -> None:
         if self.push and address.kind == "cluster":
             raise OptionError(
-                "Option 'push' is 'true', and the url that of a cluster, whose servers change without a word.",
-                hint="Leave 'push' out; 'lookup.cache.expire-after-write' bounds the age of rows.",
+                "Option 'push' is 'true', but with a cluster, changes of its servers are not reported.",
+                hint="Leave 'push' out; 'lookup.cache.expire-after-write' limits the age of rows.",
             )
 
     def _start_feed(self) -> None:
         server = self._connected()
         assert isinstance(server, Server)
-        self._feed.start(lambda: server.tracked(self.template.prefix, HEARTBEAT))
+        self._feed.start(lambda: server.connect_tracking(self.template.prefix, HEARTBEAT))
         self._feeding = True
 
     def _stop_feed(self) -> None:
@@ -251,8 +251,8 @@ def _runs_a_loop() -> bool:
     return True
 
 
-def _driven(steps: Steps[T], ask: Callable[[Ask], list[Any]]) -> T:
-    """Run steps to their end, sending what they want sent."""
+def _run_steps(steps: Steps[T], ask: Callable[[KeyCommand], list[Any]]) -> T:
+    """Run steps to their end, and send the commands that they yield."""
     try:
         wanted = next(steps)
         while True:
@@ -261,8 +261,8 @@ def _driven(steps: Steps[T], ask: Callable[[Ask], list[Any]]) -> T:
         return end.value
 
 
-async def _driven_async(steps: Steps[T], ask: Callable[[Ask], Awaitable[list[Any]]]) -> T:
-    """Do as `_driven` does, on an event loop."""
+async def _run_steps_async(steps: Steps[T], ask: Callable[[KeyCommand], Awaitable[list[Any]]]) -> T:
+    """Do the same as `_run_steps` on an event loop."""
     try:
         wanted = next(steps)
         while True:
@@ -272,7 +272,7 @@ async def _driven_async(steps: Steps[T], ask: Callable[[Ask], Awaitable[list[Any
 
 
 def _once(names: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield each name once: SCAN may give one several times."""
+    """Yield each name once: SCAN may return one several times."""
     seen: set[bytes] = set()
     for name in names:
         if name not in seen:

@@ -1,4 +1,4 @@
-"""Names of Redis keys and what they say: `KeyTemplate` writes a row's key columns into a name, and reads them from it.
+"""Names of Redis keys: `KeyTemplate` writes a row's key columns into a name, and reads them from it.
 
 "w:{origin}:{hour}"   origin, hour ─► names ─► b"w:JFK:5" …
                       names ─► those that the template could have written ─► origin, hour
@@ -29,7 +29,7 @@ _ZONED = "Z"
 
 @dataclass(frozen=True)
 class KeyTemplate:
-    """How the name of a Redis key is made of key columns, and read.
+    """The template of a Redis key's name with key columns.
 
     ``fields`` are the columns in their order, ``literals`` what stands before the first, between them and behind the
     last. A value's text ends where the literal behind it begins, so no two keys have one name. A value that holds
@@ -53,10 +53,10 @@ class KeyTemplate:
 
     @classmethod
     def parse(cls, text: str, schema: pa.Schema, *, escaped: bool = False) -> KeyTemplate:
-        """Read a template as ``customer:{id}``; ``{{`` and ``}}`` stand for braces.
+        """Parse a template such as ``customer:{id}``; ``{{`` and ``}}`` stand for braces.
 
-        Raises OptionError where it names a column twice or one that the schema lacks, and where it would be unclear
-        in a name where a value ends.
+        Raises OptionError if it names a column twice or one that the schema lacks, or if the end of a value in a name
+        would be ambiguous.
         """
         literals, names = _parsed(text)
         for name in names:
@@ -79,11 +79,11 @@ class KeyTemplate:
 
     @property
     def prefix(self) -> bytes:
-        """What every name begins with."""
+        """The prefix of every name."""
         return self.literals[0]
 
     def names(self, values: Mapping[str, pa.Array]) -> list[bytes | None]:
-        """Return the name of each key, given by columns without nulls; None for one that has no name."""
+        """Return the name of each key, from columns without nulls; None for a key that no name can represent."""
         parts: list[Any] = [pa.scalar(self.prefix)]
         sound = None
         for number, (field, literal) in enumerate(zip(self.fields, self.literals[1:], strict=True)):
@@ -96,7 +96,7 @@ class KeyTemplate:
         return (joined if sound is None else pc.if_else(sound, joined, pa.scalar(None, pa.binary()))).to_pylist()
 
     def pattern(self, constants: Mapping[str, Any]) -> bytes:
-        """Return the glob that all names match, or those with these values of some columns."""
+        """Return the glob pattern of all names, or of those with these values of some columns."""
         parts = [_globbed(self.prefix)]
         for number, (field, literal) in enumerate(zip(self.fields, self.literals[1:], strict=True)):
             known = field.name in constants
@@ -115,7 +115,7 @@ class KeyTemplate:
     # ── values and their texts ───────────────────────────────────────────────────────────────────────────
 
     def _texts(self, values: pa.Array, number: int) -> pa.Array:
-        """Return the texts of values of a field, given by its number."""
+        """Return the texts of the values of a field, by its number."""
         texts = _text_of(self.fields[number].type)(values)
         if not self.escaped:
             return texts
@@ -124,7 +124,7 @@ class KeyTemplate:
         return texts if number == len(self.fields) - 1 else _without(texts, self.literals[number + 1])
 
     def _read(self, texts: Sequence[bytes], type_: pa.DataType) -> pa.Array:
-        """Return the values of texts, null for one that is none."""
+        """Return the values of texts, null for a text that is not a value."""
         plain = [unquote_to_bytes(text) for text in texts] if self.escaped else texts
         try:
             return read_text(plain, type_)
@@ -132,13 +132,13 @@ class KeyTemplate:
             return pa.array([_value_or_none(text, type_) for text in plain], type_)
 
     def _writes(self, read: pa.RecordBatch, columns: Sequence[Sequence[bytes]]) -> list[bool]:
-        """Return which rows have just these texts: that of 7 is 7, never 07."""
+        """Return which rows have exactly these canonical texts: that of 7 is 7, never 07."""
         written = [self._texts(column, number).to_pylist() for number, column in enumerate(read.columns)]
         rows = zip(zip(*written, strict=True), zip(*columns, strict=True), strict=True)
         return [ours == theirs for ours, theirs in rows]
 
     def _split(self, name: bytes) -> tuple[bytes, ...] | None:
-        """Return the texts in a name, or None for one of another kind."""
+        """Return the texts in a name, or None if it does not match the template."""
         end = len(name) - len(self.literals[-1])
         start = len(self.prefix)
         if end < start or not (name.startswith(self.prefix) and name.endswith(self.literals[-1])):
@@ -161,7 +161,7 @@ class KeyTemplate:
                     hint="Use columns of simple types.",
                 )
         for field, literal in zip(self.fields[:-1], self.literals[1:-1], strict=True):
-            # A text of strings may hold anything: there, what is unclear is found value by value.
+            # A string may contain any character, so each value is checked instead.
             used = _ESCAPES if self.escaped else _bytes_used(field.type)
             if not literal or frozenset(literal) <= (used or frozenset()):
                 raise OptionError(
@@ -172,7 +172,7 @@ class KeyTemplate:
 
 
 def _parsed(text: str) -> tuple[tuple[bytes, ...], list[str]]:
-    """Return the literals of a template and the names between them."""
+    """Return the literals of a template and the column names between them."""
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:
@@ -225,7 +225,7 @@ def _by_python(write: Callable[[Any], str]) -> Callable[[pa.Array], pa.Array]:
 
 
 def _write_moments(values: pa.Array) -> pa.Array:
-    """Write moments as in ISO 8601: ``2013-01-01T05:00:00``, with six digits of a fraction or none, and Z for UTC."""
+    """Write timestamps in ISO 8601: ``2013-01-01T05:00:00``, with six digits of a fraction or none, and Z for UTC."""
     texts = values.cast(pa.timestamp("us")).cast(pa.string())
     texts = pc.replace_substring(pc.replace_substring_regex(texts, r"\.000000$", ""), " ", "T")
     return pc.binary_join_element_wise(texts, _ZONED if values.type.tz else "", "").cast(pa.binary())
@@ -240,15 +240,15 @@ def _escape(text: bytes) -> str:
 
 
 def _ends_before(texts: pa.Array, literal: bytes) -> pa.Array:
-    """Return for each text whether, with a literal behind it, it ends where that is first found."""
+    """Return for each text whether it does not contain the literal after it, nor overlaps with it."""
     found = pc.find_substring(pc.binary_join_element_wise(texts, literal, b""), literal)
     return pc.equal(found, pc.binary_length(texts))
 
 
 def _without(texts: pa.Array, literal: bytes) -> pa.Array:
-    """Return escaped texts, those that hold the literal behind them with its characters escaped as well.
+    """Return escaped texts; in those that contain the literal after them, its characters are escaped too.
 
-    The literal has a character that no escape is made of, so such a text holds none of it, nor any overlap.
+    The literal has a character that no escape contains, so such a text neither contains it nor overlaps with it.
     """
     clear = _ends_before(texts, literal)
     if pc.all(clear).as_py() is not False:
@@ -278,7 +278,7 @@ _DIGITS = string.digits + "-"
 
 
 def _bytes_used(type_: pa.DataType) -> frozenset[int] | None:
-    """Return the bytes that the texts of a type are made of; None for any."""
+    """Return the bytes that the texts of a type may contain; None for any."""
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
         return None
     return frozenset(next((text for is_type, text in _ALPHABETS.items() if is_type(type_)), _DIGITS).encode())

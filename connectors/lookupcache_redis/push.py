@@ -1,6 +1,6 @@
-"""`Feed`: what a Redis server tells of changed keys, as long as the connection on which it does lasts.
+"""`Feed`: the keys that a Redis server reports as changed, while the connection for these reports lasts.
 
-CLIENT TRACKING, by prefix ─► thread: names of changed keys ─► taken() ─► names, or None: any may have changed
+CLIENT TRACKING, by prefix ─► thread: names of changed keys ─► take() ─► names, or None: any may have changed
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PAUSE = 0.1
 class Feed:
     """Collects the names of keys that have changed; copies of a connector in one process share one.
 
-    While the server cannot tell, anything may have changed, and so it is for whatever was read before it could again.
+    While the connection is lost, any key may have changed; rows that were read before it is back may be outdated.
     """
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class Feed:
         self._stop = threading.Event()
 
     def start(self, connect: Callable[[], Any]) -> None:
-        """Listen on what ``connect`` returns, a connection that the server tells changes on; a second time, do nothing.
+        """Listen on the connection that ``connect`` returns, on which the server reports changes; once per feed.
 
-        Returns when the server will tell of every change; raises what keeps it from doing so.
+        Returns when the server reports every change from now on; raises the error of the connection attempt.
         """
         with self._lock:
             self._users += 1
@@ -56,15 +56,15 @@ class Feed:
             raise error
 
     def stop(self) -> None:
-        """Listen no more, when all who started it have stopped it."""
+        """Stop listening if all users that called `start` have called `stop`."""
         with self._lock:
             self._users = max(self._users - 1, 0)
             if not self._users:
                 self._stop.set()
                 self._listens = False
 
-    def taken(self) -> set[bytes] | None:
-        """Return the names of keys that have changed since the last call, None where any may have."""
+    def take(self) -> set[bytes] | None:
+        """Return the names of keys that have changed since the last call, None if any may have changed."""
         with self._lock:
             if not self._listens:
                 return None
@@ -93,11 +93,11 @@ class Feed:
             with self._lock:
                 if stop.is_set():
                     return
-                # What was read before this moment may have changed without a word.
+                # Rows that were read before this may have changed without a report.
                 self._listens, self._names = True, None
             ready.set()
             while not stop.is_set():
-                self._note(_heard(connection))
+                self._note(_next_message(connection))
         finally:
             with suppress(Exception):
                 connection.disconnect()
@@ -114,8 +114,8 @@ class Feed:
                 self._names = None
 
 
-def _heard(connection: Any) -> Any:
-    """Return the next message; raises TimeoutError where the server neither speaks nor answers."""
+def _next_message(connection: Any) -> Any:
+    """Return the next message; raises TimeoutError if the server sends nothing and does not answer a ping."""
     from redis.exceptions import TimeoutError
 
     try:

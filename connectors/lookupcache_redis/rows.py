@@ -1,4 +1,4 @@
-"""`Rows`: from keys to the commands that ask for their rows, from the replies to Arrow; nothing is sent from here."""
+"""`Rows`: the commands for the rows of keys, and the replies as Arrow; this module sends nothing itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lookupcache.errors import PlanError, SourceError
 from lookupcache.formats.json_text import parse_json
 from lookupcache.schema import type_name
 from lookupcache_redis.keys import KeyTemplate
-from lookupcache_redis.server import Ask
+from lookupcache_redis.server import KeyCommand
 from lookupcache_redis.values import MISFITS, read_json, read_text
 
 TYPES = ("hash", "string", "json")
@@ -23,13 +23,13 @@ _LONGEST_SHOWN = 60
 _SAMPLE_KEYS = 100
 
 T = TypeVar("T")
-Steps = Generator[Ask, list[Any], T]
+Steps = Generator[KeyCommand, list[Any], T]
 """Work that wants commands sent now and then: it yields them, and is sent the replies."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What is there: the numbers of names among those asked for, these names, and their values by column."""
+    """The rows that exist: the positions of their names in the request, the names, and the values by column."""
 
     numbers: Sequence[int]
     names: list[bytes]
@@ -37,7 +37,7 @@ class _Found:
 
 
 class Rows:
-    """Asks for rows of Redis keys and reads them; ``kind`` is one of `TYPES`."""
+    """Yields commands for rows of Redis keys and reads the replies; ``kind`` is one of `TYPES`."""
 
     def __init__(self, schema: pa.Schema, template: KeyTemplate, kind: str) -> None:
         self.schema = schema
@@ -50,7 +50,7 @@ class Rows:
         """Return the rows of a lookup's keys."""
         columns = self._key_columns(request, keys)
         names = self.template.names(_columns(columns))
-        # Further key columns are no part of a name: keys that differ in those alone have one row, and want it once.
+        # Other key columns are not part of a name: keys that differ only in those have the same row, fetched once.
         first: dict[bytes, int] = {}
         for number, name in enumerate(names):
             if name is not None:
@@ -60,7 +60,7 @@ class Rows:
         return (yield from self._table(request, columns, list(first)))
 
     def check(self, request: LookupRequest) -> None:
-        """Raise PlanError for a join that gives less than a name is made of."""
+        """Raise PlanError for a join that lacks a column of the key template."""
         for name in self.template.columns:
             if name not in request.key_columns and name not in request.constants:
                 raise PlanError(
@@ -69,7 +69,7 @@ class Rows:
                 )
 
     def of_names(self, request: LookupRequest, columns: pa.RecordBatch) -> Steps[pa.Table]:
-        """Return the rows of distinct names, given by what they say."""
+        """Return the rows of distinct names, from the key columns that the names contain."""
         names = [name for name in self.template.names(_columns(columns)) if name is not None]
         return (yield from self._table(request, columns, names))
 
@@ -107,7 +107,7 @@ class Rows:
         return (yield from self._strings(request, names, wanted))
 
     def _existing(self, request: LookupRequest, names: list[bytes]) -> Steps[_Found]:
-        kinds = [_word(reply) for reply in self._checked(request, names, (yield Ask(b"TYPE", names)))]
+        kinds = [_word(reply) for reply in self._checked(request, names, (yield KeyCommand(b"TYPE", names)))]
         for name, kind in zip(names, kinds, strict=True):
             if kind not in (self._stored, "none"):
                 raise self._wrong_type(request, name, f"a {kind}")
@@ -115,7 +115,7 @@ class Rows:
 
     def _hashes(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
         fields = tuple(name.encode() for name in wanted)
-        rows = self._checked(request, names, (yield Ask(b"HMGET", names, fields)))
+        rows = self._checked(request, names, (yield KeyCommand(b"HMGET", names, fields)))
         empty = [number for number, row in enumerate(rows) if row.count(None) == len(row)]
         if not empty:
             return _Found(range(len(names)), names, list(zip(*rows, strict=True)))
@@ -128,12 +128,12 @@ class Rows:
     def _missing(
         self, request: LookupRequest, names: list[bytes], rows: list[Any], empty: list[int], fields: Sequence[bytes]
     ) -> Steps[list[int]]:
-        """Tell hashes without any of the fields from keys that are not there; return the latter.
+        """Distinguish hashes without any of the fields from keys that do not exist; return the latter.
 
-        A whole hash is one answer, of one moment, to both questions.
+        A full hash (HGETALL) shows both at one time; EXISTS after HMGET could see another state.
         """
         some = [names[number] for number in empty]
-        hashes = self._checked(request, some, (yield Ask(b"HGETALL", some)))
+        hashes = self._checked(request, some, (yield KeyCommand(b"HGETALL", some)))
         missing = []
         for number, content in zip(empty, map(_pairs, hashes), strict=True):
             rows[number] = [content.get(name) for name in fields]
@@ -142,10 +142,10 @@ class Rows:
         return missing
 
     def _strings(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
-        texts = self._checked(request, names, (yield Ask(b"MGET", names, together=True)))
+        texts = self._checked(request, names, (yield KeyCommand(b"MGET", names, together=True)))
         there = [number for number, text in enumerate(texts) if text is not None]
         if len(there) < len(names) and not self._sampled:
-            # MGET does not say that a key is of another type: all of them would only ever be missing.
+            # MGET does not report keys of another type: all of them would be missing, without an error.
             missing = [name for name, text in zip(names, texts, strict=True) if text is None]
             yield from self._existing(request, missing[:_SAMPLE_KEYS])
             self._sampled = True
@@ -181,7 +181,7 @@ class Rows:
     # ── what is wrong ────────────────────────────────────────────────────────────────────────────────────
 
     def _checked(self, request: LookupRequest, names: list[bytes], replies: list[Any]) -> list[Any]:
-        """Return the replies, if none of them is an error."""
+        """Return the replies; raises an error if one of them is an error."""
         failed = next((number for number, reply in enumerate(replies) if isinstance(reply, Exception)), None)
         if failed is None:
             return replies
@@ -215,7 +215,7 @@ def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _taken(names: list[bytes], numbers: Sequence[int], columns: Sequence[Sequence[Any]]) -> _Found:
-    """Return these of the names, with their values."""
+    """Return some of the names, with their values."""
     if len(numbers) == len(names):
         return _Found(numbers, names, columns)
     return _Found(numbers, [names[n] for n in numbers], [[column[n] for n in numbers] for column in columns])
@@ -226,7 +226,7 @@ def _word(reply: bytes | str) -> str:
 
 
 def _pairs(reply: Any) -> Mapping[bytes, bytes]:
-    """Return a hash: a cluster's client makes a dict of it, the wire has fields and values in turn."""
+    """Return the fields and values of a hash: a cluster's client returns a dict, others a flat list."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 

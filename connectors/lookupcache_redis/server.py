@@ -1,7 +1,7 @@
-"""Connections to Redis: one server, the master that sentinels name, or a cluster; sync and async.
+"""Connections to Redis: one server, the master that sentinels report, or a cluster; sync and async.
 
 url, options ─► Address (on the driver, nothing connected) ─► Server · Cluster · AsyncServer · AsyncCluster
-Ask (one command for many keys) ─► one round trip ─► a reply per key, or its error
+Command (one for many keys) ─► one round trip ─► a reply per key, or its error
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ SCHEMES = (
     "redis://user:password@host:6379/0", "rediss://… for TLS", "unix:///path/to.sock",
     "redis+sentinel://host:26379,host:26379/service/0", "redis+cluster://host:6379,host:6379",
 )  # fmt: skip
-_PASSING = ("BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "UNBLOCKED", "NOREPLICAS")
+_TEMPORARY = ("BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "UNBLOCKED", "NOREPLICAS")
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One command for many keys, ``fields`` being its further arguments; ``together`` sends it once for all keys."""
+class KeyCommand:
+    """A command for many keys with further arguments ``fields``; with ``together``, it is sent once for all keys."""
 
     command: bytes
     keys: list[bytes]
@@ -49,7 +49,7 @@ class Ask:
     together: bool = False
 
     def packed(self) -> bytes:
-        """Return the commands as they go over the wire; redis-py's own packing takes longer than the round trip."""
+        """Return the encoded commands; redis-py's own encoding takes longer than the round trip."""
         if self.together:
             return b"*%d\r\n%b%b" % (len(self.keys) + 1, _bulk(self.command), b"".join(map(_bulk, self.keys)))
         head = b"*%d\r\n%b" % (len(self.fields) + 2, _bulk(self.command))
@@ -57,7 +57,7 @@ class Ask:
         return b"".join([b"%b$%d\r\n%b\r\n%b" % (head, len(key), key, tail) for key in self.keys])
 
     def commands(self) -> Iterator[tuple[str | bytes, ...]]:
-        """Yield the commands one by one, a cluster's keys being on several servers."""
+        """Yield one command per key, for a cluster, whose keys are on several servers."""
         command = "GET" if self.together else self.command.decode()
         return ((command, key, *self.fields) for key in self.keys)
 
@@ -66,12 +66,12 @@ def _bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
-# ── where the server is ──────────────────────────────────────────────────────────────────────────────────────
+# ── address ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where to connect, and how: ``kind`` is ``server``, ``sentinel`` or ``cluster``."""
+    """The servers and settings of a connection: ``kind`` is ``server``, ``sentinel`` or ``cluster``."""
 
     kind: str
     nodes: tuple[tuple[str, int], ...]
@@ -93,12 +93,12 @@ class Address:
             raise
         except ValueError as error:
             raise OptionError(
-                f"Option 'url' is {hide_userinfo(url)!r}, which is no address of a Redis server: {error}.",
+                f"Option 'url' is {hide_userinfo(url)!r}, which is not the address of a Redis server: {error}.",
                 hint=f"Write it as in {', '.join(SCHEMES)}.",
             ) from None
 
     def connected(self) -> Server | Cluster:
-        """Return a client for `Connector.lookup`; it connects when it is first asked."""
+        """Return a client for `Connector.lookup`; it connects with the first command."""
         from redis import Redis
         from redis.backoff import NoBackoff
         from redis.cluster import ClusterNode, RedisCluster
@@ -115,7 +115,7 @@ class Address:
         return Server(Redis(**self._node, **settings))
 
     def connected_async(self) -> AsyncServer | AsyncCluster:
-        """Return a client for `Connector.lookup_async`; it connects when it is first asked."""
+        """Return a client for `Connector.lookup_async`; it connects with the first command."""
         from redis.asyncio import Redis
         from redis.asyncio.cluster import ClusterNode, RedisCluster
         from redis.asyncio.retry import Retry
@@ -150,14 +150,14 @@ def _address(url: str, options: Mapping[str, str]) -> Address:
         return Address("server", ((unquote(parts.path), 0),), "", settings)
     nodes = tuple(_node(host, 26379 if kind == "sentinel" else 6379) for host in hosts.split(","))
     if not kind and len(nodes) > 1:
-        raise ValueError("it names several servers, which are sentinels or of a cluster")
+        raise ValueError("it names several servers but neither sentinels nor a cluster")
     service = ""
     if kind == "sentinel":
         if not path:
-            raise ValueError("it names no service")
+            raise ValueError("it has no service name")
         service, *path = path
     if len(path) > (kind != "cluster") or not all(part.isdecimal() for part in path):
-        raise ValueError("its path is no number of a database")
+        raise ValueError("its path is not the number of a database")
     settings |= {"db": int(path[0])} if path else {}
     return Address(kind or "server", nodes, service, settings, _sentinel_settings(settings, options))
 
@@ -165,7 +165,7 @@ def _address(url: str, options: Mapping[str, str]) -> Address:
 def _node(text: str, port: int) -> tuple[str, int]:
     node = urlsplit(f"//{text}")
     if not node.hostname:
-        raise ValueError("it names no host")
+        raise ValueError("it has no host")
     return node.hostname, port if node.port is None else node.port
 
 
@@ -176,7 +176,7 @@ def _settings(user: str, query: dict[str, str], options: Mapping[str, str], *, t
     settings |= {"username": unquote(name) or None, "password": unquote(password) or None} | _login(options, "")
     database = query.pop("db", None)
     if query:
-        raise ValueError(f"it has no setting {next(iter(query))!r}, TLS being set by options of their own")
+        raise ValueError(f"a setting {next(iter(query))!r} is not supported; TLS is set by options")
     settings |= {} if database is None else {"db": int(database)}
     unused = [key for key in options if key.startswith("tls.")]
     if unused and not tls:
@@ -218,14 +218,14 @@ def _sentinel_settings(settings: Mapping[str, Any], options: Mapping[str, str]) 
 
 
 class Server:
-    """One server at a time, over redis-py's pool of connections; ``sentinels`` are clients that say which."""
+    """One server, over redis-py's connection pool; ``sentinels`` are the clients that report its address."""
 
     def __init__(self, client: redis.Redis, sentinels: Sequence[redis.Redis] = ()) -> None:
         self._client = client
         self._sentinels = sentinels
 
-    def ask(self, ask: Ask) -> list[Any]:
-        """Return the reply for each key, an error in place of one; raises what ended the connection."""
+    def ask(self, ask: KeyCommand) -> list[Any]:
+        """Return the reply for each key, which may be an error; raises the error of a lost connection."""
         from redis.exceptions import MovedError, ResponseError
 
         pool = self._client.connection_pool
@@ -241,7 +241,7 @@ class Server:
                 except ResponseError as error:
                     replies.append(error)
         except BaseException:
-            # Replies that nobody has read would be taken for those to the next command.
+            # Unread replies would be taken as those of the next command.
             connection.disconnect()
             raise
         finally:
@@ -249,31 +249,31 @@ class Server:
         return _flat(ask, replies)
 
     def check(self) -> None:
-        """Connect, log in and see that a Redis server answers."""
+        """Connect, log in and check that a Redis server answers."""
         from redis.exceptions import NoPermissionError
 
         with suppress(NoPermissionError):
             self._client.ping()
 
     def scan(self, pattern: bytes, kind: str, count: int) -> Iterator[bytes]:
-        """Yield the names of keys of a type, some of them twice.
+        """Yield the names of keys of a type, possibly with duplicates.
 
-        All over one connection, which fails as a whole: another server would not know how far the scan has come.
+        All over one connection, so that a lost one fails the scan: a cursor is not valid on another server.
         """
         from redis import Redis
 
         with Redis(connection_pool=self._client.connection_pool, single_connection_client=True) as client:
             yield from client.scan_iter(pattern, count, _type=kind)
 
-    def tracked(self, prefix: bytes, seconds: float) -> Any:
-        """Return a new connection on which the server tells of changed keys; reads on it end after ``seconds``."""
+    def connect_tracking(self, prefix: bytes, seconds: float) -> Any:
+        """Return a new connection on which the server reports changed keys; reads on it time out after ``seconds``."""
         pool = self._client.connection_pool
         settings = {**pool.connection_kwargs, "protocol": 3, "socket_timeout": seconds}
         connection = pool.connection_class(**settings)
         try:
             connection.connect()
-            # Without a function of ours redis-py drops such messages.
-            connection._parser.set_invalidation_push_handler(_as_it_is)
+            # Without a handler, redis-py drops such messages.
+            connection._parser.set_invalidation_push_handler(_keep)
             connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", *(["PREFIX", prefix] if prefix else []))
             connection.read_response()
         except BaseException:
@@ -288,24 +288,24 @@ class Server:
 
 
 class Cluster:
-    """The servers of a cluster, each asked for the keys of its slots, all at once."""
+    """The servers of a cluster; each gets the commands for the keys of its slots, in parallel."""
 
     def __init__(self, client: redis.RedisCluster) -> None:
         self._client = client
 
-    def ask(self, ask: Ask) -> list[Any]:
-        """Return the reply for each key, an error in place of one."""
+    def ask(self, ask: KeyCommand) -> list[Any]:
+        """Return the reply for each key, which may be an error."""
         pipeline = self._client.pipeline()
         for command in ask.commands():
             pipeline.execute_command(*command)
         return pipeline.execute(raise_on_error=False)
 
     def check(self) -> None:
-        """See that a server answers."""
+        """Check that a server answers."""
         self._client.ping(target_nodes=self._client.RANDOM)
 
     def scan(self, pattern: bytes, kind: str, count: int) -> Iterator[bytes]:
-        """Yield the names of keys of a type on all servers, some of them twice."""
+        """Yield the names of keys of a type on all servers, possibly with duplicates."""
         return self._client.scan_iter(pattern, count, _type=kind, target_nodes=self._client.PRIMARIES)
 
     def close(self) -> None:
@@ -314,14 +314,14 @@ class Cluster:
 
 
 class AsyncServer:
-    """What `Server` is, on an event loop."""
+    """`Server` for an event loop."""
 
     def __init__(self, client: redis.asyncio.Redis, sentinels: Sequence[redis.asyncio.Redis] = ()) -> None:
         self._client = client
         self._sentinels = sentinels
 
-    async def ask(self, ask: Ask) -> list[Any]:
-        """Return the reply for each key, an error in place of one; raises what ended the connection."""
+    async def ask(self, ask: KeyCommand) -> list[Any]:
+        """Return the reply for each key, which may be an error; raises the error of a lost connection."""
         from redis.exceptions import MovedError, ResponseError
 
         pool = self._client.connection_pool
@@ -344,7 +344,7 @@ class AsyncServer:
         return _flat(ask, replies)
 
     async def check(self) -> None:
-        """Connect, log in and see that a Redis server answers."""
+        """Connect, log in and check that a Redis server answers."""
         from redis.exceptions import NoPermissionError
 
         with suppress(NoPermissionError):
@@ -357,20 +357,20 @@ class AsyncServer:
 
 
 class AsyncCluster:
-    """What `Cluster` is, on an event loop."""
+    """`Cluster` for an event loop."""
 
     def __init__(self, client: redis.asyncio.RedisCluster) -> None:
         self._client = client
 
-    async def ask(self, ask: Ask) -> list[Any]:
-        """Return the reply for each key, an error in place of one."""
+    async def ask(self, ask: KeyCommand) -> list[Any]:
+        """Return the reply for each key, which may be an error."""
         pipeline = self._client.pipeline()
         for command in ask.commands():
             pipeline.execute_command(*command)
         return await pipeline.execute(raise_on_error=False)
 
     async def check(self) -> None:
-        """See that a server answers."""
+        """Check that a server answers."""
         await self._client.initialize()
 
     async def close(self) -> None:
@@ -378,17 +378,17 @@ class AsyncCluster:
         await self._client.aclose()
 
 
-def _as_it_is(message: Any) -> Any:
+def _keep(message: Any) -> Any:
     return message
 
 
 def _of_a_cluster() -> ConnectorError:
     hint = "Write 'redis+cluster://' for a cluster."
-    return ConnectorError("Option 'url': the server is one of a cluster.", hint=hint)
+    return ConnectorError("Option 'url': the server is part of a cluster.", hint=hint)
 
 
-def _flat(ask: Ask, replies: list[Any]) -> list[Any]:
-    """Return a reply per key; one that is an error for all of them is raised."""
+def _flat(ask: KeyCommand, replies: list[Any]) -> list[Any]:
+    """Return a reply per key; raises an error that is the reply for all of them."""
     if not ask.together:
         return replies
     [reply] = replies
@@ -397,17 +397,17 @@ def _flat(ask: Ask, replies: list[Any]) -> list[Any]:
     return list(reply)
 
 
-# ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def check_driver() -> None:
-    """Raise ConnectorError where redis-py is not installed."""
+    """Raise ConnectorError if redis-py is not installed."""
     if importlib.util.find_spec("redis") is None:
         raise ConnectorError("Connector 'redis' needs the package 'redis'.", hint="pip install 'lookupcache[redis]'")
 
 
-def passes(error: Exception) -> bool:
-    """Return whether the same call may succeed later: what is lost, late, loading, busy or moving may."""
+def is_temporary(error: Exception) -> bool:
+    """Return whether the same call may succeed later: the connection was lost or late, or the server busy."""
     from redis import exceptions as known
 
     if isinstance(error, known.AuthenticationError | known.AuthorizationError | known.NoPermissionError):
@@ -417,37 +417,39 @@ def passes(error: Exception) -> bool:
     if isinstance(error, known.ReadOnlyError | known.AskError | known.TryAgainError | known.ClusterError):
         return True
     if isinstance(error, known.ResponseError):
-        return str(error).startswith(_PASSING)
+        return str(error).startswith(_TEMPORARY)
     if isinstance(error, known.RedisClusterException):
         return "not enabled" not in str(error)
     return not isinstance(error, known.RedisError) and is_retryable(error)
 
 
-def refused(error: Exception, url: str) -> Exception:
-    """Return what to raise for an error at connecting: a ConnectorError where that will not pass."""
+def connect_error(error: Exception, url: str) -> Exception:
+    """Return the error to raise for a failed connection attempt: a ConnectorError if it is not temporary."""
     from redis import exceptions as known
 
-    if passes(error):
+    if is_temporary(error):
         return error
     where = f"Option 'url' ({hide_userinfo(url)!r})"
     if isinstance(error, known.AuthenticationError | known.AuthorizationError):
         hint = "Set the options 'user' and 'password'; 'env:NAME' and 'file:PATH' keep them out of the code."
-        return ConnectorError(f"{where}: the server refuses to log us in: {str(error).rstrip('.')}.", hint=hint)
+        return ConnectorError(f"{where}: the server rejects the login: {str(error).rstrip('.')}.", hint=hint)
     if (reason := _refusal_of_tls(error)) is not None:
         hint = "Name the authority that signed the server's certificate in option 'tls.ca'."
         return ConnectorError(f"{where}: the server's certificate is not trusted: {reason}.", hint=hint)
     if isinstance(error, known.RedisClusterException):
-        return ConnectorError(f"{where}: the server is of no cluster.", hint="Write 'redis://' for a single server.")
+        return ConnectorError(
+            f"{where}: the server is not part of a cluster.", hint="Write 'redis://' for a single server."
+        )
     if isinstance(error, known.InvalidResponse):
-        return ConnectorError(f"{where}: the server does not answer as Redis does.", hint="Correct the URL.")
+        return ConnectorError(f"{where}: the server does not speak the Redis protocol.", hint="Correct the URL.")
     if isinstance(error, known.ResponseError):
         hint = "Correct the URL, or let the server allow it."
-        return ConnectorError(f"{where}: the server refuses what is asked of it: {error}.", hint=hint)
+        return ConnectorError(f"{where}: the server rejects a command: {error}.", hint=hint)
     return error
 
 
 def _refusal_of_tls(error: BaseException | None) -> str | None:
-    """Return why a certificate was not trusted, if that is what an error comes from."""
+    """Return why a certificate was not trusted, if that is the cause of the error."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return error.verify_message

@@ -1,7 +1,7 @@
 """Values of Redis as Arrow columns: texts of every Spark type, and JSON.
 
-`read_text` reads fields of hashes and plain strings, `read_json` members of JSON documents, as the http connector reads
-them. What does not fit raises one of `MISFITS`, whose text may hold the value and is never shown.
+`read_text` reads fields of hashes and plain strings, `read_json` members of JSON documents. Values that do not fit
+raise one of `MISFITS`, whose text may contain the value and is never shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lookupcache.formats.json_text import parse_json
 from lookupcache.formats.json_values import json_array
 
 MISFITS = (TypeError, ValueError, ArithmeticError, RecursionError, pa.ArrowException)
-"""What reading a value that does not fit its column raises."""
+"""The errors of reading a value that does not fit its column."""
 
 _ZONE = r"(Z|[+-]\d\d(:?\d\d)?)$"
 _FINER = r"(\.\d{6})\d+"
@@ -25,8 +25,8 @@ _FINER = r"(\.\d{6})\d+"
 def read_text(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
     """Return texts as values of a type, None as null; raises one of `MISFITS`.
 
-    Numbers are decimal, booleans ``true``, ``false``, ``1`` or ``0``, dates and moments as in ISO 8601, a moment
-    without a zone being UTC, and cut to microseconds; strings are UTF-8, binaries any bytes, and arrays, structs and
+    Numbers are decimal, booleans ``true``, ``false``, ``1`` or ``0``, dates and timestamps in ISO 8601, UTC without a
+    zone and truncated to microseconds; strings are UTF-8, binaries any bytes, and arrays, structs and
     maps JSON.
 
     >>> read_text([b"2013-01-01T05:00:00-05:00", None], pa.timestamp("us", "UTC")).cast(pa.string()).to_pylist()
@@ -49,7 +49,7 @@ def read_text(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
 
 
 def read_json(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Return what `parse_json` made of JSON as values of a type, as `json_array` does; raises one of `MISFITS`.
+    """Return parsed JSON values as values of a type, as `json_array` does; raises one of `MISFITS`.
 
     >>> read_json([{"a": [1, 2]}, {}], pa.struct([("a", pa.list_(pa.int32()))])).to_pylist()
     [{'a': [1, 2]}, {'a': None}]
@@ -65,7 +65,7 @@ def _read_moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _rounded(doubles: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return doubles as the type's floats; one beyond their range is no such value."""
+    """Return doubles as floats of the type; raises OverflowError for one beyond their range."""
     floats = doubles.cast(type_)
     if pc.any(pc.and_(pc.is_finite(doubles), pc.is_inf(floats))).as_py():
         raise OverflowError("beyond the range of a FLOAT")

@@ -534,7 +534,7 @@ def test_a_server_that_is_away_may_come_back(scheme):
         ({"url": "mysql://h/d", "table": "t", "schema": "s"}, "schema"),
         ({"url": "mysql://h/d"}, "table"),
         ({"url": "mysql://h/d", "table": "t", "query": "SELECT 1"}, "query"),
-        ({"url": "postgresql://h/d", "table": "t", "tls": "yes"}, "tls"),
+        ({"url": "postgresql://h/d", "table": "t", "tls": "yes"}, "tls.mode"),
         ({"url": "postgresql://h/d", "table": "t", "statement.timeout": "soon"}, "statement.timeout"),
         ({"url": "postgresql://h/d", "table": "t", "pool.size": "0"}, "pool.size"),
         ({"url": "duckdb:///t", "table": "t", "statement.timeout": "1"}, "statement.timeout"),
