@@ -118,12 +118,12 @@ class BodyTemplate:
 
     @classmethod
     def parse(cls, text: str) -> BodyTemplate:
-        """Read a template; raises ValueError where it is no JSON once it is filled."""
+        """Read a template; raises ValueError where it is not JSON once it is filled."""
         template = cls(text)
         try:
             json.loads(template.fill(dict.fromkeys(template.names)))
         except ValueError:
-            raise ValueError("is no JSON in which names in braces stand for values") from None
+            raise ValueError("is not JSON in which names in braces stand for values") from None
         return template
 
     @property

@@ -17,7 +17,7 @@ from lookupcache.errors import ConnectorError, OptionError, nearest
 from lookupcache.expr import Expr
 from lookupcache.source_options import seconds
 from lookupcache.tls import TLS_OPTIONS
-from lookupcache_sql.database import Database, Place, Unreachable
+from lookupcache_sql.database import Database, Relation, Unreachable
 from lookupcache_sql.duckdb import DuckDatabase
 from lookupcache_sql.mysql import MysqlDatabase
 from lookupcache_sql.pool import Pool
@@ -39,7 +39,7 @@ _CONNECTIONS = "8"
 class SqlConnector(Connector):
     """Looks rows up in a table, a view or a query of a SQL database, which it only reads.
 
-    SQLite lets any value stand in any column. Values are taken as its users store them, and nothing else fits:
+    SQLite allows any value in any column. These representations are read, and no others:
 
     | type | stored as |
     |---|---|
@@ -51,9 +51,10 @@ class SqlConnector(Connector):
     | DATE | TEXT ``YYYY-MM-DD`` |
     | TIMESTAMP, TIMESTAMP_NTZ | TEXT ``YYYY-MM-DD HH:MM:SS`` with 0, 3 or 6 digits of a second; UTC |
 
-    A value that is stored otherwise raises SourceError where it is read; as a key it is not found.
-    The path of a file is not escaped in ``url``; a relative one starts where the driver runs. Of SQLite and DuckDB, a
-    file that another replaced, by renaming, is read from the next call on; one that is gone, until there is another.
+    A value with another representation raises SourceError when it is read; as a key it is not found.
+    The path of a file is not escaped in ``url``; a relative path starts in the driver's working directory. If a file of
+    SQLite or DuckDB is replaced by renaming another, the next call reads the new one; if it is removed, calls read the
+    old one until there is another.
 
     >>> SqlConnector(pa.schema([("id", pa.int64())]), {"url": "sqlite:////data/shop.db", "table": "customers"})
     SqlConnector({'url': 'sqlite:////data/shop.db', 'table': 'customers'})
@@ -72,8 +73,8 @@ class SqlConnector(Connector):
         "'verify-ca' (any host name) or 'verify-full'.",
         **TLS_OPTIONS,
         "connect.timeout": "Seconds to connect; 10 by default.",
-        "statement.timeout": "Seconds that the database may take for a query; as the database has it by default.",
-        "pool.size": f"With 'lookup.async', the most connections of a worker; {_CONNECTIONS} by default.",
+        "statement.timeout": "Seconds that a query may take; by default the database's own setting.",
+        "pool.size": f"With 'lookup.async', the maximum number of connections of a worker; {_CONNECTIONS} by default.",
     }
     renamed: ClassVar[Mapping[str, str]] = {"tls": "tls.mode"}
     required = ("url",)
@@ -87,11 +88,11 @@ class SqlConnector(Connector):
         options = self.settings
         self._folder = Path.cwd()
         self._pool: Pool | None = None
-        Place.of(options)
+        Relation.of(options)
         _ = self._most, seconds(options, "connect.timeout"), seconds(options, "statement.timeout")
         if not is_reference(options["url"]):
             kind = self._kind()
-            Place.of(options, kind.grammar)
+            Relation.of(options, kind.grammar)
             kind.check(self._located(), schema)
 
     @property
@@ -102,7 +103,7 @@ class SqlConnector(Connector):
         return int(text)
 
     def open(self) -> None:
-        """Connect; raises ConnectorError or SchemaError for a database, table or column that is not there."""
+        """Connect; raises ConnectorError or SchemaError if the database, table or a column does not exist."""
         self._pool = Pool(self._connected, self._most)
         try:
             self._pool.warm()
@@ -117,7 +118,7 @@ class SqlConnector(Connector):
             self._pool = None
 
     def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
-        """Return the filters that the database evaluates with Spark's meaning; none while the URL is a reference."""
+        """Return the filters that the database evaluates with Spark's semantics; none if the URL is a reference."""
         if is_reference(self.settings["url"]):
             return []
         kind = self._kind()
@@ -128,15 +129,15 @@ class SqlConnector(Connector):
         return self._opened().run(lambda database: database.lookup(request, keys))
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        """Do as `lookup` does, over one of few connections, each with a thread of its own."""
+        """Do the same as `lookup`, over one of the pool's connections, each with its own thread."""
         return await self._opened().run_async(lambda database: database.lookup(request, keys))
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
-        """Yield the whole table, constants and accepted filters applied."""
+        """Yield the full table, with constants and accepted filters applied."""
         return self._opened().stream(lambda database: database.scan(request))
 
     def infer_schema(self) -> pa.Schema:
-        """Return the columns of the table as the database describes them; connects for it."""
+        """Connect and return the columns of the table as the database describes them."""
         database = self._connected()
         try:
             return database.columns()
@@ -144,32 +145,32 @@ class SqlConnector(Connector):
             database.close()
 
     def advice(self, request: LookupRequest) -> list[str]:
-        """Return what would make lookups faster: an index on a key column where there is none."""
+        """Return the advice to create an index if no index starts with a key column."""
         keys = request.key_columns
         if not self._opened().run(lambda database: database.without_index(keys)):
             return []
-        place = Place.of(self.settings)
-        return [f"In {place} no index starts with a key column ({', '.join(keys)}): each call reads it whole."]
+        place = Relation.of(self.settings)
+        return [f"In {place} no index starts with a key column ({', '.join(keys)}): each call reads the full table."]
 
     def retryable(self, error: Exception) -> bool:
-        """Return whether the same call may succeed later: the database was busy, away, or took too long."""
+        """Return whether the same call may succeed later: the database was busy, unreachable or too slow."""
         if isinstance(error, Unreachable):
             return True
-        judged = None if is_reference(self.settings["url"]) else self._kind().retryable(error)
-        return is_retryable(error) if judged is None else judged
+        retryable = None if is_reference(self.settings["url"]) else self._kind().retryable(error)
+        return is_retryable(error) if retryable is None else retryable
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the options, with the path of a file in full."""
+        """Return the options, with the absolute path of a file."""
         return self.settings if is_reference(self.settings["url"]) else self._located()
 
     # ── the database ─────────────────────────────────────────────────────────────────────────────────────
 
     def _kind(self) -> type[Database]:
-        """Return the kind of database; raises OptionError for none that is known, ConnectorError without its driver."""
+        """Return the class for the URL's database; raises OptionError, or ConnectorError if its driver is missing."""
         kind = _DATABASES.get(self._scheme())
         if kind is None:
             raise OptionError(
-                f"Option 'url' is {hide_userinfo(self.settings['url'])!r}, which is no database that is known.",
+                f"Option 'url' is {hide_userinfo(self.settings['url'])!r}, which is not a known database.",
                 hint=nearest(self._scheme(), _DATABASES, what="schemes"),
             )
         if kind.driver is not None and importlib.util.find_spec(kind.driver) is None:
@@ -183,7 +184,7 @@ class SqlConnector(Connector):
         return self.settings["url"].partition(":")[0].partition("+")[0].lower()
 
     def _located(self) -> Mapping[str, str]:
-        """Return the settings with the path of a file in full."""
+        """Return the settings with the absolute path of a file."""
         head, separator, path = self.settings["url"].partition(":///")
         if self._scheme() not in _FILES or not separator or path in ("", ":memory:"):
             return self.settings

@@ -1,4 +1,4 @@
-"""What the sql connector asks of a database: one connection, and the rules of its kind."""
+"""The interface of a database: one connection, and the rules of its kind of database."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ SCAN_ROWS = 50_000
 """Rows in a batch of a scan, about."""
 
 MISFITS = (TypeError, ValueError, OverflowError, ArithmeticError, pa.ArrowException)
-"""What reading a value raises that is none of its column's type."""
+"""The errors of reading a value that does not fit its column's type."""
 
 _LONGEST_SHOWN = 40
 
 
 class Unreachable(ConnectionError):
-    """The database takes no connection; it may later."""
+    """The database does not accept a connection now, but may later."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where rows are: a table or view ``table`` in ``namespace`` (a database's schema), or what ``query`` gives."""
+class Relation:
+    """The source of rows: a table or view in ``namespace`` (a database's schema), or the result of ``query``."""
 
     table: str | None
     namespace: str | None
     query: str | None
 
     @classmethod
-    def of(cls, settings: Mapping[str, str], grammar: Grammar | None = None) -> Place:
-        """Read the options; raises OptionError where they name no place, or two, or a query that is not one."""
+    def of(cls, settings: Mapping[str, str], grammar: Grammar | None = None) -> Relation:
+        """Read the options; raises OptionError if they name none or two, or an invalid query."""
         table, namespace, query = (settings.get(name) or None for name in ("table", "schema", "query"))
         if (table is None) == (query is None):
             wrong = "neither 'table' nor 'query'" if table is None else "both 'table' and 'query'"
@@ -49,7 +49,7 @@ class Place:
 
     @property
     def enclosed(self) -> str:
-        """The query in brackets; what may end it is a comment."""
+        """The query in parentheses, with a line break, since a comment may end it."""
         return f"({self.query}\n)"
 
     def __str__(self) -> str:
@@ -77,24 +77,24 @@ class Database(ABC):
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         self.schema = schema
         self.settings = settings
-        self.place = Place.of(settings, self.grammar)
+        self.source = Relation.of(settings, self.grammar)
 
     @classmethod
     @abstractmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
-        """Raise OptionError or SchemaError for what is wrong without a connection."""
+        """Raise OptionError or SchemaError for errors that can be found without a connection."""
 
     @classmethod
     @abstractmethod
     def accepts(cls, conjunct: Expr) -> bool:
-        """Return whether the database evaluates a filter with Spark's meaning, whatever it holds."""
+        """Return whether the database evaluates a filter with Spark's semantics, for any stored value."""
 
     @abstractmethod
     def connect(self) -> None:
         """Connect, and check the table and its columns."""
 
     def is_stale(self) -> bool:
-        """Return whether the connection reads a database that another has replaced; cheap, as each call asks."""
+        """Return whether the connection reads a database that was replaced; cheap, since each call checks it."""
         return False
 
     @abstractmethod
@@ -103,40 +103,40 @@ class Database(ABC):
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Let a running query end soon, from another thread; it may be ignored."""
+        """Cancel a running query, from another thread; databases may ignore it."""
 
     @abstractmethod
     def columns(self) -> pa.Schema:
-        """Return all columns of the place in Spark's types; raises SchemaError for one that has none."""
+        """Return all columns in Spark's types; raises SchemaError for a column without one."""
 
     @abstractmethod
     def without_index(self, key_columns: Sequence[str]) -> bool:
-        """Return whether the database has to read its whole table to find a key."""
+        """Return whether the database must read the full table to find a key."""
 
     @abstractmethod
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        """Return every row that matches any key, each once, by one query."""
+        """Return every row that matches any key, each once, with one query."""
 
     @abstractmethod
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
-        """Yield the whole place, constants and filters applied."""
+        """Yield all rows, with constants and filters applied."""
 
     @classmethod
     @abstractmethod
     def retryable(cls, error: Exception) -> bool | None:
-        """Return whether the same may succeed later; None for errors that are not the driver's."""
+        """Return whether a retry may succeed; None for errors that are not the driver's."""
 
 
 # ── what is wrong is said ────────────────────────────────────────────────────────────────────────────────────
 
 
 def refused_query(reason: str) -> ConnectorError:
-    """Return the error for a query that a database does not take."""
+    """Return the error for a query that the database rejects."""
     return ConnectorError(f"Option 'query' is refused: {reason.rstrip('.')}.")
 
 
 def unknown_table(table: str, namespace: str | None, known: Sequence[str]) -> ConnectorError:
-    """Return the error for a table that is not there."""
+    """Return the error for a table that does not exist."""
     fact = f"Option 'table': the database has no table or view {table!r}"
     before, dot, after = table.partition(".")
     if dot and namespace is None:
@@ -145,12 +145,12 @@ def unknown_table(table: str, namespace: str | None, known: Sequence[str]) -> Co
     return ConnectorError(f"{fact}{f' in schema {namespace!r}' if namespace else ''}.", hint=hint)
 
 
-def column_names(schema: pa.Schema, found: Sequence[str], place: Place) -> dict[str, str]:
-    """Return the database's name of each column: the same, or else the only one that is the same but for case."""
+def column_names(schema: pa.Schema, found: Sequence[str], place: Relation) -> dict[str, str]:
+    """Return the database's name of each column: the same, or the only one that differs only in case."""
     return {name: _column_name(name, found, place) for name in schema.names}
 
 
-def _column_name(name: str, found: Sequence[str], place: Place) -> str:
+def _column_name(name: str, found: Sequence[str], place: Relation) -> str:
     alike = [name] if name in found else [other for other in found if other.lower() == name.lower()]
     if len(alike) == 1:
         return alike[0]
@@ -161,16 +161,16 @@ def _column_name(name: str, found: Sequence[str], place: Place) -> str:
 
 
 def misfit(table: str, field: pa.Field, value: Any) -> SourceError:
-    """Return the error for a value that the database holds and the column's type does not."""
+    """Return the error for a stored value that does not fit the column's type."""
     return SourceError(
-        f"Table {table!r}, column {field.name!r}: the database holds {shortened(value)}, "
+        f"Table {table!r}, column {field.name!r}: the database contains {shortened(value)}, "
         f"which is no {shown_type(field.type)}.",
         hint="Give the column another type in the table's schema, or look up through a view that casts it.",
     )
 
 
 def first_misfit(values: Sequence[Any], read: Callable[[Any], Any]) -> Any:
-    """Return the first value that cannot be read by itself."""
+    """Return the first value that cannot be read."""
     for value in values:
         try:
             read(value)

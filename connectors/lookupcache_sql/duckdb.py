@@ -1,4 +1,4 @@
-"""DuckDB, in the worker's own process: keys are an Arrow table to it, rows come as Arrow."""
+"""DuckDB, in the worker's process: keys are passed as an Arrow table, rows are returned as Arrow."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class DuckDatabase(TypedDatabase):
             raise ConnectorError(f"Option 'url': {str(self.path)!r} cannot be read: {error}.") from error
 
     def is_stale(self) -> bool:
-        """Return whether there is another file, or another content, which only one that ignores locks can write."""
+        """Return whether the file was replaced or changed; only a process that ignores locks can change it."""
         return is_replaced(self.path, self._opened, written=True)
 
     def close(self) -> None:
@@ -117,18 +117,18 @@ class DuckDatabase(TypedDatabase):
     def described(self) -> list[Described]:
         import duckdb
 
-        if self.place.table is not None:
-            self._check_table(self.place.table, self.place.namespace)
+        if self.source.table is not None:
+            self._check_table(self.source.table, self.source.namespace)
         try:
             found = self._connection.sql(f"SELECT * FROM {self.relation} LIMIT 0")
         except duckdb.Error as error:
-            if self.place.query is None or self.retryable(error):
+            if self.source.query is None or self.retryable(error):
                 raise
             raise refused_query(str(error).partition("\n")[0]) from None
         return [_described(name, type_) for name, type_ in zip(found.columns, found.types, strict=True)]
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
-        """Return False: it reads whole columns fast, and has no index that a join would use."""
+        """Return False: DuckDB scans columns fast, and has no index that a join would use."""
         return False
 
     def keyed(self, selected: str, keys: Sequence[Held]) -> str:
@@ -202,18 +202,18 @@ def _attached(path: Path, stamp: Stamp | None) -> Any:
 
 
 def _whole(column: pa.Array) -> pa.Array:
-    """Send decimals as whole numbers, and none for one with a fraction."""
+    """Send decimals as integers, null for one with a fraction."""
     wrong = pc.not_equal(pc.trunc(column), column)
     return without(column, wrong).cast(pa.decimal128(38, 0))
 
 
 def _read_whole(column: Any, type_: pa.DataType) -> Any:
-    """Read integers as decimals; from 64 bits they are twenty digits at most."""
+    """Read integers as decimals; 64 bits are at most twenty digits."""
     return cast(column.cast(pa.decimal128(20, 0)), type_)
 
 
 def _huge(native: str) -> Stored:
-    """Return how 128 bits are held: as decimals Arrow would get them wrong from 38 digits on."""
+    """Return how 128-bit integers are read: as decimals, Arrow would change those of 38 digits or more."""
     return Stored(read="CAST({c} AS VARCHAR)", tested="{c}", key=f"TRY_CAST({{k}} AS {native})", send=_whole)
 
 
@@ -269,7 +269,7 @@ def _described(name: str, native: Any) -> Described:
 
 
 def _kind(native: Any) -> tuple[str, pa.DataType | None]:
-    """Return the word for a type of DuckDB's that is not nested, and Spark's type for it."""
+    """Return the kind of a DuckDB type that is not nested, and Spark's type for it."""
     if str(native) == "JSON":
         return "json", pa.string()
     if native.id == "decimal":
@@ -282,7 +282,7 @@ _NESTED = ("list", "array", "struct", "map")
 
 
 def _nested(native: Any) -> tuple[str, pa.DataType | None]:
-    """Return the type that a value is cast to so that Arrow gets it right, and Spark's, None where it has none."""
+    """Return the type to cast a value to, so that Arrow reads it correctly, and Spark's type, None if there is none."""
     if native.id not in _NESTED:
         kind, ours = _kind(native)
         return ("VARCHAR" if kind in _TEXTS else str(native)), (pa.string() if kind in _TEXTS and ours else ours)
@@ -300,7 +300,7 @@ def _nested(native: Any) -> tuple[str, pa.DataType | None]:
 
 
 def _fits(held: pa.DataType | None, type_: pa.DataType) -> bool:
-    """Return whether a nested type may be read as another: of the same shape, numbers as numbers of their kind."""
+    """Return whether a nested type may be read as another: with the same structure and kinds of numbers."""
     if held is None or (type(held) is not type(type_) and family(held) != "integer"):
         return False
     if pa.types.is_struct(held):

@@ -1,4 +1,4 @@
-"""A database that is a file: where it lies, and whether another one has taken its place since it was opened."""
+"""Databases that are files: the path in a URL, and whether the file was replaced since it was opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Stamp = tuple[int, ...]
 
 
 def path_of(url: str) -> Path:
-    """Return the file that a URL names; raises OptionError."""
+    """Return the path in a URL; raises OptionError."""
     _, separator, path = url.partition(":///")
     if separator and path and path != ":memory:" and "\0" not in path:
         return Path(path).absolute()
@@ -24,9 +24,9 @@ def path_of(url: str) -> Path:
 
 
 def stamp_of(path: Path, *, written: bool) -> Stamp | None:
-    """Return what tells the file from another of that name, with ``written`` also from itself before it was changed.
+    """Return what identifies the file among others of the same name, and with ``written`` also its last change.
 
-    None where there is none at the moment.
+    None if there is no file now.
     """
     try:
         found = os.stat(path)
@@ -36,6 +36,6 @@ def stamp_of(path: Path, *, written: bool) -> Stamp | None:
 
 
 def is_replaced(path: Path, opened: Stamp | None, *, written: bool) -> bool:
-    """Return whether there is another file now; one that was taken away is read on until then."""
+    """Return whether there is another file now; a file that was removed is read until then."""
     now = stamp_of(path, written=written)
     return now is not None and now != opened

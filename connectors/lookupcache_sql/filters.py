@@ -1,4 +1,4 @@
-"""Filters as SQL, where a database of typed columns evaluates them with Spark's meaning.
+"""Filters as SQL, for databases with typed columns that evaluate them with Spark's semantics.
 
 What is pushed: ``IS NULL``, comparisons of a column with a value or a column of the same type, booleans as they are,
 and AND, OR and NOT of these. Texts are compared by their bytes, whatever their collation. The rest stays local: casts,
@@ -26,13 +26,13 @@ _NESTED = (pa.types.is_list, pa.types.is_struct, pa.types.is_map)
 
 
 class Operands:
-    """How a database writes values, and compares texts by their bytes; a class for each database."""
+    """SQL of values, and of comparing texts by their bytes; a class for each database."""
 
     dialect: ClassVar[str]
 
     @classmethod
     def holds(cls, value: Any) -> bool:
-        """Return whether the database has such a value."""
+        """Return whether the database can represent the value."""
         return True
 
     @classmethod
@@ -42,17 +42,17 @@ class Operands:
 
     @classmethod
     def by_bytes(cls, text: str) -> str:
-        """Return SQL that compares as the bytes, in UTF-8, of a text do."""
+        """Return SQL that compares as the UTF-8 bytes of a text."""
         raise NotImplementedError
 
     @classmethod
     def typed(cls, value: str, type_: str) -> str:
-        """Return a value in SQL as one of a type of the database's."""
+        """Return SQL of a value cast to a type of the database."""
         raise NotImplementedError
 
 
 def accepted(expr: Expr, operands: type[Operands]) -> bool:
-    """Return whether a filter means the same to the database as to Spark."""
+    """Return whether the database evaluates a filter with Spark's semantics."""
     if isinstance(expr, Column):
         return expr.side == "right" and pa.types.is_boolean(expr.type)
     if isinstance(expr, Literal):
@@ -66,7 +66,7 @@ def accepted(expr: Expr, operands: type[Operands]) -> bool:
 
 
 def _is_comparison(op: str, sides: tuple[Expr, ...], operands: type[Operands]) -> bool:
-    # Two values without a column are a constant, which Spark folds.
+    # Without a column it is a constant, which Spark folds.
     if len({side.type for side in sides}) > 1 or all(isinstance(side, Literal) for side in sides):
         return False
     if _is_nested(sides[0].type) or (pa.types.is_boolean(sides[0].type) and op not in _ONLY_EQUAL):
@@ -124,12 +124,12 @@ def literal_text(node: Any, operands: type[Operands]) -> str:
 
 
 def number_text(value: Any) -> str:
-    """Return a whole number or a Decimal as SQL, in parentheses lest a minus meets another."""
+    """Return a whole number or a Decimal as SQL, in parentheses, since two minus signs would start a comment."""
     return f"({value:f})" if isinstance(value, Decimal) else f"({value})"
 
 
 def time_text(value: dt.datetime) -> str:
-    """Return a moment as databases read it, its zone left out.
+    """Return a timestamp as databases read it, without its zone.
 
     >>> time_text(dt.datetime(13, 1, 2, 3, 4, 5, 60))
     '0013-01-02 03:04:05.000060'

@@ -1,4 +1,4 @@
-"""MariaDB and MySQL, through PyMySQL: keys go as one JSON document, rows come as texts that Arrow reads in bulk."""
+"""MariaDB and MySQL, through PyMySQL: keys are sent as a JSON document, rows are received as texts, parsed by Arrow."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from lookupcache_sql.typed import Described, Held, Stored, TypedDatabase, family
 _PORT = 3306
 
 _REFUSED = {1044, 1045, 1049, 1251, 1698, 2054, 2059, 2061}
-"""Wrong user, password or database, or a way to log in that the driver does not know."""
+"""Wrong user, password or database, or an authentication method that the driver does not support."""
 
 _UNTRUSTED = re.compile("CERTIFICATE_VERIFY_FAILED|SSL is required")
 
-_PASSING = {1021, 1037, 1038, 1040, 1053, 1077, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1317, 1927, 1969,
-            2002, 2003, 2006, 2013, 2014, 2055, 3024, 4031}  # fmt: skip
-"""The server is away, shutting down, out of memory or connections, was interrupted, or took too long."""
+_TEMPORARY = {1021, 1037, 1038, 1040, 1053, 1077, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1317, 1927,
+              1969, 2002, 2003, 2006, 2013, 2014, 2055, 3024, 4031}  # fmt: skip
+"""The server is unreachable, shutting down, out of memory or connections, was interrupted or too slow."""
 
 
 class MysqlOperands(Operands):
@@ -59,7 +59,7 @@ class MysqlOperands(Operands):
 
     @classmethod
     def by_bytes(cls, text: str) -> str:
-        # A collation would ignore case, accents or blanks at the end.
+        # A collation may ignore case, accents or trailing blanks.
         return f"CAST(CONVERT({text} USING utf8mb4) AS BINARY)"
 
     @classmethod
@@ -84,7 +84,7 @@ class MysqlDatabase(TypedDatabase):
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
         _ = Server.of(settings, _PORT), tls_options(settings)
         if settings.get("schema"):
-            raise OptionError("Option 'schema': what others call so is here the database, which 'url' names.")
+            raise OptionError("Option 'schema' is not supported: MariaDB and MySQL have no schemas within a database.")
 
     def open(self) -> None:
         import pymysql
@@ -104,7 +104,7 @@ class MysqlDatabase(TypedDatabase):
             self._connection = None
 
     def interrupt(self) -> None:
-        """Break the connection, so that nobody waits for it, and let the server end what it does for it."""
+        """Break the connection, so that its thread does not wait, and end its query on the server."""
         connection = self._connection
         sock = getattr(connection, "_sock", None)
         if sock is not None:
@@ -113,7 +113,7 @@ class MysqlDatabase(TypedDatabase):
             threading.Thread(target=self._end, args=[connection.thread_id()], daemon=True).start()
 
     def _end(self, thread: int) -> None:
-        """End a query by a connection of its own; a server that takes none has ended it already."""
+        """End a query over another connection; if the server does not accept one, it has ended the query already."""
         with contextlib.suppress(Exception), contextlib.closing(self._connect()) as other, other.cursor() as cursor:
             cursor.execute(f"KILL {thread}")
 
@@ -125,12 +125,12 @@ class MysqlDatabase(TypedDatabase):
             return None
         if isinstance(error, pymysql.InterfaceError):
             return True
-        return bool(error.args) and error.args[0] in _PASSING
+        return bool(error.args) and error.args[0] in _TEMPORARY
 
     def described(self) -> list[Described]:
         import pymysql
 
-        table = self.place.table
+        table = self.source.table
         if table is None:
             try:
                 return self._described_query()
@@ -149,13 +149,13 @@ class MysqlDatabase(TypedDatabase):
         return [_described(*row) for row in rows]
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
-        if self.place.table is None:
+        if self.source.table is None:
             return False
         rows = self._answer(
             "SELECT t.table_type, s.column_name FROM information_schema.tables t "
             "LEFT JOIN information_schema.statistics s "
             "ON s.table_schema = t.table_schema AND s.table_name = t.table_name AND s.seq_in_index = 1 "
-            f"WHERE t.table_schema = DATABASE() AND t.table_name = {self.text(self.place.table)}"
+            f"WHERE t.table_schema = DATABASE() AND t.table_name = {self.text(self.source.table)}"
         )
         first = {f"t.{self.quote(name)}" for _, name in rows if name}
         return rows[0][0] == "BASE TABLE" and not first & {self.held[name].sql for name in key_columns}
@@ -215,7 +215,7 @@ class MysqlDatabase(TypedDatabase):
             database=server.database, charset="utf8mb4", autocommit=True, conv=encoders, connect_timeout=timeout,
             ssl=context, ssl_disabled=tls.mode == "disable", defer_connect=True,
         )  # fmt: skip
-        # What is not there the driver would leave open where it is a Unix socket.
+        # The driver would leak a Unix socket whose path does not exist, so it is opened here.
         connection.connect(_unix_socket(server.host, timeout) if server.is_socket else None)
         return connection
 
@@ -269,7 +269,7 @@ def _columns(rows: Sequence[Any], description: Sequence[Any]) -> list[pa.Chunked
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    """Return texts, or binaries where the driver gave bytes."""
+    """Return texts, or binaries if the driver returned bytes."""
     first = next((value for value in values if value is not None), "")
     return pa.array(values, pa.binary() if isinstance(first, bytes) else pa.string())
 
@@ -278,7 +278,7 @@ def _array(values: Sequence[Any]) -> pa.Array:
 
 
 def _text(charset: str | None, collation: str | None) -> Stored:
-    """Return how a text is held: compared in its own collation, so that an index serves, then by its bytes."""
+    """Return how a text column is read: compared in its own collation, so that an index is used, then by its bytes."""
     bytes_of = MysqlOperands.by_bytes
     if charset is None or collation is None:
         return Stored(compared=bytes_of("{c}"), key=bytes_of("{k}"), sent=_TEXT)
@@ -312,7 +312,7 @@ _TEXT = "LONGTEXT CHARACTER SET utf8mb4"
 _INTEGER = Stored(sent="BIGINT")
 _STORED: dict[tuple[str, str], Stored] = {
     ("integer", "integer"): _INTEGER,
-    # A FLOAT is shown with six digits, unless it is made a DOUBLE.
+    # A FLOAT is printed with six digits, unless it is converted to a DOUBLE.
     ("float", "float"): Stored(read="({c} + 0e0)", sent="DOUBLE", send=_as_doubles),
     ("float", "double"): Stored(read="({c} + 0e0)", sent="DOUBLE", send=_as_doubles),
     ("double", "double"): Stored(sent="DOUBLE", send=_as_doubles),
@@ -328,7 +328,7 @@ _STORED: dict[tuple[str, str], Stored] = {
     ("binary", "binary"): Stored(key="UNHEX({k})", sent=_TEXT, send=_hex),
     ("date", "date"): Stored(sent="DATE", send=lambda column: column.cast(pa.string())),
     ("timestamp", "timestamp"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),
-    # What TIMESTAMP holds ends in 2038, so many keep moments of UTC in a DATETIME.
+    # TIMESTAMP ends in 2038, so many tables have UTC timestamps in a DATETIME.
     ("datetime", "timestamp"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),
     ("datetime", "timestamp_ntz"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),
 }
@@ -367,7 +367,7 @@ def _described(
 
 
 def _of_result(field: Any) -> Described:
-    """Return a column of a query's result; what its collation is, nobody says."""
+    """Return a column of a query's result, whose collation is unknown."""
     from pymysql.constants import FIELD_TYPE
 
     names = {number: name.lower() for name, number in vars(FIELD_TYPE).items() if isinstance(number, int)}

@@ -1,4 +1,4 @@
-"""The few connections of a worker: taken for a call, given back after it, made anew after an error."""
+"""The connections of a worker: each call takes one and returns it; after an error it is replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Pool:
-    """Connections that ``connect`` makes when one is wanted and none is free.
+    """Connections, which ``connect`` makes if a call needs one and none is free.
 
     A call runs in the thread that makes it, or, with `run_async`, in one of ``most`` threads. A connection that a
     driver's error came from is closed, as it may be broken; the next call makes a new one.
@@ -33,21 +33,21 @@ class Pool:
         self._closed = False
 
     def warm(self) -> None:
-        """Make the first connection."""
+        """Make the first connection, so that errors appear when the connector is opened."""
         self.run(lambda _: None)
 
     def run(self, call: Callable[[Database], T]) -> T:
-        """Return what a call gets from a connection."""
+        """Call a function with a connection; return its result."""
         with self._lent() as database:
             return call(database)
 
     def stream(self, call: Callable[[Database], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-        """Yield what a call gets; the connection is the caller's until the end."""
+        """Yield the results of a function with a connection, which is in use until the end."""
         with self._lent() as database:
             yield from call(database)
 
     async def run_async(self, call: Callable[[Database], T]) -> T:
-        """Return what a call gets from a connection, once one is free; if cancelled, interrupt the call."""
+        """Call a function with a connection once one is free; if cancelled, interrupt the query."""
         busy: list[Database] = []
 
         def work() -> T:
@@ -68,7 +68,7 @@ class Pool:
             raise
 
     def close(self) -> None:
-        """Disconnect; calls under way end first."""
+        """Disconnect after the current calls have ended."""
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
         with self._changing:
@@ -91,7 +91,7 @@ class Pool:
         self._given_back(database)
 
     def _taken(self) -> Database | None:
-        """Return a free connection; those to a database that was replaced are closed."""
+        """Return a free connection; close those to a database that was replaced."""
         while True:
             with self._changing:
                 database = self._free.pop() if self._free else None

@@ -1,4 +1,4 @@
-"""PostgreSQL, through its ADBC driver: keys go as arrays, one parameter for each key column, rows come as Arrow."""
+"""PostgreSQL, through its ADBC driver: keys are sent as an array per key column, rows are received as Arrow."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class PostgresDatabase(TypedDatabase):
 
     @classmethod
     def retryable(cls, error: Exception) -> bool | None:
-        """Return whether the server was away or shutting down, or the query took too long or was in another's way."""
+        """Return whether the server was unreachable, or the query too slow or in conflict with another."""
         if not type(error).__module__.startswith("adbc_driver_manager"):
             return None
         state = getattr(error, "sqlstate", None)
@@ -135,7 +135,7 @@ class PostgresDatabase(TypedDatabase):
         try:
             self._cursor.execute(f"SELECT * FROM {self._named()} LIMIT 0")
         except dbapi.Error as error:
-            if self.place.query is None or self.retryable(error):
+            if self.source.query is None or self.retryable(error):
                 raise
             raise refused_query(_first_line(error)) from None
         fields = list(self._cursor.fetch_arrow_table().schema)
@@ -143,7 +143,7 @@ class PostgresDatabase(TypedDatabase):
         return [_described(field, catalogued.get(_native(field))) for field in fields]
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
-        if self.place.query is not None:
+        if self.source.query is not None:
             return False
         text = (
             "SELECT c.relkind, a.attname FROM pg_class c LEFT JOIN pg_index i "
@@ -160,7 +160,7 @@ class PostgresDatabase(TypedDatabase):
         if len(keys) == 1:
             return f"SELECT {selected} FROM {self.relation} WHERE {compared[0]} = ANY({_array(1, keys[0])})"
         arrays = ", ".join(_array(number, key) for number, key in enumerate(keys, 1))
-        # A semi-join, so that a row comes once however many keys its collation holds equal.
+        # A semi-join, so that a row is returned once even if its collation equates several keys.
         return (
             f"SELECT {selected} FROM {self.relation} WHERE ({', '.join(compared)}) IN (SELECT * FROM unnest({arrays}))"
         )
@@ -192,7 +192,7 @@ class PostgresDatabase(TypedDatabase):
     def _session(self) -> Iterator[str]:
         yield "SET default_transaction_read_only = on"
         yield "SET standard_conforming_strings = on"
-        # Its plans pay for long queries alone, and are made again for each.
+        # Just-in-time compilation pays off for long queries only, and is repeated for each query.
         yield "SET jit = off"
         timeout = seconds(self.settings, "statement.timeout")
         if timeout is not None:
@@ -206,8 +206,8 @@ class PostgresDatabase(TypedDatabase):
         return Unreachable(f"Option 'url': {server} cannot be reached: {reason}.")
 
     def _named(self) -> str:
-        """Return the place in SQL, once it is known to be there; raises ConnectorError with the nearest name."""
-        table, namespace = self.place.table, self.place.namespace
+        """Return the relation in SQL; raises ConnectorError with the nearest name if it does not exist."""
+        table, namespace = self.source.table, self.source.namespace
         if table is None:
             return self.relation
         schema = f"n.nspname = {self.text(namespace)}" if namespace else "n.nspname = ANY(current_schemas(true))"
@@ -220,7 +220,7 @@ class PostgresDatabase(TypedDatabase):
         return self.relation
 
     def _catalogued(self, natives: set[str]) -> dict[str, _Catalogued]:
-        """Return what the catalog says of types by their names, or by the numbers that the driver has for them."""
+        """Return the catalog's entries of types, by their names, or by their numbers if the driver has no name."""
         if not natives:
             return {}
         numbers = {int(found[1]): native for native in natives if (found := _UNNAMED.fullmatch(native))}
@@ -287,7 +287,7 @@ _STORED: dict[tuple[str, str], Stored] = {
     ("integer", "decimal"): _NUMERIC,
     ("numeric", "integer"): Stored(read="{c}::text", tested="{c}", sent="numeric via int8", send=_wide),
     ("text", "string"): Stored(sent="text", send=without_nul),
-    # Blanks at the end are not part of such a value; as text it has none.
+    # Trailing blanks are not part of a CHAR value; cast to text it has none.
     ("bpchar", "string"): Stored(read="{c}::text", sent="bpchar via text", send=without_nul),
     ("uuid", "string"): Stored(read="{c}::text", sent="uuid via text", send=only_uuids),
     ("oid", "integer"): Stored(read="{c}::int8", sent="oid via int8", send=_oids),
@@ -347,7 +347,7 @@ _KINDS: dict[str, tuple[str, pa.DataType | None]] = {
 
 @dataclass(frozen=True)
 class _Catalogued:
-    """What the catalog says of a type: its name in SQL, its letter for enums, ranges and such, and of its items'."""
+    """A type in the catalog: its name in SQL, its letter for enums and ranges, and those of its items."""
 
     native: str
     letter: str
@@ -367,7 +367,7 @@ def _native(field: pa.Field) -> str:
 
 
 def _described(field: pa.Field, found: _Catalogued | None) -> Described:
-    """Return a column; ``found`` is what the catalog says where `_KINDS` does not know its type."""
+    """Return a column; ``found`` is its type's catalog entry, if `_KINDS` does not contain it."""
     native = _native(field)
     typmod = int((field.metadata or {}).get(b"POSTGRESQL:typmod", b"-1"))
     if native == "numeric":
@@ -387,7 +387,7 @@ def _described(field: pa.Field, found: _Catalogued | None) -> Described:
 
 
 def _item(found: _Catalogued, typmod: int) -> pa.DataType | None:
-    """Return the type of an array's items; bytes, in JSON, would be texts."""
+    """Return the type of an array's items; None for bytes, which JSON would turn into texts."""
     if found.item == "numeric":
         return _numeric(typmod)
     if found.item_letter in _SPELLED:
@@ -396,7 +396,7 @@ def _item(found: _Catalogued, typmod: int) -> pa.DataType | None:
 
 
 def _numeric(typmod: int) -> pa.DataType:
-    """Return a numeric's type; without precision that of Spark's JDBC source."""
+    """Return a numeric's type; without precision, the one that Spark's JDBC source uses."""
     if typmod < 4:
         return pa.decimal128(38, 18)
     precision, scale = (typmod - 4) >> 16, (typmod - 4) & 0x7FF
@@ -406,11 +406,11 @@ def _numeric(typmod: int) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-# ── where ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── connection URL ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _address(settings: Mapping[str, str]) -> str:
-    """Return the URL with what the options add to it, which overrules it."""
+    """Return the URL with the options, which take precedence over it."""
     rest, tls = settings["url"].partition("://")[2], _tls_options(settings)
     added = {
         "user": settings.get("user"),

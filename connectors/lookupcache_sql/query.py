@@ -1,4 +1,4 @@
-"""The sql connector's option `query`: a text of the user's, made fit to stand in brackets."""
+"""The sql connector's option `query`: the user's text, checked so that it can be put in parentheses."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lookupcache.errors import OptionError
 
 @dataclass(frozen=True)
 class Grammar:
-    """What a database takes for a text, a quoted name or a comment, as regular expressions.
+    """A database's syntax of texts, quoted names and comments, as regular expressions.
 
-    ``nests`` says whether a comment may hold another.
+    ``nests`` says whether comments may be nested.
     """
 
     quoted: str
@@ -30,7 +30,7 @@ MYSQL = Grammar(rf'{_ESCAPED}|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`', r"--(?=\s|\Z
 
 
 def bare(query: str, grammar: Grammar) -> str:
-    """Return a query without the semicolons that end it; a comment may still do.
+    """Return a query without the semicolons at its end; a comment may still end it.
 
     Raises OptionError for what would not stay inside of brackets: more than one statement, a quote or comment that is
     not closed, a bracket too many.
@@ -81,7 +81,7 @@ def _pieces(query: str, grammar: Grammar) -> Iterator[tuple[str, int]]:
 
 
 def _after_comment(query: str, place: int, grammar: Grammar) -> int | None:
-    """Return where the comment ends of which the start is read, or None."""
+    """Return the end of the comment whose start was read, or None."""
     depth = 1
     for mark in re.compile(r"/\*|\*/").finditer(query, place):
         depth += 1 if mark[0] == "/*" and grammar.nests else -(mark[0] == "*/")

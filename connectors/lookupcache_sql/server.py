@@ -13,9 +13,9 @@ from lookupcache.tls import TlsOptions
 
 @dataclass(frozen=True)
 class Server:
-    """A server and a database on it; its text says no more than may be shown.
+    """A server and a database on it; its text contains no secret.
 
-    The host may be a path, that of a Unix socket.
+    The host may be the path of a Unix socket.
     """
 
     host: str
@@ -26,7 +26,7 @@ class Server:
 
     @classmethod
     def of(cls, settings: Mapping[str, str], port: int) -> Server:
-        """Read the options; raises OptionError for a URL that names no server."""
+        """Read the options; raises OptionError for a URL without server or database."""
         url, unquote = settings["url"], urllib.parse.unquote
         try:
             parts = urllib.parse.urlsplit(url)
@@ -37,8 +37,8 @@ class Server:
             host, given = "", 0
         if not host or not parts.path.strip("/"):
             raise OptionError(
-                f"Option 'url' is {hide_userinfo(url)!r}, which names no server and database.",
-                hint="As in 'postgresql://user@host:5432/database'; a password goes into the option 'password'.",
+                f"Option 'url' is {hide_userinfo(url)!r}, which does not name a server and a database.",
+                hint="As in 'postgresql://user@host:5432/database'; set the password by the option 'password'.",
             )
         return cls(
             host, given or port, unquote(parts.path[1:]),
@@ -58,12 +58,12 @@ class Server:
 
     @property
     def is_socket(self) -> bool:
-        """Whether it is reached by a Unix socket of this machine."""
+        """Whether the host is a Unix socket."""
         return self.host.startswith(("/", "@"))
 
 
 def _host(netloc: str) -> str:
-    """Return the host as it is written, as a path is not to be in lower case."""
+    """Return the host as it is written: `urlsplit` would lower the case of a path."""
     host = netloc.rpartition("@")[2]
     if host.startswith("["):
         return host.partition("]")[0][1:]

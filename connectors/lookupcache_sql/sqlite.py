@@ -1,4 +1,4 @@
-"""SQLite, through Python's own driver: keys are a JSON array or a temporary table, and the database walks its index."""
+"""SQLite, through Python's own driver: keys are a JSON array or a temporary table, looked up by index."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SqliteDatabase(Database):
         self._opened: Stamp | None = None
         self._timeout = seconds(settings, "statement.timeout")
         self._ends = math.inf
-        self._relation = self.place.enclosed if self.place.query else f"main.{quote(str(self.place.table))}"
+        self._relation = self.source.enclosed if self.source.query else f"main.{quote(str(self.source.table))}"
         self._text_order = "BINARY"
         self._indexes: list[tuple[str, ...]] = []
         self._sampled: set[tuple[str, ...]] = set()
@@ -107,12 +107,12 @@ class SqliteDatabase(Database):
             self.connection.interrupt()
 
     def columns(self) -> pa.Schema:
-        """Return the columns in the types that they are declared with; SQLite itself holds nobody to them."""
+        """Return the columns in their declared types, which SQLite does not enforce."""
         return pa.schema([pa.field(name, _declared(name, type_)) for name, type_ in self._described()])
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
         [kind] = self._connected().execute(
-            "SELECT max(type) FROM main.sqlite_master WHERE lower(name) = lower(?)", [self.place.table]
+            "SELECT max(type) FROM main.sqlite_master WHERE lower(name) = lower(?)", [self.source.table]
         ).fetchone()  # fmt: skip
         return kind == "table" and not {index[0] for index in self._indexes if index} & _lower(key_columns)
 
@@ -139,7 +139,7 @@ class SqliteDatabase(Database):
 
     @classmethod
     def retryable(cls, error: Exception) -> bool | None:
-        """Return whether the database was busy, locked or unreadable for the moment."""
+        """Return whether the database was temporarily busy, locked or unreadable."""
         if isinstance(error, sqlite3.Error):
             return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _PASSING
         return None
@@ -158,17 +158,17 @@ class SqliteDatabase(Database):
         connection.execute("PRAGMA temp_store = MEMORY")
         [encoding] = connection.execute("PRAGMA encoding").fetchone()
         if encoding != "UTF-8":
-            # BINARY compares bytes as they are stored, which orders UTF-16 otherwise than Spark does.
+            # BINARY compares stored bytes, whose order in UTF-16 differs from Spark's.
             connection.create_collation("code_points", lambda a, b: (a > b) - (a < b))
             self._text_order = "code_points"
-        column_names(self.schema, [name for name, _ in self._described()], self.place)
-        if self.place.table is not None:
-            self._indexes = _indexes(connection, self.place.table)
+        column_names(self.schema, [name for name, _ in self._described()], self.source)
+        if self.source.table is not None:
+            self._indexes = _indexes(connection, self.source.table)
 
     def _described(self) -> list[tuple[str, str]]:
         """Return the columns' names and declared types."""
         connection = self._connected()
-        if self.place.query is not None:
+        if self.source.query is not None:
             try:
                 cursor = connection.execute(f"SELECT * FROM {self._relation} LIMIT 0")
             except sqlite3.OperationalError as error:
@@ -176,11 +176,11 @@ class SqliteDatabase(Database):
                     raise
                 raise refused_query(str(error)) from None
             return [(name, "") for name, *_ in cursor.description]
-        found = connection.execute("SELECT name, type FROM pragma_table_xinfo(?, 'main')", [self.place.table])
+        found = connection.execute("SELECT name, type FROM pragma_table_xinfo(?, 'main')", [self.source.table])
         described = [(name, type_) for name, type_ in found]
         if not described:
             tables = connection.execute("SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view')")
-            raise unknown_table(str(self.place.table), None, [name for [name] in tables])
+            raise unknown_table(str(self.source.table), None, [name for [name] in tables])
         return described
 
     def _execute(self, text: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
@@ -195,7 +195,7 @@ class SqliteDatabase(Database):
             return connection.execute(query.text, query.parameters).fetchall()
 
     def _sample(self, request: LookupRequest) -> None:
-        """Read some key values once: keys of another type than the schema's would only ever miss."""
+        """Read some key values once: if they have another type than the schema's, no key would ever match."""
         if request.key_columns in self._sampled:
             return
         columns = ", ".join(column_text(name) for name in request.key_columns)
@@ -208,12 +208,12 @@ class SqliteDatabase(Database):
     # ── the query ────────────────────────────────────────────────────────────────────────────────────────
 
     def _document(self, request: LookupRequest, spelled: Sequence[Values]) -> str | None:
-        """Return the keys of one column as a JSON array; None where JSON would change them, or there are more."""
+        """Return the keys of one column as a JSON array; None if JSON would change them, or for several columns."""
         [first, *more] = [storage_of(self.schema.field(name)) for name in request.key_columns]
         if more or not first.same_in_json:
             return None
         document = json.dumps([value for values in spelled for value in values if value is not None])
-        # SQLite takes it for the end of a text.
+        # NUL ends a text for SQLite.
         return None if "\\u0000" in document else document
 
     def _query(self, request: LookupRequest, form: str) -> _Query:
@@ -238,7 +238,7 @@ class SqliteDatabase(Database):
         selected += [
             f"CASE WHEN {fits(column)} THEN NULL ELSE {column_text(column.name)} END" for column in guarded.values()
         ]
-        # A row comes once for a key in a list, however many of them its collation holds equal.
+        # With a list, a row is returned once even if its collation equates several keys.
         listed = [f"{column_text(request.key_columns[0])} IN (SELECT value FROM json_each(?))"] * (form == _LISTED)
         where = " AND ".join([*listed, *(condition.text for condition in conditions)]) or "TRUE"
         joined = f"temp.{keys} AS k CROSS JOIN " if form == _JOINED else ""
@@ -259,7 +259,7 @@ class SqliteDatabase(Database):
             storage = storage_of(field)
             values = [column[0] for column in storage.spell(pa.array([value], field.type))]
             equal = storage.equal(column_text(name), ["?"] * len(values))
-            # IS TRUE hides the constant from the planner, lest it walk an index of that column alone.
+            # IS TRUE hides the constant from SQLite's planner, which might use an index of that column only.
             yield Fragment(equal if self._index_helps(request, name) else f"({equal}) IS TRUE", tuple(values))
 
     def _index_helps(self, request: LookupRequest, constant: str) -> bool:
@@ -273,7 +273,7 @@ class SqliteDatabase(Database):
         return False
 
     def _filters(self, request: LookupRequest) -> Iterator[Fragment]:
-        """Yield the filters; a row with a value that does not fit its column passes, and is an error later."""
+        """Yield the filters; a row with a value that does not fit its column passes, and raises an error later."""
         for conjunct in request.filters:
             fragment = predicate(conjunct, self._text_order)
             assert fragment is not None, "only accepted filters are pushed"
@@ -314,7 +314,7 @@ class SqliteDatabase(Database):
 
 @dataclass(frozen=True)
 class _Query:
-    """A query's text and parameters; ``guarded`` are the columns whose misfits it returns, last."""
+    """A query's text and parameters; ``guarded`` are columns whose values that do not fit are returned, last."""
 
     request: LookupRequest
     text: str
@@ -325,7 +325,7 @@ class _Query:
 
 
 def _declared(name: str, declared: str) -> pa.DataType:
-    """Return the type that a column is declared with, by SQLite's own rules where it is not one of Spark's."""
+    """Return the declared type of a column, by SQLite's rules if it is not one of Spark's."""
     text = declared.upper().strip()
     if text.startswith(("DECIMAL(", "NUMERIC(")):
         return _decimal(name, declared, text)
@@ -362,14 +362,14 @@ _AFFINITIES: dict[tuple[str, ...], pa.DataType] = {
 
 @contextmanager
 def _decoding(request: LookupRequest) -> Iterator[None]:
-    """Turn sqlite3's complaint about text that is no UTF-8 into a SourceError."""
+    """Turn sqlite3's error about text that is not UTF-8 into a SourceError."""
     try:
         yield
     except sqlite3.OperationalError as error:
         if "Could not decode to UTF-8" not in str(error):
             raise
         raise SourceError(
-            f"Table {request.table!r}: the database holds text that is no UTF-8: {shortened(str(error))}.",
+            f"Table {request.table!r}: the database contains text that is not UTF-8: {shortened(str(error))}.",
             hint="Give the column the type BINARY, or look up through a view that casts it to BLOB.",
         ) from error
 
@@ -397,9 +397,9 @@ def _columns(rows: Sequence[Any], width: int) -> list[Values]:
 
 
 def _under_their_own_key(table: pa.Table, keys: pa.RecordBatch, numbers: Values) -> pa.Table:
-    """Drop rows that the database found by a key that is not theirs: collations may equate what Spark does not.
+    """Drop rows that the database found by another key: collations may equate values that Spark does not.
 
-    Without this a row would come once for each of several keys that its column's collation holds equal.
+    Otherwise a row would be returned once for each of the keys that its column's collation equates.
     """
     positions = pc.subtract(pa.array(numbers, pa.int64()), 1)
     same = [pc.equal(table.column(name), keys.column(name).take(positions)) for name in keys.schema.names]

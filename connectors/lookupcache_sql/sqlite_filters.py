@@ -1,4 +1,4 @@
-"""Filters that SQLite evaluates with Spark's meaning, as SQL."""
+"""Filters that SQLite evaluates with Spark's semantics, as SQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHOLE_IN_A_DOUBLE = 2**53
 
 @dataclass(frozen=True)
 class Fragment:
-    """A piece of SQL with its parameters, and the columns whose values must fit for it to mean what Spark means."""
+    """SQL with its parameters, and the columns whose values must fit their types for it to have Spark's semantics."""
 
     text: str
     parameters: tuple[Any, ...] = ()
@@ -24,7 +24,7 @@ class Fragment:
 
 
 def predicate(expr: Expr, text_order: str) -> Fragment | None:
-    """Return the SQL of a filter, or None where SQLite might evaluate it otherwise than Spark.
+    """Return the SQL of a filter, or None if SQLite might evaluate it differently from Spark.
 
     Columns are written with a plus, so that neither their affinity nor their collation changes a comparison.
     """
@@ -84,7 +84,7 @@ def _operand(expr: Expr) -> Fragment | None:
 
 
 def _family(expr: Expr) -> str | None:
-    """Return which operands an expression may be compared with; FLOAT has none, since the database holds doubles."""
+    """Return which operands an expression may be compared with; FLOAT has none, since SQLite has only doubles."""
     families = {
         "integer": pa.types.is_integer(expr.type),
         "double": pa.types.is_float64(expr.type),
@@ -95,7 +95,7 @@ def _family(expr: Expr) -> str | None:
 
 
 def fits(column: Column) -> str:
-    """Return the SQL that says whether a value fits its column's type, just as reading it would find."""
+    """Return the SQL that checks whether a value fits its column's type, as reading it does."""
     name = column_text(column.name)
     if pa.types.is_string(column.type):
         return f"(typeof({name}) IN ('text', 'null'))"

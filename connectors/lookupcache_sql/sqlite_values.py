@@ -1,4 +1,4 @@
-"""How SQLite, which lets any value stand in any column, holds the values of Spark's types."""
+"""How the values of Spark's types are stored in SQLite, which allows any value in any column."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Values: TypeAlias = Sequence[Any]
 
 @dataclass(frozen=True)
 class Storage:
-    """How SQLite holds the values of a type.
+    """How SQLite stores the values of a type.
 
     ``classes`` are the Python classes that may come; ``decode`` makes them Arrow or raises one of `MISFITS`;
     ``spell`` gives of each value its ``width`` spellings, any of which may stand in the database (None for none);
@@ -44,14 +44,14 @@ class Storage:
         return self.decode(values, type_)
 
     def equal(self, column: str, marks: Sequence[str]) -> str:
-        """Return the SQL that compares a column with a value's spellings."""
+        """Return the SQL that compares a column with all spellings of a value."""
         if self.ranged:
             return f"{column} BETWEEN {marks[0]} AND {marks[1]}"
         return f"{column} = {marks[0]}" if len(marks) == 1 else f"{column} IN ({', '.join(marks)})"
 
 
 def storage_of(field: pa.Field) -> Storage:
-    """Return how SQLite holds a column's values; raises SchemaError where it holds none."""
+    """Return how SQLite stores a column's values; raises SchemaError for an unsupported type."""
     for is_type, storage in _STORAGES.items():
         if is_type(field.type):
             return storage
@@ -72,7 +72,7 @@ def _read_integers(values: Values, type_: pa.DataType) -> pa.Array:
 
 
 def _float_bounds(column: pa.Array) -> list[Values]:
-    """Return the least and the greatest double that is this float once rounded."""
+    """Return the smallest and largest double that rounds to this float."""
     floats = column.to_numpy(zero_copy_only=False)
     bounds = []
     for towards in (-np.inf, np.inf):
@@ -108,7 +108,7 @@ def _decimal_spellings(value: Decimal) -> tuple[str, str, int | float | None]:
 
 
 def _number(value: Decimal) -> int | float | None:
-    """Return the number as SQLite would hold it, or None if it cannot."""
+    """Return the number as SQLite would store it, or None if it cannot."""
     if value == value.to_integral_value() and -(2**63) <= value < 2**63:
         return int(value)
     return float(value) if Decimal(repr(float(value))) == value else None
@@ -138,7 +138,7 @@ def _read_times(values: Values, type_: pa.DataType) -> pa.Array:
 
 
 def _spell_times(column: pa.Array) -> list[Values]:
-    """Return the texts without fraction, with three and with six digits; None where digits would be lost."""
+    """Return the texts without fraction, and with three and six digits of it; None if digits would be lost."""
     moments = column.cast(pa.timestamp("us"))
     texts = moments.cast(pa.string())
     finest = pc.not_equal(pc.microsecond(moments), 0)

@@ -1,4 +1,4 @@
-"""Databases whose columns have types of their own: one query for all keys, made ready once for a join.
+"""Databases with typed columns: one query for all keys, built once per join.
 
 described columns ─► `Stored`, one each ─► text of the query ─► raw columns ─► Arrow in Spark's types
 """
@@ -46,7 +46,7 @@ class Described:
 
 
 def as_it_is(column: pa.Array) -> pa.Array:
-    """Send keys as they are."""
+    """Send keys unchanged."""
     return column
 
 
@@ -58,7 +58,7 @@ def cast(column: Any, type_: pa.DataType) -> Any:
 
 
 def _has_room(column: Any, digits: int, scale: int) -> bool:
-    """Return whether a decimal type holds all values; Arrow's cast makes other numbers of some, and says nothing."""
+    """Return whether a decimal type can represent all values; Arrow's cast silently changes some that it cannot."""
     if pa.types.is_string(column.type):
         fits = pc.match_substring_regex(column, rf"^-?0*\d{{0,{digits}}}(\.\d{{0,{scale}}}0*)?$")
     elif pa.types.is_decimal(column.type) and column.type.precision - column.type.scale > digits:
@@ -69,7 +69,7 @@ def _has_room(column: Any, digits: int, scale: int) -> bool:
 
 
 def in_range(column: Any, type_: pa.DataType) -> Any:
-    """Read days and moments, in arrays and structs too; the infinite ones come as ones far away, an error here."""
+    """Read dates and timestamps, also nested ones; infinite ones are far outside of the range and are errors."""
     read = cast(column, type_)
     for chunk in read.chunks if isinstance(read, pa.ChunkedArray) else [read]:
         _check_range(chunk)
@@ -128,7 +128,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Held:
-    """A column of the schema: its field, its name in SQL, and how the database holds it."""
+    """A column of the schema: its field, its name in SQL, and how it is read and compared."""
 
     field: pa.Field
     sql: str
@@ -140,7 +140,7 @@ class Held:
         return self.stored.read.format(c=self.sql)
 
     def decoded(self, table: str, raw: Any) -> pa.Array:
-        """Return fetched values in the column's type; raises SourceError for one that is none of it."""
+        """Return fetched values in the column's type; raises SourceError for a value that does not fit."""
         try:
             return self.stored.decode(raw, self.field.type)
         except MISFITS as error:
@@ -153,7 +153,7 @@ class Held:
 
 
 def shown(one: Any) -> Any:
-    """Return the only value of a column as Python, or as text where Python has none such."""
+    """Return the only value of a column in Python, or as text if Python has no such value."""
     try:
         return one.to_pylist()[0]
     except MISFITS:
@@ -181,7 +181,7 @@ class TypedDatabase(Database):
     def connect(self) -> None:
         self.open()
         described = {column.name: column for column in self.described()}
-        names = column_names(self.schema, list(described), self.place)
+        names = column_names(self.schema, list(described), self.source)
         self.held = {field.name: self._held(field, described[names[field.name]]) for field in self.schema}
 
     def columns(self) -> pa.Schema:
@@ -203,16 +203,16 @@ class TypedDatabase(Database):
 
     @abstractmethod
     def described(self) -> list[Described]:
-        """Return the columns of the place; raises ConnectorError where there is none."""
+        """Return the columns of the relation; raises ConnectorError if it does not exist."""
 
     @classmethod
     @abstractmethod
     def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
-        """Return how a column is held as a type, or None where it cannot be read as that."""
+        """Return how a column is read as a type, or None if that is impossible."""
 
     @abstractmethod
     def keyed(self, selected: str, keys: Sequence[Held]) -> str:
-        """Return the text of a query for the rows of keys, up to further conditions, which follow with AND."""
+        """Return the text of a query for the rows of keys, to which further conditions are appended with AND."""
 
     @abstractmethod
     def fetched(self, text: str, sent: Sequence[pa.Array], keys: Sequence[Held]) -> Sequence[Any]:
@@ -226,10 +226,10 @@ class TypedDatabase(Database):
 
     @property
     def relation(self) -> str:
-        """The place, in SQL, as t."""
-        if self.place.query is not None:
-            return f"{self.place.enclosed} AS t"
-        names = [name for name in (self.place.namespace, self.place.table) if name is not None]
+        """The relation in SQL, with the alias t."""
+        if self.source.query is not None:
+            return f"{self.source.enclosed} AS t"
+        names = [name for name in (self.source.namespace, self.source.table) if name is not None]
         return f"{'.'.join(map(self.quote, names))} AS t"
 
     @classmethod
@@ -315,7 +315,7 @@ class TypedDatabase(Database):
 
 @functools.cache
 def family(type_: pa.DataType) -> str:
-    """Return the word for a Spark type, by which `Stored` are chosen."""
+    """Return the family of a Spark type, by which `Stored` is chosen."""
     return next((word for word, is_it in _FAMILIES.items() if is_it(type_)), "nested")
 
 
@@ -337,12 +337,12 @@ _FAMILIES: dict[str, Callable[[pa.DataType], bool]] = {
 
 
 def without(column: pa.Array, wrong: Any) -> pa.Array:
-    """Return keys with null for those that a mask marks; what a null is compared with never equals it."""
+    """Return keys with null where the mask is true; a null key matches no row."""
     return pc.if_else(wrong, pa.scalar(None, column.type), column)
 
 
 def without_nul(column: pa.Array) -> pa.Array:
-    """Return texts with null for those that have a NUL, which many databases cannot hold."""
+    """Return texts with null for those that contain NUL, which many databases do not support."""
     return without(column, pc.match_substring(column, "\0"))
 
 
@@ -352,7 +352,7 @@ def only_finite(column: pa.Array) -> pa.Array:
 
 
 def only_uuids(column: pa.Array) -> pa.Array:
-    """Return texts with null for those that are not written as a UUID is."""
+    """Return texts with null for those that are not UUIDs in canonical form."""
     return without(column, pc.invert(pc.match_substring_regex(column, _UUID)))
 
 

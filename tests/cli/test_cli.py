@@ -159,7 +159,7 @@ def test_options_may_be_numbers_and_bare_keys_with_dots(check) -> None:
         (TOML.replace("shop.db", "no.db"), [], "there is no database file"),
         (TOML.replace('"customers"', '"customer"'), [], "no table or view 'customer'. Hint: Did you mean 'customers'?"),
         (TOML.replace("salary", "celery"), [], "Table 'customers' has no column 'celery'"),
-        (TOML.replace("name STRING", "name INT"), [], "column 'name': the database holds 'ann', which is no INT."),
+        (TOML.replace("name STRING", "name INT"), [], "column 'name': the database contains 'ann', which is no INT."),
         (TOML.replace('"sqlite:///{folder}/shop.db"', '"env:NO_SUCH_URL"'), [], "Option 'url' is 'env:NO_SUCH_URL'"),
         (TOML, ["--key", "idd=1"], "has no column 'idd'. Hint: Did you mean"),
         (TOML, ["--key", "id=x"], "--key id=x: the value is not a valid BIGINT."),

@@ -772,7 +772,7 @@ URL = "http://localhost:1/{id}"
         ({"url": "http://localhost:{id}/x"}, "'url' lets a value choose the host"),
         ({"url": "http://ann:hunter2@localhost/{id}"}, "'url' holds a user or a password"),
         ({"url": URL + "#x"}, "'url' has a '#'"),
-        ({"url": "http://localhost/x"}, "Neither 'url' nor 'body' has a place for a key"),
+        ({"url": "http://localhost/x"}, "Neither 'url' nor 'body' has a placeholder for a key"),
         ({"url": "http://localhost/{idd}"}, "'url' names 'idd'(?s:.*)'id'"),
         ({"url": URL, "body": "{keys"}, "'body' is not JSON"),
         ({"url": URL, "body": '{"a": {nme}}'}, "'body' names 'nme'(?s:.*)'name'"),

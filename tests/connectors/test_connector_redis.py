@@ -873,7 +873,7 @@ def test_the_wrong_kind_of_url_for_a_cluster_or_a_server(cluster, server, connec
     single = connect("n INT, v BIGINT", url=cluster.servers[0].url, key="k:{n}")
     with pytest.raises(ConnectorError, match=r"part of a cluster(?s:.*)redis\+cluster://"):
         rows_for(single, request(["n"], ["v"]), *((n,) for n in range(100)))
-    with pytest.raises(ConnectorError, match=r"of no cluster(?s:.*)redis://"):
+    with pytest.raises(ConnectorError, match=r"not part of a cluster(?s:.*)redis://"):
         connect("n INT, v BIGINT", url=server.url.replace("redis:", "redis+cluster:"), key="k:{n}")
 
 
