@@ -47,7 +47,13 @@ def replace_options(
 
 
 def one_of(options: Mapping[str, str], name: str, choices: Sequence[str], default: str | None = None) -> str:
-    """Return an option's value, by default the first choice; raises OptionError for any other value.
+    """Return an option's value; raises OptionError for one that is not a choice.
+
+    Args:
+        options: The connector's options.
+        name: The option.
+        choices: The values that it may have.
+        default: The value if it is not set; by default the first choice.
 
     >>> one_of({"escape": "percent"}, "escape", ["none", "percent"]), one_of({}, "escape", ["none", "percent"])
     ('percent', 'none')

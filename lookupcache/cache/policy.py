@@ -4,7 +4,7 @@ A policy knows entries by their numbers and stores what it needs in columns inde
 keys, rows and ages. The columnar cache, the cache of single keys and the prediction of hit rates use the same
 policies.
 
-    policy (contract, LRU) ◄─ policy_queues (SIEVE, S3-FIFO) ─► line (order of insertion) · ghost (evicted keys)
+    policy (contract, LRU) ◄─ policy_queues (SIEVE, S3-FIFO) ─► eviction_queue · ghost (evicted keys)
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from lookupcache.cache.entry_columns import NO_ENTRIES, Numbers, grown, renumber
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import Hashes
 
-__all__ = ["Holder", "OneEach", "Policy", "grown", "parted"]
+__all__ = ["EntryInfo", "OneEach", "Policy", "grown", "split_by_weight"]
 
 _NEVER = -1
 
 
-class Holder(Protocol):
+class EntryInfo(Protocol):
     """Tells a policy about the entries that it chooses from."""
 
     def weights(self, entries: Entries) -> Numbers:
@@ -72,9 +72,9 @@ class Policy:
         self.used[entries] = self._clock
 
     def touch(self, entries: Entries) -> int:
-        """Note that a batch uses entries; return how many different ones there are.
+        """Record that a batch uses entries; return the number of distinct entries.
 
-        Where an entry has several rows, numpy keeps the last number that is written for it. So as many rows read
+        If an entry has several rows, numpy keeps the last number that is written for it. So as many rows read
         their own number back as there are different entries; no sorting is needed to count them.
         """
         numbers = np.arange(self._clock, self._clock + len(entries))
@@ -88,20 +88,20 @@ class Policy:
         """Remove entries from the list."""
         self.used[entries] = _NEVER
 
-    def victims(self, weight: float, held: float, holder: Holder) -> Entries:
+    def victims(self, weight: float, total: float, info: EntryInfo) -> Entries:
         """Choose entries to evict, and remove them from the list.
 
         Args:
             weight: What the chosen entries have to weigh together at least.
-            held: What all listed entries weigh.
-            holder: Tells what each entry weighs, and the word of its key.
+            total: What all listed entries weigh.
+            info: Tells what each entry weighs, and the word of its key.
         """
         chosen = [NO_ENTRIES]
         while weight > 0:
             entries = self._next_oldest(weight)
             if not entries.size:
                 break
-            entries, rest, chosen_weight = parted(entries, weight, holder)
+            entries, rest, chosen_weight = split_by_weight(entries, weight, info)
             self._put_back(rest)
             weight -= chosen_weight
             chosen.append(entries)
@@ -164,8 +164,8 @@ class OneEach:
         return entries.astype(np.uint64)
 
 
-def parted(entries: Entries, weight: float, holder: Holder) -> tuple[Entries, Entries, float]:
+def split_by_weight(entries: Entries, weight: float, info: EntryInfo) -> tuple[Entries, Entries, float]:
     """Split entries into the first ones that weigh enough and the rest; also return what the first ones weigh."""
-    total = np.cumsum(holder.weights(entries))
-    enough = min(int(np.searchsorted(total, weight)) + 1, len(entries))
-    return entries[:enough], entries[enough:], float(total[enough - 1]) if enough else 0.0
+    sums = np.cumsum(info.weights(entries))
+    enough = min(int(np.searchsorted(sums, weight)) + 1, len(entries))
+    return entries[:enough], entries[enough:], float(sums[enough - 1]) if enough else 0.0

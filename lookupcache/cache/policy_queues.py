@@ -1,4 +1,4 @@
-"""SIEVE and S3-FIFO: entries stand in lines, and a hit only leaves a mark.
+"""SIEVE and S3-FIFO: entries are in queues, and a hit only increases a mark.
 
 Sources: Zhang et al., "SIEVE is Simpler than LRU" (NSDI 2024); Yang et al., "FIFO queues are all you need for cache
 eviction" (SOSP 2023), with the sizes and thresholds that libCacheSim has by default.
@@ -12,7 +12,7 @@ from lookupcache.cache.eviction_queue import EvictionQueue
 from lookupcache.cache.ghost import Ghost
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import Hashes
-from lookupcache.cache.policy import Holder, Policy, grown, parted
+from lookupcache.cache.policy import EntryInfo, Policy, grown, split_by_weight
 
 _NO_ENTRIES = np.empty(0, dtype=np.int32)
 _NEW = np.int8(-1)
@@ -23,22 +23,25 @@ LEAST_AHEAD = 16
 
 
 class _Marked(Policy):
-    """Entries bear a mark that a batch raises by one, up to ``most``; the batch that brought them raises it from -1."""
+    """A policy with a mark per entry: each batch that uses the entry increases it by one, up to ``most``.
+
+    The batch that adds an entry increases its mark from -1 to 0.
+    """
 
     most = np.int8(1)
 
     def __init__(self) -> None:
         super().__init__()
         self.marks = np.full(1, _NEW, dtype=np.int8)
-        self.place = np.zeros(1, dtype=np.int32)
+        self.positions = np.zeros(1, dtype=np.int32)
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + self.marks.nbytes + self.place.nbytes
+        return super().nbytes + self.marks.nbytes + self.positions.nbytes
 
     def grow(self, size: int) -> None:
         super().grow(size)
-        self.marks, self.place = grown(self.marks, size, -1), grown(self.place, size, 0)
+        self.marks, self.positions = grown(self.marks, size, -1), grown(self.positions, size, 0)
 
     def admit(self, entries: Entries, words: Hashes) -> None:
         super().admit(entries, words)
@@ -50,12 +53,12 @@ class _Marked(Policy):
 
     def renumber(self, live: Entries) -> None:
         super().renumber(live)
-        places = np.append(live, -1)
-        self.marks, self.place = self.marks[places], self.place[places]
+        order = np.append(live, -1)
+        self.marks, self.positions = self.marks[order], self.positions[order]
 
 
 class Sieve(_Marked):
-    """SIEVE: a hand goes from old to new, wipes marks off, and takes who has none.
+    """SIEVE: a hand moves from old to new entries, clears marks, and evicts entries without a mark.
 
     >>> from lookupcache.cache.policy import OneEach
     >>> policy = Sieve()
@@ -69,54 +72,55 @@ class Sieve(_Marked):
 
     def __init__(self) -> None:
         super().__init__()
-        self._line = EvictionQueue()
+        self._queue = EvictionQueue()
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
-        return super().nbytes + self._line.nbytes
+        """Bytes used."""
+        return super().nbytes + self._queue.nbytes
 
     def admit(self, entries: Entries, words: Hashes) -> None:
-        """Let new entries stand at the end of the line."""
+        """Add new entries to the end of the queue, after the next eviction."""
         super().admit(entries, words)
-        self._line.expect(entries, self.place)
+        self._queue.defer(entries, self.positions)
 
     def forget(self, entries: Entries) -> None:
-        """Take entries out of the line."""
+        """Remove entries from the queue."""
         super().forget(entries)
-        self._line.leave(entries, self.place)
+        self._queue.remove(entries, self.positions)
 
-    def victims(self, weight: float, held: float, holder: Holder) -> Entries:
-        """Let the hand go on until enough have been taken."""
+    def victims(self, weight: float, total: float, info: EntryInfo) -> Entries:
+        """Move the hand until enough entries are chosen."""
         chosen = [_NO_ENTRIES]
-        while weight > 0 and len(self._line) + self._line.coming:
-            if not len(self._line):
-                self._line.let_in(self.place)
-            ahead = self._line.ahead(max(int(2 * weight), LEAST_AHEAD))
+        while weight > 0 and len(self._queue) + self._queue.deferred:
+            if not len(self._queue):
+                self._queue.append_deferred(self.positions)
+            ahead = self._queue.peek(max(int(2 * weight), LEAST_AHEAD))
             idle = ahead[(ahead >= 0) & (self.marks.take(ahead, mode="wrap") <= 0)]
-            entries, rest, gone = parted(idle, weight, holder)
-            step = int(self.place[rest[0]]) - self._line.hand if rest.size else len(ahead)
+            entries, rest, evicted_weight = split_by_weight(idle, weight, info)
+            step = int(self.positions[rest[0]]) - self._queue.hand if rest.size else len(ahead)
             passed = ahead[:step]
             self.marks[passed[passed >= 0]] = np.minimum(self.marks[passed[passed >= 0]], np.int8(0))
-            self._line.go_on(step)
-            weight -= gone
+            self._queue.advance(step)
+            weight -= evicted_weight
             chosen.append(entries)
             self.forget(entries)
-        self._line.let_in(self.place)
+        self._queue.append_deferred(self.positions)
         return np.concatenate(chosen)
 
     def renumber(self, live: Entries) -> None:
-        """Give everyone in the line a new number."""
+        """Renumber the entries in the queue."""
         super().renumber(live)
-        self._line.renumber(numbers_of(live), self.place)
+        self._queue.renumber(numbers_of(live), self.positions)
 
 
 class S3Fifo(_Marked):
-    """S3-FIFO: a short line for new keys, a long one for those that were hit there or have come back.
+    """S3-FIFO: a short queue for new keys, and a long one for keys that were hit there or were added again.
 
-    Who is at the head of the short line (a tenth of all keys) goes, unless it was hit in two batches; then it stands
-    in the long one, where it loses a mark each time it comes to the head, and goes when it has none. A key that
-    went from the short line and comes again before as many others did as nine tenths of the cache goes to the long one.
+    The entry at the head of the short queue (a tenth of all keys) is evicted, unless it was hit in two batches; then it
+    moves to the long queue. There its mark is decreased each time it reaches the head; without a mark, it is evicted.
+    A key that was evicted from the short queue and is added again goes to the long queue, unless as many others as nine
+    tenths of the cache were evicted in the meantime.
 
     >>> from lookupcache.cache.policy import OneEach
     >>> policy = S3Fifo()
@@ -140,111 +144,111 @@ class S3Fifo(_Marked):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes used."""
         return super().nbytes + self._short.nbytes + self._long.nbytes + self._ghost.nbytes + self._in_long.nbytes
 
     def grow(self, size: int) -> None:
-        """Make room for entries below ``size``."""
+        """Make space for entries below ``size``."""
         super().grow(size)
         self._in_long = grown(self._in_long, size, 0)
 
     def admit(self, entries: Entries, words: Hashes) -> None:
-        """Let new entries stand in the short line, and those that have come back in the long one."""
+        """Add new entries to the short queue, and those whose keys were evicted recently to the long one."""
         super().admit(entries, words)
-        back = self._ghost.recall(words)
-        self._in_long[entries] = back
-        self._short.expect(entries[~back], self.place)
-        self._long.expect(entries[back], self.place)
+        known = self._ghost.recall(words)
+        self._in_long[entries] = known
+        self._short.defer(entries[~known], self.positions)
+        self._long.defer(entries[known], self.positions)
 
     def forget(self, entries: Entries) -> None:
-        """Take entries out of their lines."""
+        """Remove entries from their queues."""
         super().forget(entries)
         long = self._in_long[entries]
-        self._long.leave(entries[long], self.place)
-        self._short.leave(entries[~long], self.place)
+        self._long.remove(entries[long], self.positions)
+        self._short.remove(entries[~long], self.positions)
 
-    def victims(self, weight: float, held: float, holder: Holder) -> Entries:
-        """Take from the head of the long line what it has too many, and else from the short one."""
-        kept = round(self._listed * max(1 - weight / held, 0))
+    def victims(self, weight: float, total: float, info: EntryInfo) -> Entries:
+        """Evict from the head of the long queue if it is too long, otherwise from the short one."""
+        kept = round(self._listed * max(1 - weight / total, 0))
         short = max(int(SMALL_PART * kept), 1)
         if not self._full_before:
             self._full_before = True
-            self._share_out(short)
+            self._fill_long(short)
         chosen = [_NO_ENTRIES]
         while weight > 0 and self._listed:
             if not len(self._short) + len(self._long):
-                self._let_in()
+                self._append_deferred()
             over = len(self._long) - (max(kept - short, 0) if len(self._short) else 0)
             if over > 0:
-                entries, gone = self._from_long(weight, over, holder)
+                entries, evicted_weight = self._from_long(weight, over, info)
             else:
-                entries, gone = self._from_short(weight, holder)
-                self._ghost.remember(holder.words(entries), int(GHOST_PART * kept))
-            weight -= gone
+                entries, evicted_weight = self._from_short(weight, info)
+                self._ghost.remember(info.words(entries), int(GHOST_PART * kept))
+            weight -= evicted_weight
             chosen.append(entries)
-        self._let_in()
+        self._append_deferred()
         return np.concatenate(chosen)
 
     def renumber(self, live: Entries) -> None:
-        """Give everyone in the lines a new number."""
+        """Renumber the entries in the queues."""
         super().renumber(live)
         self._in_long = self._in_long[np.append(live, -1)]
-        for line in (self._short, self._long):
-            line.renumber(numbers_of(live), self.place)
+        for queue in (self._short, self._long):
+            queue.renumber(numbers_of(live), self.positions)
 
     @property
     def _listed(self) -> int:
-        return len(self._short) + len(self._long) + self._short.coming + self._long.coming
+        return len(self._short) + len(self._long) + self._short.deferred + self._long.deferred
 
-    def _let_in(self) -> None:
-        self._short.let_in(self.place)
-        self._long.let_in(self.place)
+    def _append_deferred(self) -> None:
+        self._short.append_deferred(self.positions)
+        self._long.append_deferred(self.positions)
 
-    def _share_out(self, short: int) -> None:
-        """Let all but the first stand in the long line: until the cache was full for once, nobody had to go."""
+    def _fill_long(self, short: int) -> None:
+        """Move all but the first entries to the long queue: before the cache was full, all were added to the short."""
         later = self._short.all()[short:]
-        self._short.leave(later, self.place)
-        self._join(self._long, later)
+        self._short.remove(later, self.positions)
+        self._append(self._long, later)
 
-    def _from_short(self, weight: float, holder: Holder) -> tuple[Entries, float]:
-        ahead = self._short.ahead(max(int(2 * weight), LEAST_AHEAD))
+    def _from_short(self, weight: float, info: EntryInfo) -> tuple[Entries, float]:
+        ahead = self._short.peek(max(int(2 * weight), LEAST_AHEAD))
         idle = ahead[(ahead >= 0) & (self.marks.take(ahead, mode="wrap") < PROMOTED)]
-        entries, rest, gone = parted(idle, weight, holder)
-        passed = self._passed(self._short, ahead, rest)
+        entries, rest, evicted_weight = split_by_weight(idle, weight, info)
+        passed = self._advance(self._short, ahead, rest)
         self.forget(entries)
         hit = passed[self.marks[passed] >= PROMOTED]
-        self._short.leave(hit, self.place)
+        self._short.remove(hit, self.positions)
         self.marks[hit] = 0
-        self._join(self._long, hit)
-        return entries, gone
+        self._append(self._long, hit)
+        return entries, evicted_weight
 
-    def _from_long(self, weight: float, over: int, holder: Holder) -> tuple[Entries, float]:
-        ahead = self._long.ahead(max(int(2 * min(weight, over)), LEAST_AHEAD))
+    def _from_long(self, weight: float, over: int, info: EntryInfo) -> tuple[Entries, float]:
+        ahead = self._long.peek(max(int(2 * min(weight, over)), LEAST_AHEAD))
         idle = ahead[(ahead >= 0) & (self.marks.take(ahead, mode="wrap") <= 0)]
-        entries, rest, gone = parted(idle[:over], weight, holder)
+        entries, rest, evicted_weight = split_by_weight(idle[:over], weight, info)
         rest = idle[len(entries) :]
-        passed = self._passed(self._long, ahead, rest)
+        passed = self._advance(self._long, ahead, rest)
         self.forget(entries)
         hit = passed[self.marks[passed] > 0]
-        self._long.leave(hit, self.place)
+        self._long.remove(hit, self.positions)
         self.marks[hit] -= 1
-        self._join(self._long, hit)
-        return entries, gone
+        self._append(self._long, hit)
+        return entries, evicted_weight
 
-    def _passed(self, line: EvictionQueue, ahead: Entries, rest: Entries) -> Entries:
-        """Let a line's hand go on to the first of the rest; return who stood before it."""
-        step = int(self.place[rest[0]]) - line.hand if rest.size else len(ahead)
+    def _advance(self, queue: EvictionQueue, ahead: Entries, rest: Entries) -> Entries:
+        """Move a queue's hand to the first of the rest; return the entries that it passed."""
+        step = int(self.positions[rest[0]]) - queue.hand if rest.size else len(ahead)
         passed = ahead[:step].copy()
-        line.hand += step
+        queue.hand += step
         return passed[passed >= 0]
 
-    def _join(self, line: EvictionQueue, entries: Entries) -> None:
-        self._in_long[entries] = line is self._long
-        line.join(entries, self.place)
+    def _append(self, queue: EvictionQueue, entries: Entries) -> None:
+        self._in_long[entries] = queue is self._long
+        queue.append(entries, self.positions)
 
 
 def numbers_of(live: Entries) -> Entries:
-    """Return the new number of each old one, for those who live."""
+    """Return the new number of each old one, -1 for entries that are not live."""
     number = np.full(int(live.max(initial=0)) + 1, -1, dtype=np.int32)
     number[live] = np.arange(len(live), dtype=np.int32)
     return number

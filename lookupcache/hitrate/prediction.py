@@ -159,18 +159,33 @@ def hit_rate(
     policies: Sequence[str] = POLICIES,
     progress: Progress | None = None,
 ) -> Prediction:
-    """Predict the hit rate of a cache from the keys that will be asked for.
+    """Predict the hit rate of a cache from the keys that will be looked up.
 
-    ``source`` is a Spark DataFrame, a pandas or Arrow table, or the path of a Parquet or CSV file or folder;
-    ``keys`` names its key columns and ``time`` the column of their times, in order. A join asks in batches of
-    ``batch`` rows, in so many ``workers``, to which rows come at random or by key (``lookup.shuffle``); a key has
-    ``rows_per_key`` rows, but for the part ``missing`` that has none. ``ttls`` are age limits, as durations, or as
-    numbers of requests. ``sample`` is the part of the keys to look at; ``"auto"`` takes one for long input only.
-    ``cost`` is the duration of a call, ``target`` the wanted hit ratio (0.95 or "95%"), ``rate`` the rows per second
-    where there are no times. ``row_bytes`` is what a row weighs with all columns, ``calc_bytes`` what calc leaves.
+    Hits are counted by rows: of a key that is in a batch five times and is not cached, four rows are hits. Raises
+    SchemaError for unsuitable columns or input, OptionError for other invalid values.
 
-    The hits are those of rows: of a key that stands in a batch five times and is not cached, four rows hit.
-    Raises SchemaError for columns and input that do not do, OptionError for other values.
+    Args:
+        source: A Spark DataFrame, a pandas or Arrow table, or the path of a Parquet or CSV file or folder.
+        keys: The key columns; None if there is only one column.
+        time: The column with the requests' times, in ascending order.
+        sizes: The cache sizes in rows; by default a range up to the number of keys.
+        ttls: Age limits, as durations or as numbers of requests.
+        batch: Rows in a batch of the join.
+        workers: The number of workers, each with its own cache.
+        spread: How rows are distributed over workers: ``random``, or by ``key`` (``lookup.shuffle``).
+        rows_per_key: How many rows a key has in the lookup table.
+        missing: The fraction of keys without rows.
+        remember_misses: Whether missing keys are cached.
+        sample: The fraction of keys to examine, ``"no"`` for all; ``"auto"`` samples only long input.
+        cost: The duration of a call to the source.
+        target: The required hit ratio, as 0.95 or "95%".
+        rate: Rows per second, if there is no ``time``.
+        max_bytes: The value of ``lookup.cache.max-bytes`` to assess.
+        row_bytes: The size of a row with all columns.
+        calc_bytes: The size of a row with the columns and rows that are cached.
+        width: The measured sizes of rows, instead of the two before.
+        policies: The eviction policies to compare.
+        progress: Called with a step's name, how much of it is done, and of how much.
 
     >>> import pyarrow as pa
     >>> found = hit_rate(pa.table({"id": [1, 2, 1, 3, 1, 2]}), batch=1)
@@ -332,11 +347,11 @@ def advice_of(curve: Curve, wanted: Wanted, rate: float | None, eviction: str = 
 
 
 def fits(curve: Curve, wanted: Wanted) -> dict[str, tuple[int, float]]:
-    """Return how many rows ``max-bytes`` holds, and the hit ratio with them: of whole rows, and of what calc leaves."""
+    """Return how many rows fit into ``max-bytes``, and their hit ratio: with all columns, and with those after calc."""
     if wanted.max_bytes is None:
         return {}
     if wanted.width is None:
-        raise OptionError("max-bytes means nothing without a row's width.", hint="Give row-bytes, or a table.")
+        raise OptionError("'max-bytes' needs the size of a row.", hint="Set 'row-bytes', or name a table.")
     rows = {
         "whole rows": rows_that_fit(wanted.max_bytes, wanted.width, calc=False),
         "what calc leaves": rows_that_fit(wanted.max_bytes, wanted.width, calc=True),

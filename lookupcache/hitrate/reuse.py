@@ -86,10 +86,12 @@ def _ranks(distinct: Positions) -> Positions:
 
 
 def smaller_before(values: Positions, weights: Numbers | None = None) -> Numbers:
-    """Return for each place what the smaller values before it weigh; ``values`` are 0, 1, 2 … in any order.
+    """Return for each position the weight of the smaller values before it; ``values`` are 0, 1, 2 … in any order.
 
-    The places, in the order of their values, are parted by one bit after the other of the place, the highest first:
-    who goes to the upper half counts those of the lower half that stood before it.
+    A radix sort of the positions, which start in the order of their values, from the highest bit to the lowest. Each
+    step splits every block of positions into a lower and an upper half. A position of the upper half comes after all of
+    the lower half, so the lower ones before it in the block are smaller values at earlier positions, and no later
+    step compares the two again: each pair is counted once.
 
     >>> smaller_before(np.array([1, 3, 0, 2], np.int32)).tolist()
     [0, 1, 0, 2]
@@ -97,26 +99,27 @@ def smaller_before(values: Positions, weights: Numbers | None = None) -> Numbers
     count = len(values)
     kind = np.int32 if weights is None else np.int64
     total: npt.NDArray[Any] = np.zeros(count, dtype=kind)
-    places = np.empty(count, dtype=np.int32)
-    places[values] = np.arange(count, dtype=np.int32)
-    here = np.arange(count, dtype=np.int32)
+    positions = np.empty(count, dtype=np.int32)
+    positions[values] = np.arange(count, dtype=np.int32)
+    index = np.arange(count, dtype=np.int32)
     for bit in range(max(count - 1, 0).bit_length() - 1, -1, -1):
-        upper = ((places >> bit) & 1).astype(np.bool_)
-        starts = (here >> (bit + 1)) << (bit + 1)
+        upper = ((positions >> bit) & 1).astype(np.bool_)
+        # Blocks start at multiples of their size, since positions are 0, 1, 2 … and all higher bits are sorted.
+        starts = (index >> (bit + 1)) << (bit + 1)
         through = np.cumsum(upper, dtype=np.int32)
         uppers = through - upper - (through - upper)[starts]
-        lowers = here - starts - uppers
-        counted = lowers if weights is None else _weighed(places, upper, starts, weights)
-        total[places[upper]] += counted[upper]
+        lowers = index - starts - uppers
+        counted = lowers if weights is None else _weigh_lower(positions, upper, starts, weights)
+        total[positions[upper]] += counted[upper]
         target = starts + np.where(upper, np.int32(1 << bit) + uppers, lowers)
-        parted = np.empty_like(places)
-        parted[target] = places
-        places = parted
+        split = np.empty_like(positions)
+        split[target] = positions
+        positions = split
     return total.astype(np.int64)
 
 
-def _weighed(places: Positions, upper: npt.NDArray[np.bool_], starts: Positions, weights: Numbers) -> Numbers:
-    """Return for each place what the lower ones weigh that stand before it in its block."""
-    lower = np.where(upper, 0, weights[places])
+def _weigh_lower(positions: Positions, upper: npt.NDArray[np.bool_], starts: Positions, weights: Numbers) -> Numbers:
+    """Return for each element the weight of the lower ones before it in its block."""
+    lower = np.where(upper, 0, weights[positions])
     before = np.cumsum(lower) - lower
     return before - before[starts]

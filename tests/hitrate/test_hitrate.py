@@ -337,7 +337,7 @@ TABLE = pa.table({"id": [1, 2], "t": [5.0, 4.0], "list": [[1], [2]], "text": ["x
         ({"keys": ["id"], "missing": 1.5}, OptionError, "a part of 1.5"),
         ({"keys": ["id"], "ttls": ["5 s"]}, OptionError, "needs times"),
         ({"keys": ["id"], "ttls": [0]}, OptionError, "nothing would be kept"),
-        ({"keys": ["id"], "max_bytes": "1 kb"}, OptionError, "without a row's width"),
+        ({"keys": ["id"], "max_bytes": "1 kb"}, OptionError, "needs the size of a row"),
     ],
 )
 def test_what_does_not_do_is_told(given, error, says):
