@@ -1,4 +1,4 @@
-"""What to set: the smallest cache that reaches a target, what it costs, and the options for it."""
+"""Advice: the smallest cache that reaches a target, its cost, and the options for it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WORTH_A_CHANGE = 0.005
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """A size, why it was chosen, and what it means.
+    """A cache size, the reason for it, and its effects.
 
-    ``rows`` are those of one worker's cache; ``calls`` are keys asked of the source per second, ``in_flight`` how many
-    are on their way on average; None where that is not known. ``options`` are a table's.
+    ``rows`` is the size of one worker's cache; ``calls`` is the number of keys requested from the source per second,
+    ``in_flight`` the average number of calls in flight; None if unknown. ``options`` are a table's options.
     """
 
     rows: int
@@ -42,7 +42,7 @@ class Advice:
         return [f'"{key}": "{value}",' for key, value in self.options.items()]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it by name."""
+        """Return all values by name."""
         return dict(vars(self))
 
 
@@ -82,7 +82,7 @@ def advised(
 
 
 def winner(ratios: dict[str, float]) -> tuple[str, float]:
-    """Return the policy that hits most, and by how much more than LRU; LRU unless it pays.
+    """Return the policy with the most hits, and its advantage over LRU; LRU if the advantage is small.
 
     >>> winner({"lru": 0.5, "sieve": 0.53}), winner({"lru": 0.5, "sieve": 0.503})
     (('sieve', 0.03), ('lru', 0.0))
@@ -93,7 +93,7 @@ def winner(ratios: dict[str, float]) -> tuple[str, float]:
 
 
 def rows_that_fit(limit: float, width: Width, *, calc: bool) -> int:
-    """Return how many rows a cache of so many bytes holds.
+    """Return how many rows fit into a cache of so many bytes.
 
     >>> rows_that_fit(1000, Width(200, 50), calc=True), rows_that_fit(1000, Width(200, 50), calc=False)
     (20, 5)

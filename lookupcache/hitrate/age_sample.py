@@ -1,7 +1,7 @@
-"""Hits under an age limit, estimated from a part of the keys.
+"""Hits under an age limit, estimated from a sample of the keys.
 
-What chance chose stands for all keys that are not hot. Of hot keys the gaps are counted, which gives their hits after
-access; after write, one request in as many as fall into the limit on average fetches anew.
+The sampled keys represent all keys that are not hot. For hot keys the gaps are counted, which gives their hits after
+access; after write, one request is fetched per average number of requests within the limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lookupcache.hitrate.shards import MIDDLES, Chosen, Sample
 
 @dataclass(frozen=True, eq=False)
 class AgeSample:
-    """A sample of a plain cache's requests; ``seconds`` is how long all requests took, where that is known."""
+    """A sample of a plain cache's requests; ``seconds`` is the duration of all requests, if known."""
 
     sample: Sample
     chosen: Chosen
@@ -60,7 +60,7 @@ class AgeSample:
         return limit * self.sample.requests / ((self.seconds or 1) * 1_000_000) if by_time else float(limit)
 
     def _hot(self, length: float, size: float) -> float:
-        """Return how many requests of hot keys come within a length, and fit the size."""
+        """Return how many requests of hot keys follow within a length and fit the size."""
         return float(self.sample.gaps[(length >= MIDDLES) & (self.chosen.hot_needed <= size)].sum())
 
     def _with_hot(self, cold: float, hot_hits: float) -> float:

@@ -1,8 +1,8 @@
 """Hits of a cache whose entries expire: by requests or by time, after write or after access, with and without a size.
 
-An entry that has expired keeps its place until it is asked for again or evicted. After access, a request hits
-where the one before was not longer ago than the limit: gaps are a curve. After write, what counts is how long ago the
-key was last fetched, which depends on the limit; each key is followed from fetch to fetch, all keys at once.
+An expired entry stays in the cache until it is requested again or evicted. After access, a request is a hit if
+the previous one is not older than the limit, so the gaps form a curve. After write, the age since the last fetch counts,
+which depends on the limit; so the fetches of all keys are found one after the other, in parallel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FEW = 64
 
 @dataclass(frozen=True, eq=False)
 class Ages:
-    """The requests of each key one after the other, with their times.
+    """The requests sorted by key, with their times.
 
     ``order`` are positions; ``begins`` says where a key begins, or what was kept of it was evicted: there nothing can
     be found. ``times`` are in the order of ``order``.
@@ -33,14 +33,14 @@ class Ages:
 
     @classmethod
     def of(cls, before: Positions, times: Numbers, needed: Numbers | None = None, size: float = np.inf) -> Ages:
-        """Sort requests by key; with a ``size``, an entry that `distances` says needs more is gone."""
+        """Sort requests by key; with a ``size``, entries that need a larger cache by `distances` are evicted."""
         return cls.sorted(_by_key(before), before, times, needed, size)
 
     @classmethod
     def sorted(
         cls, order: Numbers, before: Positions, times: Numbers, needed: Numbers | None = None, size: float = np.inf
     ) -> Ages:
-        """Do as `of`, with the ``order`` of other ages of these requests."""
+        """Do the same as `of`, with the ``order`` of other ages of these requests."""
         begins = before[order] < 0
         if needed is not None and size < np.inf:
             begins |= needed[order] > size
@@ -70,7 +70,7 @@ class Ages:
         return len(self.times) - misses - sum(map(self._fetches, fetched.tolist(), ends.tolist(), [limit] * len(ends)))
 
     def _first_later(self, fetched: Numbers, ends: Numbers, limit: int) -> Numbers:
-        """Return for each fetch the first request after it that comes too late, or the end."""
+        """Return for each fetch the first later request after the limit, or the end."""
         low, high, latest = fetched + 1, ends.copy(), self.times[fetched] + limit
         while (open_ := low < high).any():
             middle = (low + high) // 2
@@ -80,7 +80,7 @@ class Ages:
         return low
 
     def _fetches(self, fetched: int, end: int, limit: int) -> int:
-        """Return how often a key that few share is fetched again."""
+        """Return how often a key with few requests is fetched again."""
         times = self.times[fetched:end].tolist()
         at, count = 0, 0
         while (at := bisect_right(times, times[at] + limit, at + 1)) < len(times):
@@ -89,7 +89,7 @@ class Ages:
 
 
 def _by_key(before: Positions) -> Numbers:
-    """Return the positions sorted by key, and each key's in order."""
+    """Return the positions sorted by key, those of each key in order."""
     first = np.arange(len(before))
     again = before >= 0
     # The first of a key is found by following its requests back, twice as far each time.

@@ -14,9 +14,9 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A staircase: at ``steps[i]``, and up to the next step, there are ``hits[i]`` hits of ``requests``.
+    """A step function: from ``steps[i]`` up to the next step, there are ``hits[i]`` hits of ``requests``.
 
-    ``error`` is the standard error of the hit ratio at each step, None where the curve is exact.
+    ``error`` is the standard error of the hit ratio at each step, None if the curve is exact.
     """
 
     steps: npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ class Curve:
 
     @classmethod
     def of(cls, needed: npt.NDArray[np.int64]) -> Curve:
-        """Make the curve of requests that hit from these sizes, or ages, on.
+        """Make the curve of requests that are hits from these sizes, or ages, upwards.
 
         >>> Curve.of(np.array([3, 1, NEVER, 3])).ratio([1, 2, 3]).tolist()
         [0.25, 0.25, 0.75]
@@ -39,16 +39,16 @@ class Curve:
         return self._at(sizes, self.hits) / max(self.requests, 1)
 
     def error_at(self, sizes: npt.ArrayLike) -> Floats:
-        """Return the standard error of the hit ratio at each size, 0 where it is exact."""
+        """Return the standard error of the hit ratio at each size, 0 if it is exact."""
         return np.zeros(np.size(sizes)) if self.error is None else self._at(sizes, self.error)
 
     @property
     def best(self) -> float:
-        """The hit ratio of an endless cache."""
+        """The hit ratio of an unlimited cache."""
         return float(self.hits[-1]) / max(self.requests, 1) if len(self.hits) else 0.0
 
     def smallest(self, target: float) -> int | None:
-        """Return the smallest size that reaches a hit ratio, None where none does.
+        """Return the smallest size that reaches a hit ratio, None if there is none.
 
         >>> Curve.of(np.array([3, 1, NEVER, 3])).smallest(0.5)
         3
@@ -57,9 +57,9 @@ class Curve:
         return None if at == len(self.hits) else max(int(self.steps[at]), 1)
 
     def knee(self) -> int:
-        """Return the size from which on more brings less than it brought so far on average.
+        """Return the size above which more rows gain less than the average so far.
 
-        It is where the curve stands highest above the straight line from nothing to its end (Satopää et al., 2011).
+        The curve is highest there above the straight line from 0 to its end (Satopää et al., 2011).
         """
         without = float(self._at([0], self.hits)[0])
         if not len(self.steps) or self.hits[-1] == without:
@@ -83,7 +83,7 @@ def total(curves: list[Curve]) -> Curve:
 
 
 def sizes_up_to(most: int, count: int = 40) -> list[int]:
-    """Return about ``count`` sizes from 1 to ``most``, each larger than the last by the same factor, rounded.
+    """Return about ``count`` sizes from 1 to ``most``, in a geometric sequence, rounded.
 
     >>> sizes_up_to(1000, 7)
     [1, 3, 10, 32, 100, 316, 1000]
@@ -92,7 +92,7 @@ def sizes_up_to(most: int, count: int = 40) -> list[int]:
 
 
 def _counted(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the different values in order, and how many there are of each."""
+    """Return the distinct values in order, and how often each occurs."""
     if values.size and values.max() <= 4 * len(values):
         counts = np.bincount(values)
         steps = np.flatnonzero(counts)

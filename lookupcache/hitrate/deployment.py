@@ -1,4 +1,4 @@
-"""What a deployment makes of the keys: batches, several workers, rows per key, keys without rows."""
+"""The effects of a deployment: batches, several workers, rows per key, keys without rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MIX = np.uint64(0xD6E8FEB86659FD93)
 class Deployment:
     """How a lookup join runs.
 
-    A ``batch`` of rows asks for each of its keys once, and entries are evicted when it is through. Each of ``workers``
+    A ``batch`` of rows looks up each of its keys once, and entries are evicted after it. Each of ``workers``
     has a cache of its own; rows come to them at ``random`` or by ``key``, as with ``lookup.shuffle``. ``rows`` are
     numbers of rows that keys have, each as often as it occurs, 0 for a key that the source does not know; it weighs
     one where ``remember_misses``, and is else asked for in every batch. Sizes are rows of one worker's cache.
@@ -45,22 +45,22 @@ class Deployment:
 
     @property
     def mean_weight(self) -> float:
-        """What a key weighs on average."""
+        """The average weight of a key."""
         return float(np.mean(np.maximum(self.rows, int(self.remember_misses))))
 
     def with_rows(self, per_key: int, missing: float) -> Deployment:
-        """Return this deployment with as many rows for each key, but for the part of the keys that have none."""
+        """Return this deployment with so many rows per key, and a fraction of keys without rows."""
         if not 0 <= missing <= 1 or per_key < 1:
             raise OptionError(f"{per_key} rows per key, a part of {missing:g} without: that cannot be.")
         none = round(1000 * missing)
         return replace(self, rows=(per_key,) if not none else (0,) * none + (per_key,) * (1000 - none))
 
     def rows_of(self, words: Hashes) -> Numbers:
-        """Return how many rows each key has, drawn by its word."""
+        """Return the number of rows of each key, drawn by its word."""
         return np.array(self.rows, dtype=np.int64)[(mixed(words) % np.uint64(len(self.rows))).astype(np.int64)]
 
     def workers_of(self, words: Hashes) -> npt.NDArray[np.int16]:
-        """Return the worker that each row comes to."""
+        """Return the worker of each row."""
         if self.spread == "random":
             return np.random.default_rng(0).integers(0, self.workers, len(words), dtype=np.int16)
         return ((mixed(words) >> np.uint64(20)) % np.uint64(self.workers)).astype(np.int16)
@@ -80,7 +80,7 @@ def exact_curve(requests: Requests, deployment: Deployment, *, warm: bool = Fals
 
 
 def needed_sizes(requests: Requests, deployment: Deployment) -> Numbers:
-    """Return the smallest size, in rows per worker, from which on each request hits."""
+    """Return the smallest size, in rows per worker, from which each request is a hit."""
     ids, words = requests.ids.astype(np.int64), requests.words
     order, batches = np.arange(len(ids)), None
     if deployment.workers > 1:
@@ -118,7 +118,7 @@ def _batches(deployment: Deployment, count: int, worker: npt.NDArray[np.int16] |
 
 
 class Survey:
-    """A part of the keys under one deployment: a sample for each worker; small, whatever it has taken in."""
+    """A sample of the keys under one deployment, for each worker; its size does not depend on the input's."""
 
     def __init__(self, deployment: Deployment, hot: Hashes, rate: float) -> None:
         choice = Choice(rate, hot, deployment.batch)
@@ -127,7 +127,7 @@ class Survey:
         self.forgotten = 0
 
     def add(self, words: Hashes, times: Numbers | None = None) -> None:
-        """Take in the requests that follow; times are kept for the plain cache only."""
+        """Add the requests that follow; times are kept for the plain cache only."""
         asked = words
         if not self.deployment.remember_misses and 0 in self.deployment.rows:
             asked = words[self.deployment.rows_of(words) > 0]
@@ -148,7 +148,7 @@ class Survey:
 
     @property
     def keys(self) -> int:
-        """How many keys chance has chosen, of all workers together."""
+        """The number of sampled keys of all workers together."""
         return sum(sample.keys for sample in self.samples)
 
     def curve(self, sizes: list[int]) -> Curve:
@@ -163,7 +163,7 @@ class Survey:
 
 
 def surveyed(words: Hashes, deployment: Deployment, rate: float) -> Survey:
-    """Survey requests that lie in memory."""
+    """Survey requests in memory."""
     hot = Choice.of(words[:: max(len(words) // _ROWS_LOOKED_AT, 1)], rate).hot
     survey = Survey(deployment, hot, rate)
     for start in range(0, len(words), 1 << 18):
@@ -172,7 +172,7 @@ def surveyed(words: Hashes, deployment: Deployment, rate: float) -> Survey:
 
 
 def mixed(words: Hashes) -> Hashes:
-    """Return words in which every bit depends on every bit, by another rule than a sample is chosen by."""
+    """Return words in which each bit depends on all bits, by another function than the one that selects samples."""
     words = (words ^ (words >> np.uint64(32))) * _MIX
     words = (words ^ (words >> np.uint64(32))) * _MIX
     return words ^ (words >> np.uint64(32))

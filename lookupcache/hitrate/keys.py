@@ -1,6 +1,6 @@
 """Requests for keys, read from files, tables and DataFrames: one word for each row, in order, and its time.
 
-    Parquet · CSV · pandas · Arrow ─► batches of the wanted columns ─► words (a hash of the key) · times ─► Requests
+    Parquet · CSV · pandas · Arrow ─► batches of the required columns ─► words (a hash of the key) · times ─► Requests
 
 A row with a null in its key asks for nothing and is left out, as a lookup join leaves it out.
 """
@@ -37,7 +37,7 @@ _SECOND = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """The keys that are asked for, in order: a word for each, and its time in microseconds, where there is one.
+    """The requested keys, in order: a word for each, and its time in microseconds, if there is one.
 
     ``nulls`` is how many rows were left out.
     """
@@ -51,17 +51,17 @@ class Requests:
 
     @cached_property
     def ids(self) -> npt.NDArray[np.int32]:
-        """The keys as numbers from 0, in order of their first coming."""
+        """The keys as numbers from 0, in the order of their first occurrence."""
         return pd.factorize(self.words)[0].astype(np.int32)
 
     @cached_property
     def keys(self) -> int:
-        """How many different keys there are."""
+        """The number of distinct keys."""
         return int(self.ids.max(initial=-1)) + 1
 
     @property
     def seconds(self) -> float | None:
-        """How long the requests took, where that is known."""
+        """The duration of the requests, if known."""
         if self.times is None or self.times[-1] == self.times[0]:
             return None
         return float(self.times[-1] - self.times[0]) / _SECOND
@@ -99,7 +99,7 @@ def read_requests(
 
 
 def first_keys(source: Any, names: Sequence[str], most: int = 10_000) -> pa.Table:
-    """Return the first different keys of a file, table or DataFrame, without nulls: up to ``most`` of them.
+    """Return the first distinct keys of a file, table or DataFrame, without nulls: up to ``most`` of them.
 
     >>> first_keys(pa.table({"id": [7, None, 8, 7]}), ["id"]).column("id").to_pylist()
     [7, 8]
@@ -119,7 +119,7 @@ def first_keys(source: Any, names: Sequence[str], most: int = 10_000) -> pa.Tabl
 
 
 def key_columns(name: str, there: Sequence[str], keys: Sequence[str] | None, time: str | None) -> list[str]:
-    """Return the key columns, the only one where none is named; raise SchemaError where one is not there."""
+    """Return the key columns, by default the only column; raises SchemaError for one that does not exist."""
     wanted = list(keys) if keys else [column for column in there if column != time]
     if not keys and len(wanted) != 1:
         listed = ", ".join(repr(column) for column in there)
@@ -131,7 +131,7 @@ def key_columns(name: str, there: Sequence[str], keys: Sequence[str] | None, tim
 
 
 def words_of(columns: Sequence[pa.Array], names: Sequence[str]) -> tuple[Hashes, npt.NDArray[np.bool_]]:
-    """Return a word for each key, and whether it has one: not where a column is null."""
+    """Return a word for each key, and whether it is valid: not if a column is null."""
     plain = [_plain(column, name) for column, name in zip(columns, names, strict=True)]
     batch = KeyBatch.of(plain, [column.type for column in plain])
     return batch.hashes, batch.mask()
@@ -153,7 +153,7 @@ def microseconds(column: pa.Array, name: str) -> Numbers:
 
 
 def refuse_backwards(times: Numbers, name: str, before: int = 0) -> None:
-    """Raise SchemaError where a time is earlier than the one before it."""
+    """Raise SchemaError if a time is earlier than the one before it."""
     back = np.flatnonzero(np.diff(times) < 0)
     if back.size:
         raise SchemaError(
@@ -173,7 +173,7 @@ def _why_empty(nulls: int) -> str:
 
 
 def _opened(source: Any) -> tuple[str, pa.Schema, int | None, Callable[[list[str]], Iterable[pa.RecordBatch]]]:
-    """Return what the source is called, its columns, how many rows it has if that is known, and how to read it."""
+    """Return the source's name, its columns, its number of rows if known, and a function that reads it."""
     if isinstance(source, pd.DataFrame):
         source = pa.Table.from_pandas(source, preserve_index=False)
     if isinstance(source, pa.RecordBatch):
@@ -214,7 +214,7 @@ def _opened_file(
 
 
 def _plain(column: pa.Array, name: str) -> pa.Array:
-    """Return a key column in a type that can be hashed; of long texts, a digest."""
+    """Return a key column in a type that can be hashed; long texts are replaced by a digest."""
     type_ = column.type
     if pa.types.is_dictionary(type_):
         return _plain(column.dictionary_decode(), name)
@@ -230,7 +230,7 @@ def _plain(column: pa.Array, name: str) -> pa.Array:
 
 
 def _shortened(column: pa.Array) -> pa.Array:
-    """Hashing looks at the beginning and the end of a long text only; its digest stands for all of it."""
+    """Replace long texts by a digest, since hashing reads only the start and the end of them."""
     if (pc.max(pc.binary_length(column)).as_py() or 0) <= _LONGEST_HASHED:
         return column
     texts = column.dictionary_encode()

@@ -39,7 +39,7 @@ _PARTS = (0.01, 0.1, 0.2)
 
 @dataclass(frozen=True)
 class Column:
-    """One curve of the report: what it is of, and from how many sampled keys, None where it is exact."""
+    """One curve of the report: its title, its deployment, and the number of sampled keys, None if it is exact."""
 
     title: str
     deployment: Deployment
@@ -61,7 +61,7 @@ class AgeRow:
 
 @dataclass(frozen=True)
 class PolicyRow:
-    """Hit ratios of the policies at one size, asked in batches of so many rows."""
+    """Hit ratios of the policies at one size, with batches of so many rows."""
 
     size: int
     batch: int
@@ -70,7 +70,7 @@ class PolicyRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a cache would do with these keys; ``columns[0]`` is the plain curve, the last one the deployment."""
+    """The predicted hits of a cache with these keys; ``columns[0]`` is the plain curve, the last one the deployment."""
 
     requests: int
     keys: int
@@ -86,7 +86,7 @@ class Prediction:
 
     @property
     def plain(self) -> Curve:
-        """The curve of one cache that is asked for one key after the other."""
+        """The curve of one cache with single requests."""
         return self.columns[0].curve
 
     def ratio(self, size: int) -> float:
@@ -94,7 +94,7 @@ class Prediction:
         return float(self.plain.ratio([size])[0])
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """Return all values as JSON data."""
         return {
             "requests": self.requests,
             "keys": self.keys,
@@ -121,7 +121,7 @@ def _column_json(column: Column, sizes: list[int]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is asked of the keys; the values are those of `hit_rate`, read."""
+    """The parsed arguments of `hit_rate`."""
 
     deployment: Deployment
     sizes: list[int]
@@ -216,7 +216,7 @@ def hit_rate(
 
 
 def predicted(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progress | None = None) -> Prediction:
-    """Answer from requests that lie in memory."""
+    """Predict from requests in memory."""
     tell: Progress = progress or (lambda what, done, of: None)
     notes: list[str] = []
     rate = wanted.sample
@@ -258,7 +258,7 @@ def predicted(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progr
 def _predicted_on_spark(
     df: Any, keys: Sequence[str] | None, time: str | None, wanted: Wanted, *, auto: bool
 ) -> Prediction:
-    """Answer from a DataFrame: sampled where its rows are, if it is long or a sample is asked for."""
+    """Predict from a DataFrame; if it is long or a sample is requested, the executors sample it."""
     from lookupcache.hitrate import spark
 
     rate = wanted.sample
@@ -299,7 +299,7 @@ def _of_surveys(found: Surveyed, titles: list[str], wanted: Wanted, rate: float)
 
 
 def deployments(last: Deployment) -> list[tuple[str, Deployment]]:
-    """Return what the report shows beside each other, from the plain cache to the whole deployment."""
+    """Return the deployments that the report compares, from the plain cache to the full deployment."""
     found = [("plain", Deployment())]
     if last.batch > 1:
         found.append((f"batches of {last.batch:,}", Deployment(batch=last.batch)))
@@ -377,7 +377,7 @@ def _ages(requests: Requests, ttls: list[str | int], size: int, tell: Progress) 
 
 @dataclass(frozen=True)
 class _Limit:
-    """An age limit, as it is shown, in requests or microseconds."""
+    """An age limit, in requests or microseconds, and its text."""
 
     shown: str
     value: int
@@ -385,7 +385,7 @@ class _Limit:
 
 
 def _limits(ttls: list[str | int], requests: int, seconds: float | None, *, timed: bool) -> list[_Limit]:
-    """Read age limits; where none are given, take some that fit the input."""
+    """Parse age limits; without any, choose some that suit the input."""
     if not ttls and seconds is None:
         ttls = [count for count in (100, 1_000, 10_000, 100_000, 1_000_000) if count < requests]
     elif not ttls and seconds is not None:
@@ -435,7 +435,7 @@ def _sampled_ages(found: Surveyed, ttls: list[str | int], size: int) -> list[Age
 
 
 def _policies(requests: Requests, wanted: Wanted, chosen: int, tell: Progress) -> list[PolicyRow]:
-    """Replay other policies, one request after the other and in batches, on a part of the keys where there are many."""
+    """Replay other policies, with single requests and in batches, on a sample if there are many keys."""
     if len(wanted.policies) < 2:
         return []
     part = min(_REPLAYED / len(requests), 1.0)
@@ -494,7 +494,7 @@ def _duration(name: str, value: Any) -> float:
 
 
 def _ratio(value: Any) -> float:
-    """Read 0.95, or "95%".
+    """Parse 0.95, or "95%".
 
     >>> _ratio("95%"), _ratio(0.5)
     (0.95, 0.5)

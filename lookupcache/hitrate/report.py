@@ -20,7 +20,7 @@ _MARKS = "●○"
 
 
 def show(found: Prediction, console: Console) -> None:
-    """Print all that was found."""
+    """Print the prediction."""
     console.print(
         f"[bold]{found.requests:,}[/] requests for [bold]{found.keys:,}[/] keys{_span(found)}", highlight=False
     )
@@ -124,7 +124,7 @@ def _policies(found: Prediction) -> Table | None:
 
 
 def advice_lines(found: Prediction) -> list[str]:
-    """Return what to set, and what comes of it."""
+    """Return the recommended options and their effects."""
     advice = found.advice
     per_worker = (
         "" if advice.workers == 1 else f" in each of {advice.workers} workers, {advice.rows * advice.workers:,} in all"
@@ -144,7 +144,7 @@ def advice_lines(found: Prediction) -> list[str]:
 
 
 def _bytes(count: float) -> str:
-    """Return a size as a person reads it.
+    """Return a size for people, as in '1.5 MB'.
 
     >>> _bytes(918697.1)
     '897.2 kB'

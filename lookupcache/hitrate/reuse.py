@@ -1,6 +1,6 @@
 """How large an LRU cache a request would need to hit: exact stack distances, for all requests at once.
 
-A request hits where what was used since its key was last asked for, and the key itself, fit the cache. That weight
+A request is a hit if the keys used since its key was last requested, and the key itself, fit the cache. That weight
 does not depend on the cache's size, so one pass gives the hits at every size (Mattson et al., 1970). What was used
 since then is counted by merging: of the earlier requests, how many follow a request of their own key that is
 older than this one's. All of it goes level by level over whole arrays.
@@ -39,7 +39,7 @@ def previous(ids: npt.NDArray[np.integer]) -> Positions:
 def distances(
     before: Positions, weights: Numbers | None = None, batches: npt.NDArray[np.integer] | None = None
 ) -> Numbers:
-    """Return for each request the smallest cache, by weight, that answers it; `NEVER` for the first of its key.
+    """Return for each request the smallest cache, by weight, in which it is a hit; `NEVER` for the first of its key.
 
     ``before`` is `previous`; ``weights`` says what the key of each request weighs, 1 by default. With ``batches``, a
     number for each request that never falls, a cache is asked for a whole batch at once and evicts only when the

@@ -1,10 +1,10 @@
-"""Hit ratios from a part of the keys: SHARDS, with the hottest keys counted in full, and its error.
+"""Hit ratios from a sample of the keys: SHARDS, with the hottest keys counted in full, and its error.
 
 Keys are chosen by a hash, so that all requests of a key are in the sample or none; distances among them are scaled
-up (Waldspurger et al., FAST 2015). A key that is asked for very often would decide the result by being chosen or
-not, so the hottest are no matter of chance: of each only the gaps between its requests are counted, and what a gap
-needs is read off the average number of different keys in a window of that length (Xiang et al., ASPLOS 2013).
-How many requests the other keys have in all is known, which corrects the estimate by regression.
+up (Waldspurger et al., FAST 2015). Whether a very frequent key is sampled would
+decide the result, so the hottest keys are not sampled: for each, only the gaps between its requests are counted, and
+the size that a gap needs is the average number of distinct keys in a window of that length (Xiang et al., ASPLOS 2013).
+The total number of requests for the other keys is known, which corrects the estimate by regression.
 
     words ─► Sample.add, on any machine ─► Sample (small) ─► joined ─► estimate ─► Curve with its error
 """
@@ -31,7 +31,7 @@ _PER_DOUBLING = 64
 
 
 def _edges() -> npt.NDArray[np.float64]:
-    """Return where bins of gaps begin: one for each small gap, then so many for each doubling."""
+    """Return the lower bounds of the bins of gaps: one per small gap, then a fixed number for each doubling."""
     doublings = np.arange(_PER_DOUBLING * 40) / _PER_DOUBLING
     return np.concatenate([np.arange(_FINE), _FINE * 2.0**doublings])
 
@@ -54,14 +54,14 @@ class Choice:
 
     @classmethod
     def of(cls, some: Hashes, rate: float, batch: int = 1) -> Choice:
-        """Find the hot keys among some requests: those with a two-thousandth of them or more."""
+        """Find the hot keys among some requests: those with at least a two-thousandth of them."""
         words, counts = np.unique(some, return_counts=True)
         order = np.argsort(counts)[::-1][:_MOST_HOT]
         hot = words[order[counts[order] >= max(len(some) / 2_000, 8)]]
         return cls(rate, np.sort(hot), batch)
 
     def hot_numbers(self, words: Hashes) -> npt.NDArray[np.int16]:
-        """Return the number of each word among the hot ones, -1 for others."""
+        """Return the position of each word among the hot ones, -1 for others."""
         if not len(self.hot):
             return np.full(len(words), -1, dtype=np.int16)
         place = np.searchsorted(self.hot, words)
@@ -69,7 +69,7 @@ class Choice:
         return np.where(self.hot[place] == words, place, -1).astype(np.int16)
 
     def chosen(self, words: Hashes) -> npt.NDArray[np.bool_]:
-        """Return which words chance chooses."""
+        """Return which words are sampled."""
         mixed = words * _ODD
         mixed ^= mixed >> np.uint64(29)
         mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -103,7 +103,7 @@ class Sample:
             self.asked = np.zeros(len(self.choice.hot), dtype=np.int64)
 
     def add(self, words: Hashes, times: Numbers | None = None) -> None:
-        """Take in the requests that follow."""
+        """Add the requests that follow."""
         hot = self.choice.hot_numbers(words)
         chosen = np.flatnonzero(self.choice.chosen(words) & (hot < 0))
         self.positions.append(chosen + self.requests)
@@ -132,7 +132,7 @@ class Sample:
         self.asked += np.bincount(number, minlength=len(self.asked))
 
     def _count(self, before: Numbers, position: Numbers) -> None:
-        """Count gaps; those within a batch need no cache, others reach to its beginning."""
+        """Count gaps; those within a batch need no cache, others extend to the start of the batch."""
         begin = position // self.choice.batch * self.choice.batch
         gap = np.where(before >= begin, 0, begin - before) if self.choice.batch > 1 else position - before
         self.gaps += np.bincount(_bins(gap), minlength=len(_EDGES))
@@ -157,12 +157,12 @@ class Sample:
 
     @property
     def keys(self) -> int:
-        """How many different keys chance has chosen."""
+        """The number of sampled keys."""
         return len(np.unique(np.concatenate(self.words))) if self.words else 0
 
 
 def estimate(sample: Sample, sizes: Sequence[int]) -> Curve:
-    """Estimate the hit ratio of all requests at some sizes, with its standard error.
+    """Estimate the hit ratio of all requests at some sizes, with the standard error.
 
     >>> words = np.random.default_rng(1).integers(0, 20_000, 200_000).astype(np.uint64)
     >>> sample = Sample(Choice.of(words[:10_000], rate=0.5))
@@ -186,7 +186,7 @@ def estimate(sample: Sample, sizes: Sequence[int]) -> Curve:
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The requests that chance chose: keys by number, the position of the one before, and what each needs to hit.
+    """The sampled requests: keys by number, the position of the previous request, and the size needed for a hit.
 
     ``hot_needed`` is what a gap of each bin needs.
     """
@@ -213,7 +213,7 @@ class Chosen:
 
 
 def _regressed(hits: Numbers, asked: Numbers, requests: int, rate: float) -> tuple[float, float]:
-    """Return how many hits all cold keys have, and the standard error of that.
+    """Return the number of hits of all cold keys, and its standard error.
 
     The sample's requests, scaled up, are more or fewer than there are: what is over or missing is taken to hit as
     often as keys of the sample do, the hotter the more they count.
@@ -228,7 +228,7 @@ def _regressed(hits: Numbers, asked: Numbers, requests: int, rate: float) -> tup
 
 @dataclass(frozen=True, eq=False)
 class _Footprint:
-    """How many different keys a window of requests has on average, by its length: of the hot, and of all."""
+    """The average number of distinct keys in a window of requests, by its length: of hot keys, and of all."""
 
     lengths: npt.NDArray[np.float64]
     hot: npt.NDArray[np.float64]
@@ -260,7 +260,7 @@ class _Footprint:
 
 
 class _absent:  # noqa: N801 - a function of the length, with its sums ready
-    """In how many windows of a length the keys are not that have these gaps, summed over the keys."""
+    """The number of windows of a length without the keys that have these gaps, summed over the keys."""
 
     def __init__(self, gaps: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> None:
         order = np.argsort(gaps)

@@ -1,4 +1,4 @@
-"""Requests that a Spark DataFrame holds: hashed by Spark, and sampled on the executors.
+"""Requests from a Spark DataFrame: hashed by Spark, and sampled on the executors.
 
     DataFrame ─► word, time (Spark) ─► toArrow ─► Requests                       (exact)
                                    └─► mapInArrow: Survey of a partition ─► joined on the driver   (sampled)
@@ -31,7 +31,7 @@ _RESULT = "part INT, survey BINARY, rows BIGINT, nulls BIGINT, first BIGINT, las
 
 
 def words_and_times(df: DataFrame, keys: Sequence[str] | None, time: str | None) -> DataFrame:
-    """Return a column ``w``, a word for each key, null where one of its columns is, and ``t``, microseconds."""
+    """Return a column ``w``, a word for each key, null if one of its columns is, and ``t``, microseconds."""
     from pyspark.sql import functions as F  # noqa: N812
 
     wanted = [df[f"`{name}`"] for name in key_columns("The DataFrame", df.columns, keys, time)]
@@ -53,7 +53,7 @@ def _microseconds(df: DataFrame, time: str) -> Column:
 
 
 def collected(df: DataFrame, keys: Sequence[str] | None, time: str | None) -> Requests:
-    """Return all requests: eight bytes for each, and eight for its time."""
+    """Return all requests; each takes eight bytes, and eight for its time."""
     table = words_and_times(df, keys, time).toArrow()
     words = table.column("w").combine_chunks()
     valid = words.is_valid().to_numpy(zero_copy_only=False)
@@ -75,7 +75,7 @@ def _words(column: pa.Array) -> Hashes:
 
 @dataclass(frozen=True)
 class _Surveying:
-    """What `mapInArrow` is given: batches of words in, one row for the partition out."""
+    """The function for `mapInArrow`: batches of words in, one row with the partition's survey out."""
 
     deployments: tuple[Deployment, ...]
     hot: Hashes
@@ -116,14 +116,14 @@ _SCHEMA = pa.schema(
 
 
 def _fall(times: Numbers, last: int | None) -> int | None:
-    """Return by how much times fall, None where they do not."""
+    """Return by how much times decrease, None if they do not."""
     steps = np.diff(times, prepend=times[:1] if last is None else last)
     return None if steps.min(initial=0) >= 0 else int(-steps.min())
 
 
 @dataclass(frozen=True)
 class Surveyed:
-    """What the executors found: a survey for each deployment, and what the requests are in all."""
+    """The result of the executors: a survey for each deployment, and totals of the requests."""
 
     surveys: list[Survey]
     requests: int
@@ -134,7 +134,7 @@ class Surveyed:
 def surveyed_on_executors(
     df: DataFrame, keys: Sequence[str] | None, time: str | None, deployments: Sequence[Deployment], rate: float
 ) -> Surveyed:
-    """Survey a DataFrame where its rows are; only the sample comes to the driver."""
+    """Survey a DataFrame on the executors; only the sample is sent to the driver."""
     given = words_and_times(df, keys, time)
     asked = given.select("w").where("w IS NOT NULL")
     part = min(_ROWS_LOOKED_AT / max(asked.count(), 1), 1.0)
@@ -166,7 +166,7 @@ def _refuse_backwards(rows: list[dict[str, Any]], time: str) -> None:
 
 
 def distinct_keys(df: DataFrame, keys: Sequence[str] | None, time: str | None) -> int:
-    """Return about how many keys there are."""
+    """Return the approximate number of keys."""
     from pyspark.sql import functions as F  # noqa: N812
 
     [row] = words_and_times(df, keys, time).agg(F.approx_count_distinct("w").alias("n")).collect()

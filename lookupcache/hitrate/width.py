@@ -1,6 +1,6 @@
-"""How many bytes a row takes in the cache, with all of a table's columns and with what calc leaves of them.
+"""The number of bytes of a row in the cache, with all columns of a table and with those after calc.
 
-Rows of keys that are asked for are fetched through the same connector, calc and cache as in a join, and weighed there.
+Rows of requested keys are fetched through the same connector, calc and cache as in a join, and measured there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Width:
 
 
 def measured(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> Width:
-    """Fetch the rows of these keys and weigh them; ``keys`` has a column for each of the plan's, by its left name."""
+    """Fetch the rows of these keys and measure them; ``keys`` has a column for each of the plan's, by its left name."""
     every = tuple(name for name in plan.schema.names if name not in plan.key_columns)
     whole = dataclasses.replace(plan, pushed=(), calc=(), constants=(), columns=every)
     calc_bytes, rows = _held(plan, table, keys)
@@ -45,7 +45,7 @@ def measured(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> Width:
 
 
 def left_names(plan: LookupPlan) -> list[str]:
-    """Return the left columns that a plan's keys are; PlanError where one is more than a column."""
+    """Return the left columns of a plan's keys; raises PlanError if one is an expression."""
     found = [re.fullmatch(r"l\.`(.+)`", key.sql) for key in plan.keys]
     if not found or not all(found):
         raise PlanError("Rows can be weighed only where each key is a plain column.", hint="Give row_bytes instead.")
@@ -53,7 +53,7 @@ def left_names(plan: LookupPlan) -> list[str]:
 
 
 def of_bytes(row_bytes: float, calc_bytes: float | None, rows: int, key_type: pa.DataType | None = None) -> Width:
-    """Return the width of rows that are known to take so many bytes, with what the cache adds to each key.
+    """Return the width of rows of a known size, including the cache's overhead per key.
 
     >>> width = of_bytes(100, 20, rows=1)
     >>> round(width.whole - width.calc)
@@ -65,7 +65,7 @@ def of_bytes(row_bytes: float, calc_bytes: float | None, rows: int, key_type: pa
 
 
 def _held(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> tuple[float, tuple[int, ...]]:
-    """Load keys into a cache without limits; return its bytes per key, and the rows that each key has."""
+    """Load keys into an unlimited cache; return its bytes per key, and the number of rows of each key."""
     source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), table.connector)
     lookup = lookup_of(source)
     columns = [keys.column(name).combine_chunks() for name in left_names(plan)]
@@ -79,7 +79,7 @@ def _held(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> tuple[float, 
 
 
 def _bytes_of_a_key(key_type: pa.DataType, keys: int = 10_000) -> float:
-    """Weigh a cache of keys that have an empty row each."""
+    """Measure a cache of keys with an empty row each."""
     cache = ColumnCache(pa.schema([]), [key_type], Limits())
     batch = KeyBatch.of([pa.array(np.arange(keys)).cast(key_type)], [key_type])
     cache.put(batch, pa.table({"": pa.nulls(keys)}).select([]), np.ones(keys, np.int64), 0.0)
