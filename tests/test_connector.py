@@ -78,13 +78,13 @@ def test_a_registered_name_and_a_dotted_path():
         (f"{__name__}:Silent", "neither lookup nor lookup_async(?s:.*)def lookup"),
     ],
 )
-def test_a_name_that_is_no_connector(name, named):
+def test_a_name_that_is_not_a_connector(name, named):
     with pytest.raises(ConnectorError, match=named):
         connector_class(name)
 
 
 @pytest.mark.parametrize("value", ["no_such_driver_module:Driver", "sys:NoSuchClass"])
-def test_a_missing_driver_says_what_to_install(monkeypatch, value):
+def test_the_error_for_a_missing_driver_names_what_to_install(monkeypatch, value):
     broken = EntryPoint("broken", value, room.ENTRY_POINTS)
     monkeypatch.setattr(room, "entry_points", lambda group: [broken])
     with pytest.raises(ConnectorError, match=r"pip install 'lookupcache\[broken\]'") as raised:
@@ -226,7 +226,7 @@ def test_replacing_an_option_by_its_other_name():
 # ── the contract's defaults ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_fields_of_an_answer_come_once():
+def test_the_fields_of_a_request_are_distinct():
     request = LookupRequest(table="t", key_columns=("a", "b"), columns=("b", "c", "c"))
     assert request.fields == ("a", "b", "c")
 

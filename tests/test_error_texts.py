@@ -81,7 +81,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_what_leaves_can_be_sent_is_short_and_tells_no_secret(odd):
+def test_errors_that_leave_a_worker_are_encodable_short_and_without_secrets(odd):
     shown = presentable(odd(), HIDE)
     text = "".join(traceback.format_exception(shown)).encode()
     assert b"s3cret" not in text
@@ -120,7 +120,7 @@ def test_what_is_ours_stays_of_its_kind():
 
 
 @given(st.text(st.characters(min_codepoint=0), max_size=20))
-def test_any_text_can_be_sent_and_says_what_it_said(text):
+def test_any_error_text_can_be_sent_and_keeps_its_content(text):
     shown = hidden(text, [])
     assert shown.encode().decode() == shown
     assert shown == text or any("\ud800" <= letter <= "\udfff" for letter in text) or "://" in text or "=" in text
@@ -190,7 +190,7 @@ class Unasked(Connector):
 
 
 @pytest.mark.spark
-def test_what_cannot_even_be_asked_for_is_said_too(spark):
+def test_errors_before_a_call_are_reported_too(spark):
     table = LookupTable("t", "id BIGINT, name STRING", {"connector": "test_error_texts:Unasked"})
     with pytest.raises(PythonException, match=r"asking what has changed failed.*no file \\udcff"):
         lookup_join(spark.range(0, 3, 1, 1), table, ["id"]).collect()

@@ -34,7 +34,7 @@ def test_without_a_hint_only_the_fact():
     assert error.hint is None
 
 
-def test_the_drawing_at_the_top_holds_every_error():
+def test_the_error_tree_in_the_docstring_is_complete():
     assert [name for name in TREE if name not in errors.__doc__] == []
 
 

@@ -29,7 +29,7 @@ def _no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "wheel_home", lambda: None)
 
 
-def test_java_home_comes_first(tmp_path: Path) -> None:
+def test_java_home_has_priority(tmp_path: Path) -> None:
     home, other = fake_java(tmp_path / "a", "17.0.15"), fake_java(tmp_path / "b", "21.0.8")
     assert java.java_home({"JAVA_HOME": str(home), "PATH": str(other / "bin")}) == home
 

@@ -164,7 +164,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def test_the_wheel_holds_the_package_and_the_connectors_only(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_package_and_the_connectors(wheel: Path) -> None:
     top = {name.partition("/")[0] for name in ZipFile(wheel).namelist()}
     assert "lookupcache" in top
     assert "lookupcache_sql" in top

@@ -66,7 +66,7 @@ def test_a_secret_is_hidden_in_every_encoding_and_nothing_around_it(secret, name
 
 @settings(max_examples=examples(300), deadline=None)
 @given(secrets.filter(lambda text: len(text.encode()) >= 8), st.text("abn:", max_size=5), st.text("xyz", max_size=5))
-def test_a_secret_is_hidden_in_base64_whatever_stands_before_and_behind_it(secret, before, behind):
+def test_a_secret_is_hidden_in_base64_whatever_surrounds_it(secret, before, behind):
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         spelled = encode(f"{before}{secret}{behind}".encode()).decode()
         left = hidden(f"Authorization: Basic {spelled}", [secret]).removeprefix("Authorization: Basic ")
@@ -115,7 +115,7 @@ def test_a_short_secret_is_hidden_as_it_is_written_only():
     assert hidden("Red, red and 726564", ["red"]) == "Red, *** and 726564"
 
 
-def test_a_url_is_hidden_whole_and_its_pieces_are_not():
+def test_a_full_url_is_hidden_but_not_its_pieces():
     secret = "https://api.example.com/hooks/T0KEN/customers"
     assert hidden(f"POST {secret} failed", [secret]) == "POST *** failed"
     assert hidden("no https://api.example.com/hooks", [secret]) == "no https://api.example.com/hooks"
@@ -173,7 +173,7 @@ def test_a_user_without_a_password_is_a_token_in_http(scheme, user):
         "pg://h:1/d?u=a@b",
     ],
 )
-def test_what_is_no_password_is_shown(url):
+def test_urls_without_password_are_shown(url):
     assert hide_userinfo(url) == url
 
 
@@ -220,7 +220,7 @@ def server():
 @pytest.mark.parametrize("place", sorted(PLACES))
 @pytest.mark.parametrize("option", sorted(options("")))
 @pytest.mark.parametrize("secret", [SECRET, LONG], ids=["short", "long"])
-def test_a_service_that_says_what_it_was_sent(server, secret, option, place, caplog):
+def test_a_service_that_repeats_what_it_was_sent(server, secret, option, place, caplog):
     own = options(secret)[option]
     [sent] = [value for value in own.values() if value != "bob"]
     sent = secret if option == "url" else sent

@@ -39,7 +39,7 @@ def test_two_runs_in_one_task_both_count():
     assert metrics(one(run="a", hits=1), one(run="b", hits=2)).hits == 3
 
 
-def test_what_is_held_counts_once_per_worker():
+def test_cached_content_counts_once_per_worker():
     reports = [
         one(0, n, worker=worker, cached_rows=rows) for n, (worker, rows) in enumerate([("a", 5), ("a", 7), ("b", 2)])
     ]

@@ -81,7 +81,7 @@ def test_the_types_as_people_write_them(text, type_):
         ("id INT, Id INT", "'id' and 'Id'"),
     ],
 )
-def test_text_that_is_no_schema(text, named):
+def test_text_that_is_not_a_schema(text, named):
     with pytest.raises(SchemaError, match=named):
         parse_ddl(text)
 
@@ -112,6 +112,6 @@ def test_a_struct_type_of_spark():
     assert not any(field.nullable for field in as_schema(schema))
 
 
-def test_what_is_no_schema_at_all():
+def test_values_that_are_not_a_schema():
     with pytest.raises(SchemaError, match="not dict"):
         as_schema({"id": "BIGINT"})

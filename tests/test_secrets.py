@@ -115,7 +115,7 @@ def test_a_reference_to_nothing_names_the_option_and_itself(reference, says):
     assert "two colons" in raised.value.hint
 
 
-def test_a_file_that_is_no_text_shows_nothing_of_itself(tmp_path):
+def test_the_error_for_a_binary_file_shows_no_content(tmp_path):
     (tmp_path / "word").write_bytes(b"sesame\xff")
     with pytest.raises(ConnectorError, match="not valid UTF-8") as raised:
         resolve_references({"password": f"file:{tmp_path / 'word'}"})
@@ -134,7 +134,7 @@ def test_a_connector_sees_the_reference_until_it_is_opened_and_then_the_value(do
     assert Door.opened_with == [SECRET]
 
 
-def test_what_a_reference_stands_for_is_read_anew_before_each_opening(door, monkeypatch):
+def test_references_are_resolved_before_each_opening(door, monkeypatch):
     connector = door().connector
     connector.resolve()
     monkeypatch.setenv("DOOR_PASSWORD", "another")
@@ -172,7 +172,7 @@ def test_a_reference_counts_as_a_source_of_its_own_whatever_it_stands_for(door, 
 # ── what is shown ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_value_is_not_in_what_the_driver_says_and_sends(door):
+def test_a_secret_value_is_not_in_the_drivers_output_or_pickle(door):
     table = door()
     plan = plan_of(table, ID)
     task = Task(plan, cloudpickle.dumps(table.connector), Layout(("id",), (0,)), Channel())
@@ -206,7 +206,7 @@ def test_a_secret_within_another_is_hidden_with_it(door, monkeypatch):
     assert "and-more" not in str(raised.value)
 
 
-def test_the_password_of_a_url_is_hidden_where_a_driver_says_it_alone(monkeypatch):
+def test_the_password_of_a_url_is_hidden_if_a_driver_shows_it_alone(monkeypatch):
     connector = build_connector(f"{__name__}:Door", pa.schema([]), {"url": "env:DOOR_URL", "password": "env:DOOR_URL"})
     monkeypatch.setenv("DOOR_URL", "door://ann:s3%2Fcret@front")
     connector.resolve()
@@ -221,7 +221,7 @@ class Chained(Door):
             raise ConnectorError("The door is shut.", hint=f"Try {self.settings['password']}.") from error
 
 
-def test_a_connectors_own_error_loses_what_its_hint_and_its_cause_tell(monkeypatch):
+def test_a_connectors_own_error_has_no_secret_in_hint_or_cause(monkeypatch):
     monkeypatch.setenv("DOOR_PASSWORD", SECRET)
     table = LookupTable("t", SCHEMA, {"connector": f"{__name__}:Chained", "password": "env:DOOR_PASSWORD"})
     with LocalJoin(table, ID) as join, pytest.raises(ConnectorError, match=r"Try \*\*\*\.") as raised:

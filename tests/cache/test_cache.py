@@ -223,20 +223,20 @@ def test_a_sweep_leaves_the_order_of_use_alone(make_lru):
     assert [cache.get(key, 4) for key in (1, 2, 3)] == [[1], None, [3]]
 
 
-def test_does_not_remember_misses_unless_told_to(make):
+def test_caches_misses_only_if_the_option_says_so(make):
     cache = make(Limits(misses=False))
     cache.put(1, [], 0)
     cache.put(2, [20], 0)
     assert (cache.get(1, 0), cache.get(2, 0), len(cache)) == (None, [20], 1)
 
 
-def test_remembers_nothing_where_it_may_not(make):
+def test_caches_nothing_if_the_limits_forbid_it(make):
     cache = make(Limits.of(LookupConfig()))
     cache.put(1, [10], 0)
     assert (cache.get(1, 0), len(cache), cache.rows) == (None, 0, 0)
 
 
-def test_holds_no_more_bytes_than_allowed(make):
+def test_caches_no_more_bytes_than_allowed(make):
     cache = make(Limits(bytes=30_000))
     for key in range(1_000):
         cache.put(key, [key], 0)
@@ -262,7 +262,7 @@ def test_sieve_spares_what_was_hit_and_takes_the_oldest_of_the_others(make_lru):
     assert [cache.get(key, 0) for key in (1, 2, 3)] == [[1], None, [3]]
 
 
-def test_s3_fifo_lets_a_scan_pass_and_keeps_what_comes_again(make_lru):
+def test_s3_fifo_resists_scans_and_keeps_repeated_keys(make_lru):
     cache = make_lru(Limits(rows=10, eviction="s3-fifo"))
     for key in range(10):
         cache.put(key, [key], 0)
@@ -273,7 +273,7 @@ def test_s3_fifo_lets_a_scan_pass_and_keeps_what_comes_again(make_lru):
     assert sum(cache.get(key, 0) is not None for key in range(10)) >= 8
 
 
-def test_s3_fifo_knows_a_key_that_comes_back(make_lru):
+def test_s3_fifo_recognises_a_key_that_is_added_again(make_lru):
     cache = make_lru(Limits(rows=10, eviction="s3-fifo"))
     for key in (*range(14), 0, *range(20, 60)):
         cache.get(key, 0) or cache.put(key, [key], 0)
@@ -289,7 +289,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0,
 )
 @pytest.mark.parametrize("eviction", EVICTIONS)
 @pytest.mark.parametrize("name", ["columns of int", "columns of string"])
-def test_columns_do_as_rows_do(name, eviction, steps, rows, write, idle):
+def test_column_and_row_caches_behave_the_same(name, eviction, steps, rows, write, idle):
     limits = Limits(rows=rows, write_seconds=write, miss_seconds=write, access_seconds=idle, eviction=eviction)
     one, other, now = RowCache(limits), MAKES[name](limits), 0
     for key, size, pause in steps:
@@ -331,7 +331,7 @@ def test_a_batch_finds_all_that_it_put_until_it_settles(eviction):
     assert (len(cache), cache.evictions) == (1, 2)
 
 
-def test_keys_with_equal_hashes_are_told_apart(monkeypatch):
+def test_keys_with_equal_hashes_are_distinguished(monkeypatch):
     monkeypatch.setattr("lookupcache.cache.keys._hashed", lambda column: np.zeros(len(column), np.uint64))
     cache = ColumnCache(SCHEMA, [pa.string()], Limits())
     keys = KeyBatch.of([pa.array(["a", "b"])], [pa.string()])

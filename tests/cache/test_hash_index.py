@@ -24,7 +24,7 @@ def assert_finds(index: HashIndex, model: dict[int, int], wanted) -> None:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(STEPS, st.sets(WORDS, max_size=50))
-def test_does_as_a_dict_does(steps, wanted):
+def test_behaves_like_a_dict(steps, wanted):
     index, model, number = HashIndex(), {}, 0
     for step, words in steps:
         if step == "insert":

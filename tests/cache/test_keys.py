@@ -57,7 +57,7 @@ def hashes(values: list[bytes]) -> list[int]:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(LENGTHS, min_size=1, max_size=5), st.data())
-def test_every_byte_of_a_key_counts_and_nothing_beside_it(lengths, data):
+def test_every_byte_of_a_key_counts_and_nothing_else(lengths, data):
     keys = [bytes([65 + number]) * length for number, length in enumerate(lengths)]
     changed = data.draw(st.integers(0, len(keys) - 1))
     length = lengths[changed]
@@ -89,5 +89,5 @@ def test_encode_numbers_by_first_appearance(rows):
     assert encode(columns).tolist() == expected
 
 
-def test_match_finds_the_asked_key_of_each_answer():
+def test_match_finds_the_key_of_each_row():
     assert match([pa.array([5, 7])], [pa.array([7, 6, None, 5, 7])]).tolist() == [1, -1, -1, 0, 1]

@@ -24,7 +24,7 @@ RUNS = st.lists(st.lists(st.text(max_size=5), max_size=20), max_size=12)
 
 @settings(max_examples=examples(200), deadline=None)
 @given(RUNS, st.randoms(use_true_random=False))
-def test_does_as_a_list_does(runs, random):
+def test_behaves_like_a_list(runs, random):
     store, model = RowStore(SCHEMA), []
     for run in runs:
         assert store.append(table(run)) == len(model)

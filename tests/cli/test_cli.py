@@ -52,7 +52,7 @@ def listed(monkeypatch, *points):
     return " ".join(CliRunner().invoke(main, ["connectors"], catch_exceptions=False).output.split())
 
 
-def test_drivers_are_there_or_missing(monkeypatch) -> None:
+def test_drivers_that_are_installed_or_missing(monkeypatch) -> None:
     told = listed(monkeypatch, ("driven", f"{__name__}:Driven"))
     assert "Needs two drivers, of which one is [there]." in told
     assert (
@@ -97,7 +97,7 @@ def test_a_table_is_read_and_shown(check) -> None:
     assert told.endswith("A row id 1 name 'ann' salary 10.5")
 
 
-def test_a_schema_that_is_not_given_is_inferred_and_the_name_is_that_of_the_file(check) -> None:
+def test_a_missing_schema_is_inferred_and_the_name_is_that_of_the_file(check) -> None:
     told, code = check(f"[options]\n{SQL}", name="customers.toml")
     assert code == 0
     assert (
@@ -176,7 +176,7 @@ def test_what_is_wrong_is_said_in_one_text(check, toml: str, arguments: list[str
     assert "Traceback" not in told
 
 
-def test_a_file_that_is_not_there_is_a_usage_error() -> None:
+def test_a_missing_file_is_a_usage_error() -> None:
     assert CliRunner().invoke(main, ["check", "no-such.toml"]).exit_code == 2
 
 
@@ -219,7 +219,7 @@ class RoughAsync(Rough):
 
 @pytest.mark.parametrize("kind", ["Rough", "RoughAsync"])
 @pytest.mark.parametrize("place", ["open", "lookup"])
-def test_what_a_driver_says_is_told_without_its_secrets(check, monkeypatch, kind: str, place: str) -> None:
+def test_a_drivers_error_is_shown_without_secrets(check, monkeypatch, kind: str, place: str) -> None:
     monkeypatch.setenv("ROUGH_PASSWORD", "s3same")
     options = f"connector = '{__name__}:{kind}'\npassword = 'env:ROUGH_PASSWORD'\nfails = '{place}'\n"
     told, code = check(f"schema = 'id BIGINT, name STRING'\n[options]\n{options}", "--key", "id=8")

@@ -86,7 +86,7 @@ def test_a_folder_and_a_file(customers):
     assert scanned(files(customers / "part-0.parquet")) == expected
 
 
-def test_all_rows_held_by_a_worker(customers):
+def test_all_rows_cached_by_a_worker(customers):
     table = LookupTable("c", CUSTOMERS, {"connector": "files", "path": str(customers), "lookup.cache": "ALL"})
     assert looked_up(table, [3, 9, 1], "name") == [(3, "cy"), (9, None), (1, "ann")]
 
@@ -117,7 +117,7 @@ def test_constants_and_filters_are_applied(customers):
     assert scanned(files(customers), wanted) == [(3, "cy"), (4, None)]
 
 
-def test_columns_that_are_not_wanted_are_not_read(customers):
+def test_columns_that_are_not_requested_are_not_read(customers):
     spoil(customers / "part-0.parquet", 0, 2)
     spoil(customers / "part-0.parquet", 1, 2)
     assert scanned(files(customers), request(["name"]))[0] == (1, "ann")
@@ -135,7 +135,7 @@ def test_columns_that_are_not_wanted_are_not_read(customers):
         Call("or", (Call("=", (ID, literal(1, pa.int64()))), Call("<=>", (ID, literal(2, pa.int64()))))),
     ],
 )  # fmt: skip
-def test_row_groups_without_wanted_rows_are_not_read(customers, condition):
+def test_row_groups_without_matching_rows_are_not_read(customers, condition):
     for column in range(3):
         spoil(customers / "part-0.parquet", 1, column)
     expected = keep(ROWS.slice(0, 2).cast(parse_ddl(CUSTOMERS)), [condition]).num_rows
@@ -241,7 +241,7 @@ def test_a_value_that_its_type_does_not_hold(tmp_path):
 
 
 @pytest.mark.parametrize(("folder", "type_"), [("d=x", "DATE"), ("d=1.555", "DECIMAL(4,2)"), ("D=", "INT")])
-def test_a_folder_whose_name_is_none_of_its_columns_type(tmp_path, folder, type_):
+def test_a_folder_name_that_does_not_fit_its_columns_type(tmp_path, folder, type_):
     (tmp_path / folder).mkdir()
     pq.write_table(pa.table({"id": [1]}), tmp_path / folder / "f.parquet")
     with pytest.raises(SourceError, match=rf"Folder '{folder}' is no .*column 'd'(?s:.*)Hint"):
@@ -262,7 +262,7 @@ def test_folders_whose_names_are_values(tmp_path):
 # ── where the files are ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_each_load_lists_the_files_anew(customers):
+def test_each_load_lists_the_files_again(customers):
     options = {"connector": "files", "path": str(customers), "lookup.cache": "ALL"}
     table = LookupTable("c", CUSTOMERS, {**options, "lookup.cache.reload-interval": "1 ms"})
 
@@ -291,7 +291,7 @@ def test_files_that_are_not_there(tmp_path, snapshots):
             looked_up(table, [1], "name")
 
 
-def test_a_file_that_is_no_parquet(customers):
+def test_an_invalid_parquet_file(customers):
     (customers / "readme.txt").write_text("not Parquet")
     table = LookupTable("c", CUSTOMERS, {"connector": "files", "path": str(customers), "lookup.cache": "ALL"})
     with pytest.raises(LookupFailedError, match=r"readme\.txt"):
@@ -336,7 +336,7 @@ def test_a_delta_table_is_filtered_too(delta):
     assert scanned(files(delta, format="delta"), wanted) == [(4, None)]
 
 
-def test_a_delta_table_that_is_none(customers):
+def test_an_invalid_delta_table(customers):
     own = {"connector": "files", "path": str(customers), "format": "delta", "lookup.cache": "ALL"}
     table = LookupTable("c", CUSTOMERS, {**own, "lookup.max-retries": "0"})
     with pytest.raises(LookupFailedError, match="TableNotFoundError"):

@@ -166,7 +166,7 @@ def test_a_post_per_key_with_a_constant_and_columns(serve, connect):
     assert server.asked[0].body == {"one": 1, "in": 'N"L', "fields": ["id", "name", "country"]}
 
 
-def test_only_the_wanted_columns_are_asked_for_by_their_fields(serve, connect):
+def test_only_the_fields_of_requested_columns_are_requested(serve, connect):
     server = serve(always(Reply({"person": {"called": "ann"}})))
     customers = connect(url=server.url + "/{id}?fields={columns}", field_name="$.person.called")
     assert rows_for(customers, request(columns=["name"]), (1,)) == [(1, "ann")]
@@ -184,7 +184,7 @@ def test_answers_in_the_order_of_composite_keys(serve, connect):
     assert server.asked[0].body[1] == {"x": 1, "y": "b"}
 
 
-def test_keys_are_asked_for_once_where_the_join_tells_more_apart(serve, connect):
+def test_keys_that_only_the_join_distinguishes_are_requested_once(serve, connect):
     server = serve(lambda asked: Reply([PEOPLE[key] for key in asked.body]))
     customers = connect(url=server.url, body="{keys}", key="id")
     found = rows_for(customers, request(["id", "name"], ["country"]), (1, "ann"), (1, "bob"), (2, "bob"))
@@ -192,7 +192,7 @@ def test_keys_are_asked_for_once_where_the_join_tells_more_apart(serve, connect)
     assert server.asked[0].body == [1, 2]
 
 
-def test_a_join_that_does_not_give_what_is_asked_by(people, connect):
+def test_a_join_without_the_required_columns(people, connect):
     for options in ({"url": people.url + "/{id}"}, {"url": people.url, "body": "{keys}", "key": "id"}):
         with pytest.raises(PlanError, match="gives no 'id'"):
             rows_for(connect(**options), request(["name"], ["country"]), ("ann",))
@@ -211,7 +211,7 @@ def test_ten_thousand_and_no_keys(serve, connect, batch):
     assert rows_for(connect(**own), request()) == []
 
 
-def test_rows_of_other_keys_do_no_harm_where_keys_are_asked_for_one_by_one(serve, connect):
+def test_rows_of_other_keys_are_dropped_if_keys_are_requested_one_by_one(serve, connect):
     server = serve(always(Reply(list(PEOPLE.values()))))
     assert rows_for(connect(url=server.url + "/{id}"), request(), (3,), (1,)) == [(3, "cy", "NL"), (1, "ann", "NL")]
 
@@ -250,7 +250,7 @@ def test_no_key_leaves_its_place_in_the_url(serve, connect, place, key):
 
 
 @pytest.mark.parametrize("key", ["", ".", ".."])
-def test_a_key_that_is_no_segment_of_a_path_has_no_rows(serve, connect, key):
+def test_a_key_that_is_not_a_valid_path_segment_has_no_rows(serve, connect, key):
     server = serve(always(Reply([{"name": "everybody"}])))
     schema, wanted = "id STRING, name STRING", request(columns=["name"])
     assert rows_for(connect(schema, url=server.url + "/people/{id}"), wanted, (key,)) == []
@@ -363,7 +363,7 @@ def test_a_value_becomes_what_its_column_says(type_, text, value):
         ("MAP<STRING, INT>", "[]"), ("MAP<INT, INT>", '{"x": 1}'),
     ],
 )  # fmt: skip
-def test_a_value_that_is_none_of_its_columns_type(type_, text):
+def test_a_value_that_does_not_fit_its_columns_type(type_, text):
     with pytest.raises(Misfit):
         json_array([None, parse_json(text)], parse_type(type_))
 
@@ -391,7 +391,7 @@ def test_a_row_without_a_columns_field(serve, connect, row, named_):
         rows_for(connect(url=server.url + "/{id}"), request(), (1,))
 
 
-def test_a_field_that_may_be_missing_and_a_key_that_may_not(serve, connect):
+def test_optional_fields_and_required_keys(serve, connect):
     server = serve(always(Reply([{"id": 1}, {"id": 1, "name": "ann"}]), Reply([{"id": 1}, {"name": "ann"}])))
     customers = connect(url=server.url + "/{id}", missing__field="null")
     assert rows_for(customers, request(), (1,)) == [(1, None, None), (1, "ann", None)]
@@ -441,7 +441,7 @@ def test_where_the_rows_are(serve, connect, path, document, found):
         (Reply(" " * 10_001), "more than 10,000 bytes(?s:.*)'max-bytes'"),
     ],
 )
-def test_an_answer_that_is_none(serve, connect, reply, named_):
+def test_an_invalid_response(serve, connect, reply, named_):
     server = serve(always(reply))
     with pytest.raises(SourceError, match=named_):
         rows_for(connect(url=server.url + "/{id}", rows="$.a.b", max__bytes="10000"), request(), (1,))
@@ -463,7 +463,7 @@ def test_too_few_entries(serve, connect):
 
 
 @pytest.mark.parametrize("text", ["a..b", "$.a[", "$[?(@.a)]", "$..a", "$[1:2]", "a b", "$x"])
-def test_a_path_that_is_none(text):
+def test_an_invalid_path(text):
     with pytest.raises(ValueError, match="is no path"):
         Path.parse(text)
 
@@ -621,7 +621,7 @@ def test_the_next_page_is_never_on_another_host(serve, connect):
     assert other.asked == []
 
 
-def test_a_count_of_pages_may_begin_at_nought_and_end_with_a_miss(serve, connect):
+def test_page_numbers_may_start_at_zero_and_end_with_a_miss(serve, connect):
     server = serve(lambda asked: Reply([PEOPLE[1]]) if asked.path.endswith("page=0") else Reply("", 404))
     customers = connect(url=server.url + "/{id}", pages_parameter="page", pages_first="0")
     assert rows_for(customers, request(), (1,)) == [(1, "ann", "NL")]
@@ -667,7 +667,7 @@ def test_a_server_that_is_not_trusted(serve, connect, files, certificate, truste
     assert server.asked == []
 
 
-def test_a_client_that_shows_who_it_is(serve, connect, files):
+def test_a_client_certificate(serve, connect, files):
     server = serve(always(Reply(PEOPLE[1])), certificate=files / "localhost.pem", clients_of=files / "ca.pem")
     own = {"url": server.url + "/{id}", "tls_ca": str(files / "ca.pem")}
     assert rows_for(connect(**own, tls_cert=str(files / "client.pem")), request(), (1,)) == [(1, "ann", "NL")]
@@ -873,7 +873,7 @@ def names(service):
 
 
 @BOTH
-def test_a_hundred_keys_that_come_together(names, async_):
+def test_a_hundred_concurrent_keys(names, async_):
     table = names_of(names, **{"lookup.async": async_})
     assert looked_up(table, range(101), "name") == [*((key, f"n{key}") for key in range(100)), (100, None)]
     assert len(names.requests()) == 101
@@ -904,7 +904,7 @@ def test_many_requests_are_under_way_at_a_time(names):
     ],
     ids=["503", "429", "torn", "slow"],
 )
-def test_trouble_that_passes(names, trouble, async_):
+def test_temporary_errors(names, trouble, async_):
     trouble(names)
     assert looked_up(names_of(names, **{"lookup.async": async_}), [1, 2], "name") == [(1, "n1"), (2, "n2")]
 
@@ -940,7 +940,7 @@ def test_a_service_that_is_killed_and_started_again(names, async_):
     connector.close()
 
 
-def test_a_fatal_status_is_not_tried_again_and_may_be_left_to_its_row(names):
+def test_a_fatal_status_is_not_retried_and_may_mark_its_row(names):
     names.fail(400)
     own = {"lookup.on-error": "null", "lookup.error-column": "e"}
     found = looked_up(names_of(names, **own), [1, 2], "name")

@@ -65,7 +65,7 @@ NO_ROWS = [
 @pytest.mark.parametrize("missing_field", ["fail", "null"])
 @pytest.mark.parametrize("columns", [(), ("name",), ("name", "city")], ids=len)
 @pytest.mark.parametrize("body", NO_ROWS)
-def test_what_is_no_row_is_an_error(serve, body, columns, missing_field):
+def test_a_value_that_is_not_a_row_is_an_error(serve, body, columns, missing_field):
     with pytest.raises(SourceError, match="has a row without"):
         people(serve(body), columns, missing_field=missing_field)
 
@@ -77,7 +77,7 @@ def test_what_is_no_row_is_an_error(serve, body, columns, missing_field):
         ('[{"city": "x", "more": 1}, {}]', [(1, None, "x"), (1, None, None)]), ("null", []), ("[]", []),
     ],
 )  # fmt: skip
-def test_a_row_may_lack_fields_where_that_is_said(serve, body, found):
+def test_a_row_may_lack_fields_if_the_option_allows_it(serve, body, found):
     assert people(serve(body), missing_field="null") == found
 
 
@@ -100,7 +100,7 @@ def test_an_error_body_is_neither_cached_nor_a_miss(serve):
 
 @pytest.mark.parametrize("depth", [150, 900, 5_000])
 @pytest.mark.parametrize("body", ['{"id": 1, "name": "a", "city": DEEP}', '{"a": DEEP}', "DEEP"])
-def test_what_is_nested_too_deeply_is_an_error_of_the_source_and_not_asked_for_again(serve, body, depth):
+def test_json_nested_too_deeply_is_an_error_and_not_retried(serve, body, depth):
     server = serve(body.replace("DEEP", "[" * depth + "]" * depth))
     if depth > 150 or "id" not in body:
         with pytest.raises(SourceError):
@@ -155,7 +155,7 @@ def test_a_coding_is_undone_whatever_the_pieces(data, kind, sizes):
 
 @settings(deadline=None)
 @given(st.integers(0, 50_000), st.integers(1, 60_000), st.sampled_from(sorted(PACKED)), pieces)
-def test_no_more_is_unpacked_than_is_wanted(length, most, kind, sizes):
+def test_no_more_is_decompressed_than_the_limit(length, most, kind, sizes):
     coding, pack = PACKED[kind]
     decoder, found = Decoder(coding), 0
     for piece in cut(pack(bytes(length)), sizes):
@@ -221,7 +221,7 @@ def test_a_coding_that_is_not_understood(serve, coding):
 
 @pytest.mark.parametrize("kind", ["gzip", "deflate", "raw deflate"])
 @pytest.mark.parametrize("harm", [lambda data: data[:-5], lambda data: data[:20], lambda data: b"\x77" + data[1:]])
-def test_a_compressed_answer_that_is_torn_or_corrupt_is_asked_for_again(serve, kind, harm):
+def test_a_torn_or_corrupt_compressed_response_is_requested_again(serve, kind, harm):
     coding, pack = PACKED[kind]
     server = serve("")
     left = [Reply(harm(pack(ANSWER)), headers={"Content-Encoding": coding}), Reply(ANSWER)]
@@ -236,7 +236,7 @@ def test_an_error_in_a_coding_that_is_not_understood_is_still_that_error(serve):
         people(serve(gzip.compress(b"go away"), 403, Content_Encoding="gzip"))
 
 
-def test_a_header_of_the_users_own_takes_the_place_of_ours(serve):
+def test_a_header_option_replaces_the_default_header(serve):
     server = serve(ANSWER)
     people(server, **{"header.accept-encoding": "identity", "header.ACCEPT": "text/json"})
     sent = {name.lower(): value for name, value in server.asked[0].headers.items()}
@@ -278,11 +278,11 @@ def speak():
 
 
 @pytest.mark.parametrize("said", NO_HTTP, ids=lambda said: repr(said[:40]))
-def test_what_is_no_http_is_asked_for_again(speak, said):
+def test_invalid_http_is_retried(speak, said):
     assert joined(speak(said, GOOD)) == [(1, "ann", "x")]
 
 
-def test_what_is_no_http_is_said_without_the_url(speak):
+def test_the_error_for_invalid_http_does_not_contain_the_url(speak):
     url = speak(b"HTTP/1.1 200 OK\r\nX-Key: hunter2-sesame\0\r\n\r\n")
     with pytest.raises(HttpProtocolError, match=r"GET http://localhost:\d+/{id} was not answered in HTTP: .") as raised:
         looked_up({"url": url + "/{id}", "query.k": "hunter2-sesame"}, [(77,)], request(["id"], ["name"]), PEOPLE)

@@ -170,7 +170,7 @@ def test_one_failed_request_fails_the_batch(serve):
         looked_up(own, [(f"c{n}", n) for n in range(30)])
 
 
-def test_a_row_counts_for_the_values_that_it_was_asked_for_with(serve):
+def test_a_row_counts_only_for_the_values_of_its_request(serve):
     server = serve(lambda asked: Reply([{"a": a, "b": b, "v": a} for a in ("AT", "BE") for b in asked.body]))
     own = {"url": server.url + "/{a}", "body": "{keys}", "key": "b"}
     assert looked_up(own, [("AT", 1), ("BE", 1)]) == [("AT", 1, "AT"), ("BE", 1, "BE")]

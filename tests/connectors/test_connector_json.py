@@ -144,7 +144,7 @@ def casts(spark):
 @pytest.mark.spark
 @pytest.mark.parametrize("reader", sorted(READERS))
 @pytest.mark.parametrize("type_", CAST)
-def test_what_is_read_is_what_spark_makes_of_it(casts, type_, reader):
+def test_values_are_read_as_spark_reads_them(casts, type_, reader):
     read, ours, differing = READERS[reader], parse_type(type_), []
     for text, theirs in zip(casts["t"].to_pylist(), casts[type_].cast(ours), strict=True):
         try:

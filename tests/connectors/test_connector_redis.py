@@ -148,12 +148,12 @@ def test_fields_of_hashes_that_are_there(shop, connect):
     assert found == [(1, "ann", 10.5), (2, "bob", 20.0)]
 
 
-def test_a_hash_without_the_wanted_fields_is_a_row_of_nulls(shop, connect):
+def test_a_hash_without_the_requested_fields_is_a_row_of_nulls(shop, connect):
     customers = connect(CUSTOMERS, key="customer:{id}")
     assert rows_for(customers, request(["id"], ["name", "salary"]), (3,), (4,)) == [(3, None, None)]
 
 
-def test_only_the_wanted_fields_are_fetched_once_a_key(shop, connect):
+def test_only_the_requested_fields_are_fetched_once_per_key(shop, connect):
     customers = connect(CUSTOMERS, key="customer:{id}")
     rows_for(customers, request(["id"], ["name"]), (1,), (2,))
     assert calls(shop) == {"hmget": 2}
@@ -165,13 +165,13 @@ def test_a_column_that_is_not_null_tells_that_a_key_is_missing(shop, connect):
     assert calls(shop) == {"hmget": 2}
 
 
-def test_nothing_but_the_key_is_wanted(shop, connect):
+def test_only_the_key_is_requested(shop, connect):
     customers = connect(CUSTOMERS, key="customer:{id}")
     assert rows_for(customers, request(["id"]), (3,), (9,)) == [(3,)]
     assert rows_for(customers, request(["id"])) == []
 
 
-def test_strings_come_by_one_command(data, connect):
+def test_strings_are_fetched_by_one_command(data, connect):
     data.mset({f"n:{n}": n * n for n in range(2_000)})
     squares = connect("n INT, square BIGINT", key="n:{n}", type="string")
     found = rows_for(squares, request(["n"], ["square"]), *((n,) for n in range(2_000)))
@@ -199,7 +199,7 @@ def test_composite_keys_and_constants_among_them(data, connect):
     assert rows_for(weather, constant, (5,), (9,)) == [(5, "LGA", 5.5)]
 
 
-def test_a_join_that_does_not_give_the_whole_key(shop, connect):
+def test_a_join_without_all_key_columns(shop, connect):
     weather = connect("origin STRING, hour INT, temp DOUBLE", key="w:{origin}:{hour}")
     with pytest.raises(PlanError, match=r"'t'.*'w:{origin}:{hour}'.*no 'hour'(?s:.*)origin, hour"):
         rows_for(weather, request(["origin"], ["temp"]), ("JFK",))
@@ -285,7 +285,7 @@ def test_scan_of_a_growing_table_has_no_row_twice(data, connect, monkeypatch):
     assert set(found) >= set(range(500))
 
 
-def test_a_name_that_scan_gives_twice():
+def test_a_name_that_scan_returns_twice():
     assert list(_once([b"a", b"b", b"a"])) == [b"a", b"b"]
 
 
@@ -387,7 +387,7 @@ def test_two_keys_never_have_one_name_and_names_are_read_as_they_were_written(dr
 
 
 @pytest.mark.parametrize("separator", [*"-._~:/x", "--", "-.", "ab", "0-"])
-def test_escaped_values_may_hold_any_separator(data, connect, separator):
+def test_escaped_values_may_contain_any_separator(data, connect, separator):
     keys = [(f"u{separator}v", 1), (f"{separator}", -2), ("plain", 3), ("%2D", 4), (separator * 2 + "é", 5)]
     table = connect("a STRING, b INT, v STRING", key=f"w{separator}{{a}}{separator}{{b}}", escape="percent")
     for name, key in zip(table.template.names(columns_of(table.template, keys)), keys, strict=True):
@@ -396,13 +396,13 @@ def test_escaped_values_may_hold_any_separator(data, connect, separator):
     assert rows_for(table, request(["a", "b"], ["v"]), *keys) == scanned(table, request(["a", "b"], ["v"])) == expected
 
 
-def test_a_value_is_written_as_in_a_url_unless_it_holds_the_separator():
+def test_a_value_is_percent_encoded_unless_it_contains_the_separator():
     template = KeyTemplate.parse("w-{a}--{b}", parse_ddl("a STRING, b STRING"), escaped=True)
     keys = [("p-q", "r-s"), ("p--q", "r--s"), ("p-", "r:s")]
     assert template.names(columns_of(template, keys)) == [b"w-p-q--r-s", b"w-p%2D%2Dq--r--s", b"w-p%2D--r%3As"]
 
 
-def test_what_holds_its_separator_is_of_no_row_unless_it_is_escaped(data, connect):
+def test_a_value_with_its_separator_has_no_row_unless_it_is_escaped(data, connect):
     data.set("w:a:b:c", "1")
     plain = connect("a STRING, b STRING, v INT", key="w:{a}:{b}", type="string")
     both = [("a", "b:c"), ("a:b", "c")]
@@ -427,7 +427,7 @@ def test_templates_that_are_refused(key, reason):
         build_connector("redis", schema, {"url": "redis://h", "key": key})
 
 
-def test_escaped_values_may_stand_before_separators_that_they_hold(data, connect):
+def test_escaped_values_may_precede_separators_that_they_contain(data, connect):
     table = connect("at TIMESTAMP, id INT, v INT", key="{at}:{id}", escape="percent", type="string")
     data.set("2013-01-01T05%3A00%3A00Z:7", "1")
     key = (moment("2013-01-01T05:00:00"), 7)
@@ -642,7 +642,7 @@ def test_logging_in(guarded, userinfo, options):
     assert "s3same" not in repr(connector)
 
 
-def test_what_a_user_may_not_read_is_not_tried_again(guarded):
+def test_missing_permissions_are_not_retried(guarded):
     url = guarded.url.replace("://", "://reader:s3same@")
     through = lookup(build_connector("redis", parse_ddl(CUSTOMERS), {"url": url, "key": "d:{id}"}), max_retries=3)
     with pytest.raises(LookupFailedError, match="after 1 attempt: NoPermissionError"):
@@ -943,7 +943,7 @@ def test_what_changed_is_looked_up_again(told, shop, change, name):
     assert told.counters["invalidations"] >= 1
 
 
-def test_a_key_that_comes_to_be(told, shop):
+def test_a_key_that_appears_later(told, shop):
     shop.hset("customer:9", "name", "new")
     until(lambda: found(told, 9) == ["new"])
 
@@ -1017,13 +1017,13 @@ def test_without_push_nothing_has_changed(shop, connect):
     assert customers.changed(request(["id"])).num_rows == 0
 
 
-def test_a_server_that_may_not_tell(guarded, connect):
+def test_a_server_without_permission_to_report_changes(guarded, connect):
     url = guarded.url.replace("://", "://reader:s3same@")
     with pytest.raises(ConnectorError, match=r"NOPERM|no permissions"):
         connect(CUSTOMERS, url=url, key="c:{id}", push="true")
 
 
-def test_the_loop_is_not_kept_waiting_by_a_connection_that_tells_changes(told):
+def test_the_tracking_connection_does_not_block_the_loop(told):
     assert run_async(asyncio.sleep(0, "alive")) == "alive"
 
 

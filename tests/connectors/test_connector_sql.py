@@ -134,7 +134,7 @@ def test_constants(shop):
     assert rows_for(customers, wanted, (1,), (2,), (3,)) == [(1, "ann", "NL")]
 
 
-def test_only_the_wanted_columns_are_read(shop):
+def test_only_the_requested_columns_are_read(shop):
     customers = connect(shop, CUSTOMERS, "customers")
     queries = traced(customers)
     rows_for(customers, request(["id"], ["name"]), (1,))
@@ -348,7 +348,7 @@ def test_nan_and_negative_zero_as_keys(tmp_path):
 
 
 @pytest.mark.parametrize("collation", ["NOCASE", "RTRIM"])
-def test_keys_that_a_collation_holds_equal_bring_a_row_once(tmp_path, collation):
+def test_keys_that_a_collation_equates_return_a_row_once(tmp_path, collation):
     write(tmp_path / "t.db", f"CREATE TABLE t (k TEXT COLLATE {collation} PRIMARY KEY)", "INSERT INTO t VALUES ('a')")
     table = connect(tmp_path / "t.db", "k STRING")
     assert rows_for(table, request(["k"]), ("a",), ("A",), ("a ",)) == [("a",)]
@@ -404,7 +404,7 @@ def test_the_error_shows_the_value_in_short(tmp_path):
         list(connect(tmp_path / "t.db", "k BIGINT").scan(request(["k"])))
 
 
-def test_text_that_is_no_utf_8(tmp_path):
+def test_text_that_is_not_utf_8(tmp_path):
     write(tmp_path / "t.db", "CREATE TABLE t (k, v)", "INSERT INTO t VALUES (1, CAST(x'ff' AS TEXT))")
     table = connect(tmp_path / "t.db", "k BIGINT, v STRING")
     with pytest.raises(SourceError, match="no UTF-8"):
@@ -581,7 +581,7 @@ def test_a_missing_file_is_not_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_no_database(tmp_path):
+def test_an_invalid_database_file(tmp_path):
     (tmp_path / "t.db").write_text("id,name\n1,ann\n" * 100)
     with pytest.raises(ConnectorError, match=r"'url'.*cannot be read"):
         connect(tmp_path / "t.db", "k BIGINT")
@@ -644,7 +644,7 @@ def test_closed_twice_opened_again_and_used_before_open(shop):
     assert rows_for(customers, request(["id"]), (1,)) == [(1,)]
 
 
-def test_rows_that_come_later_are_seen(shop):
+def test_rows_that_are_added_later_are_found(shop):
     customers = connect(shop, CUSTOMERS, "customers")
     assert rows_for(customers, request(["id"]), (9,)) == []
     write(shop, "INSERT INTO customers (id) VALUES (9)")

@@ -129,7 +129,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize(("tables", "name"), [(name, name) for name in SERVERS], indirect=["tables"])
-def test_a_call_that_is_given_up_is_ended_in_the_database(tables, name):
+def test_an_abandoned_call_is_cancelled_in_the_database(tables, name):
     sleep, running = SLOW[name]
     whole = made(tables, "id int", "1")
     query = f"SELECT id, {sleep} AS s FROM {whole['table']}"
@@ -353,7 +353,7 @@ def test_a_query_that_would_not_stay_in_its_brackets_is_refused(tables, end):
 @each(*ALL)
 @pytest.mark.parametrize("query", ["", ";", "-- x", "DELETE FROM {0}", "SELECT x FROM {0}", "SELECT FROM WHERE",
                                    "WITH d AS (DELETE FROM {0} RETURNING id) SELECT * FROM d"])  # fmt: skip
-def test_a_query_that_is_none_is_refused_by_name(tables, query):
+def test_an_invalid_query_is_rejected_by_name(tables, query):
     whole = made(tables, "id int", "1")
     with pytest.raises((OptionError, ConnectorError), match="'query'"):
         opened({"url": whole["url"], "query": query.format(whole["table"])}, "id INT")
@@ -370,7 +370,7 @@ def publish(kind, path, value):
 
 
 @pytest.mark.parametrize("kind", [SqliteTables, DuckTables])
-def test_a_file_that_was_replaced_is_read_anew_by_each_connection(tmp_path, kind):
+def test_a_replaced_file_is_opened_again_by_each_connection(tmp_path, kind):
     path = tmp_path / "shop.db"
     publish(kind, path, "first")
     connectors = [opened(kind(path).options("t"), "id INT, v STRING") for _ in range(2)]
@@ -385,7 +385,7 @@ def test_a_file_that_was_replaced_is_read_anew_by_each_connection(tmp_path, kind
 
 
 @pytest.mark.parametrize("kind", [SqliteTables, DuckTables])
-def test_a_scan_under_way_goes_on_with_its_file_and_the_next_call_has_the_new_one(tmp_path, kind):
+def test_a_running_scan_keeps_its_file_and_the_next_call_has_the_new_one(tmp_path, kind):
     path = tmp_path / "shop.db"
     publish(kind, path, "first")
     connector = opened({**kind(path).options("t"), "pool.size": "2"}, "id INT, v STRING")
@@ -400,7 +400,7 @@ def test_a_scan_under_way_goes_on_with_its_file_and_the_next_call_has_the_new_on
 
 
 @pytest.mark.parametrize("kind", [SqliteTables, DuckTables])
-def test_a_file_that_is_gone_is_read_until_there_is_another(tmp_path, kind):
+def test_a_removed_file_is_read_until_there_is_another(tmp_path, kind):
     path = tmp_path / "memory.db"
     publish(kind, path, "first")
     connector = opened(kind(path).options("t"), "id INT, v STRING")
@@ -464,7 +464,7 @@ INFERRED = {
 
 
 @pytest.mark.parametrize(("tables", "name"), [(name, name) for name in NAMES], indirect=["tables"])
-def test_without_a_schema_the_database_tells_it(tables, name):
+def test_without_a_schema_the_database_describes_it(tables, name):
     columns, schema = INFERRED[name]
     options = {"connector": "sql", **made(tables, columns)}
     assert to_ddl(LookupTable("t", None, options).schema) == to_ddl(parse_ddl(schema))
@@ -518,7 +518,7 @@ def test_a_wrong_password_or_database_is_refused_at_once(tables):
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
-def test_a_server_that_is_away_may_come_back(scheme):
+def test_a_server_that_is_away_is_retried(scheme):
     connector = SqlConnector(parse_ddl("id INT"), {"url": f"{scheme}://u:{PASSWORD}@127.0.0.1:1/d", "table": "t"})
     with pytest.raises(Unreachable, match=r"'d' on 127\.0\.0\.1:1 cannot be reached") as raised:
         connector.open()
@@ -563,7 +563,7 @@ def test_the_session_only_reads(tables):
 
 
 @each(*SERVERS)
-def test_a_query_that_takes_too_long_is_ended_and_may_be_tried_again(tables):
+def test_a_slow_query_is_cancelled_and_may_be_retried(tables):
     sleep = "pg_sleep(20)::text" if isinstance(tables, PostgresTables) else "SLEEP(20)"
     whole = made(tables, "id int", "1")
     query = f"SELECT id, {sleep} AS s FROM {whole['table']}"
@@ -585,7 +585,7 @@ def test_advice_names_a_key_without_an_index(tables):
 
 
 @each(*SERVERS)
-def test_a_connection_that_broke_is_made_anew(tables):
+def test_a_broken_connection_is_replaced(tables):
     connector = opened(made(tables, "id int", "1"), "id INT")
     request = wanted(["id"])
     connector.lookup(request, pa.record_batch({"id": pa.array([1], pa.int32())}))

@@ -90,7 +90,7 @@ def test_it_fails_with_a_status(served, client, status, hint):
     assert answer(client) == ROWS[1]
 
 
-def test_troubles_come_in_the_order_in_which_they_were_told(served, client):
+def test_lookup_errorss_come_in_the_order_in_which_they_were_told(served, client):
     served.fail(503, times=2)
     served.fail(500)
     statuses = []
@@ -126,7 +126,7 @@ def test_what_hangs_answers_when_released(served, client):
     assert (served.open(), served.most_open()) == (0, 1)
 
 
-def test_a_client_that_goes_away_leaves_nothing_open(served, client):
+def test_a_client_that_disconnects_leaves_nothing_open(served, client):
     served.hang()
     client.request("GET", "/rows/1")
     served.wait_open(1)
@@ -140,7 +140,7 @@ def test_waiting_in_vain_ends(served):
         served.wait_came(2, seconds=0.01)
 
 
-def test_killed_it_breaks_what_is_open_and_comes_back_at_the_same_place(served, client):
+def test_a_killed_service_breaks_connections_and_restarts_on_its_port(served, client):
     served.hang()
     client.request("GET", "/rows/1")
     served.wait_open(1)

@@ -228,7 +228,7 @@ def test_a_replay_of_a_trace_misses_as_the_workers_cache(trace, eviction, size, 
     assert list(misses(ids, eviction, size, batch)) == misses_of_columns(ids, eviction, size, batch)
 
 
-def test_progress_tells_of_each_step_from_its_start_to_its_end():
+def test_progress_reports_each_step_from_start_to_end():
     told: dict[str, list[tuple[int, int | None]]] = {}
     hit_rate(DATA / f"{TRACES[0]}.parquet", progress=lambda what, *done: told.setdefault(what, []).append(done))
     assert [what for what in told if what != "Reading rows"] == ["Curves", "Replays of other policies", "Age limits"]
@@ -247,7 +247,7 @@ def test_workers_by_key_share_the_keys_and_at_random_each_hold_all():
     assert at_random.best < by_key.best == 0.95
 
 
-def test_keys_without_rows_weigh_one_or_are_asked_for_again():
+def test_keys_without_rows_weigh_one_or_are_requested_again():
     requests = Requests(np.tile(np.arange(100, dtype=np.uint64), 10))
     known = exact_curve(requests, Deployment(rows=(0, 3)))
     forgotten = exact_curve(requests, Deployment(rows=(0, 3), remember_misses=False))
@@ -312,7 +312,7 @@ def test_files_and_tables_of_the_same_rows_are_the_same_requests(tmp_path):
         assert (requests.seconds, requests.keys) in ((3.0, 2), (3.0, 3))
 
 
-def test_long_texts_are_told_apart_by_all_they_say():
+def test_long_texts_are_distinguished_by_their_full_content():
     long = "x" * 1_000
     requests = read_requests(pa.table({"k": [long + "a" + long, long + "b" + long, long + "a" + long]}))
     assert requests.ids.tolist() == [0, 1, 0]
@@ -340,12 +340,12 @@ TABLE = pa.table({"id": [1, 2], "t": [5.0, 4.0], "list": [[1], [2]], "text": ["x
         ({"keys": ["id"], "max_bytes": "1 kb"}, OptionError, "needs the size of a row"),
     ],
 )
-def test_what_does_not_do_is_told(given, error, says):
+def test_invalid_input_is_an_error(given, error, says):
     with pytest.raises(error, match=says):
         hit_rate(TABLE, **given)
 
 
-def test_an_empty_file_and_one_that_is_not_there_are_told(tmp_path):
+def test_empty_and_missing_files_are_errors(tmp_path):
     (tmp_path / "empty.csv").write_text("id\n")
     for name, says in (("empty.csv", "holds no keys"), ("gone.csv", "There is no file")):
         with pytest.raises(SchemaError, match=says):
@@ -362,7 +362,7 @@ def test_the_smallest_cache_reaches_the_target_and_no_smaller_one_does(trace):
     assert curve.ratio([size - 1])[0] < 0.6 <= curve.ratio([size])[0]
 
 
-def test_a_prediction_says_what_to_set_and_what_it_costs():
+def test_a_prediction_recommends_options_and_their_cost():
     table = pa.table({"id": np.tile(np.arange(100), 50), "t": np.arange(5_000) * 0.01})
     found = hit_rate(
         table, ["id"], "t", batch=1, target="90%", cost="5ms", row_bytes=100, calc_bytes=10, max_bytes="8 kb"

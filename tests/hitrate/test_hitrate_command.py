@@ -44,7 +44,7 @@ def visits(tmp_path):
     return tmp_path / "visits.csv"
 
 
-def test_it_tells_size_calls_bytes_and_options(visits):
+def test_it_prints_size_calls_bytes_and_options(visits):
     told = hitrate(
         visits, "-k", "customer", "-t", "at", "--batch", 1, "--target", "90%", "--cost", "20ms", "--row-bytes", 100
     )
@@ -67,7 +67,7 @@ def test_it_prints_json_and_draws(visits, tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_it_says_who_would_win():
+def test_it_names_the_best_policy():
     told = hitrate(WEB, "--batch", 1, "--target", "70%", "--sizes", "1000")
     assert "Eviction: who would win" in told
     assert '"lookup.cache.eviction": "s3-fifo",' in told

@@ -63,7 +63,7 @@ def test_every_check_has_a_fault_that_fails_it():
     assert checks == {check for _, check in faulty_connectors.FAULTS.values()}
 
 
-def test_a_failure_says_how_to_mend_it(outcomes):
+def test_a_failure_has_a_hint(outcomes):
     silent = {(suite, check): message for suite, checks in outcomes.items() for check, message in checks.items()
               if "Hint: " not in message}  # fmt: skip
     assert silent == {}
@@ -77,7 +77,7 @@ def test_a_claim_of_no_known_type_or_trait_is_refused():
         type("TestMine", (ConnectorSuite,), {"unsupported": {"nann": "a slip"}})
 
 
-def test_a_suite_without_a_table_says_what_to_write():
+def test_the_error_of_a_suite_without_a_table_has_a_hint():
     with pytest.raises(pytest.fail.Exception, match=r"Hint: Write a fixture `load`"):
         ConnectorSuite.load.__wrapped__(ConnectorSuite())
 
@@ -97,7 +97,7 @@ def test_the_kit_needs_no_spark():
     assert told.stdout.strip() == "[]"
 
 
-def test_without_pytest_the_kit_says_what_to_install():
+def test_without_pytest_the_kit_names_what_to_install():
     code = "import sys; sys.modules['pytest'] = None; import lookupcache.testing"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "lookupcache.testing needs pytest." in told.stderr
@@ -159,7 +159,7 @@ def test_a_wrapper_offers_what_its_connector_offers(table):
     assert "env:WORD" not in repr(wrapped)
 
 
-def test_a_flaky_connector_fails_as_often_as_told_and_then_no_more(table):
+def test_a_flaky_connector_fails_the_given_number_of_times(table):
     with LocalJoin(table, ID, flaky(table.connector, fails=3)) as join:
         assert join.rows([(1,)]) == [(1, "ann")]
         assert join.source.counters["retries"] == 3
@@ -174,7 +174,7 @@ def test_a_flaky_connector_fails_with_the_error_it_was_given(table):
         assert join.rows([(1,)]) == [(1, "ann")]
 
 
-def test_a_slow_connector_holds_calls_until_they_are_let_go(table):
+def test_a_slow_connector_delays_calls_until_they_are_released(table):
     source, found = slow(table.connector), []
     with LocalJoin(table, ID, source) as join:
         thread = threading.Thread(target=lambda: found.extend(join.rows([(1,)])))

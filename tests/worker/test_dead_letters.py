@@ -34,7 +34,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_letter_holds_the_row_the_table_the_error_and_the_time(tmp_path):
+def test_a_dead_letter_contains_the_row_the_table_the_error_and_the_time(tmp_path):
     letters = DeadLetters(str(tmp_path / "new" / "folder"), "c")
     before = dt.datetime.now(UTC)
     letters.write(rows(7), errors(1))

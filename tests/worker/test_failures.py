@@ -762,7 +762,7 @@ def shared_cases(draw, kind: str) -> Case:
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), turns=st.lists(st.integers(0, 2), max_size=12))
 @pytest.mark.parametrize("kind", KINDS)
-def test_so_it_is_where_runs_that_share_a_lookup_take_turns(kind, data, turns):
+def test_every_row_is_right_if_runs_share_a_lookup(kind, data, turns):
     case = data.draw(shared_cases(kind))
     join = Join(case)
     for end in join.run_in_turns(case.runs, turns):
@@ -780,7 +780,7 @@ def test_every_row_is_right_or_marked_or_the_job_failed(kind, data):
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
-def test_so_it_is_where_calls_hang(kind, data):
+def test_every_row_is_right_if_calls_hang(kind, data):
     check(data.draw(cases(kind, hangs=True)))
 
 
@@ -933,7 +933,7 @@ def whole_cases(draw) -> tuple[Case, list[str]]:
 
 @settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(whole_cases())
-def test_so_it_is_where_the_table_is_held_whole(drawn):
+def test_every_row_is_right_with_the_full_table_cached(drawn):
     join = WholeJoin(*drawn)
     for batches, stop in drawn[0].runs:
         event(join.run(batches, stop))
@@ -952,13 +952,13 @@ def joined(kind="connector", runs=(), course=None, how="left", keys="int", **opt
     return join
 
 
-def test_a_row_idle_too_long_is_asked_for_once_even_where_it_is_due_for_a_refresh():
+def test_an_idle_row_is_requested_once_even_if_it_is_due_for_a_refresh():
     join = joined(cache="LRU", expire_after_access=3, refresh_after_write=2, runs=[([(0, [1]), (4, [1])], None)])
     assert (join.lookup.counters["misses"], join.lookup.counters["refreshes"]) == (2, 0)
     join.end()
 
 
-def test_a_row_idle_too_long_is_asked_for_once_even_where_it_might_stand_in_for_an_error():
+def test_an_idle_row_is_requested_once_even_if_it_may_be_served_for_an_error():
     ages = {"expire_after_write": 1, "stale_if_error": 9, "expire_after_access": 3}
     join = joined(cache="LRU", **ages, runs=[([(0, [1]), (4, [1])], None)])
     assert (join.lookup.counters["misses"], join.lookup.counters["hits"]) == (2, 0)
@@ -972,7 +972,7 @@ def test_a_call_that_waits_for_more_keys_ends_with_a_run_that_is_closed():
     join.end()
 
 
-def test_a_run_that_fails_leaves_no_more_rows_than_may_be_held():
+def test_a_failed_run_leaves_no_more_rows_than_the_limit():
     options = {"on_error": "fail", "error_column": None, "timeout": 0.05, "cache": "LRU", "max_rows": 1}
     join = joined("connector async", course={1: ["hangs"]}, **options, runs=[([(0, [1]), (0, [2, 3])], None)])
     assert join.source.results[2][0].rows
@@ -987,7 +987,7 @@ def test_a_key_of_a_waiting_call_that_is_not_found_again_does_not_join_that_call
     joined(keys=keys, **options, runs=[(batches, None)]).end()
 
 
-def test_a_source_that_answers_with_more_than_it_was_asked_for_is_asked_again_for_missing_keys():
+def test_missing_keys_are_requested_again_from_a_source_that_returns_other_keys():
     join = joined(cache="LRU", on_miss_max_attempts=2, on_miss_delay=0, runs=[([(0, [0, 1, 2])], None)])
     assert join.lookup.counters["miss_retries"] == 2
     join.end()
@@ -1003,7 +1003,7 @@ def test_a_refresh_that_fails_marks_no_row_that_was_young_enough():
     join.end()
 
 
-def test_who_waits_for_a_refresh_that_fails_is_marked():
+def test_rows_that_wait_for_a_failed_refresh_are_marked():
     options = {"cache": "LRU", "expire_after_write": 5, "refresh_after_write": 2, "timeout": 0.05}
     runs = [([(0, [1])], None), ([(3, [1]), (3, [1])], None)]
     join = joined("connector async", course={1: ["right", "hangs"]}, **options, runs=runs)
@@ -1031,7 +1031,7 @@ def test_a_call_that_waits_takes_the_keys_of_the_next_batch(kind, delay):
     join.end()
 
 
-def test_rows_and_entries_numbered_anew_stay_with_the_batches_that_are_open():
+def test_open_batches_keep_their_rows_after_renumbering():
     options = {"cache": "LRU", "max_bytes": 5_500, "async_capacity": 4, "output_mode": "allow-unordered"}
     numbers = [[number % 5] for number in range(40)]
     course = {1: ["late"] * 9, 2: ["late and down", "late"] * 4}
@@ -1093,7 +1093,7 @@ def test_no_thread_calls_what_another_has_not_opened_yet():
     join.end()
 
 
-def test_what_could_not_be_opened_is_opened_again():
+def test_a_failed_opening_is_repeated():
     join = ClientJoin(refuses=1)
     join.run([(0, [1])])
     assert join.codes() == ["LOOKUP_FAILED"]
@@ -1102,7 +1102,7 @@ def test_what_could_not_be_opened_is_opened_again():
     join.end()
 
 
-def test_a_thread_that_was_given_up_closes_nothing_that_another_uses():
+def test_an_abandoned_thread_closes_nothing_that_another_uses():
     join = ClientJoin({1: ["hangs"]}, timeout=0.02)
     join.run([(0, [1]), (0, [2])])
     join.script.released.set()
@@ -1113,7 +1113,7 @@ def test_a_thread_that_was_given_up_closes_nothing_that_another_uses():
     until(lambda: join.client.counts["closed"] == 1)
 
 
-def test_a_key_that_gave_way_to_another_is_found_when_that_is_gone():
+def test_a_key_displaced_by_a_colliding_key_is_found_after_its_removal():
     runs = [([(0, [0, 1]), (2, [2]), (0, [1]), (0, [2])], None)]
     join = joined(keys="colliding", cache="LRU", missing_key_expire_after_write=1, runs=runs)
     assert (join.lookup.counters["expirations"], join.lookup.counters["misses"]) == (1, 3)
@@ -1121,7 +1121,7 @@ def test_a_key_that_gave_way_to_another_is_found_when_that_is_gone():
 
 
 @pytest.mark.parametrize("method", ["split", "read_answers"])
-def test_what_breaks_a_run_leaves_nothing_that_the_next_would_wait_for(method, monkeypatch):
+def test_an_error_leaves_nothing_that_the_next_run_would_wait_for(method, monkeypatch):
     join = joined(cache="LRU", expire_after_write=1, stale_if_error=9, runs=[([(0, [1])], None)])
 
     def breaks(*arguments):

@@ -38,7 +38,7 @@ def test_what_is_too_old_for_errors_too_is_swept():
     assert (len(cache), cache.expirations) == (2, 101)
 
 
-def test_nothing_stands_in_for_an_error_unless_told_to():
+def test_nothing_is_served_for_an_error_by_default():
     cache = RowCache(Limits())
     cache.put(1, ["a"], 0)
     assert (cache.stale(1, 0), cache.stale(2, 0)) == (None, None)
@@ -219,7 +219,7 @@ def test_a_call_that_was_overtaken_by_invalidate_is_not_kept():
     assert asyncio.run(main()) == ([["old"], ["new"]], ["new"])
 
 
-def test_a_refresh_that_hangs_is_given_up():
+def test_a_refresh_that_hangs_is_abandoned():
     source, begun, end = Source(), threading.Event(), threading.Event()
 
     @cached(LookupConfig(cache="LRU", refresh_after_write=10, timeout="1 ms"), clock=source.clock)

@@ -29,7 +29,7 @@ def joined(join, *keys):
 
 
 @pytest.mark.parametrize("cache", [{"cache": "LRU"}, {"cache": "TTL", "expire_after_write": 60.0}])
-def test_a_key_that_has_changed_is_asked_for_again(cache):
+def test_a_changed_key_is_requested_again(cache):
     source = Telling()
     join = runner(source, **cache)
     joined(join, 1, 2, 3)
@@ -39,7 +39,7 @@ def test_a_key_that_has_changed_is_asked_for_again(cache):
     assert join.lookup.counters["invalidations"] == 1
 
 
-def test_when_anything_may_have_changed_all_of_it_goes():
+def test_if_anything_may_have_changed_the_cache_is_cleared():
     source = Telling()
     join = runner(source)
     joined(join, 1, 2)
@@ -88,7 +88,7 @@ def test_a_refresh_under_way_does_not_bring_an_old_row_back():
     assert joined(join, 1) == ["m1"]
 
 
-def test_a_source_that_tells_nothing_is_not_asked():
+def test_a_source_that_reports_no_changes_is_not_asked_for_them():
     assert not runner(Names()).lookup.source.reports_changes
 
 
@@ -106,7 +106,7 @@ courses = st.lists(
 
 @pytest.mark.parametrize("key_type", [pa.int64(), pa.string()])
 @given(courses)
-def test_in_any_course_of_events_the_cache_holds_what_was_not_invalidated(key_type, course):
+def test_the_cache_contains_what_was_not_invalidated_after_any_events(key_type, course):
     cache, model, leases = ColumnCache(SCHEMA, [key_type], Limits(rows=100)), {}, []
     for version, (word, some) in enumerate(course):
         if word == "put" and (new := sorted(some - model.keys())):

@@ -135,14 +135,14 @@ class Feed:
 # ── reading ahead ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_next_batches_are_asked_for_while_the_first_waits():
+def test_the_next_batches_are_requested_while_the_first_waits():
     source = Gated()
     feed = Feed(batch(1), batch(2), batch(3), then=lambda: source.open_gates(3, 2, 1))
     assert all_names(runner(source, async_capacity=4), feed) == ["n1", "n2", "n3"]
     assert sorted(source.asked) == [[1], [2], [3]]  # while it connects, calls may overtake each other
 
 
-def test_no_more_is_read_ahead_than_may_be_asked_for():
+def test_no_more_is_read_ahead_than_may_be_requested():
     source = Gated()
     feed = Feed(*(batch(key) for key in range(4)))
     taken = []
@@ -195,7 +195,7 @@ def test_two_runs_that_share_a_lookup_take_turns():
 
 
 @pytest.mark.parametrize("cache", ["NONE", "LRU"])
-def test_a_key_on_its_way_is_not_asked_for_again(cache):
+def test_a_key_in_flight_is_not_requested_again(cache):
     source = Gated()
     join = runner(source, async_capacity=5, cache=cache, max_rows=None if cache == "NONE" else 10)
     feed = Feed(batch(1, 2), batch(2, 3), batch(1, 3), then=lambda: source.open_gates(3, 1))
@@ -224,7 +224,7 @@ def test_a_call_waits_for_the_keys_of_the_next_batches_until_it_is_full():
     assert source.asked == [[1, 2, 3], [4, 5, 6]]
 
 
-def test_a_call_that_does_not_fill_goes_out_when_it_is_old():
+def test_a_call_that_is_not_full_starts_after_the_delay():
     source = Names()
     join = runner(source, batch_max_size=10, batch_max_delay="1 ms")
     feed = Feed(batch(1), batch(2), then=lambda: wait_for(source, 1))
@@ -257,7 +257,7 @@ class Meeting(Names):
         return super().lookup(request, keys)
 
 
-def test_a_sync_connector_runs_in_threads_where_async_is_wanted():
+def test_a_sync_connector_runs_in_threads_with_async():
     source = Meeting(4)
     join = runner(source, async_=True, async_capacity=4, batch_max_size=1)
     assert all_names(join, batch(1, 2, 3, 4)) == ["n1", "n2", "n3", "n4"]
@@ -276,7 +276,7 @@ def test_a_sync_call_that_hangs_ends_with_the_timeout_and_frees_its_place():
 # ── stopping early ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_stopping_early_cancels_what_is_on_its_way_and_the_next_task_asks_anew():
+def test_stopping_early_cancels_calls_and_the_next_task_requests_again():
     source = Gated()
     join = runner(source, async_capacity=4)
     joined = join.run(Feed(batch(1), batch(2), batch(3), then=lambda: source.open_gates(1)))
@@ -318,7 +318,7 @@ class Clock:
         return self.now
 
 
-def test_an_old_entry_is_served_while_one_call_fetches_it_anew():
+def test_an_old_entry_is_served_while_one_call_refreshes_it():
     source, clock = Names(), Clock()
     join = runner(source, clock, expire_after_write=100, refresh_after_write=10)
     assert all_names(join, batch(1)) == ["n1"]
@@ -364,7 +364,7 @@ def test_stale_rows_are_served_where_the_source_is_down_up_to_their_age():
         all_names(join, batch(1))
 
 
-def test_rows_that_nobody_has_asked_for_are_stale_too():
+def test_unrequested_rows_become_stale_too():
     source, clock = Names(), Clock()
     join = runner(source, clock, expire_after_write=100, expire_after_access=10, stale_if_error=200)
     all_names(join, batch(1))
@@ -373,7 +373,7 @@ def test_rows_that_nobody_has_asked_for_are_stale_too():
     assert (len(source.asked), join.lookup.counters["stale"]) == (3, 2)
 
 
-def test_a_row_says_how_old_its_answer_is():
+def test_the_age_column_is_the_age_of_the_result():
     source, clock = Names(), Clock()
     join = runner(source, clock, age_column="age")
     all_names(join, batch(1, 2_000))
@@ -431,7 +431,7 @@ class Letters:
         self.complete.append(complete)
 
 
-def test_failed_rows_go_away_as_dead_letters_and_the_rest_goes_on():
+def test_failed_rows_become_dead_letters_and_the_others_are_joined():
     join, letters = runner(Moody(), on_error="dead-letter", dead_letter_path="x", batch_max_size=1), Letters()
     join.letters = letters
     assert all_names(join, [batch(1, 10), batch(20, 3)]) == ["n1", "n3"]
@@ -464,7 +464,7 @@ def completed(join: Runner) -> None:
         threading.Event().wait(0.001)
 
 
-def test_a_reload_goes_on_beside_the_lookups_and_swaps_at_once():
+def test_lookups_continue_during_a_reload_which_replaces_the_table_at_once():
     source, clock = Names(), Clock()
     join = loaded(source, clock, reload_interval=10)
     assert all_names(join, batch(1, 3)) == ["n1", None]
@@ -570,7 +570,7 @@ def zone(request, monkeypatch):
     at=st.times().map(lambda at: at.replace(microsecond=0)),
     now=st.datetimes(dt.datetime(2026, 1, 1), dt.datetime(2027, 1, 1), timezones=st.just(dt.UTC)),
 )
-def test_a_time_of_day_comes_once_a_day_by_the_clocks_of_the_zone(zone, at, now):
+def test_a_time_of_day_occurs_once_a_day_in_its_zone(zone, at, now):
     """Or, where it is left out, as long after the change as it would have been."""
     then = now + dt.timedelta(seconds=seconds_until(at.isoformat(), now))
     there = then.astimezone(zone)
@@ -639,7 +639,7 @@ def test_of_calls_that_end_together_all_are_taken_in_though_one_breaks_the_run()
         assert (join.lookup._requests, join.lookup.cache._pending) == ({}, 0)
 
 
-def test_what_breaks_a_run_breaks_all_who_wait_for_it():
+def test_an_error_breaks_all_runs_that_wait_for_the_call():
     source = Refusing()
     join = runner(source, async_=True, output_mode="allow-unordered", on_error="null", error_column="error")
     other = Runner(join.plan, join.layout, join.lookup)
@@ -654,7 +654,7 @@ def test_what_breaks_a_run_breaks_all_who_wait_for_it():
     assert (join.lookup._open, join.lookup.cache._leases) == ([], [])
 
 
-def test_a_known_miss_stands_in_for_an_error_as_rows_do():
+def test_a_known_miss_may_be_served_for_an_error_as_rows_may():
     source, clock = Names(), Clock()
     join = runner(source, clock, expire_after_write=10, stale_if_error=60)
     assert all_names(join, batch(2_000)) == [None]

@@ -228,7 +228,7 @@ def test_left_rows_keep_their_order():
     assert [row[1] for row in rows] == [0, 1, 2, 3]
 
 
-def test_a_key_is_asked_for_once_however_many_rows_want_it():
+def test_a_key_is_requested_once_for_many_rows():
     _, runner = run(simple(left=[(1, 0)] * 40 + [(9, 0)] * 40, batch=10))
     assert runner.lookup.source.connector.asked == {"{'k0': 1}": 1, "{'k0': 9}": 1}
     assert (runner.lookup.counters["hits"], runner.lookup.counters["misses"]) == (78, 2)
@@ -244,7 +244,7 @@ def test_a_null_key_is_not_looked_up():
     assert (rows, runner.lookup.counters["calls"]) == ([(None, 0, None, None)], 0)
 
 
-def test_many_matches_come_in_several_batches():
+def test_many_matches_are_emitted_in_several_batches():
     right = [(1, n) for n in range(1_000)]
     case = simple(left=[(1, n) for n in range(100)], right=right, how="inner", batch=100)
     rows, _ = run(case)
@@ -358,7 +358,7 @@ def test_a_failed_reload_serves_the_old_rows_and_is_counted():
     assert next(iter(runner.run([BATCH]))).column(3).to_pylist() == [None, 20]
 
 
-def test_an_answer_counts_for_the_keys_of_its_own_call_alone():
+def test_rows_count_only_for_the_keys_of_their_call():
     config = LookupConfig(cache="LRU", batch_max_size=1)
     rows, runner = run(simple(left=[(1, 0), (2, 1)], config=config))
     assert (rows, runner.lookup.counters["calls"]) == ([(1, 0, 1, 10), (2, 1, 2, 20)], 2)
@@ -426,7 +426,7 @@ def test_an_async_lookup_that_hangs_names_its_table():
     assert connector.in_flight == 0
 
 
-def test_an_async_call_that_fails_cancels_those_beside_it():
+def test_an_async_call_that_fails_cancels_the_others():
     connector = Hangs(pa.table({"k0": [1], "v": [1]}))
     with pytest.raises(LookupFailedError, match="ValueError: no such key"):
         list(async_runner(connector).run([left_batch([1, 2, 0])]))
@@ -469,7 +469,7 @@ def test_left_rows_are_counted_by_the_numbers_that_keys_tell():
     assert counts == {"rows": 11, "hits": 5, "misses": 3, "keys": 3}
 
 
-def test_a_whole_table_is_given_as_it_is_held():
+def test_a_full_table_is_returned_as_it_is_cached():
     runner = of_keys("left", cache="ALL")
     for _ in range(2):
         assert [batch.to_pydict() for batch in runner.lookup.all_rows()] == [{"0": ["a", "b", "c"]}]

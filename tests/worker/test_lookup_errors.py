@@ -132,7 +132,7 @@ def made_batch(request, served: Service) -> Callable[[dict[str, str]], Look]:
 # ── healthy ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_healthy_service_is_asked_once_per_key(made, served):
+def test_a_healthy_service_is_called_once_per_key(made, served):
     look = made(QUICK)
     assert [look(1, 2, 9), look(9, 1)] == [["ann", "bob", None], [None, "ann"]]
     assert sorted(int(key) for request in served.requests() for key in request.keys) == [1, 2, 9]
@@ -181,7 +181,7 @@ def ids(*keys: int) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("capacity", [1, 2, 5])
-def test_a_join_reads_ahead_as_long_as_calls_may_go_out(served, kind, capacity):
+def test_a_join_reads_ahead_as_long_as_calls_may_be_made(served, kind, capacity):
     served.hang()
     options = {**IN_FLIGHT, "lookup.async.capacity": str(capacity)}
     runner = runner_of(lookup_by(KINDS[kind](served.url), options, batch=kind.endswith("batch")))
@@ -227,14 +227,14 @@ def test_an_error_of_the_service_is_retried(made, served, status):
     assert len(served.requests()) == 3
 
 
-def test_the_service_says_when_to_come_again(made, served):
+def test_the_service_sends_retry_after(made, served):
     served.fail(503, retry_after=1, times=1)
     assert made(QUICK)(1) == ["ann"]
     first, second = served.requests()
     assert 1 <= second.at - first.at < 5
 
 
-def test_the_service_says_to_come_again_when_it_is_too_late(made, served):
+def test_a_retry_after_that_exceeds_the_timeout(made, served):
     served.fail(503, retry_after=3600)
     with pytest.raises((LookupTimeoutError, *FAILED)):
         made({**QUICK, "lookup.timeout": "200 ms"})(1)
@@ -280,7 +280,7 @@ def test_a_connection_broken_in_the_middle_of_the_body_is_retried(made, served):
 # ── killed ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_service_that_comes_back_is_found_again(made, served):
+def test_a_service_that_restarts_is_found_again(made, served):
     look = made(ONCE)
     assert look(1) == ["ann"]
     served.kill()
