@@ -56,8 +56,8 @@ _NAMES: dict[pa.DataType, str] = {
 def parse_ddl(text: str) -> pa.Schema:
     """Read ``"id BIGINT, name STRING"`` into an Arrow schema.
 
-    Columns that may not be null say ``NOT NULL``. Raises SchemaError for text that is no column
-    list, for a type without an Arrow counterpart, and for a column that stands there twice.
+    A column that may not be null is written with ``NOT NULL``. Raises SchemaError for text that is not a list of
+    columns, for a type without an Arrow counterpart, and for a repeated column.
 
     >>> parse_ddl("id BIGINT NOT NULL, tags ARRAY<STRING>").types
     [DataType(int64), ListType(list<item: string>)]
@@ -82,7 +82,7 @@ def check_names(schema: pa.Schema) -> pa.Schema:
         if name.lower() in seen:
             raise SchemaError(
                 f"The schema has two columns named {seen[name.lower()]!r} and {name!r}.",
-                hint="Give each column a name of its own; upper and lower case do not tell names apart.",
+                hint="Give each column a different name; names are not case-sensitive.",
             )
         seen[name.lower()] = name
     return schema
@@ -139,7 +139,7 @@ def shown_type(type_: pa.DataType) -> str:
 
 
 def upper_but_names(text: str) -> str:
-    """Return a type's name in upper case, and what stands in quotes as it is.
+    """Return a type's name in upper case, with quoted text unchanged.
 
     >>> upper_but_names("enum('a','B')")
     "ENUM('a','B')"

@@ -1,4 +1,4 @@
-"""References to secrets: option values that name the location of a secret, which is read where it is needed.
+"""References to secrets: option values that name the location of a secret, which is read on the worker.
 
 ``env:NAME`` refers to an environment variable, ``file:PATH`` to a text file, on the worker that connects. A literal
 value that starts with such a prefix is written with two colons: ``env::x`` is the text ``env:x``.

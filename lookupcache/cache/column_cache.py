@@ -79,7 +79,7 @@ class ColumnCache:
         return self._enforcer.expirations
 
     def find(self, keys: KeyBatch, now: float) -> Lease:
-        """Lease the entry of each key, -1 where it is not cached, too old or null."""
+        """Lease the entry of each key, -1 if it is not cached, too old or null."""
         table = self._table
         lease = Lease(table.keys.find(keys))
         if table.expiry.is_tracked:
@@ -184,7 +184,7 @@ class ColumnCache:
         return self._table.rows.counts(entries)
 
     def starts(self, entries: Entries) -> Numbers:
-        """Return the number of the first row of each entry, -1 where it has none."""
+        """Return the number of the first row of each entry, -1 if it has none."""
         return self._table.rows.starts(entries)
 
     def gather(self, rows: Numbers) -> list[pa.Array]:

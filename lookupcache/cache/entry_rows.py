@@ -69,7 +69,7 @@ class EntryRows:
         return self._count.take(entries, mode="wrap").astype(np.int64)
 
     def starts(self, entries: Entries) -> Numbers:
-        """Return the number of the first row of each entry, -1 where it has none."""
+        """Return the number of the first row of each entry, -1 if it has none."""
         return self._start.take(entries, mode="wrap").astype(np.int64)
 
     def weights(self, entries: Entries) -> Numbers:

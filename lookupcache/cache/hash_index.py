@@ -46,7 +46,7 @@ class HashIndex:
         return self._slots.nbytes + self.words.nbytes
 
     def find(self, words: Hashes) -> Entries:
-        """Return the entry of each word, -1 where there is none.
+        """Return the entry of each word, -1 if there is none.
 
         The first probe is done for all words, the following ones only for the few whose slot has another word.
         """

@@ -48,7 +48,7 @@ class KeyLookup:
         return self._index.nbytes + (self._keys.nbytes + self._key_row.nbytes if self._keys is not None else 0)
 
     def find(self, keys: KeyBatch) -> Entries:
-        """Return the entry of each key, -1 where it has none or is null."""
+        """Return the entry of each key, -1 if it has none or is null."""
         entries = self._index.find(keys.hashes)
         if keys.valid is not None:
             entries[~keys.valid] = -1
@@ -124,7 +124,7 @@ class KeyLookup:
         return np.flatnonzero(other)
 
     def _free_words(self, hashes: Hashes) -> Hashes:
-        """Return unused words for new keys: the hash, or where it is in use the next free one of its sequence."""
+        """Return unused words for new keys: the hash, or if that is in use, the next free one of its sequence."""
         if self._keys is None:
             return hashes
         words, used, steps = hashes, self._is_used(hashes), 0

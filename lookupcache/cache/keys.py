@@ -1,8 +1,8 @@
-"""Keys as columns: normalised to Spark's equality, hashed and told apart a whole batch at a time.
+"""Keys as columns: normalised to Spark's equality, hashed and distinguished a full batch at a time.
 
 Arrow key columns ─► KeyBatch.of ─► columns (normalised) · hashes (one 64-bit word per row) · valid
                                        │
-                                       └─► distinct() ─► the keys that a source is asked for
+                                       └─► distinct() ─► the keys to request from a source
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KeyBatch:
 
     @classmethod
     def of(cls, columns: Sequence[pa.Array], types: Sequence[pa.DataType]) -> KeyBatch:
-        """Normalise and hash key columns, given in the types of the lookup table's key columns.
+        """Normalise and hash key columns, in the types of the lookup table's key columns.
 
         >>> KeyBatch.of([pa.array([0.0, -0.0, None])], [pa.float64()]).distinct().first
         array([0])
@@ -111,10 +111,11 @@ def encode(columns: Sequence[pa.Array]) -> Positions:
     return codes
 
 
-def match(asked: Sequence[pa.Array], answered: Sequence[pa.Array]) -> Positions:
-    """Return for each answered key its position among the asked ones (which are distinct), or -1."""
-    count = len(asked[0])
-    codes = encode([pa.concat_arrays([a, b]) for a, b in zip(asked, answered, strict=True)])[count:]
+def match(requested: Sequence[pa.Array], returned: Sequence[pa.Array]) -> Positions:
+    """Return for each returned key its position among the requested ones, which are distinct, or -1."""
+    count = len(requested[0])
+    codes = encode([pa.concat_arrays([a, b]) for a, b in zip(requested, returned, strict=True)])[count:]
+    # Codes are numbered by first appearance, so the codes of distinct requested keys are their positions.
     return np.where(codes < count, codes, -1)
 
 

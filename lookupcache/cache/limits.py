@@ -72,12 +72,12 @@ class Limits:
 
     @property
     def shortest_seconds(self) -> float:
-        """After how long the first of some entries may be too old."""
+        """The age at which the first entries may be too old."""
         return min(self.write_seconds, self.miss_seconds, self.access_seconds)
 
     @property
     def longest_seconds(self) -> float:
-        """After how long all of some entries that nobody uses are too old, even to stand in for an error."""
+        """The age at which all unused entries are too old, even to be served for an error."""
         return max(min(max(self.write_seconds, self.miss_seconds), self.access_seconds), self.stale_seconds)
 
     @property

@@ -19,15 +19,15 @@ from lookupcache.cache.policy import Policy
 from lookupcache.cache.size import size_of
 
 _INDEX_BYTES = 400
-"""About what an entry, its dates and its place in the index take."""
+"""The approximate size of an entry, its dates and its slot in the index."""
 
 _SWEPT_CHEAPLY = 250
-"""So many entries may be looked at for a single put."""
+"""The maximum number of entries that a single `put` examines."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """The value of a key, and the moments that matter to it, by the clock of who put it.
+    """The value of a key, and its times, by the clock of the caller of `put`.
 
     Before ``simple_until`` there is nothing to a hit but to `RowCache.touch` the entry.
     """
@@ -44,14 +44,13 @@ class Entry:
 
 
 class RowCache:
-    """Python values by hashable key; the least recently used goes first, or whom `Limits.eviction` chooses.
+    """Python values by hashable key; evicts the least recently used key first, or as `Limits.eviction` says.
 
-    A list counts as its rows, any other value as one; None and an empty list are known misses. It never loads: what is
-    too old is None to `get`, and who loads may find it with `stale` for as long as the limits allow. ``now`` is in
-    seconds.
+    A list counts as its rows, any other value as one; None and an empty list are known misses. It never loads: an
+    expired entry is None to `get`, and `stale` returns it for as long as the limits allow. ``now`` is in seconds.
 
-    ``entries`` is what is held, however old, and ``touch`` makes an entry recent. To find one and to touch it are
-    atomic where keys are compared without Python code, so that hits which are simple need no lock.
+    ``entries`` contains all entries, also expired ones, and ``touch`` makes one the most recent. Finding and touching
+    an entry are atomic if keys are compared without Python code, so simple hits need no lock.
 
     >>> cache = RowCache(Limits(rows=2))
     >>> for key in "abc":
@@ -78,12 +77,12 @@ class RowCache:
         return len(self.entries)
 
     def get(self, key: Hashable, now: float) -> Any:
-        """Return the value of a key, or None where it is not here or too old; a hit makes it recent."""
+        """Return the value of a key, or None if it is not cached or expired; a hit makes it the most recent."""
         entry = self.find(key, now)
         return None if entry is None else entry.value
 
     def find(self, key: Hashable, now: float) -> Entry | None:
-        """Return what `get` does, with its dates; from ``refresh_at`` on it wants to be fetched anew."""
+        """Return the entry of the value that `get` returns; from ``refresh_at`` on, it is due for a refresh."""
         entry = self.entries.get(key)
         if entry is None:
             return None
@@ -95,7 +94,7 @@ class RowCache:
         return entry
 
     def stale(self, key: Hashable, now: float) -> Any:
-        """Return the value of a key, expired or not, that may be served where fetching it anew failed.
+        """Return the value of a key, expired or not, if it may be served after a failed fetch.
 
         >>> cache = RowCache(Limits(write_seconds=10, stale_seconds=60))
         >>> cache.put("a", [1], now=0)
@@ -106,18 +105,18 @@ class RowCache:
         return None if entry is None else entry.value
 
     def find_stale(self, key: Hashable, now: float) -> Entry | None:
-        """Return what `stale` does, as an entry: its value may be None."""
+        """Return the entry of the value that `stale` returns; its value may be None."""
         entry = self.entries.get(key)
         return None if entry is None or now > entry.stale_until else entry
 
     def put(self, key: Hashable, value: Any, now: float) -> None:
-        """Keep the value of a key, as far as the limits let it."""
+        """Cache the value of a key, if the limits allow it."""
         self.remove(key)
         if not self.limits.remembers or not (self.limits.misses or rows_in(value)):
             return
         entry = self._entry(key, value, now)
         if entry.weight > self.limits.rows or entry.nbytes > self.limits.bytes:
-            # It can never fit: to evict others for it would only empty the cache.
+            # It can never fit, and evicting others for it would only empty the cache.
             self.evictions += 1
             self._sweep(now)
             return
@@ -129,7 +128,7 @@ class RowCache:
             self.evictions += 1
 
     def remove(self, key: Hashable) -> bool:
-        """Forget a key; return whether it was here."""
+        """Remove a key; return whether it was cached."""
         entry = self.entries.pop(key, None)
         if entry is None:
             return False
@@ -137,12 +136,12 @@ class RowCache:
         return True
 
     def remove_all(self, unwanted: Callable[[Hashable], bool]) -> None:
-        """Forget every key of which ``unwanted`` says so; it is shown all of them."""
+        """Remove every key for which ``unwanted`` returns true; it is called with all of them."""
         for key in [key for key in self.entries if unwanted(key)]:
             self.remove(key)
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Remove every key."""
         self.entries.clear()
         self.rows = self.nbytes = 0
 
@@ -165,14 +164,14 @@ class RowCache:
         self.nbytes += sign * entry.nbytes
 
     def _expire(self, key: Hashable, entry: Entry, now: float) -> None:
-        """Count an entry as too old, once; forget it, unless it may still stand in for an error."""
+        """Count an entry as expired, once; remove it, unless it may still be served for an error."""
         self.expirations += not entry.expired
         entry.expired = True
         if now > entry.stale_until:
             self.remove(key)
 
     def _sweep(self, now: float) -> None:
-        """Forget what nobody asks for any more and is too old.
+        """Remove expired entries that are no longer requested.
 
         This looks at every entry, so it waits for the shortest lifetime, and then for as many puts as entries were left
         by the sweep before, but no longer than the longest lifetime, when all of those are too old or were used.
@@ -188,7 +187,7 @@ class RowCache:
 
 
 class PolicyStorage(dict[Hashable, Entry]):
-    """A dict whose `popitem` takes whom a policy chooses; `touch` tells the policy of a hit."""
+    """A dict whose `popitem` removes the key that a policy chooses; `touch` reports a hit to the policy."""
 
     def __init__(self, policy: Callable[[], Policy]) -> None:
         super().__init__()
@@ -196,7 +195,7 @@ class PolicyStorage(dict[Hashable, Entry]):
         self.clear()
 
     def touch(self, key: Hashable) -> None:
-        """Note that a key was used."""
+        """Report that a key was used."""
         self._policy.touch(self._one(self._number[key]))
 
     def __setitem__(self, key: Hashable, entry: Entry) -> None:
@@ -214,14 +213,14 @@ class PolicyStorage(dict[Hashable, Entry]):
         return super().pop(key, default)
 
     def popitem(self, last: bool = False) -> tuple[Hashable, Entry]:
-        """Remove and return the entry that the policy chooses, with its key; ``last`` means nothing."""
+        """Remove and return the entry that the policy chooses, with its key; ``last`` is ignored."""
         number = int(self._policy.victims(1, len(self), self)[0])
         key = self._key[number]
         self._set_free(key)
         return key, super().pop(key)
 
     def clear(self) -> None:
-        """Remove all keys, and what the policy knows of them."""
+        """Remove all keys, also from the policy."""
         super().clear()
         self._policy = self._new_policy()
         self._number: dict[Hashable, int] = {}
@@ -229,7 +228,7 @@ class PolicyStorage(dict[Hashable, Entry]):
         self._free: list[int] = []
 
     def weights(self, entries: Entries) -> npt.NDArray[np.int64]:
-        """Return ones: entries leave one at a time."""
+        """Return ones: entries are evicted one at a time."""
         return np.ones(len(entries), dtype=np.int64)
 
     def words(self, entries: Entries) -> Hashes:
@@ -256,7 +255,7 @@ class PolicyStorage(dict[Hashable, Entry]):
 
 
 def rows_in(value: Any) -> int:
-    """Return the rows that a value counts for; none is a known miss.
+    """Return the number of rows of a value; 0 is a known miss.
 
     >>> rows_in(["a", "b"]), rows_in("text"), rows_in(("a", "b")), rows_in([]), rows_in(None)
     (2, 1, 1, 0, 0)

@@ -1,4 +1,4 @@
-"""`size_of`: about how many bytes a cache entry keeps in memory, all that it holds counted."""
+"""`size_of`: the approximate number of bytes of a cache entry, including all that it refers to."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 _NOT_COUNTED = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType, FrameType, weakref.ref)
-"""What belongs to the program rather than to a value."""
+"""Types of objects that belong to the program instead of a value."""
 
 
 def size_of(*values: Any) -> int:
-    """Return the bytes of values and of all that they refer to, whatever refers to it more than once counted once.
+    """Return the bytes of values and of all objects that they refer to, each counted once.
 
-    The buffers of numpy, pandas, polars and pyarrow count whole, also where a value shows a part of one; objects that
-    hold their memory outside of Python count as what their ``nbytes`` or ``__sizeof__`` says.
+    The buffers of numpy, pandas, polars and pyarrow count in full, even if a value is a slice of one; objects with
+    memory outside of Python count with their ``nbytes`` or ``__sizeof__``.
 
     >>> page = bytes(1000)
     >>> size_of([page, page]) - size_of([page]) < 100
     True
     """
-    # Values are kept, not just their ids: another object could get the id of one that is gone.
+    # Values are kept, not just their ids: another object could get the id of one that was deleted.
     seen: dict[int, Any] = {}
     total, waiting = 0, list(values)
     while waiting:

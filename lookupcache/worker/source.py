@@ -2,7 +2,7 @@
 
     keys ─► split ─► calls ─► executor: coroutines or threads (make) ─► read_answers
 
-Everything that holds for any source is implemented here and in the modules beside, so that connectors need not know it:
+What is the same for any source is implemented here and in three other modules, so that connectors need not do it:
 `calls` splits keys and reads rows, `connection` opens the connector, `error_naming` names its errors.
 """
 
