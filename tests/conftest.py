@@ -117,11 +117,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw fewer examples with `--fast`."""
+    """Draw fewer examples with `--fast`, and the same ones in every run of CI, so that a failure there can be repeated."""
     hypothesis.settings.register_profile("fast", max_examples=drawing.FAST_EXAMPLES)
+    hypothesis.settings.register_profile("ci", derandomize=True)
     if config.getoption("--fast"):
         hypothesis.settings.load_profile("fast")
         drawing.draw_few()
+    elif IN_CI:
+        hypothesis.settings.load_profile("ci")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -69,12 +69,13 @@ class _Callee:
         self.parameters = Parameters(function, batch)
         self._target: Any = None
         self._opening: _Opening | None = None
-        self._lock = threading.Lock()
+        # Reentrant: a coroutine that is garbage collected ends its opening in a thread that may hold the lock.
+        self._lock = threading.RLock()
         self._inherited: list[Any] = []
 
     def reset_after_fork(self) -> None:
         """Let go of what the parent process opened: two processes cannot use one connection."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._opening = None
         if hasattr(self._target, "open"):
             # Kept, because its end might close the parent's connection.

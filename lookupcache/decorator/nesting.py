@@ -16,7 +16,8 @@ from lookupcache.decorator.arguments import shown
 from lookupcache.decorator.batching import Call
 
 _making: ContextVar[Call | None] = ContextVar("lookupcache_making", default=None)
-_lock = threading.Lock()
+# Reentrant: a coroutine that is garbage collected leaves `waiting_for` in a thread that may be in it too.
+_lock = threading.RLock()
 
 
 def outer_call() -> Call | None:
@@ -76,8 +77,9 @@ def _waits_for(call: Call, other: Call) -> bool:
         one = found.pop()
         if one is other:
             return True
-        found += [each for each in one.waits_for if each not in seen]
-        seen.update(one.waits_for)
+        waits_for = tuple(one.waits_for)
+        found += [each for each in waits_for if each not in seen]
+        seen.update(waits_for)
     return False
 
 
@@ -92,4 +94,4 @@ def _endless(call: Call) -> RecursionError:
 def reset_after_fork() -> None:
     """Replace a lock that a thread of the parent process may hold."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()

@@ -20,7 +20,7 @@ from weakref import WeakSet
 from lookupcache.cache import Limits, RowCache
 from lookupcache.cache.row_cache import Entry, rows_in
 from lookupcache.config import LookupConfig
-from lookupcache.decorator import latch, nesting
+from lookupcache.decorator import nesting
 from lookupcache.decorator.arguments import (
     COMPARED_IN_C,
     SIMPLE,
@@ -357,7 +357,6 @@ def _is_left(call: Call) -> bool:
 
 def _reset_after_fork() -> None:
     """A forked process has one thread, and none of the locks' holders, pools and event loops of its parent."""
-    latch.reset_after_fork()
     nesting.reset_after_fork()
     for group in list(_all):
         group.reset_after_fork()
