@@ -117,7 +117,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw fewer examples with `--fast`, and the same ones in every run of CI, so that a failure there can be repeated."""
+    """Draw fewer examples with `--fast`, and the same ones in every run of CI, so that failures can be repeated."""
     hypothesis.settings.register_profile("fast", max_examples=drawing.FAST_EXAMPLES)
     hypothesis.settings.register_profile("ci", derandomize=True)
     if config.getoption("--fast"):
