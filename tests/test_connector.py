@@ -202,6 +202,24 @@ def test_a_former_name_means_the_same(connector, rest, former):
             build_connector(connector, SCHEMA, rest | current | {name: value})
 
 
+SERVERS = {
+    "redis": {"url": "redis://h", "key": "k:{id}", "type": "hash"},
+    "sql": {"url": "postgresql://h/d", "table": "t"},
+    "http": {"url": "http://h/{id}"},
+}
+
+
+@pytest.mark.parametrize("connector", SERVERS)
+@pytest.mark.parametrize(("seconds", "valid"), [("2", True), ("0.5", True), ("0", False), ("soon", False)])
+def test_a_timeout_is_in_seconds_everywhere(connector, seconds, valid):
+    options = SERVERS[connector] | {"connect.timeout": seconds}
+    if valid:
+        assert build_connector(connector, SCHEMA, options).settings == options
+        return
+    with pytest.raises(OptionError, match=f"Option 'connect.timeout' is '{seconds}'"):
+        build_connector(connector, SCHEMA, options)
+
+
 @pytest.mark.parametrize("name", ["badge", "pass_word", "user", "token"])
 @pytest.mark.parametrize("kind", ["value", "env", "file"])
 def test_a_secret_is_hidden_under_both_names(name, kind, monkeypatch, tmp_path):
