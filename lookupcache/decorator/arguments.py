@@ -1,6 +1,6 @@
 """What a call asks for: its arguments, bound to the function's parameters, as a key; and back again.
 
-    f(1, b=2) ─► bind ─► (1, 2) ─► typed ─► key ─► call_with ─► f(1, b=2)
+    f(1, b=2) ─► bind ─► (1, 2) ─► typed ─► key ─► arguments ─► f(1, b=2)
 
 A method's key begins with the `Instance` it was called on, in the place of ``self``.
 """
@@ -149,7 +149,7 @@ class Parameters:
     >>> parameters = Parameters(rows_of)
     >>> parameters.bind(1, c=4), parameters.bind(1, 2, 7, 8)
     ((1, 2, 4), (1, 2, 7, 8, 3))
-    >>> parameters.call_with((1, 2, 7, 8, 3), lambda *args, **named: (args, named))
+    >>> parameters.arguments((1, 2, 7, 8, 3))
     ((1, 2, 7, 8), {'c': 3})
     """
 
@@ -171,16 +171,16 @@ class Parameters:
         self.count = self._positional if all(kind in _POSITIONAL for kind in kinds) else -1
         self.bind = _binder(parameters, getattr(function, "__qualname__", type(function).__qualname__))
 
-    def call_with(self, values: Key, function: Callable[..., Any]) -> Any:
-        """Call the function with the arguments of a key."""
+    def arguments(self, values: Key) -> tuple[Key, dict[str, Any]]:
+        """Return the positional and keyword arguments of a key."""
         if self.count >= 0:
-            return function(*values)
+            return values, {}
         named = [*self._named]
         if self._takes_more:
             *values, more = values  # type: ignore[assignment]
             named += more
-        place = len(values) - len(named)
-        return function(*values[:place], **dict(zip(named, values[place:], strict=True)))
+        first = len(values) - len(named)
+        return values[:first], dict(zip(named, values[first:], strict=True))
 
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import itertools
 import time
 import warnings
@@ -20,7 +19,6 @@ from weakref import WeakKeyDictionary
 from lookupcache.config import LookupConfig
 from lookupcache.connector import is_retryable
 from lookupcache.decorator.async_lookup import AsyncLookup
-from lookupcache.decorator.callee import AsyncCallee, SyncCallee, is_async
 from lookupcache.decorator.decorated import (
     CachedAsyncBatch,
     CachedAsyncFunction,
@@ -28,8 +26,10 @@ from lookupcache.decorator.decorated import (
     CachedFunction,
     Decorated,
 )
+from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
+from lookupcache.functions.adapter import is_async, is_async_generator
 from lookupcache.metrics import Counters
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
@@ -264,11 +264,12 @@ def lookup_of(
     resilience = ResiliencePolicy(
         config, retryable=retryable, retry_after=retry_after, counters=Counters(), limiter=limiter, clock=clock
     )
-    if not is_async(function):
-        return SyncLookup(SyncCallee(function, batch, config.timeout), config, resilience, clock)
+    keyed = KeyedFunction(function, batch, config.timeout)
+    if not keyed.adapter.is_async:
+        return SyncLookup(keyed, config, resilience, clock)
     if config.async_ is False:
         raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
-    return AsyncLookup(AsyncCallee(function, batch, config.timeout), config, resilience, clock)
+    return AsyncLookup(keyed, config, resilience, clock)
 
 
 _limit_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -293,7 +294,7 @@ def _limit_name(function: Any) -> str:
 def _refuse_what_is_no_function(function: Any) -> None:
     if not callable(function):
         raise OptionError(f"'cached' decorates a function, and was given {type(function).__name__}.")
-    if inspect.isasyncgenfunction(function):
+    if is_async_generator(function):
         raise OptionError(
             f"{_name(function)} is an async generator, whose items can be read only once.",
             hint="Write it 'async def' without 'yield', and return a list.",

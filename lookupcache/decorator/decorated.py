@@ -71,8 +71,8 @@ class Decorated:
         updated = functools.WRAPPER_UPDATES if hasattr(function, "__code__") else ()
         functools.update_wrapper(cast(Any, self), function, updated=updated)
         self._binds = hasattr(function, "__get__") and not isinstance(function, MethodType | type)
-        self._count = self.lookup.callee.parameters.count
-        self._bind = self.lookup.callee.parameters.bind
+        self._count = self.lookup.function.parameters.count
+        self._bind = self.lookup.function.parameters.bind
         self._held_simply = self.lookup.held_simply
         self._instance_of = self.lookup.instances.of
         self._instance_by_id = self.lookup.instances.by_id
@@ -237,7 +237,7 @@ class _SyncDecorated(Decorated):
     lookup: SyncLookup
 
     def close(self) -> None:
-        """Wait for the calls in the pool, at most ``lookup.timeout``, and close the function's object."""
+        """Wait for the calls in threads, at most ``lookup.timeout``, and close the function's object."""
         self.lookup.close()
 
 

@@ -167,7 +167,7 @@ class ResiliencePolicy:
         try:
             return await self._ask(ask, permit, connects)
         except Exception as error:
-            first = error
+            first = _raised(error)
         return await self._retry(first, ask, sleep, ends, connects)
 
     async def _enter(self, sleep: Sleep, ends: float, connects: bool) -> int:
@@ -208,7 +208,7 @@ class ResiliencePolicy:
             self._breaker.release(permit)
             if isinstance(error, Exception):
                 self.counters.add("errors")
-                if self._policy.should_retry(error):
+                if self._policy.should_retry(_raised(error)):
                     self._breaker.record_failure(permit)
             raise
         self._breaker.record_success(permit)
@@ -239,7 +239,7 @@ class ResiliencePolicy:
             try:
                 return await self._ask(ask, permit, connects)
             except Exception as next_error:
-                error = next_error
+                error = _raised(next_error)
         raise AttemptsExhaustedError(error, attempts) from error
 
     def _delay_before_retry(self, error: Exception, attempts: int, ends: float) -> float | None:
@@ -265,9 +265,25 @@ def _note(error: BaseException, text: str) -> None:
             error.add_note(text)
 
 
+class _StopIterationRaised(Exception):
+    """Stands for a StopIteration that a plain function raised: a coroutine would turn that into a RuntimeError."""
+
+    def __init__(self, error: StopIteration) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _raised(error: Exception) -> Exception:
+    """Return what the call itself raised."""
+    return error.error if isinstance(error, _StopIterationRaised) else error
+
+
 def _awaitable(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
     async def answer(*arguments: Any) -> T:
-        return function(*arguments)
+        try:
+            return function(*arguments)
+        except StopIteration as error:
+            raise _StopIterationRaised(error) from error
 
     return answer
 

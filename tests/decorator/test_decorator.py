@@ -403,12 +403,12 @@ WRONG = {
     "a coroutine": (False, lambda key: one_row(key), "returned coroutine, which can be used only once"),
     "async items": (False, lambda key: items(key), "returned async_generator, which can be used only once"),
     "an open file": (False, lambda key: io.StringIO("rows"), "returned StringIO, which can be used only once"),
-    "no batch at all": (True, lambda keys: None, "returned NoneType, not a list"),
-    "a batch without order": (True, lambda keys: {1, 2}, "returned set, not a list"),
-    "a text for a batch": (True, lambda keys: "1", "returned str, not a list"),
-    "one row for a batch": (True, lambda keys: Pair(1, "ann"), "returned Pair, not a list"),
-    "columns for a batch": (True, lambda keys: pa.table({"id": [1]}), "returned Table, not a list"),
-    "a batch of other keys": (True, lambda keys: {"1": []}, "a value for '1', which it was not asked for"),
+    "no batch at all": (True, lambda keys: None, "returned NoneType for its keys, not a list"),
+    "a batch without order": (True, lambda keys: {1, 2}, "returned set for its keys, not a list"),
+    "a text for a batch": (True, lambda keys: "1", "returned str for its keys, not a list"),
+    "one row for a batch": (True, lambda keys: Pair(1, "ann"), "returned Pair for its keys, not a list"),
+    "columns for a batch": (True, lambda keys: pa.table({"id": [1]}), "returned Table for its keys, not a list"),
+    "a batch of other keys": (True, lambda keys: {"1": []}, "a value for '1', which is not one of its keys"),
     "a short batch": (True, lambda keys: [], "returned 0 values for 1 keys"),
 }
 
@@ -674,7 +674,7 @@ def test_a_call_in_the_queue_has_its_turn_when_its_predecessors_caller_has_left(
 
     # Who waits for key 1 is gone, as after Ctrl-C: nobody but the queue notices that it takes too long.
     group = lookup.lookup
-    group._make(group._want([(1,)]))
+    group._make_opened(group._want([(1,)]))
     assert hangs.wait(10)
     assert [lookup(2), lookup(3), lookup.metrics().timeouts] == [2, 3, 1]
     end.set()

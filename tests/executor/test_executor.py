@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections import Counter
 
 import pyarrow as pa
@@ -367,7 +368,7 @@ def stubborn(released: asyncio.Event, began: threading.Event):
 
 
 def test_a_call_that_does_not_heed_its_cancellation_is_left_when_it_is_overdue(monkeypatch):
-    monkeypatch.setattr("lookupcache.executor.coroutines._PATIENCE", 0.01)
+    monkeypatch.setattr("lookupcache.executor.task_slots.CANCEL_SECONDS", 0.01)
     released = asyncio.Event()
     executor = coroutines(capacity=1, timeout=0.02)
     executor.start(CallGroup([stubborn(released, threading.Event()), lambda: 2]))
@@ -382,7 +383,7 @@ def test_a_call_that_does_not_heed_its_cancellation_is_left_when_it_is_overdue(m
 
 
 def test_a_call_that_does_not_heed_its_cancellation_keeps_no_place(monkeypatch):
-    monkeypatch.setattr("lookupcache.executor.coroutines._PATIENCE", 0.01)
+    monkeypatch.setattr("lookupcache.executor.task_slots.CANCEL_SECONDS", 0.01)
     released, began = asyncio.Event(), threading.Event()
     executor = coroutines(capacity=1)
     hung, after = CallGroup([stubborn(released, began)]), CallGroup([lambda: 2])
@@ -410,12 +411,18 @@ def test_what_a_call_makes_of_its_cancellation_is_a_timeout_and_hits_no_other_ca
     executor.close()
 
 
-def test_calls_that_have_ended_are_not_watched_over():
-    executor = coroutines(capacity=2)
-    executor.start(CallGroup([lambda: 1] * 1_000))
+def test_calls_that_have_ended_are_not_kept_until_their_timeout(make):
+    class Call:
+        def __call__(self):
+            return 1
+
+    executor = make(capacity=2)
+    calls = [Call() for _ in range(100)]
+    references = [weakref.ref(call) for call in calls]
+    executor.start(CallGroup(calls))
     executor.completed(wait=True)
-    assert len(executor._overdue) < 20
-    executor.close()
+    del calls
+    until(lambda: not any(reference() for reference in references))
 
 
 def test_close_cancels_what_is_under_way():

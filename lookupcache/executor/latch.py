@@ -1,8 +1,9 @@
-"""`Latch`: something that happens once, and for which threads and coroutines wait alike."""
+"""`Latch`: an event that happens once, for which threads and coroutines wait alike."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +27,7 @@ class Latch:
         self._wakers: list[Callable[[], object]] = []
 
     def open(self) -> None:
-        """Let go all who wait."""
+        """Wake all waiters."""
         with _changing:
             self.is_open = True
             wakers, self._wakers = self._wakers, []
@@ -38,9 +39,9 @@ class Latch:
         if self.is_open:
             return True
         event = threading.Event()
-        if self._tell(event.set):
+        if self._add_waker(event.set):
             event.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
-            self._forget(event.set)
+            self._remove_waker(event.set)
         return self.is_open
 
     async def wait_async(self, timeout: float | None = None) -> bool:
@@ -50,29 +51,23 @@ class Latch:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         wake = partial(_wake, loop, woken)
-        if self._tell(wake):
+        if self._add_waker(wake):
             try:
                 await (woken if timeout is None else asyncio.wait([woken], timeout=timeout))
             finally:
-                self._forget(wake)
+                self._remove_waker(wake)
         return self.is_open
 
-    def _tell(self, wake: Callable[[], object]) -> bool:
-        """Have somebody woken; return False where there is nothing left to wait for."""
+    def _add_waker(self, wake: Callable[[], object]) -> bool:
+        """Have a waiter woken when it opens; return False where it is open."""
         with _changing:
             if not self.is_open:
                 self._wakers.append(wake)
             return not self.is_open
 
-    def _forget(self, wake: Callable[[], object]) -> None:
+    def _remove_waker(self, wake: Callable[[], object]) -> None:
         with _changing, suppress(ValueError):
             self._wakers.remove(wake)
-
-
-def reset_after_fork() -> None:
-    """Replace a lock that a thread of the parent process may hold."""
-    global _changing
-    _changing = threading.Lock()
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
@@ -86,3 +81,13 @@ def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
 def _set(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
+
+
+def _reset_after_fork() -> None:
+    """Replace a lock that a thread of the parent process may hold."""
+    global _changing
+    _changing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
