@@ -29,6 +29,9 @@ LAYERS = """
     functions spark
     plan
     connector
+    executor.job executor.latch
+    executor.nesting executor.thread_slots executor.task_slots
+    functions.answers functions.adapter
     functions.connector
     table
     functions.table_function
@@ -60,9 +63,8 @@ LAYERS = """
     executor.call_group
     executor.coroutines executor.threads
     executor
-    decorator.latch decorator.pool decorator.arguments
-    decorator.batching
-    decorator.callee decorator.nesting
+    decorator.arguments
+    decorator.batching decorator.keyed_function
     decorator.single_flight
     decorator.sync_lookup decorator.async_lookup
     decorator.decorated

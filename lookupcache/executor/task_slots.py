@@ -1,7 +1,7 @@
 """`TaskSlots`: at most so many coroutines at a time on an event loop; none keeps its slot when it was cancelled.
 
-    submit ─► queue ─► a free slot: a task for the next job ─► run ─► end ─► next job
-                                                                │ its deadline is over: cancel ─► it goes on: abandon
+submit ─► queue ─► a free slot: a task for the next job ─► run ─► end ─► next job
+                                                            │ its deadline is over: cancel ─► it goes on: abandon
 """
 
 from __future__ import annotations

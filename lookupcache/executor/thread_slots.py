@@ -1,7 +1,7 @@
 """`ThreadSlots`: at most so many jobs at a time, in threads that no job can block for ever.
 
-    submit ─► queue ─► a free thread takes the next job ─► run ─► end
-                                                            │ it hangs: abandon ─► another thread replaces this one
+submit ─► queue ─► a free thread takes the next job ─► run ─► end
+                                                        │ it hangs: abandon ─► another thread replaces this one
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -24,17 +23,19 @@ from lookupcache.errors import (
     SourceError,
     WrongRows,
 )
+from lookupcache.functions.adapter import Arguments, adapter_of
+from lookupcache.functions.answers import BatchShape
 
 
 class FunctionConnector(Connector):
     """Calls a function for the rows of its keys.
 
-    The function travels to the workers by value where its module is not importable there. It may be an
-    object with ``__call__``, or a class, of which each worker then makes one without arguments; methods
-    ``open`` and ``close``, sync or async, are called before the first lookup and when the worker is done with it.
+    The function is pickled by value where its module is not importable in the workers. It may be an object with
+    ``__call__``, or a class, of which each worker makes one object without arguments; its methods ``open`` and
+    ``close``, async only where the function is, are called before the first lookup and when the worker closes it.
 
-    With ``batch`` an exception may stand in the place of a key's list of rows: the lookup of that key has then failed
-    with it, and is not tried again.
+    With ``batch`` an exception in place of a key's list of rows means that the lookup of that key failed with it; it is
+    not retried.
     """
 
     thread_safe = True
@@ -50,18 +51,16 @@ class FunctionConnector(Connector):
         self.key = key
         self.function = function
         self.batch = batch
-        kind = function if isinstance(function, type) else type(function)
-        self.is_async = any(map(inspect.iscoroutinefunction, (function, kind.__call__)))
+        self._adapter: Any = adapter_of(function, self._call_arguments)
+        self.is_async: bool = self._adapter.is_async
 
     def open(self) -> Any:
-        """Make the object, where the function is a class, and open it."""
-        if isinstance(self.function, type):
-            self.function = self.function()
-        return getattr(self.function, "open", _nothing)()
+        """Make the object, where the function is a class, and open it; to be awaited where the function is async."""
+        return self._adapter.open()
 
     def close(self) -> Any:
-        """Close the function's object."""
-        return getattr(self.function, "close", _nothing)()
+        """Close the function's object; to be awaited where the function is async."""
+        return self._adapter.close()
 
     def runs_async(self, wanted: bool | None) -> bool:
         """Return whether the function is async; raises OptionError where ``lookup.async`` forbids that."""
@@ -80,23 +79,26 @@ class FunctionConnector(Connector):
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Call the function once per key, or once with all keys."""
         arguments, call_of = self.arguments(request, keys)
-        answers = self.function(arguments) if self.batch else map(self.rows, arguments)
+        answers = self._adapter.call(arguments) if self.batch else map(self.rows, arguments)
         return self.table(request, arguments, answers, call_of)
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Await the function once per key, all at the same time, or once with all keys."""
         arguments, call_of = self.arguments(request, keys)
         if self.batch:
-            return self.table(request, arguments, await self.function(arguments), call_of)
+            return self.table(request, arguments, await self._adapter.call(arguments), call_of)
         return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)), call_of)
 
     def rows(self, key: Any) -> list[Any]:
         """Call the function for one key."""
-        return _listed(self.function(*self._tuple(key)))
+        return _listed(self._adapter.call([key]))
 
     async def rows_async(self, key: Any) -> list[Any]:
         """Await the function for one key."""
-        return _listed(await self.function(*self._tuple(key)))
+        return _listed(await self._adapter.call([key]))
+
+    def _call_arguments(self, keys: Sequence[Any]) -> Arguments:
+        return ((keys,) if self.batch else self._tuple(keys[0])), {}
 
     def _tuple(self, key: Any) -> tuple[Any, ...]:
         return key if len(self.key) > 1 else (key,)
@@ -131,17 +133,11 @@ class FunctionConnector(Connector):
 
         The error gives positions among the function's keys, or with ``call_of`` among the join's.
         """
-        if isinstance(answers, Mapping | set | frozenset | str | bytes) or not isinstance(answers, Iterable):
-            raise SourceError(
-                f"The function of table {request.table!r} returned {type(answers).__name__} for its keys, not a list.",
-                hint="Return one list of rows per key, in the order of the keys.",
-            )
+        # A dict is refused: it may as well hold columns.
+        shape = BatchShape(f"The function of table {request.table!r}", "list of rows", "lists", by_key=False)
+        answers = shape.in_order(answers, arguments)
+        # An iterator can be read only once, and the rows of a call with wrong ones are read several times.
         answers = [list(answer) if isinstance(answer, Iterator) else answer for answer in answers]
-        if len(answers) != len(arguments):
-            raise SourceError(
-                f"The function of table {request.table!r} returned {len(answers)} lists for {len(arguments)} keys.",
-                hint="Return one list of rows per key, in the order of the keys.",
-            )
         reading = _Reading(self, request, arguments, answers)
         tables = reading.tables(0, len(answers))
         table = tables[0] if len(tables) == 1 else pa.concat_tables([reading.fields.empty_table(), *tables])
@@ -244,10 +240,6 @@ def _listed(answer: Iterable[Any] | None) -> list[Any]:
             hint="Return a list, also where there is one row.",
         )
     return [] if answer is None else list(answer)
-
-
-def _nothing() -> None:
-    return None
 
 
 def _of_join_keys(wrong: Mapping[int, BaseException], call_of: npt.NDArray[np.int64]) -> dict[int, BaseException]:

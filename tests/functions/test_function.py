@@ -171,10 +171,6 @@ def test_only_the_keys_with_wrong_rows_fail(kinds):
     assert rows == [borne[key] for key, kind in enumerate(kinds) for _ in range(NUMBER_OF_ROWS.get(kind, 0))]
 
 
-async def awaited(value):
-    return value
-
-
 @given(st.lists(ROWS, min_size=1, max_size=5), st.data(), st.booleans())
 def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds, data, is_async):
     asked = data.draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=12))
@@ -182,8 +178,10 @@ def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds,
     def function(keys):
         return [answered(kinds[key], key, range(len(kinds))) for key in keys]
 
-    made = connector((lambda keys: awaited(function(keys))) if is_async else function, batch=True)
-    made.is_async = is_async
+    async def function_later(keys):
+        return function(keys)
+
+    made = connector(function_later if is_async else function, batch=True)
     failed = []
     try:
         answer(
