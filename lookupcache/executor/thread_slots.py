@@ -59,8 +59,8 @@ class ThreadSlots:
         self._on_thread_end = on_thread_end
         self._queue: deque[Job] = deque()
         self._running: set[Job] = set()
-        self._abandoned: set[Job] = set()
-        self._threads = 0
+        self._threads = 0  # that have a slot
+        self._alive = 0  # of all threads, also those that run abandoned jobs or are about to end
         self._idle = 0
         self._waiting = 0
         self._closed = False
@@ -134,10 +134,10 @@ class ThreadSlots:
             self._job_queued.notify_all()
 
     def wait_at_exit(self, timeout: float) -> None:
-        """Drop the queue, and wait for all threads that are busy, also those whose jobs were abandoned."""
+        """Drop the queue, and wait for all threads but idle ones: their jobs, abandoned ones too, and their end."""
         with self._lock:
             self._queue.clear()
-            self._wait_until(lambda: self._has_no_jobs() and not self._abandoned, timeout)
+            self._wait_until(lambda: self._alive == (0 if self._closed else self._idle), timeout)
 
     def _wait_until(self, predicate: Callable[[], bool], timeout: float) -> None:
         self._waiting += 1
@@ -152,8 +152,10 @@ class ThreadSlots:
             self._running.remove(job)
             if not job.inline:
                 self._threads -= 1
-                self._abandoned.add(job)
         job.abandoned = True
+        self._notify_waiting()
+
+    def _notify_waiting(self) -> None:
         if self._waiting:
             self._job_ended.notify_all()
 
@@ -162,12 +164,18 @@ class ThreadSlots:
         for _ in range(min(self.capacity - self._threads, len(self._queue) - self._idle)):
             threading.Thread(target=self._run_jobs, name="lookupcache-slot", daemon=True).start()
             self._threads += 1
+            self._alive += 1
 
     def _run_jobs(self) -> None:
-        while self._run_next():
-            pass
-        if self._on_thread_end is not None:
-            self._on_thread_end()
+        try:
+            while self._run_next():
+                pass
+            if self._on_thread_end is not None:
+                self._on_thread_end()
+        finally:
+            with self._lock:
+                self._alive -= 1
+                self._notify_waiting()
 
     def _run_next(self) -> bool:
         """Run the next job; return whether the thread goes on. An idle thread keeps no job alive."""
@@ -183,10 +191,8 @@ class ThreadSlots:
         with self._lock:
             # Under the lock: a job that is abandoned now has an answer already, and must not get another.
             self._running.discard(job)
-            self._abandoned.discard(job)
             abandoned = job.abandoned
-            if self._waiting:
-                self._job_ended.notify_all()
+            self._notify_waiting()
         if not abandoned:
             job.end(answer)
         return not abandoned
@@ -196,6 +202,7 @@ class ThreadSlots:
         with self._lock:
             if not self._queue:
                 self._idle += 1
+                self._notify_waiting()
                 self._job_queued.wait_for(lambda: self._queue or self._closed, self._idle_seconds)
                 self._idle -= 1
             if not self._queue:
@@ -208,10 +215,10 @@ class ThreadSlots:
 
 
 def _wait_at_exit() -> None:
-    """Give running jobs a moment to end: a thread that comes out of native code when Python is gone aborts the process.
+    """Give busy threads a moment to end.
 
-    Daemon threads are not joined at exit. One that is in a driver's C++ code then, and wants the interpreter again
-    afterwards, is ended by Python in the middle of that code, which C++ answers with an abort.
+    Python does not wait for daemon threads. One that is in a driver's C++ code then, and needs the interpreter when it
+    comes back, is ended by Python in the middle of that code, and C++ aborts the process.
     """
     until = time.monotonic() + EXIT_SECONDS
     for slots in list(_all):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -460,3 +462,29 @@ def test_the_loop_outlives_its_callers():
         return asyncio.get_running_loop()
 
     assert run_async(loop()) is run_async(loop()) is event_loop()
+
+
+EXITS = """
+import atexit, threading
+from lookupcache.executor.job import Job
+from lookupcache.executor.thread_slots import ThreadSlots
+
+begun, let_go = threading.Event(), threading.Event()
+
+class Busy(Job):
+    def run(self):
+        begun.set()
+        let_go.wait(10)
+        print("the job ended", flush=True)
+
+slots = ThreadSlots(2, on_thread_end=lambda: print("so did its thread", flush=True))
+slots.submit([Busy()])
+begun.wait(10)
+slots.close()
+atexit.register(let_go.set)
+"""
+
+
+def test_the_process_waits_a_moment_at_exit_for_threads_that_are_busy():
+    ended = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout.splitlines(), ended.returncode) == (["the job ended", "so did its thread"], 0), ended.stderr
