@@ -168,8 +168,8 @@ def cached(
     ``lookup.timeout`` ends an async lookup, and with ``lookup.async`` a sync one, which then runs in a thread of a
     pool. Without it a sync function runs in its caller's thread: there the timeout ends only its retries, and the
     waiting of others who want the same key, or for an ``open()`` that hangs. A function may call its decorated
-    self, as long as that ends. A recursion through it is as deep as Python's stack allows, about 20 frames a level:
-    48 levels with the default limit, which `sys.setrecursionlimit` raises. ``lookup.on-error`` ``null`` returns
+    self, as long as that ends. A recursion through it is as deep as Python's stack allows, about 18 frames a level:
+    54 levels with the default limit, which `sys.setrecursionlimit` raises. ``lookup.on-error`` ``null`` returns
     None in the place of a value, and needs no ``lookup.error-column`` here. ``lookup.rate-limit`` holds for this
     function alone, in all processes of an executor; another function, also of the same name, has its own.
     ``lookup.cache.max-bytes`` measures a value when it comes, with all that it refers to, not when it changes

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -68,17 +68,20 @@ class GroupCall(Job):
 
     def timed_out(self) -> BaseException:
         """Return the answer of a call that took too long."""
-        return self.executor._time_out()
+        return self.executor._timed_out_call()
 
 
 class Executor:
     """What both ways to make calls have in common.
 
-    ``capacity`` is how many calls are made at a time, ``in_flight`` how many are started and unanswered.
+    ``capacity`` is how many calls are made at a time, ``in_flight`` how many are started and unanswered. A call that
+    takes longer than ``timeout`` seconds is answered with what ``timed_out`` returns.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, timeout: float, timed_out: Callable[[], Exception]) -> None:
         self.capacity = capacity
+        self._timeout = timeout
+        self._timed_out = timed_out
         self._active: set[CallGroup] = set()
         self._completed: SimpleQueue[CallGroup | None] = SimpleQueue()
         self._changing = threading.Lock()
@@ -150,9 +153,9 @@ class Executor:
         """Make a call in a slot and return its answer; on an event loop, return the coroutine that does."""
         raise NotImplementedError
 
-    def _time_out(self) -> BaseException:
+    def _timed_out_call(self) -> BaseException:
         """Return the answer of a call that took too long."""
-        raise NotImplementedError
+        return self._timed_out()
 
     def _answered(self, group: CallGroup, number: int, answer: Any) -> None:
         """Note the answer of a call; called where the call was made."""

@@ -27,8 +27,7 @@ class Coroutines(Executor):
         timeout: float,
         timed_out: Callable[[], Exception],
     ) -> None:
-        super().__init__(capacity)
-        self._timed_out = timed_out
+        super().__init__(capacity, timeout, timed_out)
         self._ask = ask
         self._open_connector = open_connector
         self._close_connector = close_connector
@@ -77,12 +76,12 @@ class Coroutines(Executor):
         await self._ensure_open()
         return await self._ask(call.group.calls[call.number])
 
-    def _time_out(self) -> BaseException:
+    def _timed_out_call(self) -> BaseException:
         """Return the answer of a call that took too long; a connection that hangs is not waited for any more."""
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             self._opening = None
-        return self._timed_out()
+        return super()._timed_out_call()
 
     async def _ensure_open(self) -> None:
         """Open the connector once; after a failure, the next call tries again."""

@@ -32,12 +32,10 @@ class Threads(Executor):
         timed_out: Callable[[], Exception],
         close_connector: Callable[[Connector], None] = methodcaller("close"),
     ) -> None:
-        super().__init__(capacity)
+        super().__init__(capacity, timeout, timed_out)
         self._ask = ask
         self._open_connector = open_connector
         self._close_connector = close_connector
-        self._timeout = timeout
-        self._timed_out = timed_out
         self._own = threading.local()
         # A thread keeps its connector however long it is idle: connecting may take longer than the calls.
         self._slots = ThreadSlots(capacity, math.inf, self._disconnect)
@@ -67,9 +65,6 @@ class Threads(Executor):
         if connector is None:
             connector = self._own.connector = self._open_connector()
         return self._ask(connector, call.group.calls[call.number])
-
-    def _time_out(self) -> BaseException:
-        return self._timed_out()
 
     def _disconnect(self) -> None:
         if (connector := getattr(self._own, "connector", None)) is not None:

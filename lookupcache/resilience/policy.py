@@ -1,6 +1,8 @@
-"""One call to the source with circuit breaker, rate limit, timeout and retries.
+"""One call to the source with circuit breaker, rate limit, retries, and a deadline for all of them.
 
 breaker ─► rate limit ─► call ──error──► retry policy ─► wait ─► breaker …
+
+A call that hangs is ended by the slot that it runs in (see `executor`), with the error that `timed_out` returns.
 
 The retry loop is our own, since a retry shares its deadline with the rate limit and asks the breaker before it waits.
 """
@@ -143,18 +145,8 @@ class ResiliencePolicy:
         """Do the same for a plain function, in this thread."""
         return _run(self.until_found(_awaitable(ask), keys, without_rows, _awaitable(sleep)))
 
-    async def within(self, work: Awaitable[T]) -> T:
-        """Return what the work returns; cancel it and raise LookupTimeoutError after ``lookup.timeout``."""
-        try:
-            async with asyncio.timeout(self.config.timeout) as limit:
-                return await work
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise self.timed_out() from error
-
     def timed_out(self) -> LookupTimeoutError:
-        """Return the error of a lookup that ``lookup.timeout`` ended, counted, and held against the source."""
+        """Return the error of a lookup that ``lookup.timeout`` ended; count it, also as a failure for the breaker."""
         self.counters.add("timeouts")
         self._breaker.record_failure()
         return LookupTimeoutError(
@@ -171,7 +163,7 @@ class ResiliencePolicy:
         return await self._retry(first, ask, sleep, ends, connects)
 
     async def _enter(self, sleep: Sleep, ends: float, connects: bool) -> int:
-        """Wait until a call may go out; return its place with the breaker."""
+        """Wait until a call may be made; return the breaker's permit."""
         try:
             permit = self._breaker.acquire()
         except LookupRefusedError:

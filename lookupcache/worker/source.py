@@ -340,9 +340,9 @@ class _ByBatch:
             return self._reader.check(await self._connector.lookup_async(self._reader.request, self._batch(part)))
 
         if self._again:
-            found = await self._resilience.within(self._resilience.until_found(once, keys, self._reader.without_rows))
+            found = await self._resilience.until_found(once, keys, self._reader.without_rows)
             return [self._reader.only(part, table) for part, table in found]
-        return [await self._resilience.within(self._resilience.call(lambda: once(keys)))]
+        return [await self._resilience.call(lambda: once(keys))]
 
     def read(self, outcome: _Outcome) -> tuple[list[pa.Table], Fetched]:
         none, keys = self._reader.schema.empty_table(), outcome.keys

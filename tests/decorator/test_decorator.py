@@ -978,7 +978,9 @@ def test_any_error_of_a_sync_function_arrives_as_it_is(make, error):
     assert (raised.value is error, lookup(1)) == (True, ROWS[1])
 
 
-@pytest.mark.parametrize("error", [Odd("odd"), StopAsyncIteration("end"), ValueError("bad")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [Odd("odd"), StopAsyncIteration("end"), ValueError("bad"), TimeoutError("own")], ids=repr
+)
 @pytest.mark.parametrize("make", [async_one, async_many])
 def test_any_error_of_an_async_function_arrives_as_it_is(make, error):
     source = Source(fails=1, error=error)
