@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import cloudpickle
@@ -262,9 +264,8 @@ def _refuse_loss(array: pa.Array, values: Sequence[Any]) -> None:
     """Raise ValueError where Arrow, unasked, dropped a fraction, a time of day, a time zone or a field."""
     type_ = array.type
     if pa.types.is_timestamp(type_) or _is_checked_within(type_):
-        for value in values:
-            _refuse_loss_within(type_, value)
-    elif pa.types.is_integer(type_) or pa.types.is_date(type_):
+        _refuse_loss_within(type_, values)
+    elif (pa.types.is_integer(type_) or pa.types.is_date(type_)) and not _are_exact(type_, values):
         for kept, value in zip(array.to_pylist(), values, strict=True):
             if kept is not None and kept != value:
                 raise ValueError(f"{value!r} would become {kept!r}")
@@ -279,25 +280,43 @@ def _is_checked_within(type_: pa.DataType) -> bool:
     return any(kind(one) for one in inner for kind in kinds)
 
 
-def _refuse_loss_within(type_: pa.DataType, value: Any) -> None:
-    """Raise ValueError where a value that Arrow takes for this type, or one within it, would change."""
-    if value is None:
-        return
+def _refuse_loss_within(type_: pa.DataType, values: Sequence[Any]) -> None:
+    """Raise ValueError where one of the values that Arrow takes for this type, or a value within it, would change.
+
+    Values within are looked at column by column, as far as possible without a line of Python for each.
+    """
     if pa.types.is_struct(type_):
-        given = value if isinstance(value, Mapping) else {}
-        if unknown := [name for name in given if name not in {field.name for field in type_}]:
-            raise ValueError(f"a struct has no field {unknown[0]!r}")
+        given = [value for value in values if isinstance(value, dict | Mapping)]
+        if unknown := set(chain.from_iterable(given)).difference(field.name for field in type_):
+            raise ValueError(f"a struct has no field {next(iter(unknown))!r}")
         for field in type_:
-            _refuse_loss_within(field.type, given.get(field.name))
+            _refuse_loss_within(field.type, [value.get(field.name) for value in given])
     elif pa.types.is_map(type_):
-        for name, inner in value.items() if isinstance(value, Mapping) else value:
-            _refuse_loss_within(type_.key_type, name)
-            _refuse_loss_within(type_.item_type, inner)
+        maps = (value.items() if isinstance(value, Mapping) else value for value in values if value is not None)
+        pairs = list(chain.from_iterable(maps))
+        keys, items = zip(*pairs, strict=True) if pairs else ((), ())
+        _refuse_loss_within(type_.key_type, keys)
+        _refuse_loss_within(type_.item_type, items)
     elif pa.types.is_nested(type_):
-        for inner in value:
-            _refuse_loss_within(type_.value_type, inner)
-    elif _is_lossy(type_, value):
-        raise ValueError(f"{value!r} would become another value")
+        _refuse_loss_within(type_.value_type, list(chain.from_iterable(value for value in values if value is not None)))
+    elif not _are_exact(type_, values):
+        for value in values:
+            if value is not None and _is_lossy(type_, value):
+                raise ValueError(f"{value!r} would become another value")
+
+
+def _are_exact(type_: pa.DataType, values: Sequence[Any]) -> bool:
+    """Return whether the values' Python types alone say that Arrow changes none of them."""
+    kinds = set(map(type, values)) - {type(None)}
+    if pa.types.is_integer(type_):
+        return kinds <= {int, bool}
+    if pa.types.is_date(type_):
+        return kinds <= {date}
+    if not pa.types.is_timestamp(type_):
+        return True
+    if not kinds <= {datetime}:
+        return False
+    return type_.tz is not None or set(map(type, map(attrgetter("tzinfo"), filter(None, values)))) <= {type(None)}
 
 
 def _is_lossy(type_: pa.DataType, value: Any) -> bool:

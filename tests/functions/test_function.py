@@ -7,6 +7,7 @@ import datetime as dt
 import functools
 import pickle
 from collections import Counter, namedtuple
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -251,6 +252,10 @@ AWARE = dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5)))
         ("TIMESTAMP_NTZ", dt.datetime(2024, 1, 1), AWARE),
         ("ARRAY<TIMESTAMP_NTZ>", [dt.datetime(2024, 1, 1)], [AWARE]),
         ("TIMESTAMP", AWARE, 5),
+        ("DATE", None, dt.datetime(2024, 1, 1, 5)),
+        ("INT", np.int64(3), Decimal("1.5")),
+        ("MAP<STRING, INT>", {}, [("a", Decimal("1.5"))]),
+        ("ARRAY<STRUCT<t: TIMESTAMP_NTZ>>", [{"t": dt.datetime(2024, 1, 1)}, None, {}], [{"t": AWARE}]),
     ],
 )
 def test_a_value_that_would_change_is_refused_however_deep(type_, right, wrong):
