@@ -77,7 +77,7 @@ class SingleFlight:
         self.instances = Instances()
         self._kinds: set[Key] = set()
         self._kinds_allowed = _KINDS_ALLOWED
-        # One count for three: threads that want hot keys should not wait long for the lock.
+        # One count for three metrics, to keep the lock short: many threads may request hot keys.
         self._plain_hits = 0
         self._repeated = 0
         self._until_purge = 0
@@ -106,11 +106,11 @@ class SingleFlight:
         with self._lock:
             self._purge()
             cache = self.cache
-            held = {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
-            gone = {"evictions": cache.evictions, "expirations": cache.expirations}
+            cached = {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
+            removed = {"evictions": cache.evictions, "expirations": cache.expirations}
             seen = {name: self.counters[name] + self._plain_hits for name in ("rows", "keys", "hits")}
             seen["keys"] -= self._repeated
-            return LookupMetrics.of({**self.counters, **seen, **held, **gone})
+            return LookupMetrics.of({**self.counters, **seen, **cached, **removed})
 
     def invalidate(self, values: Key) -> bool:
         """Forget a key, and what is being fetched for it; return whether there was either.
@@ -135,18 +135,18 @@ class SingleFlight:
             self._drop_unused_kinds()
 
     def _disown(self, key: Key) -> bool:
-        """Let the call for a key end without effect on the cache, unless it still waits for more keys."""
+        """Keep the call for a key from changing the cache, unless it still waits for more keys."""
         call = self._calls.get(key)
         if call is not None and call.closed:
             del self._calls[key]
         return call is not None
 
     def _purge(self) -> None:
-        """Forget what is held for objects that are gone; looked for now and then, for it takes a look at every key."""
-        gone = self.instances.gone
+        """Remove the entries of freed objects. It looks at every key, so it is called only now and then."""
+        dead = self.instances.dead
         self._until_purge = len(self.cache) // 4
-        if gone:
-            lost = {gone.popleft() for _ in range(len(gone))}
+        if dead:
+            lost = {dead.popleft() for _ in range(len(dead))}
             self.cache.remove_all(lambda key: instance_of(cast(Key, key)) in lost)
 
     # ── cache or call ─────────────────────────────────────────────────────────────────────────────────────
@@ -154,7 +154,7 @@ class SingleFlight:
     def held_simply(self, key: Key) -> Entry | None:
         """Return what `held` does for the values of a call, without the lock, in the usual case; else None.
 
-        No count is lost, for CPython changes threads neither within the line that adds one.
+        No count is lost: CPython does not switch threads within the line that adds one.
         """
         for value in key:
             if type(value) not in SIMPLE:
@@ -195,43 +195,43 @@ class SingleFlight:
         now = self.clock()
         with self._lock:
             entry = self.cache.find(key, now)
-            if entry is None or (now >= entry.refresh_at and self._under_way(key) is None):
+            if entry is None or (now >= entry.refresh_at and self._in_flight(key) is None):
                 return None
             self._plain_hits += 1
         return entry
 
     def _want(self, keys: Sequence[Key]) -> PendingKeys:
-        wanted, distinct = PendingKeys(), dict.fromkeys(keys)
+        pending, distinct = PendingKeys(), dict.fromkeys(keys)
         with self._lock:
-            misses = self._claim(distinct, wanted)
+            misses = self._claim(distinct, pending)
             self.counters["rows"] += len(keys)
             self.counters["keys"] += len(distinct)
             self.counters["misses"] += misses
             self.counters["hits"] += len(keys) - misses
-        return wanted
+        return pending
 
-    def _claim(self, keys: Iterable[Key], wanted: PendingKeys) -> int:
-        """Find for each key what answers: the cache, a call under way, or a new one; return how many want one."""
-        now, find, found = self.clock(), self.cache.find, wanted.found
+    def _claim(self, keys: Iterable[Key], pending: PendingKeys) -> int:
+        """Find each key in the cache, or a call in flight, or open a new one; return for how many keys it did."""
+        now, find, found = self.clock(), self.cache.find, pending.found
         missing, aging = [], []
         for key in keys:
             entry = find(key, now)
             if entry is not None:
                 found[key] = entry.value
-                if now >= entry.refresh_at and self._under_way(key) is None:
+                if now >= entry.refresh_at and self._in_flight(key) is None:
                     aging.append(key)
-            elif (call := self._under_way(key)) is not None:
-                wanted.calls.setdefault(call, []).append(key)
+            elif (call := self._in_flight(key)) is not None:
+                pending.calls.setdefault(call, []).append(key)
             else:
                 missing.append(key)
         if missing:
-            wanted.opened = self._ask_for(missing, wanted.calls)
+            pending.opened = self._open_calls(missing, pending.calls)
         if aging:
-            wanted.refreshing = self._ask_for(aging, {}, in_background=True)
+            pending.refreshing = self._open_calls(aging, {}, in_background=True)
             self.counters["refreshes"] += len(aging)
         return len(missing)
 
-    def _ask_for(self, keys: list[Key], waits: dict[Call, list[Key]], in_background: bool = False) -> list[Call]:
+    def _open_calls(self, keys: list[Key], waits: dict[Call, list[Key]], in_background: bool = False) -> list[Call]:
         """Put keys into calls, and return those to be made, ``in_background`` where their caller does not wait."""
         calls, opened = self.batches.add(keys, self._loop(), owner_of(keys[0]))
         for call in opened:
@@ -247,16 +247,16 @@ class SingleFlight:
         return opened
 
     def _drop_unused_kinds(self) -> None:
-        """Let go of argument types that no key has any more; it looks at every key, so not before there are more."""
-        held = (kinds_of(cast(Key, key)) for keys in (self.cache.entries, self._calls) for key in keys)
-        self._kinds = {kinds for kinds in held if kinds is not None}
+        """Drop argument types that no key has any more; it looks at every key, so only when there are many more."""
+        found = (kinds_of(cast(Key, key)) for keys in (self.cache.entries, self._calls) for key in keys)
+        self._kinds = {kinds for kinds in found if kinds is not None}
         self._kinds_allowed = max(2 * len(self._kinds), _KINDS_ALLOWED)
 
     def _new_job(self, call: Call, in_background: bool) -> Job | None:
         """Return the job that makes a call in a slot; None where its opener makes it in its own thread."""
         raise NotImplementedError
 
-    def _under_way(self, key: Key) -> Call | None:
+    def _in_flight(self, key: Key) -> Call | None:
         call = self._calls.get(key)
         if call is None or not self._lost(call):
             return call
@@ -311,17 +311,17 @@ class SingleFlight:
             if self._calls.get(key) is call:
                 del self._calls[key]
 
-    def _take(self, wanted: PendingKeys, call: Call, error: BaseException | None) -> None:
+    def _take(self, pending: PendingKeys, call: Call, error: BaseException | None) -> None:
         """Give a caller the values of a call, or their replacement; request them again where the call did not end."""
-        keys = wanted.calls.pop(call)
+        keys = pending.calls.pop(call)
         if error is not None:
             # No generator: it would make another error of a StopIteration.
-            wanted.found.update({key: self._replacement(key, error) for key in keys})
+            pending.found.update({key: self._replacement(key, error) for key in keys})
         elif call.answers is not None:
-            wanted.found.update((key, call.answers[key]) for key in keys)
+            pending.found.update((key, call.answers[key]) for key in keys)
         else:
             with self._lock:
-                self._claim(keys, wanted)
+                self._claim(keys, pending)
 
     def _replacement(self, key: Key, error: BaseException) -> Any:
         """Return a stale value, or None, in place of an error, where the options allow it; else raise the error."""

@@ -99,7 +99,7 @@ class TaskSlots:
                 answer = await job.run()
             except BaseException as error:
                 if not _is_current(task):
-                    # Python closes the coroutine of a task whose loop is gone, in any thread, which may hold any lock.
+                    # Python frees a task of a closed loop, in any thread, which may hold any lock: touch nothing.
                     raise
                 if self._is_end_of_loop(job, error):
                     self._drop(job)

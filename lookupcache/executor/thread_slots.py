@@ -18,7 +18,7 @@ from weakref import WeakSet
 from lookupcache.executor.job import Job
 
 IDLE_SECONDS = 10.0
-"""How long a thread waits for the next job before it ends, unless told otherwise."""
+"""How long a thread waits for the next job before it ends, by default."""
 
 EXIT_SECONDS = 1.0
 """How long the interpreter waits, when it exits, for jobs that are running."""

@@ -3,7 +3,7 @@
     function, object or class ─► object, opened once ─► arguments of some keys ─► call ─► what it returned
 
 An object may have ``open`` and ``close``; of a class an object is made, without arguments, when it is opened. It is
-opened by the first call, or by `open` before; whoever else wants it waits for that. `adapter_of` tells the kinds apart.
+opened by the first call, or by `open` before; other callers wait for that. `adapter_of` returns the adapter for a kind.
 """
 
 from __future__ import annotations

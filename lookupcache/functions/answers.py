@@ -1,4 +1,4 @@
-"""What a batch function returns, as one answer per key, or an error that says why that cannot be told."""
+"""Turns what a batch function returns into one answer per key, or an error that says why that is impossible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BatchShape:
     """How a batch function is to answer, in the words of its errors.
 
     ``subject`` is the function, ``answer`` what it returns for a key, ``answers`` several of them; ``by_key`` says
-    that a dict of answers by key will do in place of a list.
+    that it may be a dict of answers by key instead of a list.
 
     >>> BatchShape("The function").in_order({2: "b"}, [1, 2])
     [None, 'b']
@@ -30,7 +30,7 @@ class BatchShape:
     def in_order(self, returned: Any, keys: Sequence[Any]) -> list[Any]:
         """Return the answer of each key, None for one that is not in a dict.
 
-        Raises SourceError where the order of the answers cannot be that of the keys beyond doubt.
+        Raises SourceError where the order of the answers may be another than that of the keys.
         """
         if isinstance(returned, Mapping) and self.by_key:
             return self._by_key(returned, keys)

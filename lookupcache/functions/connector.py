@@ -93,11 +93,11 @@ class FunctionConnector(Connector):
 
     def rows(self, key: Any) -> list[Any]:
         """Call the function for one key."""
-        return _listed(self._adapter.call([key]))
+        return _list_of_rows(self._adapter.call([key]))
 
     async def rows_async(self, key: Any) -> list[Any]:
         """Await the function for one key."""
-        return _listed(await self._adapter.call([key]))
+        return _list_of_rows(await self._adapter.call([key]))
 
     def _call_arguments(self, keys: Sequence[Any]) -> Arguments:
         return ((keys,) if self.batch else self._tuple(keys[0])), {}
@@ -106,10 +106,10 @@ class FunctionConnector(Connector):
         return key if len(self.key) > 1 else (key,)
 
     def arguments(self, request: LookupRequest, keys: pa.RecordBatch) -> tuple[list[Any], npt.NDArray[np.int64]]:
-        """Return the function's keys, each once, and for each key given which of them it has.
+        """Return the distinct keys of the function, and for each key of the join the position of the function's.
 
-        The join may tell apart by more columns than the function does. Raises PlanError for a join that does
-        not give all of the function's.
+        The join may have more key columns than the function. Raises PlanError for a join that has not all of the
+        function's.
         """
         given = {name: keys.column(name).to_pylist() for name in request.key_columns}
         given |= {name: [value] * keys.num_rows for name, value in request.constants.items()}
@@ -131,7 +131,7 @@ class FunctionConnector(Connector):
         answers: Iterable[Any],
         call_of: npt.NDArray[np.int64] | None = None,
     ) -> pa.Table:
-        """Return the rows of some of the function's keys as Arrow; raises WrongRows where those of some are wrong.
+        """Return the rows of some of the function's keys as Arrow; raises WrongRows where the rows of some are invalid.
 
         The error gives positions among the function's keys, or with ``call_of`` among the join's.
         """
@@ -140,24 +140,24 @@ class FunctionConnector(Connector):
         answers = shape.in_order(answers, arguments)
         # An iterator can be read only once, and the rows of a call with wrong ones are read several times.
         answers = [list(answer) if isinstance(answer, Iterator) else answer for answer in answers]
-        reading = _Reading(self, request, arguments, answers)
-        tables = reading.tables(0, len(answers))
-        table = tables[0] if len(tables) == 1 else pa.concat_tables([reading.fields.empty_table(), *tables])
-        if self.batch and reading.strayed:
+        reader = _RowReader(self, request, arguments, answers)
+        tables = reader.tables(0, len(answers))
+        table = tables[0] if len(tables) == 1 else pa.concat_tables([reader.fields.empty_table(), *tables])
+        if self.batch and reader.is_misplaced:
             raise SourceError(
                 f"The function of table {request.table!r} returned a row of one key in the list of another.",
                 hint="Return one list of rows per key, in the order of the keys.",
             )
-        if reading.wrong:
-            raise WrongRows.of(table, reading.wrong if call_of is None else _of_join_keys(reading.wrong, call_of))
+        if reader.wrong:
+            raise WrongRows.of(table, reader.wrong if call_of is None else _of_join_keys(reader.wrong, call_of))
         return table
 
 
-class _Reading:
-    """Turns the answers of a call into Arrow: all together, and where that fails, those whose rows are right.
+class _RowReader:
+    """Converts the answers of a call to Arrow: all together, and where that fails, those whose rows are valid.
 
-    ``wrong`` gives the error of each other key by its position; ``strayed`` says that a row was in the list of a
-    key that is not its own.
+    ``wrong`` gives the error of each other key by its position; ``is_misplaced`` says that a row was in the
+    list of another key than its own.
     """
 
     def __init__(
@@ -169,10 +169,10 @@ class _Reading:
         names = dict.fromkeys((*request.fields, *request.constants))
         self.fields = pa.schema([pa.field(name, connector.schema.field(name).type) for name in names])
         self.keys = [connector._tuple(argument) for argument in arguments]
-        self.place = {key: number for number, key in enumerate(self.keys)}
+        self.position = {key: number for number, key in enumerate(self.keys)}
         self.answers = answers
         self.wrong: dict[int, BaseException] = {}
-        self.strayed = False
+        self.is_misplaced = False
 
     def tables(self, start: int, end: int) -> list[pa.Table]:
         """Return the rows of some keys, in halves where the rows of one of them are wrong."""
@@ -189,26 +189,26 @@ class _Reading:
         return [*self.tables(start, middle), *self.tables(middle, end)]
 
     def _table(self, start: int, end: int) -> pa.Table:
-        answers = [self._listed(answer) for answer in self.answers[start:end]]
+        answers = [self._rows_of_key(answer) for answer in self.answers[start:end]]
         columns = self._columns(self.keys[start:end], answers)
         table = pa.table({field.name: _column(self.request, field, columns[field.name]) for field in self.fields})
-        asked = np.repeat(np.arange(start, end), list(map(len, answers))).tolist()
-        borne = zip(*(columns[name] for name in self.key), strict=True)
-        # A row may bear a key that was not asked for, which does no harm; another key's it may not.
-        own = [self.place.get(key, number) == number for number, key in zip(asked, borne, strict=True)]
+        requested = np.repeat(np.arange(start, end), list(map(len, answers))).tolist()
+        row_keys = zip(*(columns[name] for name in self.key), strict=True)
+        # A row with a key that was not requested does no harm; one of another requested key would be lost or wrong.
+        own = [self.position.get(key, number) == number for number, key in zip(requested, row_keys, strict=True)]
         if all(own):
             return table
-        self.strayed = True
+        self.is_misplaced = True
         return table.filter(pa.array(own))
 
-    def _listed(self, answer: Any) -> list[Any]:
+    def _rows_of_key(self, answer: Any) -> list[Any]:
         if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):
             raise SourceError(
                 f"The function of table {self.request.table!r} returned {type(answer).__name__} for a key, "
                 "not a list of rows.",
                 hint="A key's answer is a list of rows; a row is a dict or a tuple.",
             )
-        return _listed(answer)
+        return _list_of_rows(answer)
 
     def _columns(
         self, keys: Sequence[tuple[Any, ...]], answers: Sequence[Sequence[Any]]
@@ -234,8 +234,8 @@ class _Reading:
         )
 
 
-def _listed(answer: Iterable[Any] | None) -> list[Any]:
-    """Return the rows of a key; raises SourceError for what is a row itself, or columns, and would come apart."""
+def _list_of_rows(answer: Iterable[Any] | None) -> list[Any]:
+    """Return the rows of a key; raises SourceError for a row or columns, whose parts would be taken for rows."""
     if isinstance(answer, Mapping | str | bytes) or hasattr(answer, "_fields") or hasattr(answer, "columns"):
         raise SourceError(
             f"The function returned {type(answer).__name__} for a key, not a list of rows.",
@@ -246,7 +246,7 @@ def _listed(answer: Iterable[Any] | None) -> list[Any]:
 
 def _of_join_keys(wrong: Mapping[int, BaseException], call_of: npt.NDArray[np.int64]) -> dict[int, BaseException]:
     """Return the errors by the positions of the join's keys: several may have the same key of the function."""
-    return {place: wrong[number] for place, number in enumerate(call_of.tolist()) if number in wrong}
+    return {position: wrong[number] for position, number in enumerate(call_of.tolist()) if number in wrong}
 
 
 def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> pa.Array:
