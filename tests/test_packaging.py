@@ -30,7 +30,9 @@ LAYERS = """
     plan
     connector
     executor.job executor.latch
-    executor.nesting executor.thread_slots executor.task_slots
+    executor.nesting executor.thread_slots executor.task_slots executor.call_group
+    executor.coroutines executor.threads
+    executor
     functions.answers functions.adapter
     functions.connector
     table
@@ -60,9 +62,6 @@ LAYERS = """
     cache.limit_enforcer
     cache.column_cache
     cache
-    executor.call_group
-    executor.coroutines executor.threads
-    executor
     decorator.arguments
     decorator.batching decorator.keyed_function
     decorator.single_flight
