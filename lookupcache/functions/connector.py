@@ -30,7 +30,7 @@ from lookupcache.functions.answers import BatchShape
 
 
 class FunctionConnector(Connector):
-    """Calls a function for the rows of its keys.
+    """Calls a function for the rows of its keys: a sync or async function, or an async generator of rows.
 
     The function is pickled by value where its module is not importable in the workers. It may be an object with
     ``__call__``, or a class, of which each worker makes one object without arguments; its methods ``open`` and

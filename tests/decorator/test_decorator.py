@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import threading
 from collections import namedtuple
@@ -263,6 +264,26 @@ def test_an_async_lookup_that_hangs_runs_out_of_time():
 
     with pytest.raises(LookupTimeoutError, match=r"within 0\.01 s"):
         asyncio.run(lookup(1))
+
+
+def test_an_async_lookup_that_ignores_its_cancellation_is_abandoned(monkeypatch):
+    monkeypatch.setattr("lookupcache.executor.task_slots.CANCEL_SECONDS", 0.01)
+
+    @cached(LookupConfig(cache="LRU", timeout="10 ms", async_capacity=1))
+    async def lookup(key):
+        while key == 1 and not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        return key
+
+    async def main():
+        found = await asyncio.gather(lookup(1), lookup(2), return_exceptions=True)
+        released.set()
+        return [*found, await lookup(3)]
+
+    released = asyncio.Event()
+    first, *others = asyncio.run(main())
+    assert (type(first), others, lookup.metrics().timeouts) == (LookupTimeoutError, [2, 3], 1)
 
 
 NEEDS_MORE = {
