@@ -16,7 +16,7 @@ from lookupcache import LookupTable, lookup_join
 from lookupcache.connector import Connector
 from lookupcache.error_text import presentable
 from lookupcache.errors import LookupFailedError, SourceError, text_of
-from lookupcache.functions.table_function import Calls, Form, Many
+from lookupcache.functions.table_function import Calls, Form
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.redaction import MOST_LETTERS, hidden
 from lookupcache.testing.join import LocalJoin, Wanted
@@ -241,8 +241,8 @@ def test_a_job_fails_with_the_error_of_the_first_wrong_key(options):
 
 
 def test_a_row_that_does_not_fit_concerns_its_own_call_of_a_table_function():
-    calls = Calls("f", lambda keys: [[(1, 2)], [(1, 2, 3)], OSError("not this one")], (Form(value=0),), 1, ("a", "b"))
-    first, second, third = Many(calls)([7, 8, 9])
+    calls = Calls("f", (Form(value=0),), 1, ("a", "b"), batch=True)
+    first, second, third = calls.rows_of_keys([7, 8, 9], [[(1, 2)], [(1, 2, 3)], OSError("not this one")])
     assert first == [(7, 1, 2)]
     assert isinstance(second, SourceError)
     assert isinstance(third, OSError)

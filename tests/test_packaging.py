@@ -32,6 +32,11 @@ LAYERS = """
     functions spark
     plan
     connector
+    executor.job executor.latch
+    executor.nesting executor.thread_slots executor.task_slots executor.call_group
+    executor.coroutines executor.threads
+    executor
+    functions.answers functions.adapter
     functions.connector
     table
     functions.table_function
@@ -60,12 +65,8 @@ LAYERS = """
     cache.limit_enforcer
     cache.column_cache
     cache
-    executor.call_group
-    executor.coroutines executor.threads
-    executor
-    decorator.latch decorator.pool decorator.arguments
-    decorator.batching
-    decorator.callee decorator.nesting
+    decorator.arguments
+    decorator.batching decorator.keyed_function
     decorator.single_flight
     decorator.sync_lookup decorator.async_lookup
     decorator.decorated

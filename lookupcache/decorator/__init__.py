@@ -1,9 +1,9 @@
-"""`cached`: the cache and all that protects a source, before any function, without Spark.
+"""`cached`: the cache, and all that protects a source, for any function, without Spark.
 
 decorate ─► decorated (what is called) ─► arguments (as a key)
-        └─► sync_lookup · async_lookup (how calls are made) ─► pool (threads that can be given up)
-            └─► single_flight (one call, however many want a key) ─► batching (calls that fill up)
-                └─► callee (the function, whatever its kind), nesting (which call waits for which), latch
+        └─► sync_lookup · async_lookup (calls in slots) ─► executor.thread_slots · executor.task_slots
+            └─► single_flight (one call per key, however many callers) ─► batching (calls that fill up)
+                └─► keyed_function (the function, called with keys) ─► functions.adapter
 """
 
 from lookupcache.decorator.decorate import cached

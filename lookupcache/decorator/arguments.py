@@ -1,8 +1,8 @@
-"""What a call asks for: its arguments, bound to the function's parameters, as a key; and back again.
+"""Keys of calls: the arguments, bound to the function's parameters, as a key; and a key as arguments.
 
-    f(1, b=2) ─► bind ─► (1, 2) ─► typed ─► key ─► call_with ─► f(1, b=2)
+    f(1, b=2) ─► bind ─► (1, 2) ─► typed ─► key ─► arguments ─► f(1, b=2)
 
-A method's key begins with the `Instance` it was called on, in the place of ``self``.
+A method's key begins with the `Instance` it was called on, in place of ``self``.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class Instance:
 
 
 class Instances:
-    """The objects that a method was called on, as far as they live.
+    """The objects that a method was called on, as long as they live.
 
-    ``gone`` are those that do not any more; what is held for them may be dropped.
+    ``dead`` are those that have been freed; entries for them may be removed.
     """
 
     def __init__(self) -> None:
         self.by_id: dict[int, Instance] = {}
-        self.gone: deque[Instance] = deque()
+        self.dead: deque[Instance] = deque()
         self._lock = threading.Lock()
 
     def of(self, owner: Any) -> Any:
         """Return what stands for an object in keys: itself, where there can be no weak reference to it."""
         with self._lock:
-            held = self.by_id.get(id(owner))
-            if held is not None and held.ref() is owner:
-                return held
+            instance = self.by_id.get(id(owner))
+            if instance is not None and instance.ref() is owner:
+                return instance
             try:
                 weakref.ref(owner)
             except TypeError:
@@ -62,25 +62,25 @@ class Instances:
     def _new(self, owner: Any) -> Instance:
         number = id(owner)
 
-        # No lock here: it is called wherever an object dies, also while this thread holds one.
+        # No lock here: it is called wherever an object is freed, also while this thread has the lock.
         def drop(_: object) -> None:
-            if self.by_id.get(number) is held:
+            if self.by_id.get(number) is instance:
                 del self.by_id[number]
-            self.gone.append(held)
+            self.dead.append(instance)
 
-        held = Instance(weakref.ref(owner, drop))
-        self.by_id[number] = held
-        return held
+        instance = Instance(weakref.ref(owner, drop))
+        self.by_id[number] = instance
+        return instance
 
 
 _TYPED = object()
-"""Comes first in a key that tells types apart: then the values, then their types."""
+"""The first item of a key that distinguishes types; the values follow, then their types."""
 
 SIMPLE = frozenset({int, str, bytes, type(None), Instance})
 """Types whose values are compared without a line of Python, and equal to none of another of these types."""
 
 _PLAIN = SIMPLE | {tuple}
-"""Types of which no two have values that are equal: a key of such values is told apart by them alone."""
+"""Types of which no two have values that are equal: a key of such values needs no types."""
 
 COMPARED_IN_C = SIMPLE | {float, bool, complex, date, Decimal}
 """Types whose values are compared without a line of Python."""
@@ -97,7 +97,7 @@ def typed(values: Key) -> Key:
 
 
 def with_kinds(values: Key, kinds: Key) -> Key:
-    """Return a key that tells these types apart."""
+    """Return a key that distinguishes these types."""
     return (_TYPED, values, kinds)
 
 
@@ -107,7 +107,7 @@ def all_simple(values: Iterable[Any]) -> bool:
 
 
 def kinds_of(key: Key) -> Key | None:
-    """Return the types that a key has beside its values, if any."""
+    """Return the types that a key has in addition to its values, if any."""
     return key[2] if key and key[0] is _TYPED else None
 
 
@@ -129,7 +129,7 @@ def values_of(key: Key) -> Key:
 
 
 def owner_of(key: Key) -> Any:
-    """Return the object whose method a key is of, or None."""
+    """Return the object of a method's key, or None."""
     first = instance_of(key)
     return first.ref() if type(first) is Instance else None
 
@@ -149,7 +149,7 @@ class Parameters:
     >>> parameters = Parameters(rows_of)
     >>> parameters.bind(1, c=4), parameters.bind(1, 2, 7, 8)
     ((1, 2, 4), (1, 2, 7, 8, 3))
-    >>> parameters.call_with((1, 2, 7, 8, 3), lambda *args, **named: (args, named))
+    >>> parameters.arguments((1, 2, 7, 8, 3))
     ((1, 2, 7, 8), {'c': 3})
     """
 
@@ -171,16 +171,16 @@ class Parameters:
         self.count = self._positional if all(kind in _POSITIONAL for kind in kinds) else -1
         self.bind = _binder(parameters, getattr(function, "__qualname__", type(function).__qualname__))
 
-    def call_with(self, values: Key, function: Callable[..., Any]) -> Any:
-        """Call the function with the arguments of a key."""
+    def arguments(self, values: Key) -> tuple[Key, dict[str, Any]]:
+        """Return the positional and keyword arguments of a key."""
         if self.count >= 0:
-            return function(*values)
+            return values, {}
         named = [*self._named]
         if self._takes_more:
             *values, more = values  # type: ignore[assignment]
             named += more
-        place = len(values) - len(named)
-        return function(*values[:place], **dict(zip(named, values[place:], strict=True)))
+        first = len(values) - len(named)
+        return values[:first], dict(zip(named, values[first:], strict=True))
 
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)

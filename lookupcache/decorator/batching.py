@@ -1,8 +1,8 @@
-"""Which keys go to the source in one call: a call closes when it is full, or old enough.
+"""Which keys are requested in one call: a call closes when it is full, or old enough.
 
     add(keys) ─► a call that is still open, or a new one ─► closed by size or by age ─► its opener makes it
 
-Who opens a call sees it through; all others wait until it has ended. Nothing here knows what a call does.
+The caller that opens a call makes it; all others wait until it has ended. What a call does is not decided here.
 """
 
 from __future__ import annotations
@@ -14,48 +14,51 @@ from asyncio import AbstractEventLoop
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from lookupcache.decorator.latch import Latch
+from lookupcache.decorator.arguments import shown
+from lookupcache.executor.job import Job
+from lookupcache.executor.latch import Latch
+from lookupcache.executor.nesting import NestedCall
 
 Key = Hashable
 
 
-class Call:
-    """Keys that go to the source together; when it has ended, ``answers`` by key, or ``error``.
+class Call(NestedCall):
+    """Keys that are requested together; when it has ended, ``answers`` by key, or ``error``.
 
-    With neither, its opener gave it up, and who waits for it asks again. ``home`` is the event loop that it is
-    made on, None for threads; ``deadline``, by `time.monotonic`, is when it counts as hung; ``carrier`` is the
-    task or the thread's job that makes it, None for the opener's own thread. ``maker`` makes it, for a method of
-    ``owner``; ``outer`` is the call in whose course it was opened, and ``waits_for`` those that it waits for itself.
+    With neither, it was not made to its end, and whoever waits for it requests the keys again. ``loop`` is the event
+    loop that it is made on, None for threads; ``deadline``, by `time.monotonic`, is when it counts as hung; ``job``
+    makes it in a slot, None in its opener's own thread. It is made for a method of ``owner``.
     """
 
-    def __init__(self, home: AbstractEventLoop | None = None, owner: Any = None) -> None:
-        self.home = home
+    def __init__(self, loop: AbstractEventLoop | None = None, owner: Any = None) -> None:
+        super().__init__()
+        self.loop = loop
         self.owner = owner
-        self.maker: Any = None
-        self.outer: Call | None = None
-        self.waits_for: list[Call] = []
         self.keys: list[Any] = []
         self.opened = time.monotonic()
         self.closed = False
         self.full: Latch | None = None
-        self.ended = Latch()
         self.answers: dict[Any, Any] | None = None
         self.error: BaseException | None = None
         self.deadline = math.inf
-        self.carrier: Any = None
+        self.job: Job | None = None
 
     def end(self, answers: dict[Any, Any] | None = None, error: BaseException | None = None) -> None:
-        """Let go all who wait, once; by one thread at a time."""
+        """Wake all that wait, once; by one thread at a time."""
         if not self.ended.is_open:
             self.answers, self.error = answers, error
             self.ended.open()
+
+    def describe(self) -> str:
+        """Return its first keys."""
+        return ", ".join(map(shown, self.keys[:3]))
 
 
 class Batches:
     """Puts keys into calls of at most ``size`` keys, which wait at most ``delay`` seconds for more.
 
-    Without ``delay``, a caller's keys wait for nobody, and share a call with nobody else's. Threads, and the
-    coroutines of one event loop, fill calls together.
+    Without ``delay``, each caller's keys have calls of their own, which do not wait. Threads, and the coroutines of
+    one event loop, fill calls together.
 
     >>> calls, opened = Batches(size=2).add([1, 2, 3])
     >>> [call.keys for call in opened], calls[0] is calls[1]
@@ -69,7 +72,7 @@ class Batches:
         self._lock = threading.Lock()
 
     def add(
-        self, keys: Sequence[Key], home: AbstractEventLoop | None = None, owner: Any = None
+        self, keys: Sequence[Key], loop: AbstractEventLoop | None = None, owner: Any = None
     ) -> tuple[list[Call], list[Call]]:
         """Return the call that each key goes into, and those calls that were opened for it.
 
@@ -78,9 +81,9 @@ class Batches:
         """
         opened: list[Call] = []
         with self._lock:
-            calls = [self._enter(key, home, owner, opened) for key in keys]
-            if not self.delay and (home, id(owner)) in self._filling:
-                self._close(self._filling[home, id(owner)])
+            calls = [self._enter(key, loop, owner, opened) for key in keys]
+            if not self.delay and (loop, id(owner)) in self._filling:
+                self._close(self._filling[loop, id(owner)])
         return calls, opened
 
     def wait_closed(self, call: Call) -> None:
@@ -104,10 +107,10 @@ class Batches:
     def _left(self, call: Call) -> float:
         return max(call.opened + self.delay - time.monotonic(), 0.0)
 
-    def _enter(self, key: Key, home: AbstractEventLoop | None, owner: Any, opened: list[Call]) -> Call:
-        call = self._filling.get((home, id(owner)))
+    def _enter(self, key: Key, loop: AbstractEventLoop | None, owner: Any, opened: list[Call]) -> Call:
+        call = self._filling.get((loop, id(owner)))
         if call is None:
-            call = self._filling[home, id(owner)] = Call(home, owner)
+            call = self._filling[loop, id(owner)] = Call(loop, owner)
             call.full = Latch() if self.delay else None
             opened.append(call)
         call.keys.append(key)
@@ -116,7 +119,7 @@ class Batches:
         return call
 
     def _close(self, call: Call) -> None:
-        del self._filling[call.home, id(call.owner)]
+        del self._filling[call.loop, id(call.owner)]
         call.closed = True
         if call.full is not None:
             call.full.open()

@@ -1,15 +1,14 @@
-"""`cached`: everything that goes before a lookup function, without Spark.
+"""`cached`: everything in front of a lookup function, without Spark.
 
-    key ─► cache ─► one call for all who want it ─► batch ─► capacity ─► timeout ─► retries, breaker, rate ─► function
+    key ─► cache ─► one call for all callers ─► batch ─► slot ─► timeout ─► breaker, rate limit, retries ─► function
 
-Here are the options and what fits what; `decorated` is what comes out, `sync_lookup` and `async_lookup` make the calls.
+Options are checked here; `decorated` has what `cached` returns, `sync_lookup` and `async_lookup` make the calls.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import itertools
 import time
 import warnings
@@ -20,7 +19,6 @@ from weakref import WeakKeyDictionary
 from lookupcache.config import LookupConfig
 from lookupcache.connector import is_retryable
 from lookupcache.decorator.async_lookup import AsyncLookup
-from lookupcache.decorator.callee import AsyncCallee, SyncCallee, is_async
 from lookupcache.decorator.decorated import (
     CachedAsyncBatch,
     CachedAsyncFunction,
@@ -28,8 +26,10 @@ from lookupcache.decorator.decorated import (
     CachedFunction,
     Decorated,
 )
+from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
+from lookupcache.functions.adapter import is_async, is_async_generator
 from lookupcache.metrics import Counters
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
@@ -165,22 +165,24 @@ def cached(
     ``invalidate(...)``, which takes what a call takes, or with ``batch=True`` keys, and ``close()``, which calls the
     object's; where the function is async it is awaited, and called ``aclose`` too. ``__wrapped__`` is the function.
 
-    ``lookup.timeout`` ends an async lookup, and with ``lookup.async`` a sync one, which then runs in a thread of a
-    pool. Without it a sync function runs in its caller's thread: there the timeout ends only its retries, and the
-    waiting of others who want the same key, or for an ``open()`` that hangs. A function may call its decorated
-    self, as long as that ends. A recursion through it is as deep as Python's stack allows, about 20 frames a level:
-    48 levels with the default limit, which `sys.setrecursionlimit` raises. ``lookup.on-error`` ``null`` returns
-    None in the place of a value, and needs no ``lookup.error-column`` here. ``lookup.rate-limit`` holds for this
-    function alone, in all processes of an executor; another function, also of the same name, has its own.
-    ``lookup.cache.max-bytes`` measures a value when it comes, with all that it refers to, not when it changes
-    later. ``clock`` gives seconds; ``retryable`` says which errors are worth a retry, ``retry_after`` how many
-    seconds the source wants to be left alone.
+    ``lookup.timeout`` ends an async lookup, and with ``lookup.async`` a sync one, which then runs in one of
+    ``lookup.async.capacity`` threads. Without it a sync function runs in its caller's thread: there the timeout ends
+    only its retries, and the waiting of other callers for the same key, or for an ``open()`` that hangs. A function
+    that goes on after its timeout is not waited for any more; when the process exits, for at most a second. A function
+    may call its decorated self, as long as that ends. A recursion through it is as deep as Python's stack allows, about
+    18 frames a level: 54 levels with the default limit, which `sys.setrecursionlimit` raises. ``lookup.on-error``
+    ``null`` returns None instead of a value, and needs no ``lookup.error-column`` here. ``lookup.rate-limit`` holds for
+    this function alone, in all processes of an executor; another function, also of the same name, has its own.
+    ``lookup.cache.max-bytes`` measures a value when it comes, with all that it refers to, not when it changes later.
+    ``clock`` gives seconds; ``retryable`` says which errors are worth a retry, ``retry_after`` how many seconds the
+    source wants to be left alone.
 
     A forked process begins with what its parent had cached, and with none of its calls. Pickled, a function that can be
     imported is its name; any other, as cloudpickle allows, comes out with the same options and an empty cache.
 
     Raises OptionError for options that need a table or a join, and SourceError where the function returns what can be
-    used only once, as a coroutine; else what the function raised last.
+    used only once, as a coroutine; else what the function raised last, as it is. An ``async def`` that raises
+    StopIteration raises a RuntimeError instead, decorated or not: Python does that.
 
     >>> @cached(max_rows=100)
     ... def rows_of(customer_id, country="NL"):
@@ -264,11 +266,12 @@ def lookup_of(
     resilience = ResiliencePolicy(
         config, retryable=retryable, retry_after=retry_after, counters=Counters(), limiter=limiter, clock=clock
     )
-    if not is_async(function):
-        return SyncLookup(SyncCallee(function, batch, config.timeout), config, resilience, clock)
+    keyed = KeyedFunction(function, batch, config.timeout)
+    if not keyed.adapter.is_async:
+        return SyncLookup(keyed, config, resilience, clock)
     if config.async_ is False:
         raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
-    return AsyncLookup(AsyncCallee(function, batch, config.timeout), config, resilience, clock)
+    return AsyncLookup(keyed, config, resilience, clock)
 
 
 _limit_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -293,7 +296,7 @@ def _limit_name(function: Any) -> str:
 def _refuse_what_is_no_function(function: Any) -> None:
     if not callable(function):
         raise OptionError(f"'cached' decorates a function, and was given {type(function).__name__}.")
-    if inspect.isasyncgenfunction(function):
+    if is_async_generator(function):
         raise OptionError(
             f"{_name(function)} is an async generator, whose items can be read only once.",
             hint="Write it 'async def' without 'yield', and return a list.",

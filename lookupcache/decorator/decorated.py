@@ -1,6 +1,6 @@
-"""What `cached` returns in a function's place: it is called as the function is, and knows its cache.
+"""What `cached` returns instead of a function: it is called as the function is, and has the cache.
 
-    f(1) ──────────► key ─► held by the cache? ─► value
+    f(1) ──────────► key ─► in the cache? ─► value
     obj.method(1) ─► __get__ ─► key of this object ─► …
 
 There is a class for each kind of function: sync or async, one key or a batch of them.
@@ -71,8 +71,8 @@ class Decorated:
         updated = functools.WRAPPER_UPDATES if hasattr(function, "__code__") else ()
         functools.update_wrapper(cast(Any, self), function, updated=updated)
         self._binds = hasattr(function, "__get__") and not isinstance(function, MethodType | type)
-        self._count = self.lookup.callee.parameters.count
-        self._bind = self.lookup.callee.parameters.bind
+        self._count = self.lookup.function.parameters.count
+        self._bind = self.lookup.function.parameters.bind
         self._held_simply = self.lookup.held_simply
         self._instance_of = self.lookup.instances.of
         self._instance_by_id = self.lookup.instances.by_id
@@ -84,7 +84,7 @@ class Decorated:
         return cast(LookupMetrics, self.lookup.metrics())
 
     def cache_info(self) -> CacheInfo:
-        """Return hits, misses, and the rows that may be and are held."""
+        """Return hits, misses, and the rows that may be and are cached."""
         found = self.metrics()
         return CacheInfo(found.hits, found.misses, self.lookup.config.max_rows, found.cached_rows)
 
@@ -111,7 +111,7 @@ class Decorated:
         return self if instance is None or not self._binds else Bound(self._call_method, instance)
 
     def _with_instance(self, values: Any) -> Any:
-        """Put what stands for the object in its place, where a method is called on its class."""
+        """Replace the object by its `Instance`, where a method is called on its class."""
         if not values or type(values[0]) is Instance:
             return values
         return (self._instance_of(values[0]), *values[1:])
@@ -225,7 +225,7 @@ class _AsyncDecorated(Decorated):
             self._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
 
     async def close(self) -> None:
-        """Cancel the calls of this event loop, and those who wait for them; close the function's object."""
+        """Cancel the calls of this event loop, and the callers that wait for them; close the function's object."""
         await self.lookup.close()
 
     aclose = close
@@ -237,7 +237,7 @@ class _SyncDecorated(Decorated):
     lookup: SyncLookup
 
     def close(self) -> None:
-        """Wait for the calls in the pool, at most ``lookup.timeout``, and close the function's object."""
+        """Wait for the calls in threads, at most ``lookup.timeout``, and close the function's object."""
         self.lookup.close()
 
 
@@ -399,7 +399,7 @@ class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
 
 # ── pickling ─────────────────────────────────────────────────────────────────────────────────────────────
 #
-# pickle writes a function as its name, cloudpickle writes one of `__main__` as its code, and nothing tells an object
+# pickle writes a function as its name, cloudpickle writes one of `__main__` as its code, and an object cannot know
 # which of the two writes it. So each decorated function has two functions, which are written as either: read back, the
 # first is known here where it was a name; the second returns the state where it was code.
 

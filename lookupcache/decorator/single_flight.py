@@ -1,8 +1,8 @@
-"""`SingleFlight`: the cache, and who asks the source for what it does not hold.
+"""`SingleFlight`: the cache, and which call requests what it does not store: one call per key, however many want it.
 
-While one caller asks for a key, all others who want it wait for that answer, whether they are threads or
-coroutines, of one event loop or of many; an error reaches all of them and is not kept. How calls are made is
-for others to say.
+While one caller requests a key, all others that need it wait for that answer, whether they are threads or coroutines,
+of one event loop or of several; an error reaches all of them and is not cached. How calls are made is decided in
+`sync_lookup` and `async_lookup`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from weakref import WeakSet
 from lookupcache.cache import Limits, RowCache
 from lookupcache.cache.row_cache import Entry, rows_in
 from lookupcache.config import LookupConfig
-from lookupcache.decorator import nesting
 from lookupcache.decorator.arguments import (
     COMPARED_IN_C,
     SIMPLE,
@@ -32,7 +31,9 @@ from lookupcache.decorator.arguments import (
     with_kinds,
 )
 from lookupcache.decorator.batching import Batches, Call
-from lookupcache.decorator.callee import AsyncCallee, Stopped, SyncCallee
+from lookupcache.decorator.keyed_function import KeyedFunction
+from lookupcache.executor.job import Job
+from lookupcache.executor.nesting import current_call
 from lookupcache.metrics import LookupMetrics
 from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
 
@@ -48,7 +49,7 @@ _all: WeakSet[SingleFlight] = WeakSet()
 
 @dataclass(slots=True)
 class PendingKeys:
-    """What a caller has, and the calls that bring the rest; ``opened`` and ``refreshing`` are its own to make."""
+    """The values that a caller has, and the calls that give the others; it makes ``opened`` and ``refreshing``."""
 
     found: dict[Key, Any] = field(default_factory=dict)
     calls: dict[Call, list[Key]] = field(default_factory=dict)
@@ -57,11 +58,11 @@ class PendingKeys:
 
 
 class SingleFlight:
-    """What sync and async lookups share: the cache, and which keys are being asked for, by which calls."""
+    """What sync and async lookups share: the cache, and which keys are being requested, by which calls."""
 
     def __init__(
         self,
-        callee: SyncCallee | AsyncCallee,
+        function: KeyedFunction,
         config: LookupConfig,
         resilience: ResiliencePolicy,
         clock: Callable[[], float],
@@ -70,34 +71,34 @@ class SingleFlight:
         self.resilience = resilience
         self.counters = resilience.counters
         self.clock = clock
-        self.callee: Any = callee
+        self.function = function
         self.cache = RowCache(Limits.of(config))
         self._entries, self._touch = self.cache.entries, self.cache.touch
         self.instances = Instances()
         self._kinds: set[Key] = set()
         self._kinds_allowed = _KINDS_ALLOWED
-        # One count for three: threads that want hot keys should not wait long for the lock.
+        # One count for three metrics, to keep the lock short: many threads may request hot keys.
         self._plain_hits = 0
         self._repeated = 0
         self._until_purge = 0
-        self._begin_anew()
+        self._start_without_calls()
         _all.add(self)
 
-    def _begin_anew(self) -> None:
-        """Forget all calls."""
-        size = (self.config.batch_max_size or math.inf) if self.callee.batch else 1
+    def _start_without_calls(self) -> None:
+        """Set up what belongs to calls, of which there are none yet."""
+        size = (self.config.batch_max_size or math.inf) if self.function.batch else 1
         self.batches = Batches(size, self.config.batch_max_delay or 0.0)
         self._calls: dict[Key, Call] = {}
         self._lock = threading.Lock()
 
     def reset_after_fork(self) -> None:
-        """Let go of all that belongs to threads and event loops of the parent process, which this one has not."""
+        """Drop all that belongs to threads and event loops of the parent process: this process has none of them."""
         if self._lock.locked():
-            # A thread was changing the cache: half of what it did may be here.
+            # A thread of the parent was changing the cache, and may have been half way through.
             self.cache.clear()
-        self._begin_anew()
+        self._start_without_calls()
         self.resilience.reset_after_fork()
-        self.callee.reset_after_fork()
+        self.function.adapter.reset_after_fork()
         self.instances.reset_after_fork()
 
     def metrics(self) -> LookupMetrics:
@@ -105,11 +106,11 @@ class SingleFlight:
         with self._lock:
             self._purge()
             cache = self.cache
-            held = {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
-            gone = {"evictions": cache.evictions, "expirations": cache.expirations}
+            cached = {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
+            removed = {"evictions": cache.evictions, "expirations": cache.expirations}
             seen = {name: self.counters[name] + self._plain_hits for name in ("rows", "keys", "hits")}
             seen["keys"] -= self._repeated
-            return LookupMetrics.of({**self.counters, **seen, **held, **gone})
+            return LookupMetrics.of({**self.counters, **seen, **cached, **removed})
 
     def invalidate(self, values: Key) -> bool:
         """Forget a key, and what is being fetched for it; return whether there was either.
@@ -118,7 +119,7 @@ class SingleFlight:
         """
         with self._lock:
             keys = [values, *(with_kinds(values, kinds) for kinds in self._kinds if len(kinds) == len(values))]
-            found = [self._disowned(key) | self.cache.remove(key) for key in keys]
+            found = [self._disown(key) | self.cache.remove(key) for key in keys]
         return any(found)
 
     def clear(self, instance: Any = None) -> None:
@@ -130,30 +131,30 @@ class SingleFlight:
                 self.cache.remove_all(lambda key: instance_of(cast(Key, key)) is instance)
             for key in list(self._calls):
                 if instance is None or instance_of(key) is instance:
-                    self._disowned(key)
+                    self._disown(key)
             self._drop_unused_kinds()
 
-    def _disowned(self, key: Key) -> bool:
-        """Let the call for a key end without effect on the cache, unless it still waits for more keys."""
+    def _disown(self, key: Key) -> bool:
+        """Keep the call for a key from changing the cache, unless it still waits for more keys."""
         call = self._calls.get(key)
         if call is not None and call.closed:
             del self._calls[key]
         return call is not None
 
     def _purge(self) -> None:
-        """Forget what is held for objects that are gone; looked for now and then, for it takes a look at every key."""
-        gone = self.instances.gone
+        """Remove the entries of freed objects. It looks at every key, so it is called only now and then."""
+        dead = self.instances.dead
         self._until_purge = len(self.cache) // 4
-        if gone:
-            lost = {gone.popleft() for _ in range(len(gone))}
+        if dead:
+            lost = {dead.popleft() for _ in range(len(dead))}
             self.cache.remove_all(lambda key: instance_of(cast(Key, key)) in lost)
 
-    # ── who answers ──────────────────────────────────────────────────────────────────────────────────────
+    # ── cache or call ─────────────────────────────────────────────────────────────────────────────────────
 
     def held_simply(self, key: Key) -> Entry | None:
         """Return what `held` does for the values of a call, without the lock, in the usual case; else None.
 
-        No count is lost, for CPython changes threads neither within the line that adds one.
+        No count is lost: CPython does not switch threads within the line that adds one.
         """
         for value in key:
             if type(value) not in SIMPLE:
@@ -194,48 +195,48 @@ class SingleFlight:
         now = self.clock()
         with self._lock:
             entry = self.cache.find(key, now)
-            if entry is None or (now >= entry.refresh_at and self._under_way(key) is None):
+            if entry is None or (now >= entry.refresh_at and self._in_flight(key) is None):
                 return None
             self._plain_hits += 1
         return entry
 
     def _want(self, keys: Sequence[Key]) -> PendingKeys:
-        wanted, distinct = PendingKeys(), dict.fromkeys(keys)
+        pending, distinct = PendingKeys(), dict.fromkeys(keys)
         with self._lock:
-            misses = self._claim(distinct, wanted)
+            misses = self._claim(distinct, pending)
             self.counters["rows"] += len(keys)
             self.counters["keys"] += len(distinct)
             self.counters["misses"] += misses
             self.counters["hits"] += len(keys) - misses
-        return wanted
+        return pending
 
-    def _claim(self, keys: Iterable[Key], wanted: PendingKeys) -> int:
-        """Find for each key what answers: the cache, a call under way, or a new one; return how many want one."""
-        now, find, found = self.clock(), self.cache.find, wanted.found
+    def _claim(self, keys: Iterable[Key], pending: PendingKeys) -> int:
+        """Find each key in the cache, or a call in flight, or open a new one; return for how many keys it did."""
+        now, find, found = self.clock(), self.cache.find, pending.found
         missing, aging = [], []
         for key in keys:
             entry = find(key, now)
             if entry is not None:
                 found[key] = entry.value
-                if now >= entry.refresh_at and self._under_way(key) is None:
+                if now >= entry.refresh_at and self._in_flight(key) is None:
                     aging.append(key)
-            elif (call := self._under_way(key)) is not None:
-                wanted.calls.setdefault(call, []).append(key)
+            elif (call := self._in_flight(key)) is not None:
+                pending.calls.setdefault(call, []).append(key)
             else:
                 missing.append(key)
         if missing:
-            wanted.opened = self._ask_for(missing, wanted.calls)
+            pending.opened = self._open_calls(missing, pending.calls)
         if aging:
-            wanted.refreshing = self._ask_for(aging, {}, beside=True)
+            pending.refreshing = self._open_calls(aging, {}, in_background=True)
             self.counters["refreshes"] += len(aging)
         return len(missing)
 
-    def _ask_for(self, keys: list[Key], waits: dict[Call, list[Key]], beside: bool = False) -> list[Call]:
-        """Put keys into calls, and return those to be made; ``beside`` what their caller goes on with."""
-        calls, opened = self.batches.add(keys, self._home(), owner_of(keys[0]))
+    def _open_calls(self, keys: list[Key], waits: dict[Call, list[Key]], in_background: bool = False) -> list[Call]:
+        """Put keys into calls, and return those to be made, ``in_background`` where their caller does not wait."""
+        calls, opened = self.batches.add(keys, self._loop(), owner_of(keys[0]))
         for call in opened:
-            call.maker, call.outer = self, nesting.outer_call()
-            call.carrier = self._carrier(call, beside)
+            call.maker, call.outer = self, current_call()
+            call.job = self._new_job(call, in_background)
         for key, call in zip(keys, calls, strict=True):
             self._calls[key] = call
             waits.setdefault(call, []).append(key)
@@ -246,36 +247,36 @@ class SingleFlight:
         return opened
 
     def _drop_unused_kinds(self) -> None:
-        """Let go of argument types that no key has any more; it looks at every key, so not before there are more."""
-        held = (kinds_of(cast(Key, key)) for keys in (self.cache.entries, self._calls) for key in keys)
-        self._kinds = {kinds for kinds in held if kinds is not None}
+        """Drop argument types that no key has any more; it looks at every key, so only when there are many more."""
+        found = (kinds_of(cast(Key, key)) for keys in (self.cache.entries, self._calls) for key in keys)
+        self._kinds = {kinds for kinds in found if kinds is not None}
         self._kinds_allowed = max(2 * len(self._kinds), _KINDS_ALLOWED)
 
-    def _carrier(self, call: Call, beside: bool) -> Any:
-        """Return what makes a call, where that is known before it is made."""
-        return None
+    def _new_job(self, call: Call, in_background: bool) -> Job | None:
+        """Return the job that makes a call in a slot; None where its opener makes it in its own thread."""
+        raise NotImplementedError
 
-    def _under_way(self, key: Key) -> Call | None:
+    def _in_flight(self, key: Key) -> Call | None:
         call = self._calls.get(key)
         if call is None or not self._lost(call):
             return call
-        self._give_up(call)
+        self._abandon(call)
         return None
 
     def _lost(self, call: Call) -> bool:
-        """Return whether no answer is to be hoped for: it is overdue, or its event loop does not run any more."""
-        return time.monotonic() >= call.deadline or _is_left(call)
+        """Return whether no answer can be expected: the call is overdue, or its event loop does not run any more."""
+        return time.monotonic() >= call.deadline or _is_loop_stopped(call)
 
-    def _give_up(self, call: Call) -> None:
-        """Let others ask anew for the keys of a lost call."""
+    def _abandon(self, call: Call) -> None:
+        """Let others request the keys of a lost call again."""
         self._forget(call)
-        if call.home is not None and call.home.is_closed():
+        if call.loop is not None and call.loop.is_closed():
             call.end()
 
-    def _home(self) -> asyncio.AbstractEventLoop | None:
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
         return None
 
-    # ── what comes of a call ─────────────────────────────────────────────────────────────────────────────
+    # ── how a call ends ───────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, call: Call) -> float:
         call.deadline = time.monotonic() + self.config.timeout
@@ -295,7 +296,7 @@ class SingleFlight:
                 self._purge()
 
     def _failed(self, call: Call, error: BaseException | None) -> None:
-        """End a call with an error for all who wait, or with None, upon which they ask again."""
+        """End a call with an error for all that wait, or with None: they then request the keys again."""
         with self._lock:
             if not call.ended.is_open:
                 self._end(call, error=_cause(error))
@@ -310,20 +311,20 @@ class SingleFlight:
             if self._calls.get(key) is call:
                 del self._calls[key]
 
-    def _take(self, wanted: PendingKeys, call: Call, error: BaseException | None) -> None:
-        """Give a caller what a call brought, or what stands in for it; ask again where it was given up."""
-        keys = wanted.calls.pop(call)
+    def _take(self, pending: PendingKeys, call: Call, error: BaseException | None) -> None:
+        """Give a caller the values of a call, or their replacement; request them again where the call did not end."""
+        keys = pending.calls.pop(call)
         if error is not None:
             # No generator: it would make another error of a StopIteration.
-            wanted.found.update({key: self._instead(key, error) for key in keys})
+            pending.found.update({key: self._replacement(key, error) for key in keys})
         elif call.answers is not None:
-            wanted.found.update((key, call.answers[key]) for key in keys)
+            pending.found.update((key, call.answers[key]) for key in keys)
         else:
             with self._lock:
-                self._claim(keys, wanted)
+                self._claim(keys, pending)
 
-    def _instead(self, key: Key, error: BaseException) -> Any:
-        """Return an old value, or None, in the place of an error, where the options allow; else raise it."""
+    def _replacement(self, key: Key, error: BaseException) -> Any:
+        """Return a stale value, or None, in place of an error, where the options allow it; else raise the error."""
         with self._lock:
             entry = self.cache.find_stale(key, self.clock()) if isinstance(error, Exception) else None
             if entry is not None:
@@ -334,7 +335,7 @@ class SingleFlight:
             return None
         raise error
 
-    def _count_asked(self, keys: Sequence[Key]) -> None:
+    def _count_requested(self, keys: Sequence[Key]) -> None:
         self.counters.add("asked_keys", len(keys))
 
 
@@ -347,19 +348,18 @@ def _cause(error: BaseException | None) -> BaseException | None:
     """Return what the function itself raised."""
     if isinstance(error, AttemptsExhaustedError):
         error = error.error
-    return error.error if isinstance(error, Stopped) else error
+    return error
 
 
-def _is_left(call: Call) -> bool:
+def _is_loop_stopped(call: Call) -> bool:
     """Return whether nobody runs the event loop that a call is made on."""
-    return call.home is not None and not call.home.is_running()
+    return call.loop is not None and not call.loop.is_running()
 
 
 def _reset_after_fork() -> None:
-    """A forked process has one thread, and none of the locks' holders, pools and event loops of its parent."""
-    nesting.reset_after_fork()
-    for group in list(_all):
-        group.reset_after_fork()
+    """Drop what belongs to other threads: a forked process has none of its parent's."""
+    for lookup in list(_all):
+        lookup.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

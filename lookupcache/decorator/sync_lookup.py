@@ -1,143 +1,153 @@
-"""`SyncLookup`: calls made in the thread of who opened them, or in a pool: with ``lookup.async``, and to refresh."""
+"""`SyncLookup`: calls made in the thread that opened them, or in slots: with ``lookup.async``, and to refresh."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import Call
-from lookupcache.decorator.callee import SyncCallee
-from lookupcache.decorator.nesting import carrying, is_within, waiting_for
-from lookupcache.decorator.pool import DaemonPool, Job
+from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
+from lookupcache.executor.job import Job
+from lookupcache.executor.nesting import is_within, run_within, waiting_for
+from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.resilience.policy import ResiliencePolicy
 
 
 class SyncLookup(SingleFlight):
     """A sync function behind the cache; threads may use it at the same time."""
 
-    callee: SyncCallee
-
     def __init__(
-        self, callee: SyncCallee, config: LookupConfig, resilience: ResiliencePolicy, clock: Callable[[], float]
+        self, function: KeyedFunction, config: LookupConfig, resilience: ResiliencePolicy, clock: Callable[[], float]
     ) -> None:
-        super().__init__(callee, config, resilience, clock)
-        self._fails_at_once = config.on_error == "fail" and config.stale_if_error is None
+        super().__init__(function, config, resilience, clock)
+        self._stops_at_error = config.on_error == "fail" and config.stale_if_error is None
 
-    def _begin_anew(self) -> None:
-        super()._begin_anew()
-        self.pool = DaemonPool(self.config.async_capacity)
-        self._in_pool: set[Call] = set()
+    def _start_without_calls(self) -> None:
+        super()._start_without_calls()
+        self.slots = ThreadSlots(self.config.async_capacity)
 
     def close(self) -> None:
-        """Wait for the calls in the pool, at most ``lookup.timeout``, and close the function's object."""
-        self.pool.join(self.config.timeout)
-        self.callee.close()
+        """Wait for the calls in slots, at most ``lookup.timeout``, and close the function's object."""
+        self.slots.join(self.config.timeout)
+        self.function.adapter.close()
 
     def one(self, key: Key) -> Any:
         """Return the value of a key that the cache may not have."""
-        return self._found([key])[key]
+        return self._find([key])[key]
 
     def many(self, keys: list[Key]) -> list[Any]:
         """Return the value of each key."""
-        found = self._found(keys)
+        found = self._find(keys)
         return [found[key] for key in keys]
 
-    def _found(self, keys: list[Key]) -> dict[Key, Any]:
-        wanted = self._want(keys)
-        self._make(wanted)
-        while wanted.calls:
-            call = next(iter(wanted.calls))
-            self._take(wanted, call, self._awaited(call))
-            self._make(wanted)
-        return wanted.found
+    def _find(self, keys: list[Key]) -> dict[Key, Any]:
+        pending = self._want(keys)
+        self._make_opened(pending)
+        while pending.calls:
+            call = next(iter(pending.calls))
+            self._take(pending, call, self._wait_for(call))
+            self._make_opened(pending)
+        return pending.found
 
-    def _make(self, wanted: PendingKeys) -> None:
-        """Make the caller's calls, or have them made."""
-        opened, refreshing, wanted.opened, wanted.refreshing = wanted.opened, wanted.refreshing, [], []
-        for call in refreshing + (opened if self.config.async_ else []):
-            self.pool.start_job(call.carrier)
+    def _make_opened(self, pending: PendingKeys) -> None:
+        """Make the calls that the caller opened, or have them made."""
+        opened, refreshing, pending.opened, pending.refreshing = pending.opened, pending.refreshing, [], []
+        in_slots = refreshing + (opened if self.config.async_ else [])
+        if in_slots:
+            self.slots.submit([call.job for call in in_slots if call.job is not None])
         if opened and not self.config.async_:
-            self._carry_all(opened)
+            self._make_here(opened)
 
-    def _carrier(self, call: Call, beside: bool) -> Job | None:
-        """There is a job as soon as others can wait for the call: one of them may have to do it."""
-        return Job(partial(self._carry_in_pool, call)) if beside or self.config.async_ else None
+    def _new_job(self, call: Call, in_background: bool) -> Job | None:
+        # As soon as others can wait for the call: one of them may have to run the job inline.
+        return _CallJob(self, call) if in_background or self.config.async_ else None
 
-    def _carry_all(self, calls: list[Call]) -> None:
+    def _make_here(self, calls: list[Call]) -> None:
         for call in calls:
             self._begin(call)
         try:
             for call in calls:
                 with waiting_for(call):
-                    self._carry(call)
-                if call.error is not None and self._fails_at_once:
+                    self._make_call(call)
+                if call.error is not None and self._stops_at_error:
                     break
         finally:
+            # Those that were not made: others may wait for them, and request the keys themselves.
             for call in calls:
                 self._failed(call, None)
 
-    def _carry(self, call: Call) -> None:
+    def _make_call(self, call: Call) -> None:
         started = time.perf_counter()
         try:
             self.batches.wait_closed(call)
             started = self._begin(call)
-            with carrying(call):
-                self._answered(call, self.resilience.until_found_sync(self._ask, call.keys, without_rows))
+            with run_within(call):
+                self._answered(call, self.resilience.until_found_sync(self._request, call.keys, without_rows))
         except Exception as error:
             self._failed(call, error)
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
 
-    def _carry_in_pool(self, call: Call) -> None:
-        with self._lock:
-            self._in_pool.add(call)
+    def _make_in_slot(self, call: Call) -> None:
         try:
-            self._carry(call)
+            self._make_call(call)
         except BaseException as error:
+            # Nobody else hears of it: in a slot even a SystemExit ends the call alone.
             self._failed(call, error)
-        finally:
-            with self._lock:
-                self._in_pool.discard(call)
 
-    def _ask(self, keys: list[Key]) -> Answers:
-        self._count_asked(keys)
-        return self.callee.ask(keys)
+    def _begin(self, call: Call) -> float:
+        started = super()._begin(call)
+        if call.job is not None:
+            call.job.deadline = call.deadline
+        return started
 
-    def _awaited(self, call: Call) -> BaseException | None:
-        """Wait for a call and return its error; it may be another caller's, and hang."""
+    def _request(self, keys: list[Key]) -> Answers:
+        self._count_requested(keys)
+        return self.function.values(keys, self.function.adapter.call(keys))
+
+    def _wait_for(self, call: Call) -> BaseException | None:
+        """Wait for a call and return its error; another caller may make it, and it may hang."""
         if call.ended.is_open:
             return call.error
         with waiting_for(call):
-            if call.carrier is not None and is_within(self):
-                self.pool.run_here(call.carrier)
-            while not call.ended.wait(self._patience(call)):
-                self._end_overdue()
+            if call.job is not None and is_within(self):
+                self.slots.run_inline(call.job)
+            while not call.ended.wait(self._seconds_to_deadline(call)):
+                self._abandon_overdue()
                 if self._lost(call) and not call.ended.is_open:
                     with self._lock:
                         self._forget(call)
                     return self.resilience.timed_out()
         return call.error
 
-    def _patience(self, call: Call) -> float:
-        """Return how long to wait until a call is overdue: this one, or one whose place in the pool this one needs."""
-        with self._lock:
-            first = min((one.deadline for one in (call, *self._in_pool)), default=call.deadline)
+    def _seconds_to_deadline(self, call: Call) -> float:
+        """Return how long to wait until a call is overdue: this one, or one whose slot this one needs."""
+        first = min(call.deadline, self.slots.first_deadline())
         return min(max(first - time.monotonic(), 0.0), self.config.timeout)
 
-    def _end_overdue(self) -> None:
-        """Give up the calls in the pool that took too long, whether anybody waits for them or not."""
-        with self._lock:
-            for call in [call for call in self._in_pool if self._lost(call)]:
-                self._give_up(call)
+    def _abandon_overdue(self) -> None:
+        """Abandon the calls in slots that took too long, whether anybody waits for them or not."""
+        for job in self.slots.abandon_overdue():
+            with self._lock:
+                self._abandon(cast(_CallJob, job).call)
 
-    def _give_up(self, call: Call) -> None:
-        super()._give_up(call)
-        if call.carrier is not None and not call.ended.is_open:
-            self.pool.give_up(call.carrier)
+    def _abandon(self, call: Call) -> None:
+        super()._abandon(call)
+        if call.job is not None and not call.ended.is_open:
+            self.slots.abandon(call.job)
             call.end(error=self.resilience.timed_out())
-        self._in_pool.discard(call)
+
+
+class _CallJob(Job):
+    """Makes a call in a slot; how the call ends is noted in the call."""
+
+    def __init__(self, lookup: SyncLookup, call: Call) -> None:
+        self.lookup = lookup
+        self.call = call
+
+    def run(self) -> None:
+        self.lookup._make_in_slot(self.call)

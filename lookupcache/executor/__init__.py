@@ -1,4 +1,8 @@
-"""How many calls are made at a time, and where: on an event loop or in threads.
+"""How many calls are made at a time, and where: in threads or on an event loop.
 
-call_group ◄─ coroutines · threads
+job ◄─ thread_slots ◄─ threads    ─► call_group (the worker's groups of calls)
+    ◄─ task_slots   ◄─ coroutines ─┘
+latch (wait for an event), nesting (which call waits for which)
+
+`cached` submits its calls to the slots directly.
 """

@@ -3,7 +3,7 @@
 The worker starts groups of calls and takes in those that have completed; what a call does is not decided here. The
 threads, or the event loop, outlive tasks and micro-batches, with the clients that were opened there.
 
-    start(group) ─► calls wait in a queue ─► a slot takes the next ─► ask ─► last answer: the group has completed
+    start(group) ─► a job for each call ─► a slot runs it: ask ─► last answer: the group has completed
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+from lookupcache.executor.job import Job
 
 T = TypeVar("T")
 
@@ -26,8 +27,8 @@ T = TypeVar("T")
 class CallGroup:
     """Calls that were started together, and the answer of each, or the exception that it ended with.
 
-    ``number`` is the caller's name for it. ``together`` says that all is lost where one call fails: the others
-    are then not made, or cancelled, and end with the same exception.
+    ``number`` is the caller's name for it. With ``all_or_nothing``, one call that fails makes the group fail: the
+    others are then not made, or cancelled, and end with the same exception.
     """
 
     calls: list[Any]
@@ -49,15 +50,38 @@ class CallGroup:
         return self.cancelled or self.broken
 
 
+class GroupCall(Job):
+    """One call of a group."""
+
+    def __init__(self, executor: Executor, group: CallGroup, number: int) -> None:
+        self.executor = executor
+        self.group = group
+        self.number = number
+
+    def run(self) -> Any:
+        """Make the call."""
+        return self.executor._make_call(self)
+
+    def end(self, answer: Any) -> None:
+        """Note the answer in the group."""
+        self.executor._answered(self.group, self.number, answer)
+
+    def timed_out(self) -> BaseException:
+        """Return the answer of a call that took too long."""
+        return self.executor._timed_out_call()
+
+
 class Executor:
     """What both ways to make calls have in common.
 
-    ``most`` is how many calls are made at a time, ``in_flight`` how many are started and unanswered.
+    ``capacity`` is how many calls are made at a time, ``in_flight`` how many are started and unanswered. A call that
+    takes longer than ``timeout`` seconds is answered with what ``timed_out`` returns.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, timeout: float, timed_out: Callable[[], Exception]) -> None:
         self.capacity = capacity
-        self._queue: deque[tuple[CallGroup, int]] = deque()
+        self._timeout = timeout
+        self._timed_out = timed_out
         self._active: set[CallGroup] = set()
         self._completed: SimpleQueue[CallGroup | None] = SimpleQueue()
         # Reentrant: a coroutine that is garbage collected ends its call in a thread that may hold the lock.
@@ -73,8 +97,7 @@ class Executor:
             group.started = True
             self._active.add(group)
             self.in_flight += group.remaining
-        self._queue.extend((group, number) for number in range(len(group.calls)))
-        self._ensure_slots()
+        self._submit([GroupCall(self, group, number) for number in range(len(group.calls))])
 
     def start_later(self, group: CallGroup, seconds: float) -> None:
         """Start a group after so many seconds, unless it is started or cancelled before."""
@@ -123,8 +146,17 @@ class Executor:
         """Wait for a completed group, or for None if another call may be made."""
         return self._completed.get()
 
-    def _ensure_slots(self) -> None:
+    def _submit(self, calls: Sequence[GroupCall]) -> None:
+        """Queue calls for the slots."""
         raise NotImplementedError
+
+    def _make_call(self, call: GroupCall) -> Any:
+        """Make a call in a slot and return its answer; on an event loop, return the coroutine that does."""
+        raise NotImplementedError
+
+    def _timed_out_call(self) -> BaseException:
+        """Return the answer of a call that took too long."""
+        return self._timed_out()
 
     def _answered(self, group: CallGroup, number: int, answer: Any) -> None:
         """Note the answer of a call; called where the call was made."""

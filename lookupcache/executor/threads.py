@@ -1,153 +1,85 @@
-"""`Threads`: calls in threads, each with a connector of its own, and none that hangs for ever."""
+"""`Threads`: groups of calls in threads, each thread with a connector, and none that hangs for ever."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from operator import methodcaller
 from queue import Empty
-from typing import Any
+from typing import Any, cast
 
 from lookupcache.connector import Connector
-from lookupcache.executor.call_group import CallGroup, Executor
-
-
-@dataclass(eq=False)
-class _Slot:
-    """A thread, and when the call that it is busy with is overdue."""
-
-    job: tuple[CallGroup, int] | None = None
-    overdue: float = math.inf
-    given_up: bool = False
+from lookupcache.executor.call_group import CallGroup, Executor, GroupCall
+from lookupcache.executor.thread_slots import ThreadSlots
 
 
 class Threads(Executor):
-    """Makes calls in threads of its own, which are started when they are wanted.
+    """Makes calls in `ThreadSlots`, with one connector per thread.
 
-    Each thread has a connector from ``opened``, and gives it to ``closed`` in the end. A call
-    that takes longer than ``timeout`` seconds is answered with what ``timed_out`` returns; a new thread takes
-    the place of the one that hangs, whose answer will not count.
+    A thread gets its connector from ``open_connector`` for its first call and gives it to ``close_connector`` when it
+    ends. A call that takes longer than ``timeout`` seconds is answered with what ``timed_out`` returns; another thread
+    takes its slot, and the late answer is ignored.
     """
 
     def __init__(
         self,
         capacity: int,
         ask: Callable[[Connector, Any], Any],
-        opened: Callable[[], Connector],
+        open_connector: Callable[[], Connector],
         timeout: float,
         timed_out: Callable[[], Exception],
-        closed: Callable[[Connector], None] = methodcaller("close"),
+        close_connector: Callable[[Connector], None] = methodcaller("close"),
     ) -> None:
-        super().__init__(capacity)
+        super().__init__(capacity, timeout, timed_out)
         self._ask = ask
-        self._opened = opened
-        self._disconnect = closed
-        self._timeout = timeout
-        self._timed_out = timed_out
-        self._slots: set[_Slot] = set()
-        self._idle = 0
-        self._wake = threading.Condition()
-        self._closed = False
+        self._open_connector = open_connector
+        self._close_connector = close_connector
+        self._own = threading.local()
+        # A thread keeps its connector however long it is idle: connecting may take longer than the calls.
+        self._slots = ThreadSlots(capacity, math.inf, self._disconnect)
 
     def close(self) -> None:
         """Let the threads end, each disconnecting."""
         super().close()
-        with self._wake:
-            self._closed = True
-            self._wake.notify_all()
+        self._slots.close()
 
     def cancel(self, group: CallGroup) -> None:
         """Forget the calls of a group; a thread that is busy with one ends when the call does."""
         super().cancel(group)
-        self._give_up_flight(group)
+        self._slots.cancel(lambda call: cast(GroupCall, call).group is group)
 
     def _abort(self, group: CallGroup) -> None:
-        self._give_up_flight(group)
+        self._slots.cancel(lambda call: cast(GroupCall, call).group is group)
         self._completed.put(group)
 
-    def _give_up_flight(self, group: CallGroup) -> None:
-        with self._wake:
-            self._give_up([slot for slot in self._slots if slot.job and slot.job[0] is group])
+    def _submit(self, calls: Sequence[GroupCall]) -> None:
+        self._slots.submit(calls)
 
-    def _ensure_slots(self) -> None:
-        with self._wake:
-            self._closed = False
-            self._start_slots()
-            self._wake.notify(len(self._queue))
-
-    def _start_slots(self) -> None:
-        for _ in range(min(self.capacity - len(self._slots), len(self._queue) - self._idle)):
-            slot = _Slot()
-            self._slots.add(slot)
-            threading.Thread(target=self._run, args=(slot,), name="lookupcache-slot", daemon=True).start()
-
-    def _run(self, slot: _Slot) -> None:
-        connector = None
-        while (job := self._next_job(slot)) is not None:
-            group, number = job
-            answer: Any
-            try:
-                connector = self._opened() if connector is None else connector
-                answer = self._ask(connector, group.calls[number])
-            except BaseException as error:
-                answer = error
-            with self._wake:
-                counts, slot.job, slot.overdue = not slot.given_up, None, math.inf
-            if counts:
-                self._answered(group, number, answer)
-        if connector is not None:
-            self._disconnect(connector)
-
-    def _next_job(self, slot: _Slot) -> tuple[CallGroup, int] | None:
-        """Wait for the next call; None where the thread is to end."""
-        with self._wake:
-            while not slot.given_up:
-                if self._queue:
-                    slot.job = self._queue.popleft()
-                    if not slot.job[0].over:
-                        slot.overdue = time.monotonic() + self._timeout
-                        return slot.job
-                elif self._closed:
-                    break
-                else:
-                    slot.job = None
-                    self._idle += 1
-                    self._wake.wait()
-                    self._idle -= 1
-            self._slots.discard(slot)
+    def _make_call(self, call: GroupCall) -> Any:
+        if call.group.over:
             return None
+        call.deadline = time.monotonic() + self._timeout
+        connector = getattr(self._own, "connector", None)
+        if connector is None:
+            connector = self._own.connector = self._open_connector()
+        return self._ask(connector, call.group.calls[call.number])
+
+    def _disconnect(self) -> None:
+        if (connector := getattr(self._own, "connector", None)) is not None:
+            self._close_connector(connector)
 
     def _next_completed(self) -> CallGroup | None:
         while True:
             try:
-                return self._completed.get(timeout=self._patience())
+                return self._completed.get(timeout=self._seconds_to_deadline())
             except Empty:
-                self._end_overdue()
+                for call in self._slots.abandon_overdue():
+                    call.end(call.timed_out())
 
-    def _patience(self) -> float | None:
+    def _seconds_to_deadline(self) -> float | None:
         """Return how long to wait until a call is overdue."""
-        with self._wake:
-            first = min((slot.overdue for slot in self._slots), default=math.inf)
-        # A call may be taken up while we wait; none is overdue before the timeout is over.
-        seconds = min(max(first - time.monotonic(), 0.0), self._timeout)
+        # A call may start while we wait; none is overdue before the timeout is over.
+        seconds = min(max(self._slots.first_deadline() - time.monotonic(), 0.0), self._timeout)
         return None if seconds == math.inf else min(seconds, threading.TIMEOUT_MAX)
-
-    def _end_overdue(self) -> None:
-        now = time.monotonic()
-        with self._wake:
-            overdue = [slot for slot in self._slots if slot.overdue <= now]
-            jobs = [slot.job for slot in overdue]
-            self._give_up(overdue)
-        for job in jobs:
-            if job is not None:
-                self._answered(*job, self._timed_out())
-
-    def _give_up(self, slots: list[_Slot]) -> None:
-        """Abandon slots that are busy; others replace them if calls are waiting."""
-        for slot in slots:
-            slot.given_up = True
-            self._slots.discard(slot)
-        self._start_slots()

@@ -1,1 +1,1 @@
-"""Plain functions as sources: of a lookup table, of a SQL table function."""
+"""Plain functions as sources: adapter (a function of any kind, called in one way), connector, table_function."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import cloudpickle
@@ -24,17 +25,19 @@ from lookupcache.errors import (
     SourceError,
     WrongRows,
 )
+from lookupcache.functions.adapter import Arguments, adapter_of
+from lookupcache.functions.answers import BatchShape
 
 
 class FunctionConnector(Connector):
-    """Calls a function for the rows of its keys.
+    """Calls a function for the rows of its keys: a sync or async function, or an async generator of rows.
 
-    The function travels to the workers by value where its module is not importable there. It may be an
-    object with ``__call__``, or a class, of which each worker then makes one without arguments; methods
-    ``open`` and ``close``, sync or async, are called before the first lookup and when the worker is done with it.
+    The function is pickled by value where its module is not importable in the workers. It may be an object with
+    ``__call__``, or a class, of which each worker makes one object without arguments; its methods ``open`` and
+    ``close``, async only where the function is, are called before the first lookup and when the worker closes it.
 
-    With ``batch`` an exception may stand in the place of a key's list of rows: the lookup of that key has then failed
-    with it, and is not tried again.
+    With ``batch`` an exception in place of a key's list of rows means that the lookup of that key failed with it; it is
+    not retried.
     """
 
     thread_safe = True
@@ -50,18 +53,16 @@ class FunctionConnector(Connector):
         self.key = key
         self.function = function
         self.batch = batch
-        kind = function if isinstance(function, type) else type(function)
-        self.is_async = any(map(inspect.iscoroutinefunction, (function, kind.__call__)))
+        self._adapter: Any = adapter_of(function, self._call_arguments)
+        self.is_async: bool = self._adapter.is_async
 
     def open(self) -> Any:
-        """Make the object, where the function is a class, and open it."""
-        if isinstance(self.function, type):
-            self.function = self.function()
-        return getattr(self.function, "open", _nothing)()
+        """Make the object, where the function is a class, and open it; to be awaited where the function is async."""
+        return self._adapter.open()
 
     def close(self) -> Any:
-        """Close the function's object."""
-        return getattr(self.function, "close", _nothing)()
+        """Close the function's object; to be awaited where the function is async."""
+        return self._adapter.close()
 
     def runs_async(self, wanted: bool | None) -> bool:
         """Return whether the function is async; raises OptionError where ``lookup.async`` forbids that."""
@@ -80,32 +81,35 @@ class FunctionConnector(Connector):
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Call the function once per key, or once with all keys."""
         arguments, call_of = self.arguments(request, keys)
-        answers = self.function(arguments) if self.batch else map(self.rows, arguments)
+        answers = self._adapter.call(arguments) if self.batch else map(self.rows, arguments)
         return self.table(request, arguments, answers, call_of)
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Await the function once per key, all at the same time, or once with all keys."""
         arguments, call_of = self.arguments(request, keys)
         if self.batch:
-            return self.table(request, arguments, await self.function(arguments), call_of)
+            return self.table(request, arguments, await self._adapter.call(arguments), call_of)
         return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)), call_of)
 
     def rows(self, key: Any) -> list[Any]:
         """Call the function for one key."""
-        return _listed(self.function(*self._tuple(key)))
+        return _list_of_rows(self._adapter.call([key]))
 
     async def rows_async(self, key: Any) -> list[Any]:
         """Await the function for one key."""
-        return _listed(await self.function(*self._tuple(key)))
+        return _list_of_rows(await self._adapter.call([key]))
+
+    def _call_arguments(self, keys: Sequence[Any]) -> Arguments:
+        return ((keys,) if self.batch else self._tuple(keys[0])), {}
 
     def _tuple(self, key: Any) -> tuple[Any, ...]:
         return key if len(self.key) > 1 else (key,)
 
     def arguments(self, request: LookupRequest, keys: pa.RecordBatch) -> tuple[list[Any], npt.NDArray[np.int64]]:
-        """Return the function's keys, each once, and for each key given which of them it has.
+        """Return the distinct keys of the function, and for each key of the join the position of the function's.
 
-        The join may tell apart by more columns than the function does. Raises PlanError for a join that does
-        not give all of the function's.
+        The join may have more key columns than the function. Raises PlanError for a join that has not all of the
+        function's.
         """
         given = {name: keys.column(name).to_pylist() for name in request.key_columns}
         given |= {name: [value] * keys.num_rows for name, value in request.constants.items()}
@@ -127,39 +131,33 @@ class FunctionConnector(Connector):
         answers: Iterable[Any],
         call_of: npt.NDArray[np.int64] | None = None,
     ) -> pa.Table:
-        """Return the rows of some of the function's keys as Arrow; raises WrongRows where those of some are wrong.
+        """Return the rows of some of the function's keys as Arrow; raises WrongRows where the rows of some are invalid.
 
         The error gives positions among the function's keys, or with ``call_of`` among the join's.
         """
-        if isinstance(answers, Mapping | set | frozenset | str | bytes) or not isinstance(answers, Iterable):
-            raise SourceError(
-                f"The function of table {request.table!r} returned {type(answers).__name__} for its keys, not a list.",
-                hint="Return one list of rows per key, in the order of the keys.",
-            )
+        # A dict is refused: it may as well hold columns.
+        shape = BatchShape(f"The function of table {request.table!r}", "list of rows", "lists", by_key=False)
+        answers = shape.in_order(answers, arguments)
+        # An iterator can be read only once, and the rows of a call with wrong ones are read several times.
         answers = [list(answer) if isinstance(answer, Iterator) else answer for answer in answers]
-        if len(answers) != len(arguments):
-            raise SourceError(
-                f"The function of table {request.table!r} returned {len(answers)} lists for {len(arguments)} keys.",
-                hint="Return one list of rows per key, in the order of the keys.",
-            )
-        reading = _Reading(self, request, arguments, answers)
-        tables = reading.tables(0, len(answers))
-        table = tables[0] if len(tables) == 1 else pa.concat_tables([reading.fields.empty_table(), *tables])
-        if self.batch and reading.strayed:
+        reader = _RowReader(self, request, arguments, answers)
+        tables = reader.tables(0, len(answers))
+        table = tables[0] if len(tables) == 1 else pa.concat_tables([reader.fields.empty_table(), *tables])
+        if self.batch and reader.is_misplaced:
             raise SourceError(
                 f"The function of table {request.table!r} returned a row of one key in the list of another.",
                 hint="Return one list of rows per key, in the order of the keys.",
             )
-        if reading.wrong:
-            raise WrongRows.of(table, reading.wrong if call_of is None else _of_join_keys(reading.wrong, call_of))
+        if reader.wrong:
+            raise WrongRows.of(table, reader.wrong if call_of is None else _of_join_keys(reader.wrong, call_of))
         return table
 
 
-class _Reading:
-    """Turns the answers of a call into Arrow: all together, and where that fails, those whose rows are right.
+class _RowReader:
+    """Converts the answers of a call to Arrow: all together, and where that fails, those whose rows are valid.
 
-    ``wrong`` gives the error of each other key by its position; ``strayed`` says that a row was in the list of a
-    key that is not its own.
+    ``wrong`` gives the error of each other key by its position; ``is_misplaced`` says that a row was in the
+    list of another key than its own.
     """
 
     def __init__(
@@ -171,10 +169,10 @@ class _Reading:
         names = dict.fromkeys((*request.fields, *request.constants))
         self.fields = pa.schema([pa.field(name, connector.schema.field(name).type) for name in names])
         self.keys = [connector._tuple(argument) for argument in arguments]
-        self.place = {key: number for number, key in enumerate(self.keys)}
+        self.position = {key: number for number, key in enumerate(self.keys)}
         self.answers = answers
         self.wrong: dict[int, BaseException] = {}
-        self.strayed = False
+        self.is_misplaced = False
 
     def tables(self, start: int, end: int) -> list[pa.Table]:
         """Return the rows of some keys, in halves where the rows of one of them are wrong."""
@@ -191,26 +189,26 @@ class _Reading:
         return [*self.tables(start, middle), *self.tables(middle, end)]
 
     def _table(self, start: int, end: int) -> pa.Table:
-        answers = [self._listed(answer) for answer in self.answers[start:end]]
+        answers = [self._rows_of_key(answer) for answer in self.answers[start:end]]
         columns = self._columns(self.keys[start:end], answers)
         table = pa.table({field.name: _column(self.request, field, columns[field.name]) for field in self.fields})
-        asked = np.repeat(np.arange(start, end), list(map(len, answers))).tolist()
-        borne = zip(*(columns[name] for name in self.key), strict=True)
-        # A row may bear a key that was not asked for, which does no harm; another key's it may not.
-        own = [self.place.get(key, number) == number for number, key in zip(asked, borne, strict=True)]
+        requested = np.repeat(np.arange(start, end), list(map(len, answers))).tolist()
+        row_keys = zip(*(columns[name] for name in self.key), strict=True)
+        # A row with a key that was not requested does no harm; one of another requested key would be lost or wrong.
+        own = [self.position.get(key, number) == number for number, key in zip(requested, row_keys, strict=True)]
         if all(own):
             return table
-        self.strayed = True
+        self.is_misplaced = True
         return table.filter(pa.array(own))
 
-    def _listed(self, answer: Any) -> list[Any]:
+    def _rows_of_key(self, answer: Any) -> list[Any]:
         if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):
             raise SourceError(
                 f"The function of table {self.request.table!r} returned {type(answer).__name__} for a key, "
                 "not a list of rows.",
                 hint="A key's answer is a list of rows; a row is a dict or a tuple.",
             )
-        return _listed(answer)
+        return _list_of_rows(answer)
 
     def _columns(
         self, keys: Sequence[tuple[Any, ...]], answers: Sequence[Sequence[Any]]
@@ -236,8 +234,8 @@ class _Reading:
         )
 
 
-def _listed(answer: Iterable[Any] | None) -> list[Any]:
-    """Return the rows of a key; raises SourceError for what is a row itself, or columns, and would come apart."""
+def _list_of_rows(answer: Iterable[Any] | None) -> list[Any]:
+    """Return the rows of a key; raises SourceError for a row or columns, whose parts would be taken for rows."""
     if isinstance(answer, Mapping | str | bytes) or hasattr(answer, "_fields") or hasattr(answer, "columns"):
         raise SourceError(
             f"The function returned {type(answer).__name__} for a key, not a list of rows.",
@@ -246,13 +244,9 @@ def _listed(answer: Iterable[Any] | None) -> list[Any]:
     return [] if answer is None else list(answer)
 
 
-def _nothing() -> None:
-    return None
-
-
 def _of_join_keys(wrong: Mapping[int, BaseException], call_of: npt.NDArray[np.int64]) -> dict[int, BaseException]:
     """Return the errors by the positions of the join's keys: several may have the same key of the function."""
-    return {place: wrong[number] for place, number in enumerate(call_of.tolist()) if number in wrong}
+    return {position: wrong[number] for position, number in enumerate(call_of.tolist()) if number in wrong}
 
 
 def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> pa.Array:
@@ -270,9 +264,8 @@ def _refuse_loss(array: pa.Array, values: Sequence[Any]) -> None:
     """Raise ValueError where Arrow, unasked, dropped a fraction, a time of day, a time zone or a field."""
     type_ = array.type
     if pa.types.is_timestamp(type_) or _is_checked_within(type_):
-        for value in values:
-            _refuse_loss_within(type_, value)
-    elif pa.types.is_integer(type_) or pa.types.is_date(type_):
+        _refuse_loss_within(type_, values)
+    elif (pa.types.is_integer(type_) or pa.types.is_date(type_)) and not _are_exact(type_, values):
         for kept, value in zip(array.to_pylist(), values, strict=True):
             if kept is not None and kept != value:
                 raise ValueError(f"{value!r} would become {kept!r}")
@@ -287,25 +280,43 @@ def _is_checked_within(type_: pa.DataType) -> bool:
     return any(kind(one) for one in inner for kind in kinds)
 
 
-def _refuse_loss_within(type_: pa.DataType, value: Any) -> None:
-    """Raise ValueError where a value that Arrow takes for this type, or one within it, would change."""
-    if value is None:
-        return
+def _refuse_loss_within(type_: pa.DataType, values: Sequence[Any]) -> None:
+    """Raise ValueError where one of the values that Arrow takes for this type, or a value within it, would change.
+
+    Values within are looked at column by column, as far as possible without a line of Python for each.
+    """
     if pa.types.is_struct(type_):
-        given = value if isinstance(value, Mapping) else {}
-        if unknown := [name for name in given if name not in {field.name for field in type_}]:
-            raise ValueError(f"a struct has no field {unknown[0]!r}")
+        given = [value for value in values if isinstance(value, dict | Mapping)]
+        if unknown := set(chain.from_iterable(given)).difference(field.name for field in type_):
+            raise ValueError(f"a struct has no field {next(iter(unknown))!r}")
         for field in type_:
-            _refuse_loss_within(field.type, given.get(field.name))
+            _refuse_loss_within(field.type, [value.get(field.name) for value in given])
     elif pa.types.is_map(type_):
-        for name, inner in value.items() if isinstance(value, Mapping) else value:
-            _refuse_loss_within(type_.key_type, name)
-            _refuse_loss_within(type_.item_type, inner)
+        maps = (value.items() if isinstance(value, Mapping) else value for value in values if value is not None)
+        pairs = list(chain.from_iterable(maps))
+        keys, items = zip(*pairs, strict=True) if pairs else ((), ())
+        _refuse_loss_within(type_.key_type, keys)
+        _refuse_loss_within(type_.item_type, items)
     elif pa.types.is_nested(type_):
-        for inner in value:
-            _refuse_loss_within(type_.value_type, inner)
-    elif _is_lossy(type_, value):
-        raise ValueError(f"{value!r} would become another value")
+        _refuse_loss_within(type_.value_type, list(chain.from_iterable(value for value in values if value is not None)))
+    elif not _are_exact(type_, values):
+        for value in values:
+            if value is not None and _is_lossy(type_, value):
+                raise ValueError(f"{value!r} would become another value")
+
+
+def _are_exact(type_: pa.DataType, values: Sequence[Any]) -> bool:
+    """Return whether the values' Python types alone say that Arrow changes none of them."""
+    kinds = set(map(type, values)) - {type(None)}
+    if pa.types.is_integer(type_):
+        return kinds <= {int, bool}
+    if pa.types.is_date(type_):
+        return kinds <= {date}
+    if not pa.types.is_timestamp(type_):
+        return True
+    if not kinds <= {datetime}:
+        return False
+    return type_.tz is not None or set(map(type, map(attrgetter("tzinfo"), filter(None, values)))) <= {type(None)}
 
 
 def _is_lossy(type_: pa.DataType, value: Any) -> bool:

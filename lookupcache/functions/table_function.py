@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -18,6 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from lookupcache.errors import PlanError, SchemaError, SourceError
+from lookupcache.functions.adapter import Arguments, adapter_of, is_async
+from lookupcache.functions.answers import BatchShape
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.table import LookupTable
 
@@ -25,7 +27,7 @@ _OF_PYTHON: dict[Any, pa.DataType] = {
     str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary(), date: pa.date32(),
     datetime: pa.timestamp("us", "UTC"), Decimal: pa.decimal128(38, 18),
 }  # fmt: skip
-_NOTHING = {
+_PLACEHOLDERS = {
     "string": "''", "binary": "X''", "boolean": "false", "date": "DATE'1970-01-01'",
     "timestamp": "timestamp_micros(0)", "timestamp_ntz": "TIMESTAMP_NTZ'1970-01-01 00:00:00'",
 }  # fmt: skip
@@ -62,14 +64,14 @@ class TableFunction:
         >>> TableFunction.of("split", split).columns().types
         [DataType(string), DataType(int64)]
         """
-        told = getattr(function, "returns", None) if returns is None else returns
-        many = getattr(function, "batch", False) if batch is None else batch
+        columns = getattr(function, "returns", None) if returns is None else returns
+        is_batch = getattr(function, "batch", False) if batch is None else batch
         own = {**getattr(function, "options", {}), **(options or {})}
         return cls(
             name=name,
             function=function,
-            returns=None if told is None else as_schema(told),
-            batch=bool(many),
+            returns=None if columns is None else as_schema(columns),
+            batch=bool(is_batch),
             options=own,
         )
 
@@ -88,13 +90,12 @@ class TableFunction:
         returned = self.columns(names)
         keys = [column for argument in arguments for column in argument.columns]
         key = pa.schema([(column.name, column.type) for column in keys] or [(NO_ARGUMENT, pa.int32())])
-        calls = Calls(self.name, self.function, tuple(a.form for a in arguments), len(key), tuple(self.columns().names))
-        kind = {(False, False): OneByOne, (False, True): Many, (True, False): OneByOneLater, (True, True): ManyLater}
+        calls = Calls(self.name, tuple(a.form for a in arguments), len(key), tuple(self.columns().names), self.batch)
         return LookupTable.from_function(
             alias,
             pa.schema([*key, *returned]),
             key=key.names,
-            function=kind[is_async(self.function), self.batch](calls),
+            function=(AsyncKeyFunction if is_async(self.function) else KeyFunction)(self.function, calls),
             batch=self.batch,
             options=self.options,
         )
@@ -105,7 +106,7 @@ NO_ARGUMENT = "__no_argument"
 
 
 def annotated(name: str, function: Callable[..., Any], *, batch: bool = False) -> pa.Schema:
-    """Return the columns that the annotation of a function's result tells.
+    """Return the columns that the annotation of a function's result names.
 
     >>> class Word(typing.NamedTuple):
     ...     word: str
@@ -117,10 +118,10 @@ def annotated(name: str, function: Callable[..., Any], *, batch: bool = False) -
     called: Any = function if inspect.isroutine(function) else type(function).__call__
     called = function.__call__ if isinstance(function, type) else called
     try:
-        told = typing.get_type_hints(called).get("return")
+        result = typing.get_type_hints(called).get("return")
     except NameError:
-        told = None
-    row = _item(_item(told) if batch else told)
+        result = None
+    row = _item(_item(result) if batch else result)
     fields = _fields(row)
     types = {column: _OF_PYTHON.get(_without_none(kind)) for column, kind in fields.items()}
     if not types or None in types.values():
@@ -148,13 +149,6 @@ def _fields(row: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(row) or hasattr(row, "_fields") or typing.is_typeddict(row):
         return typing.get_type_hints(row)
     return {} if row is None else {"c1": row}
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether a function, or an object or class with ``__call__``, is async or an async generator."""
-    kind = function if isinstance(function, type) else type(function)
-    both = (function, kind.__call__)
-    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in both)
 
 
 # ── arguments as key columns ─────────────────────────────────────────────────────────────────────────────
@@ -217,42 +211,55 @@ def argument(sql: str, type_: pa.DataType, name: str, *, nullable: bool, first: 
             f"{sql} is {type_name(type_).upper()}, which no lookup key can be.",
             hint="Pass it as text, as in to_json(…), and read it in the function.",
         )
-    value = f"coalesce({sql}, {_nothing(type_)})" if nullable else sql
+    value = f"coalesce({sql}, {_placeholder(type_)})" if nullable else sql
     return Argument((*flag, KeyColumn(name, type_, value)), Form(value=first + len(flag), null=null))
 
 
-def _nothing(type_: pa.DataType) -> str:
+def _placeholder(type_: pa.DataType) -> str:
     name = type_name(type_)
-    return _NOTHING.get(name, f"CAST(0 AS {name.upper()})")
+    return _PLACEHOLDERS.get(name, f"CAST(0 AS {name.upper()})")
 
 
 # ── calls in the worker ──────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass
+@dataclass(frozen=True)
 class Calls:
-    """What the ways of calling share: arguments from keys, and rows, with their key, from what a call gives."""
+    """How calls of a function are made: its arguments from keys, and rows, with their key, from its answers.
+
+    ``width`` is the number of key columns; a key of one column is its bare value.
+    """
 
     name: str
-    function: Any
     forms: tuple[Form, ...]
     width: int
     columns: tuple[str, ...]
+    batch: bool
 
-    def arguments(self, key: Any) -> tuple[Any, ...]:
-        """Return the arguments that a key stands for; a key of one column comes bare."""
-        values = key if self.width > 1 else (key,)
-        return tuple(form(values) for form in self.forms)
+    def arguments(self, keys: Sequence[Any]) -> Arguments:
+        """Return the arguments of the call for a key, or with ``batch`` of the call for all keys."""
+        calls = [tuple(form(key if self.width > 1 else (key,)) for form in self.forms) for key in keys]
+        if not self.batch:
+            return calls[0], {}
+        return ([call[0] for call in calls] if len(self.forms) == 1 else calls,), {}
 
-    def of_many(self, keys: Sequence[Any]) -> list[Any]:
-        """Return the arguments of many calls, bare where there is one."""
-        many = [self.arguments(key) for key in keys]
-        return [arguments[0] for arguments in many] if len(self.forms) == 1 else many
+    def rows_of_keys(self, keys: Sequence[Any], answer: Any) -> list[Any]:
+        """Return a list of rows per key; one of wrong rows is replaced by the error, which concerns no other key."""
+        shape = BatchShape(f"Function {self.name!r}", "list of rows", "lists", by_key=False)
+        return [self._rows_or_error(*pair) for pair in zip(keys, shape.in_order(answer, keys), strict=True)]
 
     def rows(self, key: Any, answer: Iterable[Any] | None) -> list[tuple[Any, ...]]:
-        """Return a call's rows behind its key."""
+        """Return a call's rows, each after the values of its key."""
         values = tuple(key) if self.width > 1 else (key,)
         return [(*values, *self._row(row)) for row in answer or ()]
+
+    def _rows_or_error(self, key: Any, answer: Any) -> list[tuple[Any, ...]] | Exception:
+        if isinstance(answer, Exception):
+            return answer
+        try:
+            return self.rows(key, answer)
+        except SourceError as error:
+            return error
 
     def _row(self, row: Any) -> tuple[Any, ...]:
         if isinstance(row, Mapping):
@@ -270,77 +277,39 @@ class Calls:
         return values
 
 
-class OneByOne:
-    """Calls a function for one key at a time."""
+class KeyFunction:
+    """A table function as a function of keys; it is called with one key's values or, with ``batch``, a list of keys."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, function: Callable[..., Any], calls: Calls) -> None:
         self.calls = calls
+        self._adapter: Any = adapter_of(function, calls.arguments)
 
     def open(self) -> Any:
         """Make the object, where the function is a class, and open it."""
-        if isinstance(self.calls.function, type):
-            self.calls.function = self.calls.function()
-        return getattr(self.calls.function, "open", _nothing_to_do)()
+        return self._adapter.open()
 
     def close(self) -> Any:
         """Close the function's object."""
-        return getattr(self.calls.function, "close", _nothing_to_do)()
+        return self._adapter.close()
 
     def __call__(self, *key: Any) -> Any:
-        """Return the rows of a key."""
-        bare = key if self.calls.width > 1 else key[0]
-        return self.calls.rows(bare, self.calls.function(*self.calls.arguments(bare)))
+        """Return the rows of a key, or of each key."""
+        keys = self._keys(key)
+        return self._rows(keys, self._adapter.call(keys))
+
+    def _keys(self, key: Any) -> Any:
+        if self.calls.batch:
+            return key[0]
+        return [key if self.calls.width > 1 else key[0]]
+
+    def _rows(self, keys: Sequence[Any], answer: Any) -> Any:
+        return self.calls.rows_of_keys(keys, answer) if self.calls.batch else self.calls.rows(keys[0], answer)
 
 
-class OneByOneLater(OneByOne):
-    """Awaits a function for one key at a time."""
+class AsyncKeyFunction(KeyFunction):
+    """The same for an async function or an async generator."""
 
     async def __call__(self, *key: Any) -> Any:
-        """Return the rows of a key."""
-        bare = key if self.calls.width > 1 else key[0]
-        return self.calls.rows(bare, await _collected(self.calls.function(*self.calls.arguments(bare))))
-
-
-class Many(OneByOne):
-    """Calls a function for many keys at once."""
-
-    def __call__(self, keys: Any) -> Any:
-        """Return the rows of each key."""
-        return self._rows(keys, self.calls.function(self.calls.of_many(keys)))
-
-    def _rows(self, keys: Sequence[Any], answers: Any) -> Any:
-        """Pair answers with keys; where there are not as many, or no list of them, the connector says so."""
-        if not isinstance(answers, Iterable) or isinstance(answers, Mapping | set | frozenset | str | bytes):
-            return answers
-        listed = list(answers)
-        if len(listed) != len(keys):
-            return listed
-        return [self._of_key(key, answer) for key, answer in zip(keys, listed, strict=True)]
-
-    def _of_key(self, key: Any, answer: Any) -> list[tuple[Any, ...]] | Exception:
-        """Return a key's rows, or the error that is wrong with them: it concerns no other key of the call."""
-        if isinstance(answer, Exception):
-            return answer
-        try:
-            return self.calls.rows(key, answer)
-        except SourceError as error:
-            return error
-
-
-class ManyLater(Many):
-    """Awaits a function for many keys at once."""
-
-    async def __call__(self, keys: Any) -> Any:
-        """Return the rows of each key."""
-        return self._rows(keys, await _collected(self.calls.function(self.calls.of_many(keys))))
-
-
-async def _collected(answer: Any) -> Any:
-    """Wait for a coroutine's result, or for all that an async generator yields."""
-    if isinstance(answer, AsyncIterator):
-        return [row async for row in answer]
-    return await answer
-
-
-def _nothing_to_do() -> None:
-    return None
+        """Return the rows of a key, or of each key."""
+        keys = self._keys(key)
+        return self._rows(keys, await self._adapter.call(keys))

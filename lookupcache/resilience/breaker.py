@@ -1,4 +1,4 @@
-"""A circuit breaker: a source that fails again and again is left alone for a while.
+"""A circuit breaker: after repeated failures of the source, no calls are made for a while.
 
 closed ── failures in a row ──► open ── delay over ──► half-open ── the probe succeeds ──► closed
                                  ▲                         │
@@ -35,11 +35,11 @@ class Breaker:
         self._failed_in_row = 0
         self._until: float | None = None
         self._probing = False
-        # A place is how often it had opened when the place was given: what a call from before says comes too late.
+        # A permit is how often the breaker had opened when it was acquired: reports of older calls are ignored.
         self._opened = 0
 
     def acquire(self) -> int:
-        """Return a place for one call; raises LookupRefusedError while the source is left alone, or being probed."""
+        """Return a permit for one call; raises LookupRefusedError while the breaker is open, or a probe is running."""
         permit = self._opened
         if self._until is None:
             return permit
@@ -53,7 +53,7 @@ class Breaker:
             return self._opened
 
     def record_success(self, permit: int) -> None:
-        """Say that the source answered."""
+        """Report that the source answered."""
         if self._failed_in_row == 0 and self._until is None:
             return
         with self._lock:
@@ -62,7 +62,7 @@ class Breaker:
                 self._until = None
 
     def record_failure(self, permit: int | None = None) -> None:
-        """Say that the source failed; without a place, for a call of which only the caller's patience has ended."""
+        """Report that the source failed; without a permit for a call that timed out and may still go on."""
         if self._failures is None:
             return
         with self._lock:
@@ -76,19 +76,19 @@ class Breaker:
                 self._open()
 
     def release(self, permit: int) -> None:
-        """Say that a call ended without a word about the source; where it was the probe, the next call is."""
+        """Report that a call ended and says nothing about the source; if it was the probe, the next call will be."""
         if self._until is not None:
             with self._lock:
                 if permit == self._opened:
                     self._probing = False
 
     def open_for(self) -> float:
-        """Return for how many seconds no call will be let through; 0 where one may be."""
+        """Return for how many seconds all calls will be refused; 0 where one may be made."""
         until = self._until
         return 0.0 if until is None else max(until - self._clock(), 0.0)
 
     def reset_after_fork(self) -> None:
-        """Forget what calls of the parent process were about to say: they do not end in this one."""
+        """Forget the calls of the parent process: they do not end in this one."""
         self._lock = threading.RLock()
         self._probing = False
 

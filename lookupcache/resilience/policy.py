@@ -1,6 +1,8 @@
-"""One call to the source with circuit breaker, rate limit, timeout and retries.
+"""One call to the source with circuit breaker, rate limit, retries, and a deadline for all of them.
 
 breaker ─► rate limit ─► call ──error──► retry policy ─► wait ─► breaker …
+
+A call that hangs is ended by the slot that it runs in (see `executor`), with the error that `timed_out` returns.
 
 The retry loop is our own, since a retry shares its deadline with the rate limit and asks the breaker before it waits.
 """
@@ -143,18 +145,8 @@ class ResiliencePolicy:
         """Do the same for a plain function, in this thread."""
         return _run(self.until_found(_awaitable(ask), keys, without_rows, _awaitable(sleep)))
 
-    async def within(self, work: Awaitable[T]) -> T:
-        """Return what the work returns; cancel it and raise LookupTimeoutError after ``lookup.timeout``."""
-        try:
-            async with asyncio.timeout(self.config.timeout) as limit:
-                return await work
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise self.timed_out() from error
-
     def timed_out(self) -> LookupTimeoutError:
-        """Return the error of a lookup that ``lookup.timeout`` ended, counted, and held against the source."""
+        """Return the error of a lookup that ``lookup.timeout`` ended; count it, also as a failure for the breaker."""
         self.counters.add("timeouts")
         self._breaker.record_failure()
         return LookupTimeoutError(
@@ -167,11 +159,11 @@ class ResiliencePolicy:
         try:
             return await self._ask(ask, permit, connects)
         except Exception as error:
-            first = error
+            first = _raised(error)
         return await self._retry(first, ask, sleep, ends, connects)
 
     async def _enter(self, sleep: Sleep, ends: float, connects: bool) -> int:
-        """Wait until a call may go out; return its place with the breaker."""
+        """Wait until a call may be made; return the breaker's permit."""
         try:
             permit = self._breaker.acquire()
         except LookupRefusedError:
@@ -208,7 +200,7 @@ class ResiliencePolicy:
             self._breaker.release(permit)
             if isinstance(error, Exception):
                 self.counters.add("errors")
-                if self._policy.should_retry(error):
+                if self._policy.should_retry(_raised(error)):
                     self._breaker.record_failure(permit)
             raise
         self._breaker.record_success(permit)
@@ -239,7 +231,7 @@ class ResiliencePolicy:
             try:
                 return await self._ask(ask, permit, connects)
             except Exception as next_error:
-                error = next_error
+                error = _raised(next_error)
         raise AttemptsExhaustedError(error, attempts) from error
 
     def _delay_before_retry(self, error: Exception, attempts: int, ends: float) -> float | None:
@@ -265,9 +257,25 @@ def _note(error: BaseException, text: str) -> None:
             error.add_note(text)
 
 
+class _StopIterationRaised(Exception):
+    """Stands for a StopIteration that a plain function raised: a coroutine would turn that into a RuntimeError."""
+
+    def __init__(self, error: StopIteration) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _raised(error: Exception) -> Exception:
+    """Return what the call itself raised."""
+    return error.error if isinstance(error, _StopIterationRaised) else error
+
+
 def _awaitable(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
     async def answer(*arguments: Any) -> T:
-        return function(*arguments)
+        try:
+            return function(*arguments)
+        except StopIteration as error:
+            raise _StopIterationRaised(error) from error
 
     return answer
 

@@ -31,8 +31,8 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 class RateLimit:
     """Gives each call the next free slot, ``1 / rate`` seconds after the one before (virtual scheduling, GCRA).
 
-    ``place`` is the file that holds the next free slot, shared by all processes that use it; without one the
-    slots are those of this object. ``clock`` gives seconds, and must be the same clock for all who share.
+    ``path`` is the file that stores the next free slot, shared by all processes that use it; without one, the
+    slots are those of this object. ``clock`` gives seconds, and must be the same for all that share the file.
 
     >>> limit = RateLimit(10.0, clock=lambda: 0.0)
     >>> limit.reserve(), limit.reserve(), limit.reserve()
@@ -48,9 +48,9 @@ class RateLimit:
 
     @classmethod
     def of_executor(cls, rate: float, name: str) -> RateLimit:
-        """Return the limit that the workers of this executor have in common for the source of that name.
+        """Return the limit that the workers of this executor share for the source of that name.
 
-        Outside of a Spark worker a process has its own. Raises LookupCacheError where no file can be had.
+        Outside of a Spark worker a process has its own. Raises LookupCacheError where no file can be used.
         """
         folder = _private_directory()
         _remove_unused(folder)
@@ -82,20 +82,20 @@ class RateLimit:
 
 
 def _read(file: int, now: float) -> float:
-    """Return the next free slot as a file has it; minus infinity where it says nothing, or no longer does.
+    """Return the next free slot that is stored in a file; minus infinity where it has none that is still valid.
 
-    The clock starts anew with the machine: a slot that was written before is none.
+    The clock starts again with the machine: a slot that was written before is not valid.
     """
-    held = os.pread(file, _SLOT.size, 0)
-    if len(held) != _SLOT.size:
+    stored = os.pread(file, _SLOT.size, 0)
+    if len(stored) != _SLOT.size:
         return -math.inf
-    slot, written, boot = _SLOT.unpack(held)
+    slot, written, boot = _SLOT.unpack(stored)
     return float(slot) if math.isfinite(slot) and written <= now and boot == _boot() else -math.inf
 
 
 @cache
 def _boot() -> bytes:
-    """Return what tells this start of the machine from others; nothing where the system does not say."""
+    """Return an identifier of this start of the machine; zeros where the system has none."""
     try:
         return bytes.fromhex(_BOOT.read_text().strip().replace("-", ""))[:16].ljust(16, b"\0")
     except (OSError, ValueError):
@@ -104,9 +104,9 @@ def _boot() -> bytes:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Open a file, made where there is none, and hold it alone."""
+    """Open a file, created if necessary, and lock it."""
     while True:
-        # What cleans up temporary directories may take ours, when nothing was asked for days.
+        # A clean-up of temporary directories may have removed ours, after days without a call.
         path.parent.mkdir(mode=0o700, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -133,7 +133,7 @@ def _executor() -> str:
 
 
 def _private_directory() -> Path:
-    """Return a directory that nobody else can write to; raises LookupCacheError where there is none to be had."""
+    """Return a directory that nobody else can write to; raises LookupCacheError where that is not available."""
     folder = Path(tempfile.gettempdir()) / f"lookupcache-{_owner()}"
     try:
         with suppress(FileExistsError):
@@ -158,7 +158,7 @@ def _no_directory(fact: str) -> LookupCacheError:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the files of executors that are gone: those of which the slot has come, and was taken a day ago."""
+    """Remove the files of executors that have ended: files with a past slot, unchanged for a day."""
     for path in folder.iterdir():
         with suppress(OSError):
             if path.lstat().st_mtime < time.time() - _UNUSED and _next_slot(path) <= time.monotonic():

@@ -16,7 +16,7 @@ from lookupcache.errors import LookupCacheError, LookupRuntimeError
 
 
 def retry_after_of(error: Exception) -> float | None:
-    """Return the seconds that the source wants to be left alone, or None where the error does not say.
+    """Return the seconds that the source asks to wait, or None where the error does not say.
 
     That is an attribute ``retry_after`` (seconds or a timedelta), else the header Retry-After (seconds or a date)
     in the ``headers`` of the error or of its ``response``, as requests, httpx, aiohttp and urllib have it.
@@ -64,10 +64,10 @@ def _header_seconds(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Which errors are worth another call, and after which wait.
+    """Which errors are retried, and after which wait.
 
-    ``retryable`` is the connector's word on an error, which ``lookup.retry.on`` overrides; ``retry_after`` finds
-    the source's own wish for a wait.
+    ``retryable`` is the connector's opinion of an error, which ``lookup.retry.on`` overrides; ``retry_after`` returns
+    the wait that the source asks for.
 
     >>> policy = RetryPolicy(LookupConfig(retry_delay="1 s", retry_jitter=0, retry_on="OSError"))
     >>> policy.should_retry(ConnectionError("refused")), policy.should_retry(KeyError("id"))
@@ -95,12 +95,12 @@ class RetryPolicy:
             # Two to the power of the attempts would at some time be more than a float holds.
             delay = min(delay * 2.0 ** min(attempt - 1, 64), self.config.retry_max_delay)
         delay *= 1 + random.random() * self.config.retry_jitter
-        wished = self.retry_after(error) if isinstance(error, Exception) else None
-        return delay if wished is None else max(delay, wished)
+        requested = self.retry_after(error) if isinstance(error, Exception) else None
+        return delay if requested is None else max(delay, requested)
 
 
 def _is_usage_error(error: Exception) -> bool:
-    """Return whether the error says that something is written wrongly, which no retry cures."""
+    """Return whether the error is a mistake in the program or its options, which a retry cannot cure."""
     return isinstance(error, LookupCacheError) and not isinstance(error, LookupRuntimeError)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lookupcache.connector import Connector, LookupRequest, offers
-from lookupcache.decorator.latch import Latch
+from lookupcache.executor.latch import Latch
 from lookupcache.expr import Expr
 
 

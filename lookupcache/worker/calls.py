@@ -105,9 +105,9 @@ class BatchCalls:
             return self._reader.check(await self._connector.lookup_async(self._reader.request, self._batch(part)))
 
         if self._retries_misses:
-            found = await self._resilience.within(self._resilience.until_found(fetch, keys, self._reader.without_rows))
+            found = await self._resilience.until_found(fetch, keys, self._reader.without_rows)
             return [self._reader.only(part, table) for part, table in found]
-        return [await self._resilience.within(self._resilience.call(lambda: fetch(keys)))]
+        return [await self._resilience.call(lambda: fetch(keys))]
 
     def read(self, outcomes: CallOutcomes) -> tuple[list[pa.Table], Fetched]:
         """Return the rows of the calls as they came, and sorted by key with calc applied."""

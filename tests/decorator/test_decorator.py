@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import threading
 from collections import namedtuple
@@ -265,6 +266,26 @@ def test_an_async_lookup_that_hangs_runs_out_of_time():
         asyncio.run(lookup(1))
 
 
+def test_an_async_lookup_that_ignores_its_cancellation_is_abandoned(monkeypatch):
+    monkeypatch.setattr("lookupcache.executor.task_slots.CANCEL_SECONDS", 0.01)
+
+    @cached(LookupConfig(cache="LRU", timeout="10 ms", async_capacity=1))
+    async def lookup(key):
+        while key == 1 and not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        return key
+
+    async def main():
+        found = await asyncio.gather(lookup(1), lookup(2), return_exceptions=True)
+        released.set()
+        return [*found, await lookup(3)]
+
+    released = asyncio.Event()
+    first, *others = asyncio.run(main())
+    assert (type(first), others, lookup.metrics().timeouts) == (LookupTimeoutError, [2, 3], 1)
+
+
 NEEDS_MORE = {
     "ALL": {"cache": "ALL"},
     "dead-letter": {"on_error": "dead-letter", "dead_letter_path": "left"},
@@ -403,12 +424,12 @@ WRONG = {
     "a coroutine": (False, lambda key: one_row(key), "returned coroutine, which can be used only once"),
     "async items": (False, lambda key: items(key), "returned async_generator, which can be used only once"),
     "an open file": (False, lambda key: io.StringIO("rows"), "returned StringIO, which can be used only once"),
-    "no batch at all": (True, lambda keys: None, "returned NoneType, not a list"),
-    "a batch without order": (True, lambda keys: {1, 2}, "returned set, not a list"),
-    "a text for a batch": (True, lambda keys: "1", "returned str, not a list"),
-    "one row for a batch": (True, lambda keys: Pair(1, "ann"), "returned Pair, not a list"),
-    "columns for a batch": (True, lambda keys: pa.table({"id": [1]}), "returned Table, not a list"),
-    "a batch of other keys": (True, lambda keys: {"1": []}, "a value for '1', which it was not asked for"),
+    "no batch at all": (True, lambda keys: None, "returned NoneType for its keys, not a list"),
+    "a batch without order": (True, lambda keys: {1, 2}, "returned set for its keys, not a list"),
+    "a text for a batch": (True, lambda keys: "1", "returned str for its keys, not a list"),
+    "one row for a batch": (True, lambda keys: Pair(1, "ann"), "returned Pair for its keys, not a list"),
+    "columns for a batch": (True, lambda keys: pa.table({"id": [1]}), "returned Table for its keys, not a list"),
+    "a batch of other keys": (True, lambda keys: {"1": []}, "a value for '1', which is not one of its keys"),
     "a short batch": (True, lambda keys: [], "returned 0 values for 1 keys"),
 }
 
@@ -674,7 +695,7 @@ def test_a_call_in_the_queue_has_its_turn_when_its_predecessors_caller_has_left(
 
     # Who waits for key 1 is gone, as after Ctrl-C: nobody but the queue notices that it takes too long.
     group = lookup.lookup
-    group._make(group._want([(1,)]))
+    group._make_opened(group._want([(1,)]))
     assert hangs.wait(10)
     assert [lookup(2), lookup(3), lookup.metrics().timeouts] == [2, 3, 1]
     end.set()
@@ -978,7 +999,9 @@ def test_any_error_of_a_sync_function_arrives_as_it_is(make, error):
     assert (raised.value is error, lookup(1)) == (True, ROWS[1])
 
 
-@pytest.mark.parametrize("error", [Odd("odd"), StopAsyncIteration("end"), ValueError("bad")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [Odd("odd"), StopAsyncIteration("end"), ValueError("bad"), TimeoutError("own")], ids=repr
+)
 @pytest.mark.parametrize("make", [async_one, async_many])
 def test_any_error_of_an_async_function_arrives_as_it_is(make, error):
     source = Source(fails=1, error=error)

@@ -17,8 +17,9 @@ from lookupcache import cached
 from lookupcache.errors import LookupRuntimeError
 
 MODULES = [
-    "decorator.arguments", "decorator.async_lookup", "decorator.batching", "decorator.callee", "decorator.latch",
-    "decorator.nesting", "decorator.single_flight", "executor.call_group", "metrics", "resilience.breaker",
+    "decorator.arguments", "decorator.async_lookup", "decorator.batching", "decorator.single_flight",
+    "executor.call_group", "executor.latch", "executor.nesting", "executor.task_slots", "executor.thread_slots",
+    "functions.adapter", "metrics", "resilience.breaker",
 ]  # fmt: skip
 
 

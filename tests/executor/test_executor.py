@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
+import weakref
 from collections import Counter
 
 import pyarrow as pa
@@ -367,7 +370,7 @@ def stubborn(released: asyncio.Event, began: threading.Event):
 
 
 def test_a_call_that_does_not_heed_its_cancellation_is_left_when_it_is_overdue(monkeypatch):
-    monkeypatch.setattr("lookupcache.executor.coroutines._PATIENCE", 0.01)
+    monkeypatch.setattr("lookupcache.executor.task_slots.CANCEL_SECONDS", 0.01)
     released = asyncio.Event()
     executor = coroutines(capacity=1, timeout=0.02)
     executor.start(CallGroup([stubborn(released, threading.Event()), lambda: 2]))
@@ -382,7 +385,7 @@ def test_a_call_that_does_not_heed_its_cancellation_is_left_when_it_is_overdue(m
 
 
 def test_a_call_that_does_not_heed_its_cancellation_keeps_no_place(monkeypatch):
-    monkeypatch.setattr("lookupcache.executor.coroutines._PATIENCE", 0.01)
+    monkeypatch.setattr("lookupcache.executor.task_slots.CANCEL_SECONDS", 0.01)
     released, began = asyncio.Event(), threading.Event()
     executor = coroutines(capacity=1)
     hung, after = CallGroup([stubborn(released, began)]), CallGroup([lambda: 2])
@@ -410,12 +413,18 @@ def test_what_a_call_makes_of_its_cancellation_is_a_timeout_and_hits_no_other_ca
     executor.close()
 
 
-def test_calls_that_have_ended_are_not_watched_over():
-    executor = coroutines(capacity=2)
-    executor.start(CallGroup([lambda: 1] * 1_000))
+def test_calls_that_have_ended_are_not_kept_until_their_timeout(make):
+    class Call:
+        def __call__(self):
+            return 1
+
+    executor = make(capacity=2)
+    calls = [Call() for _ in range(100)]
+    references = [weakref.ref(call) for call in calls]
+    executor.start(CallGroup(calls))
     executor.completed(wait=True)
-    assert len(executor._overdue) < 20
-    executor.close()
+    del calls
+    until(lambda: not any(reference() for reference in references))
 
 
 def test_close_cancels_what_is_under_way():
@@ -453,3 +462,29 @@ def test_the_loop_outlives_its_callers():
         return asyncio.get_running_loop()
 
     assert run_async(loop()) is run_async(loop()) is event_loop()
+
+
+EXITS = """
+import atexit, threading
+from lookupcache.executor.job import Job
+from lookupcache.executor.thread_slots import ThreadSlots
+
+begun, let_go = threading.Event(), threading.Event()
+
+class Busy(Job):
+    def run(self):
+        begun.set()
+        let_go.wait(10)
+        print("the job ended", flush=True)
+
+slots = ThreadSlots(2, on_thread_end=lambda: print("so did its thread", flush=True))
+slots.submit([Busy()])
+begun.wait(10)
+slots.close()
+atexit.register(let_go.set)
+"""
+
+
+def test_the_process_waits_a_moment_at_exit_for_threads_that_are_busy():
+    ended = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout.splitlines(), ended.returncode) == (["the job ended", "so did its thread"], 0), ended.stderr

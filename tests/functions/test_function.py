@@ -7,6 +7,7 @@ import datetime as dt
 import functools
 import pickle
 from collections import Counter, namedtuple
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -171,10 +172,6 @@ def test_only_the_keys_with_wrong_rows_fail(kinds):
     assert rows == [borne[key] for key, kind in enumerate(kinds) for _ in range(NUMBER_OF_ROWS.get(kind, 0))]
 
 
-async def awaited(value):
-    return value
-
-
 @given(st.lists(ROWS, min_size=1, max_size=5), st.data(), st.booleans())
 def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds, data, is_async):
     asked = data.draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=12))
@@ -182,8 +179,10 @@ def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds,
     def function(keys):
         return [answered(kinds[key], key, range(len(kinds))) for key in keys]
 
-    made = connector((lambda keys: awaited(function(keys))) if is_async else function, batch=True)
-    made.is_async = is_async
+    async def function_later(keys):
+        return function(keys)
+
+    made = connector(function_later if is_async else function, batch=True)
     failed = []
     try:
         answer(
@@ -253,6 +252,10 @@ AWARE = dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5)))
         ("TIMESTAMP_NTZ", dt.datetime(2024, 1, 1), AWARE),
         ("ARRAY<TIMESTAMP_NTZ>", [dt.datetime(2024, 1, 1)], [AWARE]),
         ("TIMESTAMP", AWARE, 5),
+        ("DATE", None, dt.datetime(2024, 1, 1, 5)),
+        ("INT", np.int64(3), Decimal("1.5")),
+        ("MAP<STRING, INT>", {}, [("a", Decimal("1.5"))]),
+        ("ARRAY<STRUCT<t: TIMESTAMP_NTZ>>", [{"t": dt.datetime(2024, 1, 1)}, None, {}], [{"t": AWARE}]),
     ],
 )
 def test_a_value_that_would_change_is_refused_however_deep(type_, right, wrong):

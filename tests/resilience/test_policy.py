@@ -148,6 +148,17 @@ def test_a_source_that_stops_an_iteration_has_failed(call: Call) -> None:
         call(world, world.resilience(max_retries=1))
 
 
+def test_a_stop_of_an_iteration_is_retried_and_raised_as_any_error() -> None:
+    world, asked = World(StopIteration(1), StopIteration(2)), []
+    resilience = ResiliencePolicy(
+        LookupConfig(max_retries=1), retryable=lambda error: not asked.append(error), clock=world.clock
+    )
+    with pytest.raises(AttemptsExhaustedError) as end:
+        now(world, resilience)
+    assert [error.value for error in asked] == [1, 1, 2, 2]
+    assert (type(end.value.error), end.value.attempts) == (StopIteration, 2)
+
+
 # ── waits ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -339,45 +350,22 @@ def test_a_probe_without_a_slot_gives_its_place_back(call: Call) -> None:
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_lookup_that_hangs_is_cancelled_counted_and_held_against_the_source() -> None:
+def test_a_lookup_that_hangs_is_counted_and_is_a_failure_for_the_breaker() -> None:
     resilience = ResiliencePolicy(LookupConfig(timeout=0, breaker_failures=1))
-    ends: list[str] = []
-
-    async def hang() -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            ends.append("cancelled")
-            raise
-
     with pytest.raises(LookupTimeoutError, match=r"'lookup\.timeout'[\s\S]*'lookup\.batch\.max-size'"):
-        asyncio.run(resilience.within(resilience.call(hang)))
-    assert ends == ["cancelled"]
-    assert counts(resilience) == {"calls": 1, "timeouts": 1}
+        raise resilience.timed_out()
+    assert counts(resilience) == {"timeouts": 1}
     with pytest.raises(LookupRefusedError):
         resilience.call_sync(lambda: 42)
 
 
-def test_a_timeout_of_the_sources_own_is_an_error_like_others() -> None:
+def test_a_timeout_of_the_sources_own_is_an_error_like_others(call: Call) -> None:
     world = World(TimeoutError("slow"))
     resilience = world.resilience(max_retries=0)
     with pytest.raises(AttemptsExhaustedError) as end:
-        asyncio.run(resilience.within(resilience.call(lambda: asyncio.to_thread(world.ask))))
+        call(world, resilience)
     assert str(end.value.error) == "slow"
-    with pytest.raises(TimeoutError, match="theirs"):
-        asyncio.run(resilience.within(_raising(TimeoutError("theirs"))))
     assert resilience.counters["timeouts"] == 0
-
-
-async def _raising(error: Exception) -> None:
-    raise error
-
-
-def test_work_that_ends_in_time_is_passed_on() -> None:
-    world = World(42)
-    resilience = world.resilience()
-    assert asyncio.run(resilience.within(resilience.call(lambda: asyncio.to_thread(world.ask)))) == 42
-    assert counts(resilience) == {"calls": 1}
 
 
 # ── rows that come late ──────────────────────────────────────────────────────────────────────────────────

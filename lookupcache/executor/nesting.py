@@ -1,33 +1,51 @@
 """Calls that wait for other calls: which call this code runs in, and that none waits for itself.
 
-A function may call its own decorated self. `carrying` says which call is being made here, `waiting_for` which other it
-waits for; who would wait for a call that waits for him is told at once.
+A function may call its own decorated self. `run_within` says which call is being made here, `waiting_for` which other
+it waits for; a wait that could never end, because the other call waits for this one, raises RecursionError at once.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from lookupcache.decorator.arguments import shown
-from lookupcache.decorator.batching import Call
+from lookupcache.executor.latch import Latch
 
-_making: ContextVar[Call | None] = ContextVar("lookupcache_making", default=None)
+
+class NestedCall:
+    """A call that other calls may wait for.
+
+    ``maker`` makes it; ``outer`` is the call in which it was opened, and ``waits_for`` those that it waits for.
+    """
+
+    def __init__(self) -> None:
+        self.maker: Any = None
+        self.outer: NestedCall | None = None
+        self.waits_for: list[NestedCall] = []
+        self.ended = Latch()
+
+    def describe(self) -> str:
+        """Return what it is for, in an error's text."""
+        raise NotImplementedError
+
+
+_current: ContextVar[NestedCall | None] = ContextVar("lookupcache_current_call", default=None)
 # Reentrant: a coroutine that is garbage collected leaves `waiting_for` in a thread that may be in it too.
 _lock = threading.RLock()
 
 
-def outer_call() -> Call | None:
+def current_call() -> NestedCall | None:
     """Return the call that this code runs in, if any."""
-    return _making.get()
+    return _current.get()
 
 
 def is_within(maker: Any) -> bool:
     """Return whether this code runs in a call of this maker, or in one that such a call waits for."""
-    call = _making.get()
+    call = _current.get()
     while call is not None:
         if call.maker is maker and not call.ended.is_open:
             return True
@@ -36,27 +54,27 @@ def is_within(maker: Any) -> bool:
 
 
 @contextmanager
-def carrying(call: Call) -> Iterator[None]:
+def run_within(call: NestedCall) -> Iterator[None]:
     """Say that a call is made by what runs inside."""
-    token = _making.set(call)
+    token = _current.set(call)
     try:
         yield
     finally:
-        _making.reset(token)
+        _current.reset(token)
 
 
-def carry_in_context(call: Call) -> None:
+def set_current_call(call: NestedCall) -> None:
     """Say that a call is made by all that follows in this context, which is the call's own."""
-    _making.set(call)
+    _current.set(call)
 
 
 @contextmanager
-def waiting_for(call: Call | None) -> Iterator[None]:
+def waiting_for(call: NestedCall | None) -> Iterator[None]:
     """Say that the call that this code runs in, if any, waits for another, if that is one.
 
-    Raises RecursionError where the other waits for it, which would be for ever.
+    Raises RecursionError where the other waits for this one: neither would ever end.
     """
-    waiting = _making.get()
+    waiting = _current.get()
     if waiting is None or call is None:
         yield
         return
@@ -71,7 +89,7 @@ def waiting_for(call: Call | None) -> Iterator[None]:
             waiting.waits_for.remove(call)
 
 
-def _waits_for(call: Call, other: Call) -> bool:
+def _waits_for(call: NestedCall, other: NestedCall) -> bool:
     found, seen = [call], {call}
     while found:
         one = found.pop()
@@ -83,15 +101,19 @@ def _waits_for(call: Call, other: Call) -> bool:
     return False
 
 
-def _endless(call: Call) -> RecursionError:
+def _endless(call: NestedCall) -> RecursionError:
     return RecursionError(
-        f"The call for {', '.join(map(shown, call.keys[:3]))} waits for itself: the function, or its 'open', asks, "
+        f"The call for {call.describe()} waits for itself: the function, or its 'open', asks, "
         "directly or through others, for what it is being asked for.\n\nHint: Give the recursion an end, or call the "
         "undecorated function, '__wrapped__'."
     )
 
 
-def reset_after_fork() -> None:
+def _reset_after_fork() -> None:
     """Replace a lock that a thread of the parent process may hold."""
     global _lock
     _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,4 +1,4 @@
-"""`Latch`: something that happens once, and for which threads and coroutines wait alike."""
+"""`Latch`: an event that happens once, for which threads and coroutines wait alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Latch:
         self._wakers: dict[int, Callable[[], object]] = {}
 
     def open(self) -> None:
-        """Let go all who wait."""
+        """Wake all waiters."""
         self.is_open = True
         for number in list(self._wakers):
             if (wake := self._wakers.pop(number, None)) is not None:
@@ -40,9 +40,9 @@ class Latch:
             return True
         event = threading.Event()
         wake = event.set
-        if self._add(wake):
+        if self._add_waker(wake):
             event.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
-            self._remove(wake)
+            self._remove_waker(wake)
         return self.is_open
 
     async def wait_async(self, timeout: float | None = None) -> bool:
@@ -52,22 +52,22 @@ class Latch:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         wake = partial(_wake, loop, woken)
-        if self._add(wake):
+        if self._add_waker(wake):
             try:
                 await (woken if timeout is None else asyncio.wait([woken], timeout=timeout))
             finally:
-                self._remove(wake)
+                self._remove_waker(wake)
         return self.is_open
 
-    def _add(self, wake: Callable[[], object]) -> bool:
+    def _add_waker(self, wake: Callable[[], object]) -> bool:
         """Have ``wake`` called when the latch opens; return False if it is open already."""
         self._wakers[id(wake)] = wake
         # Only now: `open` sets the flag first and then looks for wakers, so that one of the two sees the other.
         if self.is_open:
-            self._remove(wake)
+            self._remove_waker(wake)
         return not self.is_open
 
-    def _remove(self, wake: Callable[[], object]) -> None:
+    def _remove_waker(self, wake: Callable[[], object]) -> None:
         self._wakers.pop(id(wake), None)
 
 

@@ -1,0 +1,41 @@
+"""`KeyedFunction`: the decorated function, called with keys; it gives one value per key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lookupcache.decorator.arguments import Key, Parameters, values_of
+from lookupcache.functions.adapter import Arguments, adapter_of
+from lookupcache.functions.answers import BatchShape, reusable
+
+_SHAPE = BatchShape("The batch function")
+
+
+class KeyedFunction:
+    """A function of any kind with the parameters that make its keys.
+
+    >>> double = KeyedFunction(lambda keys: [[key, -key] for key in keys], batch=True)
+    >>> double.values([(1,), (2,)], double.adapter.call([(1,), (2,)]))
+    {(1,): [1, -1], (2,): [2, -2]}
+    """
+
+    def __init__(self, function: Callable[..., Any], batch: bool, timeout: float = math.inf) -> None:
+        self.batch = batch
+        self.parameters = Parameters(function, batch)
+        self.adapter: Any = adapter_of(function, self._arguments, timeout)
+
+    def values(self, keys: Sequence[Key], answer: Any) -> dict[Key, Any]:
+        """Return the value of each key; raises SourceError for what cannot be cached."""
+        if not self.batch:
+            return {keys[0]: reusable(answer)}
+        answers = _SHAPE.in_order(answer, [values_of(key)[-1] for key in keys])
+        # No generator: it would make another error of a StopIteration of an iterator among the answers.
+        return dict(zip(keys, [reusable(value) for value in answers], strict=True))
+
+    def _arguments(self, keys: Sequence[Key]) -> Arguments:
+        values = values_of(keys[0])
+        if self.batch:
+            return (*values[:-1], [values_of(key)[-1] for key in keys]), {}
+        return self.parameters.arguments(values)

@@ -1,0 +1,39 @@
+"""`Job`: what threads and coroutines are given to do."""
+
+from __future__ import annotations
+
+import math
+from asyncio import CancelledError
+from contextvars import Context
+from typing import Any
+
+
+class Job:
+    """Work for a slot: a subclass says what it does, and where its answer goes.
+
+    Queued, a job can be removed without a trace. Running, it ends, or it is abandoned: then nobody waits for it any
+    more, its slot is free, and its answer is ignored. ``deadline`` is when a running job counts as hung, by
+    `time.monotonic` or its event loop's clock; ``context`` is what a coroutine runs in.
+    """
+
+    context: Context | None = None
+    deadline = math.inf
+    started = False
+    abandoned = False
+    inline = False
+    cancelled = False
+    expired = False
+
+    def run(self) -> Any:
+        """Do the work and return the answer; in `TaskSlots`, a coroutine that does."""
+        raise NotImplementedError
+
+    def end(self, answer: Any) -> None:
+        """Receive the answer, or the exception that `run` raised; called once, and never after it was abandoned."""
+
+    def timed_out(self) -> BaseException:
+        """Return the answer of a job that its timeout ended."""
+        return CancelledError()
+
+    def drop(self) -> None:
+        """Hear that the job will not be run, because its event loop is being closed."""

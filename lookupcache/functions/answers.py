@@ -1,0 +1,91 @@
+"""Turns what a batch function returns into one answer per key, or an error that says why that is impossible."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lookupcache.errors import SourceError
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """How a batch function is to answer, in the words of its errors.
+
+    ``subject`` is the function, ``answer`` what it returns for a key, ``answers`` several of them; ``by_key`` says
+    that it may be a dict of answers by key instead of a list.
+
+    >>> BatchShape("The function").in_order({2: "b"}, [1, 2])
+    [None, 'b']
+    """
+
+    subject: str
+    answer: str = "value"
+    answers: str = "values"
+    by_key: bool = True
+
+    def in_order(self, returned: Any, keys: Sequence[Any]) -> list[Any]:
+        """Return the answer of each key, None for one that is not in a dict.
+
+        Raises SourceError where the order of the answers may be another than that of the keys.
+        """
+        if isinstance(returned, Mapping) and self.by_key:
+            return self._by_key(returned, keys)
+        unordered = isinstance(returned, Mapping | set | frozenset | str | bytes) or hasattr(returned, "_fields")
+        if unordered or hasattr(returned, "columns") or not isinstance(returned, Iterable):
+            discard(returned)
+            raise SourceError(
+                f"{self.subject} returned {type(returned).__name__} for its keys, not a list.", hint=self._hint
+            )
+        answers = list(returned)
+        if len(answers) != len(keys):
+            raise SourceError(
+                f"{self.subject} returned {len(answers)} {self.answers} for {len(keys)} keys.", hint=self._hint
+            )
+        return answers
+
+    @property
+    def _hint(self) -> str:
+        or_dict = f", or a dict of {self.answers} by key" if self.by_key else ""
+        return f"Return one {self.answer} per key, in the order of the keys{or_dict}."
+
+    def _by_key(self, returned: Mapping[Any, Any], keys: Sequence[Any]) -> list[Any]:
+        if len(returned) > len(keys) or any(key not in returned for key in keys):
+            requested = set(keys)
+            for key in returned:
+                if key not in requested:
+                    raise SourceError(
+                        f"{self.subject} returned a {self.answer} for {key!r}, which is not one of its keys.",
+                        hint="Return the keys as they were passed, of the same type.",
+                    )
+        return [returned.get(key) for key in keys]
+
+
+def reusable(value: Any) -> Any:
+    """Return a value that can be given to many callers: itself, or a list of what can be read only once.
+
+    Raises SourceError for what has to be awaited, and for open files.
+
+    >>> reusable(iter("ab")), reusable("ab")
+    (['a', 'b'], 'ab')
+    """
+    if hasattr(type(value), "__next__"):
+        if not isinstance(value, io.IOBase):
+            return list(value)
+    elif not (inspect.isawaitable(value) or isinstance(value, AsyncGenerator)):
+        return value
+    discard(value)
+    raise SourceError(
+        f"The function returned {type(value).__name__}, which can be used only once.",
+        hint="Return its content: read the file, collect the items in a list; declare a function that awaits "
+        "'async def'.",
+    )
+
+
+def discard(answer: Any) -> None:
+    """Close a coroutine that nobody will await: Python would warn about it."""
+    if inspect.iscoroutine(answer):
+        answer.close()
