@@ -29,7 +29,7 @@ from lookupcache.worker.runner import MATCHES, Layout
 from lookupcache.worker.task import LetterTask, Task
 
 FOUND = "found"
-"""Whether a key has a match; null in a left row whose key nobody asked for, or that has none."""
+"""Whether a key has a match, where the join type needs it; null in a left row without a key."""
 
 _ROWS, _KEYED = "n", "m"
 """Of how many left rows, and of those with a key, a row among the keys tells."""
@@ -50,7 +50,7 @@ def by_distinct_keys(context: JoinContext) -> DataFrame:
     looked_up = _looked_up(context, given, asked, keys, ask)
     left = given.unionAll(_nothing_after(asked, given))
     same = [F.col(key) == F.col(name) for key, name in zip(keys, ask.keys, strict=True)]
-    rows = _refusing_unasked(context, left.join(looked_up, same, "left"), keys)
+    rows = _refusing_unasked(context, left.join(looked_up, same, "left"), keys, ask)
     if context.letters is not None:
         rows = _without_letters(context, rows, ask)
     return selected(context, _judged(context, rows, ask))
@@ -63,12 +63,14 @@ def by_distinct_keys(context: JoinContext) -> DataFrame:
 class _Asking:
     """The lookup of the keys as a join of its own: one row per key, or per match, and no residual.
 
-    ``lists`` says that each key has its matches in a list, since Spark judges them for each left row.
+    ``lists`` says that each key has its matches in a list, since Spark judges them for each left row; ``found`` that
+    each row says whether its key has a match.
     """
 
     plan: LookupPlan
     keys: tuple[str, ...]
     lists: bool
+    found: bool
     residual: tuple[str, ...]
 
     @classmethod
@@ -85,7 +87,7 @@ class _Asking:
             spark_residual=residual if lists else (),
             config=plan.config if context.letters is None else _marking(plan),
         )
-        return cls(alone, names, lists, residual)
+        return cls(alone, names, lists, not _keeps_all(plan), residual)
 
     @property
     def marks(self) -> list[str]:
@@ -97,13 +99,13 @@ class _Asking:
         """Return where things lie: keys and the number of their rows in, keys and what was found for them out."""
         keys = tuple(range(len(self.keys)))
         flat = 0 if self.plan.how in ("semi", "anti") else len(self.plan.columns)
-        added = (1 if self.lists else flat) + len(self.marks) + 1
+        added = (1 if self.lists else flat) + len(self.marks) + self.found
         return Layout(
             left=self.plan.left_columns,
             keys=keys,
             output=(*keys, *range(len(keys) + 2, len(keys) + 2 + added)),
             weights=(len(keys), len(keys) + 1),
-            found=True,
+            found=self.found,
             letters=letters,
         )
 
@@ -165,7 +167,7 @@ def _looked_up(
             *(T.StructField(name, given.schema[key].dataType) for name, key in zip(ask.keys, keys, strict=True)),
             *right,
             *context.fields(ask.marks),
-            T.StructField(FOUND, T.BooleanType()),
+            *([T.StructField(FOUND, T.BooleanType())] if ask.found else []),
             *context.channel.fields(),
         ]
     )
@@ -176,25 +178,25 @@ def _looked_up(
 # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _refusing_unasked(context: JoinContext, rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Keep the rows that the join type keeps; stop the job at a key that nobody asked for."""
-    unasked = F.expr(" AND ".join([f"{FOUND} IS NULL", *(f"{key} IS NOT NULL" for key in keys)]))
+def _refusing_unasked(context: JoinContext, rows: DataFrame, keys: Sequence[str], ask: _Asking) -> DataFrame:
+    """Keep the rows that the join type keeps; stop the job at a key that was not looked up."""
+    unasked = F.expr(" AND ".join([f"{ask.keys[0]} IS NULL", *(f"{key} IS NOT NULL" for key in keys)]))
     stop = F.raise_error(F.lit(UNASKED)).cast("boolean")
     return rows.where(F.when(unasked, stop).otherwise(_wanted(context)))
 
 
 def _wanted(context: JoinContext) -> Column:
-    how = "left" if context.plan.how != "inner" and _has_residual(context.plan) else context.plan.how
-    if how == "left":
+    plan = context.plan
+    if _keeps_all(plan):
         return F.lit(True)
     found = F.coalesce(F.col(FOUND), F.lit(False))
-    if context.plan.config.on_error == "fail":
-        return ~found if how == "anti" else found
-    return (~found if how == "anti" else found) | F.col(ERROR).isNotNull()
+    wanted = ~found if plan.how == "anti" else found
+    return wanted if plan.config.on_error == "fail" else wanted | F.col(ERROR).isNotNull()
 
 
-def _has_residual(plan: LookupPlan) -> bool:
-    return bool(plan.residual or plan.spark_residual)
+def _keeps_all(plan: LookupPlan) -> bool:
+    """Whether the join keeps each left row for now: for good, or until Spark has evaluated the residual."""
+    return plan.how == "left" or (plan.how != "inner" and bool(plan.residual or plan.spark_residual))
 
 
 def _judged(context: JoinContext, rows: DataFrame, ask: _Asking) -> DataFrame:
