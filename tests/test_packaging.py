@@ -36,7 +36,7 @@ LAYERS = """
     resilience.breaker resilience.rate_limit resilience.retry
     resilience.policy
     resilience
-    planner.analyst planner.clauses planner.literals planner.explain
+    planner.analyst planner.clauses planner.depth planner.literals planner.explain
     planner.grammar planner.settings
     planner.naming planner.coercion
     planner.constants planner.translate planner.output

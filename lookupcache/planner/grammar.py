@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from sqlglot.dialects.dialect import Dialect
 
@@ -59,18 +59,18 @@ class Node:
 
 @dataclass(frozen=True)
 class Parenthesised:
-    """A text with the parentheses that its reader does not need; ``added`` are their places in the original text."""
+    """A text with the parentheses that its reader does not need; ``added`` are their positions in the original text."""
 
     text: str
     added: tuple[int, ...] = ()
 
-    def original(self, place: int) -> int:
-        """Return where in the original text a place of this one is."""
-        return place - bisect_right(self._shifted, place)
+    def original(self, position: int) -> int:
+        """Return the position in the original text of a position in this one."""
+        return position - bisect_right(self._shifted, position)
 
-    @property
+    @cached_property
     def _shifted(self) -> list[int]:
-        return [place + number for number, place in enumerate(self.added)]
+        return [position + number for number, position in enumerate(self.added)]
 
 
 Sign = tuple[int, str]
@@ -101,7 +101,7 @@ def _read(sql: str) -> tuple[Node | None, tuple[Sign, ...]]:
         node = reader.boolean(_OR)
         reader.skip_alias()
         reader.finish()
-    except (_Unknown, RecursionError):
+    except _Unknown:
         return None, ()
     return node, tuple(reader.signs)
 
@@ -187,13 +187,37 @@ def equality(sql: str) -> tuple[str, str] | None:
 def is_plain_equality(sql: str) -> bool:
     """Return whether a condition is written as an equality, not as something that comes to the same.
 
-    >>> is_plain_equality("(a = b)"), is_plain_equality("a IN (b)")
-    (True, False)
+    >>> is_plain_equality("(a = b)"), is_plain_equality("a IN (b)"), is_plain_equality("(a = b) = TRUE")
+    (True, False, False)
     """
     node = read(sql)
-    while node is not None and node.operator == "()":
+    if node is None:
+        return True
+    node = _without_parentheses(node)
+    return node.operator in ("=", "==") and equality(sql) == tuple(_text(part, sql) for part in node.parts)
+
+
+def null_safe_sides(sql: str) -> tuple[str, str] | None:
+    """Return the sides of an equality that is true for two nulls as well, None for any other condition.
+
+    >>> null_safe_sides("(o.id <=> c.id)"), null_safe_sides("a = b")
+    (('o.id', 'c.id'), None)
+    """
+    node = read(sql)
+    node = node and _without_parentheses(node)
+    if node is None or node.operator not in ("<=>", "IS NOT DISTINCT FROM") or len(node.parts) != 2:
+        return None
+    return _text(node.parts[0], sql), _text(node.parts[1], sql)
+
+
+def _without_parentheses(node: Node) -> Node:
+    while node.operator == "()":
         node = node.parts[0]
-    return node is None or node.operator in ("=", "==")
+    return node
+
+
+def _text(node: Node, sql: str) -> str:
+    return clauses.unwrapped(sql[node.start : node.end])
 
 
 def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
@@ -205,8 +229,8 @@ def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
         return _equal(parts[0], sql, not truth)
     if operator in _SAID and _SAID[operator][0] == truth:
         return _equal(parts[0], sql, _SAID[operator][1])
-    if len(parts) == 2 and operator in (_EQUALITIES if truth else _INEQUALITIES):
-        return _of_two(node, sql, truth=operator in _EQUALITIES)
+    if operator in _EQUALITIES or operator in _INEQUALITIES:
+        return _compared(node, sql, truth)
     texts = [sql[part.start : part.end] for part in parts]
     if operator == ("IN" if truth else "NOT IN") and len(parts) == 2:
         return texts[0], texts[1]
@@ -225,14 +249,24 @@ _EQUALITIES = ("=", "==", "<=>", "IS NOT DISTINCT FROM")
 _INEQUALITIES = ("<>", "!=", "IS DISTINCT FROM")
 
 
-def _of_two(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
-    """Read ``a = b``, or ``a <> b`` that is false; where one side is TRUE or FALSE, what it says of the other."""
-    texts = [sql[part.start : part.end] for part in node.parts]
-    for number, text in enumerate(texts):
-        word = clauses.unwrapped(text).upper()
-        if word in ("TRUE", "FALSE") and (found := _equal(node.parts[1 - number], sql, word == "TRUE")):
+def _compared(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
+    """Read ``a = b`` or ``a <> b`` that has this truth; where one side is TRUE or FALSE, what it says of the other.
+
+    Comparisons have one rank: ``a = b = TRUE`` compares what ``a = b`` gives with TRUE.
+    """
+    same = (node.operator in _EQUALITIES) == truth
+    null_safe = node.operator in _NULL_SAFE
+    if null_safe and not same:  # It has that truth for one null, too.
+        return None
+    *before, last = node.parts
+    first = before[0] if len(before) == 1 else Node(node.operator, tuple(before), node.start, before[-1].end)
+    for one, other in ((last, first), (first, last)):
+        word = _text(one, sql).upper()
+        if word in ("TRUE", "FALSE") and (found := _equal(other, sql, (word == "TRUE") == same)):
             return found
-    return None if node.operator in _NULL_SAFE else (texts[0], texts[1])
+    if null_safe or not same or len(before) > 1:
+        return None
+    return sql[first.start : first.end], sql[last.start : last.end]
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
