@@ -81,7 +81,6 @@ LAYERS = """
     spark.forms.filters spark.forms.cardinality
     spark.forms.choice
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
-    spark.forms.run
     spark.forms
     spark.join
     spark.scan
