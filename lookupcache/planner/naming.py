@@ -29,7 +29,7 @@ class LeftColumn:
 
 @dataclass(frozen=True)
 class Reference:
-    """A column where it stands in a text: which one it is, the fields taken from it, and the place of its name."""
+    """A column where it stands in a text: which one it is, the fields taken from it, and the position of its name."""
 
     side: Side
     name: str

@@ -1,4 +1,4 @@
-"""From a condition to a LookupPlan: each conjunct finds its place.
+"""From a condition to a LookupPlan: each conjunct is assigned to a step of the join.
 
     read ─► field keys ─► constant keys ─► calc ─► residual ─► output
 
@@ -47,7 +47,7 @@ class Equality:
 
 @dataclass(eq=False)
 class Entry:
-    """A conjunct on its way to its place."""
+    """A conjunct, and where it is evaluated once that is decided."""
 
     fragment: Fragment
     equality: Equality | None = None
@@ -56,7 +56,7 @@ class Entry:
     value: expr.Literal | None = None
 
     def put(self, place: Place, evaluator: Evaluator) -> None:
-        """Settle the conjunct."""
+        """Assign the conjunct."""
         self.place, self.evaluator = place, evaluator
 
     @property
@@ -91,7 +91,7 @@ class Draft:
     filter_after: list[str] = field(default_factory=list)
 
     def open(self) -> list[Entry]:
-        """Return the conjuncts that have no place yet."""
+        """Return the conjuncts that are not assigned yet."""
         return [entry for entry in self.entries if entry.place is None]
 
     def right_type(self, column: str) -> pa.DataType:
@@ -193,7 +193,7 @@ def _parts(text: str) -> list[str]:
 _HOW: dict[str, How] = {"leftouter": "left", "leftsemi": "semi", "leftanti": "anti"}
 _OTHER_JOINS = {
     "right": "Swap the sides only if both are tables; else write the join with DataFrame.join.",
-    "full": "A lookup sees only rows that are asked for. Read the whole table and use DataFrame.join.",
+    "full": "A lookup sees only rows that are looked up. Read the whole table and use DataFrame.join.",
     "cross": "A lookup needs a key. Read the whole table and use DataFrame.crossJoin.",
 }
 
@@ -298,7 +298,7 @@ def _refuse_chance(fragment: Fragment) -> None:
 
 
 def _pre_filter(draft: Draft) -> None:
-    """What the lookup table has no part in is judged before the lookup."""
+    """What reads no column of the lookup table is evaluated before the lookup."""
     for entry in draft.open():
         if "right" not in entry.fragment.sides:
             draft.pre_filter.append(entry.fragment.sql)
@@ -430,7 +430,7 @@ def _accepted(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
 
 
 def _residual(draft: Draft) -> None:
-    """The rest is judged on each pair of rows, by Spark where a worker could not do it exactly."""
+    """The rest is evaluated on each pair of rows, by Spark where a worker could not do it exactly."""
     for entry in draft.open():
         translated = draft.translated(entry.fragment)
         if translated is None:
@@ -469,6 +469,6 @@ def _finished(draft: Draft, result: Result) -> LookupPlan:
 
 
 def _without_secrets(config: LookupConfig) -> LookupConfig:
-    """Return the config without what is no part of a plan; the worker is told the whole path beside it."""
+    """Return the config without secrets; the worker gets the full path separately."""
     path = config.dead_letter_path
     return config if path is None else replace(config, dead_letter_path=hide_userinfo(path))
