@@ -44,7 +44,7 @@ LAYERS = """
     resilience.breaker resilience.rate_limit resilience.retry
     resilience.policy
     resilience
-    planner.analyst planner.clauses planner.literals planner.explain
+    planner.analyst planner.clauses planner.depth planner.literals planner.explain
     planner.grammar planner.settings
     planner.naming planner.coercion
     planner.constants planner.translate planner.output
@@ -86,7 +86,6 @@ LAYERS = """
     spark.forms.filters spark.forms.cardinality
     spark.forms.choice
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
-    spark.forms.run
     spark.forms
     spark.join
     spark.scan

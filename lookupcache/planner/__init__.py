@@ -7,10 +7,10 @@ literals    literals with Spark's types
 constants   constant keys, and what may be computed once
 translate   conditions that a worker can evaluate exactly
 output      the select list
-passes      each conjunct to its place: `plan_join`
+passes      each conjunct to a step of the join: `plan_join`
 explain     the plan as text
 column      a pyspark Column as SQL text
-analyst     what Spark is asked
+analyst     questions to Spark
 """
 
 from lookupcache.planner.analyst import Analyst

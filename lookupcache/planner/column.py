@@ -17,6 +17,7 @@ from typing import Any
 from lookupcache.errors import PlanError
 from lookupcache.planner.clauses import unwrapped
 from lookupcache.planner.constants import string_sql
+from lookupcache.planner.depth import LEVELS, deep_recursion
 from lookupcache.schema import quote
 
 _INFIX = {
@@ -54,7 +55,15 @@ def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = Fal
     parts = vars(column)  # a Column answers to every attribute's name
     before, before_nothing = _escapes.set(escapes), _null_in_nothing.set(null_in_nothing)
     try:
-        return unwrapped(_connect(parts["_expr"]) if "_expr" in parts else _classic(parts["_jc"].node()))
+        return deep_recursion(
+            lambda: unwrapped(_connect(parts["_expr"]) if "_expr" in parts else _classic(parts["_jc"].node()))
+        )
+    except RecursionError:
+        raise PlanError(
+            "The Column is nested too deeply to be planned: calls, CASE and NOT may stand in each other about "
+            f"{LEVELS} times.",
+            hint="Compute part of it as a column of the left side first, with withColumn.",
+        ) from None
     finally:
         _escapes.reset(before)
         _null_in_nothing.reset(before_nothing)
@@ -79,6 +88,29 @@ def _call(name: str, args: Sequence[str]) -> str:
         return f"({args[0]} {_INFIX[word]} {args[1]} ESCAPE {args[2]})"
     function = word if name.isidentifier() else _name(name.split("."))
     return f"{function}({', '.join(args)})"
+
+
+_Function = tuple[str, list[Any]]
+"""The name and the arguments of a call."""
+
+
+def _function(node: Any, call: Callable[[Any], _Function | None], write: Callable[[Any], str]) -> str:
+    """Write a call; a chain of one operator, as ``a | b | c`` is, without brackets and without recursion."""
+    name, args = call(node) or ("", [])
+    operator = _INFIX.get(name.lower(), "") if len(args) == 2 else ""
+    if operator not in _CHAINED:
+        return _call(name, [write(argument) for argument in args])
+    operands = []
+    found: _Function | None = (name, args)
+    while found is not None and found[0] == name and len(found[1]) == 2:
+        node, last = found[1]
+        operands.append(last)
+        found = call(node)
+    return f"({f' {operator} '.join(write(operand) for operand in [node, *reversed(operands)])})"
+
+
+_CHAINED = ("AND", "OR", "+", "-", "*", "&", "|", "^")
+"""Operators that Spark reads from the left, and whose left operand needs no brackets where it has the same one."""
 
 
 def _in_nothing(value: str) -> str:
@@ -212,10 +244,12 @@ def _from_java(value: Any) -> Any:
     return value
 
 
-def _classic_function(node: Any) -> str:
+def _classic_call(node: Any) -> _Function | None:
+    if node.getClass().getSimpleName() != "UnresolvedFunction":
+        return None
     if node.isInternal() or node.isDistinct():
         raise _unsupported(node.sql())
-    return _call(node.functionName(), [_classic(argument) for argument in _each(node.arguments())])
+    return node.functionName(), list(_each(node.arguments()))
 
 
 def _classic_cast(node: Any) -> str:
@@ -242,7 +276,7 @@ _CLASSIC: dict[str, Callable[[Any], str]] = {
     "UnresolvedAttribute": _classic_attribute,
     "ExpressionColumnNode": _classic_resolved,
     "Literal": _classic_literal,
-    "UnresolvedFunction": _classic_function,
+    "UnresolvedFunction": lambda node: _function(node, _classic_call, _classic),
     "SqlExpression": lambda node: f"({node.expression()})",
     "Cast": _classic_cast,
     "CaseWhenOtherwise": _classic_case,
@@ -282,10 +316,12 @@ def _connect_literal(node: Any) -> str:
     return _literal(value, "" if type_ in ("string", "binary", "boolean") and value is not None else type_)
 
 
-def _connect_function(node: Any) -> str:
+def _connect_call(node: Any) -> _Function | None:
+    if type(node).__name__ not in ("UnresolvedFunction", "CallFunction"):
+        return None
     if getattr(node, "_is_distinct", False):
         raise _unsupported(str(node))
-    return _call(node._name, [_connect(argument) for argument in node._args])
+    return node._name, list(node._args)
 
 
 def _connect_cast(node: Any) -> str:
@@ -305,8 +341,8 @@ def _connect_lambda(node: Any) -> str:
 _CONNECT: dict[str, Callable[[Any], str]] = {
     "ColumnReference": _connect_attribute,
     "LiteralExpression": _connect_literal,
-    "UnresolvedFunction": _connect_function,
-    "CallFunction": _connect_function,
+    "UnresolvedFunction": lambda node: _function(node, _connect_call, _connect),
+    "CallFunction": lambda node: _function(node, _connect_call, _connect),
     "SQLExpression": lambda node: f"({node._expr})",
     "CastExpression": _connect_cast,
     "CaseWhen": _connect_case,

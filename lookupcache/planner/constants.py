@@ -34,7 +34,7 @@ _SETTLED_FUNCTIONS = frozenset({
     "substring", "timestamp", "timestamp_micros", "timestamp_millis", "timestamp_seconds", "tinyint", "to_binary",
     "to_date", "to_timestamp", "trim", "try_cast", "unbase64", "unhex", "upper", "year",
 })  # fmt: skip
-"""Functions known to give one value for one argument, today and tomorrow; any other is asked again for each row."""
+"""Functions known to give one value for one argument, today and tomorrow; any other is evaluated for each row."""
 
 _LETTERLESS = frozenset({
     "cast", "coalesce", "date", "date_add", "date_sub", "if", "ifnull", "make_date", "nullif", "nvl", "timestamp",

@@ -16,7 +16,7 @@ _WHEN = {"pre-filter": "before the lookup", "calc": "before the cache", "residua
 
 
 def explain(plan: LookupPlan, *, form: Line | None = None) -> str:
-    """Return the plan as text: where each conjunct went, what is asked for, cached and judged, and how.
+    """Return the plan as text: where each conjunct went, what is requested, cached and evaluated, and how.
 
     ``form`` is the physical form that was chosen, and why.
 

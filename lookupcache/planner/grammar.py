@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from sqlglot.dialects.dialect import Dialect
 
@@ -43,7 +43,7 @@ class Node:
     """An operator with its operands, or what has none: a column, a literal, a call.
 
     ``operator`` is in upper case, "()" for parentheses, "" for an operand that is no operator; ``parts`` are then the
-    expressions inside of it. ``start`` and ``end`` are places in the text.
+    expressions inside of it. ``start`` and ``end`` are positions in the text.
     """
 
     operator: str
@@ -59,18 +59,18 @@ class Node:
 
 @dataclass(frozen=True)
 class Parenthesised:
-    """A text with the parentheses that its reader does not need; ``added`` are their places in the original text."""
+    """A text with the parentheses that its reader does not need; ``added`` are their positions in the original text."""
 
     text: str
     added: tuple[int, ...] = ()
 
-    def original(self, place: int) -> int:
-        """Return where in the original text a place of this one is."""
-        return place - bisect_right(self._shifted, place)
+    def original(self, position: int) -> int:
+        """Return the position in the original text of a position in this one."""
+        return position - bisect_right(self._shifted, position)
 
-    @property
+    @cached_property
     def _shifted(self) -> list[int]:
-        return [place + number for number, place in enumerate(self.added)]
+        return [position + number for number, position in enumerate(self.added)]
 
 
 Sign = tuple[int, str]
@@ -101,7 +101,7 @@ def _read(sql: str) -> tuple[Node | None, tuple[Sign, ...]]:
         node = reader.boolean(_OR)
         reader.skip_alias()
         reader.finish()
-    except (_Unknown, RecursionError):
+    except _Unknown:
         return None, ()
     return node, tuple(reader.signs)
 
@@ -127,13 +127,13 @@ def shown(sql: str) -> Parenthesised:
     '(a + 1) <= b'
     """
     node, signs = _read(sql)
-    for place, sign in signs:
-        sql = sql[:place] + _SHOWN_AS[sign] + sql[place + len(sign) :]
+    for position, sign in signs:
+        sql = sql[:position] + _SHOWN_AS[sign] + sql[position + len(sign) :]
     return _with_added(sql, [] if node is None else list(_operands(node)), list(_keyword_names(sql)))
 
 
 def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
-    """Yield the places of words after a dot, which are names for Spark, that sqlglot would take for keywords."""
+    """Yield the positions of words after a dot, which are names for Spark, that sqlglot would take for keywords."""
     found = list(tokens(sql))
     for number, token in enumerate(found):
         call = number + 1 < len(found) and found[number + 1].text == "("
@@ -152,14 +152,14 @@ def _with_added(sql: str, operands: list[tuple[int, int]], names: list[tuple[int
         *((start, 2, "(") for start, _ in operands), *((start, 3, "`") for start, _ in names),
     ])  # fmt: skip
     pieces, done = [], 0
-    for place, _, bracket in added:
-        pieces += [sql[done:place], bracket]
-        done = place
-    return Parenthesised("".join([*pieces, sql[done:]]), tuple(place for place, _, _ in added))
+    for position, _, bracket in added:
+        pieces += [sql[done:position], bracket]
+        done = position
+    return Parenthesised("".join([*pieces, sql[done:]]), tuple(position for position, _, _ in added))
 
 
 def _operands(node: Node) -> Iterator[tuple[int, int]]:
-    """Yield the places of operators that are operands of others."""
+    """Yield the positions of operators that are operands of others."""
     for part in node.parts:
         if node.is_operator and part.is_operator:
             yield part.start, part.end
@@ -187,13 +187,37 @@ def equality(sql: str) -> tuple[str, str] | None:
 def is_plain_equality(sql: str) -> bool:
     """Return whether a condition is written as an equality, not as something that comes to the same.
 
-    >>> is_plain_equality("(a = b)"), is_plain_equality("a IN (b)")
-    (True, False)
+    >>> is_plain_equality("(a = b)"), is_plain_equality("a IN (b)"), is_plain_equality("(a = b) = TRUE")
+    (True, False, False)
     """
     node = read(sql)
-    while node is not None and node.operator == "()":
+    if node is None:
+        return True
+    node = _without_parentheses(node)
+    return node.operator in ("=", "==") and equality(sql) == tuple(_text(part, sql) for part in node.parts)
+
+
+def null_safe_sides(sql: str) -> tuple[str, str] | None:
+    """Return the sides of an equality that is true for two nulls as well, None for any other condition.
+
+    >>> null_safe_sides("(o.id <=> c.id)"), null_safe_sides("a = b")
+    (('o.id', 'c.id'), None)
+    """
+    node = read(sql)
+    node = node and _without_parentheses(node)
+    if node is None or node.operator not in ("<=>", "IS NOT DISTINCT FROM") or len(node.parts) != 2:
+        return None
+    return _text(node.parts[0], sql), _text(node.parts[1], sql)
+
+
+def _without_parentheses(node: Node) -> Node:
+    while node.operator == "()":
         node = node.parts[0]
-    return node is None or node.operator in ("=", "==")
+    return node
+
+
+def _text(node: Node, sql: str) -> str:
+    return clauses.unwrapped(sql[node.start : node.end])
 
 
 def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
@@ -205,8 +229,8 @@ def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
         return _equal(parts[0], sql, not truth)
     if operator in _SAID and _SAID[operator][0] == truth:
         return _equal(parts[0], sql, _SAID[operator][1])
-    if len(parts) == 2 and operator in (_EQUALITIES if truth else _INEQUALITIES):
-        return _of_two(node, sql, truth=operator in _EQUALITIES)
+    if operator in _EQUALITIES or operator in _INEQUALITIES:
+        return _compared(node, sql, truth)
     texts = [sql[part.start : part.end] for part in parts]
     if operator == ("IN" if truth else "NOT IN") and len(parts) == 2:
         return texts[0], texts[1]
@@ -225,14 +249,24 @@ _EQUALITIES = ("=", "==", "<=>", "IS NOT DISTINCT FROM")
 _INEQUALITIES = ("<>", "!=", "IS DISTINCT FROM")
 
 
-def _of_two(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
-    """Read ``a = b``, or ``a <> b`` that is false; where one side is TRUE or FALSE, what it says of the other."""
-    texts = [sql[part.start : part.end] for part in node.parts]
-    for number, text in enumerate(texts):
-        word = clauses.unwrapped(text).upper()
-        if word in ("TRUE", "FALSE") and (found := _equal(node.parts[1 - number], sql, word == "TRUE")):
+def _compared(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
+    """Read ``a = b`` or ``a <> b`` that has this truth; where one side is TRUE or FALSE, what it says of the other.
+
+    Comparisons have one rank: ``a = b = TRUE`` compares what ``a = b`` gives with TRUE.
+    """
+    same = (node.operator in _EQUALITIES) == truth
+    null_safe = node.operator in _NULL_SAFE
+    if null_safe and not same:  # It has that truth for one null, too.
+        return None
+    *before, last = node.parts
+    first = before[0] if len(before) == 1 else Node(node.operator, tuple(before), node.start, before[-1].end)
+    for one, other in ((last, first), (first, last)):
+        word = _text(one, sql).upper()
+        if word in ("TRUE", "FALSE") and (found := _equal(other, sql, (word == "TRUE") == same)):
             return found
-    return None if node.operator in _NULL_SAFE else (texts[0], texts[1])
+    if null_safe or not same or len(before) > 1:
+        return None
+    return sql[first.start : first.end], sql[last.start : last.end]
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -243,13 +277,13 @@ class _Reader:
 
     def __init__(self, sql: str) -> None:
         self.found = list(tokens(sql))
-        self.place = 0
+        self.position = 0
         self.signs: list[Sign] = []
 
     # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────
 
     def ahead(self, number: int = 0) -> Token | None:
-        return self.found[self.place + number] if self.place + number < len(self.found) else None
+        return self.found[self.position + number] if self.position + number < len(self.found) else None
 
     def at(self, *texts: str, number: int = 0) -> bool:
         token = self.ahead(number)
@@ -259,7 +293,7 @@ class _Reader:
         token = self.ahead()
         if token is None:
             raise _Unknown
-        self.place += 1
+        self.position += 1
         return token
 
     def expect(self, *texts: str) -> Token:
@@ -267,9 +301,9 @@ class _Reader:
             raise _Unknown
         return self.take()
 
-    def taken(self, *texts: str) -> bool:
+    def take_if(self, *texts: str) -> bool:
         if self.at(*texts):
-            self.place += 1
+            self.position += 1
             return True
         return False
 
@@ -278,18 +312,18 @@ class _Reader:
             raise _Unknown
 
     def node(self, operator: str, start: int, parts: list[Node]) -> Node:
-        return Node(operator, tuple(parts), start, self.found[self.place - 1].end)
+        return Node(operator, tuple(parts), start, self.found[self.position - 1].end)
 
     def skip_group(self) -> None:
         """Go behind the bracket that closes the one that was just read."""
-        depth = self.found[self.place - 1].depth
+        depth = self.found[self.position - 1].depth
         while self.take().depth > depth:
             pass
 
     def skip_alias(self) -> None:
         token = self.ahead()
-        if self.taken("AS"):
-            if self.taken("("):
+        if self.take_if("AS"):
+            if self.take_if("("):
                 self.skip_group()
             else:
                 self.name()
@@ -308,55 +342,55 @@ class _Reader:
             self.take()
             left = self.node("NOT", token.start, [self.boolean(_NOT)])
         else:
-            left = self.predicated()
+            left = self.predicate()
         for word, own in (("AND", _AND), ("OR", _OR)):
             parts = [left]
-            while rank <= own and self.taken(word):
+            while rank <= own and self.take_if(word):
                 parts.append(self.boolean(own + 1))
             left = self.node(word, left.start, parts) if len(parts) > 1 else left
         return left
 
-    def predicated(self) -> Node:
+    def predicate(self) -> Node:
         value = self.value(0)
-        if self.taken("IS"):
-            return self.told(value)
+        if self.take_if("IS"):
+            return self.truth_test(value)
         word = "NOT " if self.at("NOT") and self.at("BETWEEN", "IN", *_PATTERNS, number=1) and self.take() else ""
-        if self.taken("BETWEEN"):
+        if self.take_if("BETWEEN"):
             low = self.value(0)
             self.expect("AND")
             return self.node(f"{word}BETWEEN", value.start, [value, low, self.value(0)])
-        if self.taken("IN"):
-            return self.node(f"{word}IN", value.start, [value, *self.listed()])
+        if self.take_if("IN"):
+            return self.node(f"{word}IN", value.start, [value, *self.list_items()])
         if self.at(*_PATTERNS):
             return self.like(value, word + self.take().text)
         if word:
             raise _Unknown
         return value
 
-    def told(self, value: Node) -> Node:
-        word = "IS NOT " if self.taken("NOT") else "IS "
-        if self.taken("DISTINCT"):
+    def truth_test(self, value: Node) -> Node:
+        word = "IS NOT " if self.take_if("NOT") else "IS "
+        if self.take_if("DISTINCT"):
             self.expect("FROM")
             return self.node(f"{word}DISTINCT FROM", value.start, [value, self.value(0)])
         said = self.expect("NULL", "TRUE", "FALSE", "UNKNOWN")
         return self.node(word + said.text, value.start, [value])
 
     def like(self, value: Node, word: str) -> Node:
-        if self.taken("ANY", "ALL", "SOME"):
-            return self.node(word, value.start, [value, *self.listed()])
+        if self.take_if("ANY", "ALL", "SOME"):
+            return self.node(word, value.start, [value, *self.list_items()])
         pattern = self.value(0)
-        if self.taken("ESCAPE") and self.take().kind != "string":
+        if self.take_if("ESCAPE") and self.take().kind != "string":
             raise _Unknown
         return self.node(word, value.start, [value, pattern])
 
-    def listed(self) -> list[Node]:
+    def list_items(self) -> list[Node]:
         """Read ``(a, b, …)``; a query has no parts."""
         self.expect("(")
         if self.at(*_QUERIES):
             self.skip_group()
             return []
         items = []
-        while not self.taken(")"):
+        while not self.take_if(")"):
             items.append(self.boolean(_OR))
             if not self.at(")"):
                 self.expect(",")
@@ -371,9 +405,9 @@ class _Reader:
             self.take()
             left = self.node(f"{token.text} ", token.start, [self.value(_CLOSEST)])
         else:
-            left = self.postfixed(self.operand())
+            left = self.postfix(self.operand())
         while (token := self.ahead()) is not None and _RANKS.get(sign := self.sign(token), 0) > rank:
-            self.place += len(sign) if token.kind == "symbol" and sign != token.text else 1
+            self.position += len(sign) if token.kind == "symbol" and sign != token.text else 1
             if sign in _SHOWN_AS:
                 self.signs.append((token.start, sign))
             right = self.value(_RANKS[sign])
@@ -397,18 +431,20 @@ class _Reader:
             text, number = text + following.text, number + 1
         return text
 
-    def postfixed(self, operand: Node) -> Node:
+    def postfix(self, operand: Node) -> Node:
         parts = [operand]
         while True:
-            if self.taken("::"):
+            if self.take_if("::"):
                 self.skip_type()
-            elif self.taken("["):
+            elif self.take_if("["):
                 parts.append(self.value(0))
                 self.expect("]")
-            elif self.taken(".", "COLLATE"):
+            elif self.take_if(".", "COLLATE"):
                 self.name()
             else:
-                return operand if self.found[self.place - 1].end == operand.end else self.node("", operand.start, parts)
+                return (
+                    operand if self.found[self.position - 1].end == operand.end else self.node("", operand.start, parts)
+                )
 
     def operand(self) -> Node:
         token = self.take()
@@ -418,42 +454,42 @@ class _Reader:
         elif token.text == "-" and ahead is not None and ahead.kind == "number":
             self.take()
         elif token.text == "(":
-            return self.grouped(token)
+            return self.group(token)
         elif token.kind == "symbol" and token.text != "*":
             raise _Unknown
         elif token.kind in ("word", "quoted"):
-            return self.named(token)
+            return self.named_operand(token)
         return self.node("", token.start, [])
 
     def skip_strings(self) -> None:
         while (token := self.ahead()) is not None and token.kind == "string":
-            self.place += 1
+            self.position += 1
 
-    def grouped(self, first: Token) -> Node:
+    def group(self, first: Token) -> Node:
         """Read what a bracket opens: an expression, a row of them, a query, the variables of a lambda."""
         if self.at(*_QUERIES):
             self.skip_group()
             return self.node("", first.start, [])
         items = []
-        while not self.taken(")"):
+        while not self.take_if(")"):
             items.append(self.boolean(_OR))
             aliased = not self.at(",", ")")
             self.skip_alias()
             if not self.at(")"):
                 self.expect(",")
-        if self.taken("->"):
+        if self.take_if("->"):
             return self.node("", first.start, [self.boolean(_OR)])
         single = len(items) == 1 and not aliased
         return self.node("()" if single else "", first.start, items)
 
-    def named(self, first: Token) -> Node:
+    def named_operand(self, first: Token) -> Node:
         """Read what a word begins: a column, a call, a typed literal, CASE, CAST, INTERVAL, a lambda."""
         ahead = self.ahead()
         if first.kind == "word" and first.text in _NO_OPERAND:
             raise _Unknown
         if first.kind == "word" and first.text == "CASE":
             return self.case(first)
-        if self.taken("->"):
+        if self.take_if("->"):
             return self.node("", first.start, [self.boolean(_OR)])
         if first.kind == "word" and first.text == "INTERVAL" and self.interval():
             return self.node("", first.start, [])
@@ -464,12 +500,12 @@ class _Reader:
             self.take()
             self.name()
         if self.at(".") and self.at("*", number=1):
-            self.place += 2
-        return self.call(first) if self.taken("(") else self.node("", first.start, [])
+            self.position += 2
+        return self.call(first) if self.take_if("(") else self.node("", first.start, [])
 
     def call(self, first: Token) -> Node:
         """Read arguments; those of a function with a grammar of its own are left alone, as is a query."""
-        before = self.place
+        before = self.position
         if first.text in ("CAST", "TRY_CAST") and not self.at(*_QUERIES):
             value = self.boolean(_OR)
             self.expect("AS")
@@ -481,18 +517,18 @@ class _Reader:
             self.skip_group_from(before)
             return self.node("", first.start, [])
 
-    def skip_group_from(self, place: int) -> None:
-        self.place = place
+    def skip_group_from(self, position: int) -> None:
+        self.position = position
         self.skip_group()
 
     def arguments(self) -> list[Node]:
         if self.at(*_QUERIES):
             raise _Unknown
-        self.taken("DISTINCT", "ALL")
+        self.take_if("DISTINCT", "ALL")
         items = []
-        while not self.taken(")"):
+        while not self.take_if(")"):
             if self.at("=>", number=1):
-                self.place += 2
+                self.position += 2
             items.append(self.boolean(_OR))
             if self.at("AS"):
                 self.skip_alias()
@@ -503,28 +539,28 @@ class _Reader:
     def case(self, first: Token) -> Node:
         parts = [] if self.at("WHEN") else [self.boolean(_OR)]
         self.expect("WHEN")
-        self.place -= 1
-        while self.taken("WHEN"):
+        self.position -= 1
+        while self.take_if("WHEN"):
             parts.append(self.boolean(_OR))
             self.expect("THEN")
             parts.append(self.boolean(_OR))
-        if self.taken("ELSE"):
+        if self.take_if("ELSE"):
             parts.append(self.boolean(_OR))
         self.expect("END")
         return self.node("", first.start, parts)
 
     def interval(self) -> bool:
         """Read what follows the word INTERVAL in a literal."""
-        before = self.place
+        before = self.position
         while self.is_amount():
-            self.taken("-", "+")
+            self.take_if("-", "+")
             self.take()
             unit = self.take()
             if unit.text.removesuffix("S") not in _UNITS:
                 raise _Unknown
-            if self.taken("TO"):
+            if self.take_if("TO"):
                 self.name()
-        return self.place > before
+        return self.position > before
 
     def is_amount(self) -> bool:
         token = self.ahead(1 if self.at("-", "+") else 0)
@@ -534,9 +570,9 @@ class _Reader:
         word = self.take()
         if word.text == "INTERVAL":
             self.name()
-            if self.taken("TO"):
+            if self.take_if("TO"):
                 self.name()
-        elif self.taken("("):
+        elif self.take_if("("):
             self.skip_group()
         elif word.text in ("ARRAY", "MAP", "STRUCT") and self.at("<", "<>"):
             angle = 0

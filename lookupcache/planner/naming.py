@@ -29,7 +29,7 @@ class LeftColumn:
 
 @dataclass(frozen=True)
 class Reference:
-    """A column where it stands in a text: which one it is, the fields taken from it, and the place of its name."""
+    """A column where it stands in a text: which one it is, the fields taken from it, and the position of its name."""
 
     side: Side
     name: str
@@ -130,7 +130,9 @@ class Scope:
         """Parse an expression and resolve its columns; raises PlanError or SchemaError."""
         as_shown = shown(text)
         tree = _parsed(as_shown.text, text)
-        columns = tree.find_all(exp.Column)
+        columns = list(tree.find_all(exp.Column))
+        if tree.find(exp.Lambda):
+            columns = [node for node in columns if not is_lambda_variable(node, node.parts[0].name)]
         references = {id(node): found for node in columns if (found := self._resolve(node, text, as_shown))}
         doubtful = read(text) is None or self.settings.doubtful(text)
         return Fragment(text, tree, references, respelled(text, references, lambda r: r.sql), doubtful)
@@ -176,8 +178,6 @@ class Scope:
         parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
         if len(parts) != len(node.parts):
             raise PlanError(f"{text!r} cannot be used here: * is no column.", hint="Name the columns.")
-        if is_lambda_variable(node, parts[0].name):
-            return None
         names = tuple(part.name for part in parts)
         if len(names) == 1 and names[0].lower() in WORD_CALLS and self._is_call(parts[0]):
             return None

@@ -1,4 +1,4 @@
-"""From a condition to a LookupPlan: each conjunct finds its place.
+"""From a condition to a LookupPlan: each conjunct is assigned to a step of the join.
 
     read ─► field keys ─► constant keys ─► calc ─► residual ─► output
 
@@ -22,7 +22,8 @@ from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.clauses import conjuncts, split_where, without_comments
 from lookupcache.planner.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch, sql_type
 from lookupcache.planner.constants import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
-from lookupcache.planner.grammar import equality, is_plain_equality
+from lookupcache.planner.depth import LEVELS, deep_recursion
+from lookupcache.planner.grammar import equality, is_plain_equality, null_safe_sides
 from lookupcache.planner.naming import Fragment, LeftColumn, Scope
 from lookupcache.planner.output import Result, result_of
 from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
@@ -46,7 +47,7 @@ class Equality:
 
 @dataclass(eq=False)
 class Entry:
-    """A conjunct on its way to its place."""
+    """A conjunct, and where it is evaluated once that is decided."""
 
     fragment: Fragment
     equality: Equality | None = None
@@ -55,7 +56,7 @@ class Entry:
     value: expr.Literal | None = None
 
     def put(self, place: Place, evaluator: Evaluator) -> None:
-        """Settle the conjunct."""
+        """Assign the conjunct."""
         self.place, self.evaluator = place, evaluator
 
     @property
@@ -90,7 +91,7 @@ class Draft:
     filter_after: list[str] = field(default_factory=list)
 
     def open(self) -> list[Entry]:
-        """Return the conjuncts that have no place yet."""
+        """Return the conjuncts that are not assigned yet."""
         return [entry for entry in self.entries if entry.place is None]
 
     def right_type(self, column: str) -> pa.DataType:
@@ -150,27 +151,32 @@ def plan_join(
         raise PlanError(f"matches={matches!r} bounds what a left join gives, not what one that is {how!r} does.")
     settings = settings or Settings()
     scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive, settings=settings)
-    draft = Draft(scope, table, join_type(how), analyst, ansi, [], matches)
-    on = settings.readable(on) if isinstance(on, str) else on
-    try:
-        _read(draft, on, where and settings.readable(where))
+    on, where = settings.readable(on) if isinstance(on, str) else on, where and settings.readable(where)
+
+    def planned() -> LookupPlan:
+        draft = Draft(scope, table, join_type(how), analyst, ansi, [], matches)
+        _read(draft, on, where)
         for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
             step(draft)
+        return _finished(draft, result_of(scope, draft.how, select, draft.using, table.config, analyst))
+
+    try:
+        plan = deep_recursion(planned)
     except RecursionError:
-        raise _too_deep(on, where) from None
-    plan = _finished(draft, result_of(scope, draft.how, select, draft.using, table.config, analyst))
+        raise _too_deep(on, where, select) from None
     if plan.config.cache != "ALL":
         table.connector.check(request_of(plan))
     return plan
 
 
-def _too_deep(on: str | Sequence[str], where: str | None) -> PlanError:
-    """Return what is raised where the longest of the conjuncts is nested deeper than Python can follow."""
+def _too_deep(on: str | Sequence[str], where: str | None, select: Sequence[str] | None) -> PlanError:
+    """Return what is raised where an expression, likely the longest, is nested deeper than Python can follow."""
     texts = [*([on] if isinstance(on, str) else on), *([where] if where else [])]
-    longest = max((part for text in texts for part in _parts(text)), key=len)
+    longest = max([*(select or ()), *(part for text in texts for part in _parts(text))], key=len)
     return PlanError(
-        f"The condition {longest[:60]!r}… is nested too deeply to be planned.",
-        hint="Write a long OR as IN (…), or compute part of it as a column of the left side first, with withColumn.",
+        f"{longest[:60]!r}… is nested too deeply to be planned: brackets, calls, CASE and NOT may stand in each other "
+        f"about {LEVELS} times.",
+        hint="Compute part of it as a column of the left side first, with withColumn, or select it after the join.",
     )
 
 
@@ -187,7 +193,7 @@ def _parts(text: str) -> list[str]:
 _HOW: dict[str, How] = {"leftouter": "left", "leftsemi": "semi", "leftanti": "anti"}
 _OTHER_JOINS = {
     "right": "Swap the sides only if both are tables; else write the join with DataFrame.join.",
-    "full": "A lookup sees only rows that are asked for. Read the whole table and use DataFrame.join.",
+    "full": "A lookup sees only rows that are looked up. Read the whole table and use DataFrame.join.",
     "cross": "A lookup needs a key. Read the whole table and use DataFrame.crossJoin.",
 }
 
@@ -292,7 +298,7 @@ def _refuse_chance(fragment: Fragment) -> None:
 
 
 def _pre_filter(draft: Draft) -> None:
-    """What the lookup table has no part in is judged before the lookup."""
+    """What reads no column of the lookup table is evaluated before the lookup."""
     for entry in draft.open():
         if "right" not in entry.fragment.sides:
             draft.pre_filter.append(entry.fragment.sql)
@@ -370,6 +376,7 @@ def _constant_keys(draft: Draft) -> None:
 
 def _promote(draft: Draft) -> None:
     if not draft.constants:
+        _refuse_null_safe_key(draft)
         raise PlanError(
             f"The join gives no key for table {draft.table.name!r}: no column of it must equal anything.",
             hint=f'Add an equality, as in "o.customer_id = {draft.table.name}.{draft.table.schema.names[0]}". '
@@ -377,6 +384,19 @@ def _promote(draft: Draft) -> None:
         )
     first = draft.constants.pop(0)
     draft.keys.append(FieldKey(column=first.column, sql=literal_sql(first.value)))
+
+
+def _refuse_null_safe_key(draft: Draft) -> None:
+    """Say so where the only equality of a column of the table is one that is true for two nulls as well."""
+    for entry in draft.open():
+        sides = null_safe_sides(entry.fragment.text)
+        if sides is not None and entry.fragment.sides == {"left", "right"}:
+            raise PlanError(
+                f"{entry.fragment.text!r} gives no key for table {draft.table.name!r}: it is true for two nulls as "
+                "well, and a lookup finds no row by a null key.",
+                hint=f"Write {sides[0]} = {sides[1]}, if null need not match null; or add another equality as the key: "
+                "the null-safe one then filters the rows that are found.",
+            )
 
 
 def _calc(draft: Draft) -> None:
@@ -410,7 +430,7 @@ def _accepted(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
 
 
 def _residual(draft: Draft) -> None:
-    """The rest is judged on each pair of rows, by Spark where a worker could not do it exactly."""
+    """The rest is evaluated on each pair of rows, by Spark where a worker could not do it exactly."""
     for entry in draft.open():
         translated = draft.translated(entry.fragment)
         if translated is None:
@@ -449,6 +469,6 @@ def _finished(draft: Draft, result: Result) -> LookupPlan:
 
 
 def _without_secrets(config: LookupConfig) -> LookupConfig:
-    """Return the config without what is no part of a plan; the worker is told the whole path beside it."""
+    """Return the config without secrets; the worker gets the full path separately."""
     path = config.dead_letter_path
     return config if path is None else replace(config, dead_letter_path=hide_userinfo(path))

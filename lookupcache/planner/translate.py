@@ -33,6 +33,8 @@ _PARTS: dict[type[exp.Expr], str] = {
     exp.StartsWith: "starts with", exp.EndsWith: "ends with", exp.Contains: "contains",
 }  # fmt: skip
 _MOST_ALTERNATIVES = 100
+_MOST_LEVELS = 50
+"""How deep a worker's expression may be: it is pickled, sent and evaluated recursively, four frames a level."""
 
 Moment = Callable[[str, pa.DataType], Literal | None]
 """What `Translation.moment` is: the value of a timestamp written as a string, which depends on the session's zone."""
@@ -71,9 +73,9 @@ def translate(
         return None
     try:
         found = _Translation(fragment, column, ansi, moment, settings or Settings()).condition(fragment.tree)
-    except _NoTranslation:
+    except (_NoTranslation, RecursionError):
         return None
-    return found
+    return found if _depth(found) <= _MOST_LEVELS else None
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,16 @@ class _Translation:
 
     # ── logic ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _both(self, node: exp.Expr) -> Expr:
-        first, second = self.condition(node.this), self.condition(node.expression)
-        if can_fail(second):  # Spark may never get there; a worker would
+    def _all_of(self, node: exp.Expr) -> Expr:
+        """Read a chain of ANDs or ORs, which sqlglot's tree has as deep as it is long."""
+        kind, parts = type(node), []
+        while type(node) is kind:
+            parts.append(node.expression)
+            node = node.this.unnest()
+        first, *others = [self.condition(part) for part in (node, *reversed(parts))]
+        if any(can_fail(other) for other in others):  # Spark may never get there; a worker would
             raise _NoTranslation
-        return Call("and" if isinstance(node, exp.And) else "or", (first, second))
+        return _balanced("and" if kind is exp.And else "or", [first, *others])
 
     def _not(self, node: exp.Expr) -> Expr:
         return Call("not", (self.condition(node.this),))
@@ -162,7 +169,7 @@ class _Translation:
             raise _NoTranslation
         type_ = self._type_of_all([value, *items])
         value = _cast(value, type_)
-        return _any_of([Call("=", (value, _cast(item, type_))) for item in items])
+        return _balanced("or", [Call("=", (value, _cast(item, type_))) for item in items])
 
     def _type_of_all(self, items: list[Expr]) -> pa.DataType:
         """Return the type that Spark takes for a whole list; where the order might matter there is none."""
@@ -243,8 +250,8 @@ class _Translation:
 
 _HANDLERS: dict[type[exp.Expr], Callable[[_Translation, exp.Expr], Expr]] = {
     exp.Column: _Translation._column,
-    exp.And: _Translation._both,
-    exp.Or: _Translation._both,
+    exp.And: _Translation._all_of,
+    exp.Or: _Translation._all_of,
     exp.Not: _Translation._not,
     exp.Is: _Translation._is,
     exp.Between: _Translation._between,
@@ -330,9 +337,19 @@ def _same_kind(types: list[pa.DataType]) -> bool:
     return all(floating) or not any(floating) or (types.count(pa.float64()) == 1 and pa.float32() not in types)
 
 
-def _any_of(items: list[Expr]) -> Expr:
-    """Join by OR, as a balanced tree, so that a long list makes no deep one."""
+def _balanced(op: str, items: list[Expr]) -> Expr:
+    """Join by AND or OR, as a balanced tree, so that a long list makes no deep one."""
     if len(items) == 1:
         return items[0]
-    middle = len(items) // 2
-    return Call("or", (_any_of(items[:middle]), _any_of(items[middle:])))
+    middle = (len(items) + 1) // 2
+    return Call(op, (_balanced(op, items[:middle]), _balanced(op, items[middle:])))
+
+
+def _depth(expression: Expr) -> int:
+    """Return how many levels an expression has."""
+    deepest, found = 0, [(expression, 1)]
+    while found:
+        node, level = found.pop()
+        deepest = max(deepest, level)
+        found += [(argument, level + 1) for argument in (node.args if isinstance(node, Call) else ())]
+    return deepest

@@ -23,7 +23,7 @@ from lookupcache.planner.clauses import own_name
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
 from lookupcache.report import Channel, channel_of
-from lookupcache.spark.forms import Choice, JoinContext, choose, result_of
+from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
 from lookupcache.spark.forms.join_context import numbered, spark_type
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import located
@@ -118,7 +118,7 @@ class LookupJoin:
     @cached_property
     def df(self) -> DataFrame:
         """The result, lazy as any DataFrame."""
-        return result_of(replace(self._context, again=self.choice.again), self.choice.form)
+        return FORMS[self.choice.form](replace(self._context, again=self.choice.again))
 
     @cached_property
     def choice(self) -> Choice:

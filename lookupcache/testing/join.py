@@ -16,8 +16,9 @@ from lookupcache.connector import Connector
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
 from lookupcache.table import LookupTable
 from lookupcache.testing.samples import JSON
+from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.lookup import lookup_of
-from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.runner import ERROR, Layout, Runner
 from lookupcache.worker.source import Source
 
 Row = tuple[Any, ...]
@@ -59,7 +60,9 @@ def plan_of(table: LookupTable, wanted: Wanted) -> LookupPlan:
 class LocalJoin:
     """Joins keys with a table in this process; as a context manager it disconnects at the end.
 
-    ``connector`` replaces the table's own, for example by a `Recorder` or a flaky connector.
+    ``connector`` replaces the table's own, for example by a `Recorder` or a flaky connector. The rows have the
+    requested columns, then the age in seconds and the error, a struct of code and message, if the table's options name
+    columns for them. Dead letters are written, too.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
     >>> with LocalJoin(squares, Wanted(key=("n",))) as join:
@@ -72,8 +75,13 @@ class LocalJoin:
         self.source = Source(self.plan, table.connector if connector is None else connector)
         layout = Layout(wanted.key, tuple(range(len(wanted.key))))
         self._width = len(wanted.key)
-        self._runner = Runner(self.plan, layout, lookup_of(self.source))
+        path = table.config.dead_letter_path
+        letters = None if path is None else DeadLetters(path, table.name, wanted.key)
+        self._runner = Runner(self.plan, layout, lookup_of(self.source), letters)
         self._fields = [table.schema.field(name) for name in wanted.key]
+        marks = [(table.config.age_column, pa.float64()), (table.config.error_column, ERROR)]
+        added = [pa.field(name, type_) for name, type_ in marks if name is not None]
+        self._schema = pa.schema([*self._runner.schema, *added])
 
     def __enter__(self) -> LocalJoin:
         return self
@@ -92,8 +100,8 @@ class LocalJoin:
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._fields, strict=True)]
         left = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self._fields])
         batches = [batch.select(range(self._width, batch.num_columns)) for batch in self._runner.run([left])]
-        joined = [pa.RecordBatch.from_arrays(batch.columns, schema=self._runner.schema) for batch in batches]
-        return pa.Table.from_batches(joined, self._runner.schema)
+        joined = [pa.RecordBatch.from_arrays(batch.columns, schema=self._schema) for batch in batches]
+        return pa.Table.from_batches(joined, self._schema)
 
     def rows(self, keys: Iterable[Row]) -> list[Row]:
         """Return the rows of these keys as tuples."""

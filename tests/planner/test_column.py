@@ -96,6 +96,17 @@ def test_the_text_can_be_planned(spark: Any) -> None:
 
 
 @pytest.mark.spark
+def test_a_long_chain_of_columns_is_one_without_brackets(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = F.col("a") == 0
+    for number in range(1, 400):
+        column = column | (F.col("a") == number)
+    assert column_sql(column) == " OR ".join(f"(`a` = {number})" for number in range(400))
+    assert column_sql(F.col("a") - 1 - (F.col("b") - 2) - 3 == 4) == "(`a` - 1 - (`b` - 2) - 3) = 4"
+
+
+@pytest.mark.spark
 def test_what_text_cannot_say_is_refused(spark: Any) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -101,6 +101,9 @@ def test_operators_have_the_operands_that_spark_gives_them(parser: Any, seed: in
     ("(a <> b) IS FALSE", ("a", "b")), ("NOT ((a = b) IS NOT TRUE)", ("a", "b")), ("NOT (a NOT IN (b))", ("a", "b")),
     ("a BETWEEN b AND b", ("a", "b")), ("NOT (a NOT BETWEEN b AND b)", ("a", "b")),
     ("(a = b) IS NOT DISTINCT FROM TRUE", ("a", "b")), ("a = b:c", ("a", "b:c")),
+    ("a = b = TRUE", ("a", "b")), ("a = b == true", ("a", "b")), ("(a <> b) != TRUE", ("a", "b")),
+    ("a = b <> FALSE", ("a", "b")), ("a = b = TRUE = TRUE", ("a", "b")), ("NOT ((a = b) = FALSE)", ("a", "b")),
+    ("NOT (a = b <> TRUE)", ("a", "b")), ("a <> b = FALSE", ("a", "b")), ("(a = b = FALSE) = FALSE", ("a", "b")),
 ])  # fmt: skip
 def test_what_comes_to_an_equality_is_one(text: str, sides: tuple[str, str]) -> None:
     assert equality(text) == sides
@@ -110,7 +113,8 @@ def test_what_comes_to_an_equality_is_one(text: str, sides: tuple[str, str]) -> 
     "a <=> b", "NOT (a = b)", "a <> b", "a = b IS NULL", "(a = b) IS NOT FALSE", "NOT ((a <> b) IS TRUE)",
     "a IN (b, c)",
     "a BETWEEN b AND c", "a = b = c", "a = b OR c", "a < b", "NOT (a <=> b)",
-    "(a = b) = c IS NULL", "f(a = b)", "a NOT IN (b)", "a LIKE b",
+    "(a = b) = c IS NULL", "f(a = b)", "a NOT IN (b)", "a LIKE b", "TRUE <> (a <> b) = TRUE = c",
+    "NOT ((a <> b) <=> TRUE)", "(a <> b) IS DISTINCT FROM TRUE", "a = b <> TRUE", "NOT (a = b = TRUE)",
 ])  # fmt: skip
 def test_what_does_not_is_none(text: str) -> None:
     assert equality(text) is None

@@ -20,6 +20,7 @@ from lookupcache.connector import Connector
 from lookupcache.errors import PlanError, SchemaError
 from lookupcache.plan import LookupPlan
 from lookupcache.planner import LeftColumn, join_type, plan_join, substitute
+from lookupcache.planner.depth import LEVELS
 from lookupcache.planner.explain import explain
 from lookupcache.planner.settings import Settings
 from lookupcache.table import LookupTable
@@ -345,12 +346,44 @@ def usual_recursion_limit() -> Iterator[None]:
 
 @pytest.mark.usefixtures("usual_recursion_limit")
 @pytest.mark.parametrize("deep", [
-    " OR ".join(f"c.age = {number} + o.age" for number in range(1000)), "(" * 1000 + "c.age" + ")" * 1000 + " = 1",
-    "NOT " * 1000 + "c.age = 1", "- " * 1000 + "c.age > 0", "abs(" * 1000 + "c.age" + ")" * 1000 + " = 1",
+    "({})", "NOT {}", "- {}", "abs({})", "CASE WHEN c.age > 0 THEN {} END", "coalesce(c.age, {})",
 ])  # fmt: skip
-def test_a_condition_that_is_too_deep_says_so(deep: str) -> None:
-    with pytest.raises(PlanError, match=r"nested too deeply to be planned.*\n\nHint: "):
-        plan(f"o.id = c.id AND ({deep})")
+def test_nesting_has_a_limit_that_the_error_names(deep: str) -> None:
+    def nested(levels: int) -> str:
+        text = "c.age = 1" if "NOT" in deep else "c.age"
+        for _ in range(levels):
+            text = deep.format(text)
+        return text if "NOT" in deep else f"{text} = 1"
+
+    found = plan(f"o.id = c.id AND {nested(LEVELS)}")
+    assert LookupPlan.from_json(pickle.loads(pickle.dumps(found)).to_json()) == found
+    assert sys.getrecursionlimit() == 1000
+    too_deep = nested(6 * LEVELS)
+    for refused in ({"on": f"o.id = c.id AND {too_deep}"}, {"on": "o.id = c.id", "select": ["o.id", too_deep]}):
+        with pytest.raises(PlanError, match=rf"nested too deeply to be planned.*about {LEVELS} times.*\n\nHint: "):
+            plan(**refused)
+
+
+@pytest.mark.usefixtures("usual_recursion_limit")
+@pytest.mark.parametrize(("chain", "place"), [
+    (" OR ".join(f"c.age = {number}" for number in range(500)), "calc, source"),
+    (" OR ".join(f"c.age = {number} AND o.age <> {number}" for number in range(400)), "residual, worker"),
+    ("NOT (" + " AND ".join(f"c.age <> {number}" for number in range(500)) + ")", "calc, source"),
+    ("c.age > " + " + ".join(["o.age"] * 500), "residual, spark"),
+    ("c.age IN (" + "1, " * 3000 + "1)", "residual, spark"),
+    ("c.label <> " + " || ".join(["o.name"] * 500), "residual, spark"),
+], ids=["OR", "OR AND", "NOT AND", "+", "IN", "||"])  # fmt: skip
+def test_a_long_chain_is_not_deep(chain: str, place: str) -> None:
+    found = plan(f"o.id = c.id AND ({chain})")
+    assert LookupPlan.from_json(pickle.loads(pickle.dumps(found)).to_json()) == found
+    assert [f"{part.place}, {part.evaluator}" for part in found.conjuncts[1:]] == [place]
+
+
+@pytest.mark.parametrize("on", ["o.id <=> c.id", "(c.id <=> o.id) AND c.age > 1", "o.id IS NOT DISTINCT FROM c.id"])
+def test_a_null_safe_equality_alone_is_no_key(on: str) -> None:
+    with pytest.raises(PlanError, match=r"is true for two nulls as well.*\n\nHint: Write (o|c).id = (o|c).id, if null"):
+        plan(on)
+    assert plan(f"{on} AND o.age = c.age").keys[0].column == "age"
 
 
 @pytest.mark.parametrize(("word", "how"), [

@@ -13,7 +13,7 @@ from sources import PEOPLE, SCHEMA, options_of, rows_of
 
 from lookupcache import LookupJoin, LookupTable, OptionError, lookup_join
 from lookupcache.spark.forms.cardinality import chao_lower_bound
-from lookupcache.spark.forms.distinct import UNASKED
+from lookupcache.spark.forms.distinct import NOT_LOOKED_UP
 
 pytestmark = pytest.mark.spark
 
@@ -162,9 +162,9 @@ def test_a_key_that_was_not_asked_for_stops_the_job_and_says_what_to_do(spark, h
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
     try:
         join = LookupJoin(moving, people(**{"lookup.form": "distinct"}), "person = p.id", how)
-        with pytest.raises(Exception, match="gave a row that it had not given before") as raised:
+        with pytest.raises(Exception, match="returned a row at its second reading") as raised:
             join.df.collect()
-        assert UNASKED in str(raised.value)
+        assert NOT_LOOKED_UP in str(raised.value)
     finally:
         spark.conf.unset("spark.sql.adaptive.enabled")
 

@@ -230,6 +230,7 @@ _KEYS_OF_TEXT = ["upper({c})", "trim({c})", "concat({c}, '')", "nullif({c}, 'a')
 _KEYS_OF_NUMBERS = ["{c} + 0", "-{c}", "abs({c})", "{c} * 1", "CAST({c} AS DECIMAL(20,0))", "{c} % 100"]
 _EQUALITIES = ["{0} = {1}", "{1} = {0}", "({0} == {1})"] * 3 + [
     "NOT ({0} <> {1})", "({0} = {1}) IS TRUE", "{1} IN ({0})", "({0} = {1}) = TRUE", "{1} BETWEEN {0} AND {0}",
+    "{0} = {1} = TRUE", "({0} <> {1}) != TRUE", "NOT ({0} = {1} = FALSE)",
 ]  # fmt: skip
 _KEYS_OF_ANY = [
     "coalesce({c}, {l})",
@@ -284,8 +285,10 @@ def _templates(kind: str, type_: str) -> Sequence[str]:
 
 @st.composite
 def _filters(draw, columns) -> str:
-    """Draw a condition on the columns of one side, with one or two comparisons."""
-    tests = [draw(_tests(*draw(st.sampled_from(columns)))) for _ in range(draw(st.sampled_from([1, 1, 1, 2])))]
+    """Draw a condition on the columns of one side, with one or two comparisons, rarely with more."""
+    tests = [draw(_tests(*draw(st.sampled_from(columns)))) for _ in range(draw(st.sampled_from([1] * 6 + [2, 2, 5])))]
+    if len(tests) > 2:
+        return f"NOT ({draw(st.sampled_from([' OR ', ' AND '])).join(f'({test})' for test in tests)})"
     if len(tests) == 1:
         return draw(st.sampled_from(["{}", "{}", "NOT ({})", "({})"])).format(*tests)
     return draw(st.sampled_from(["({} OR {})", "{} AND {}", "NOT ({} AND {})", "NOT ({} OR {})"])).format(*tests)

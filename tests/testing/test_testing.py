@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import faulty_connectors
 import pyarrow as pa
+import pyarrow.dataset
 import pytest
 
 from lookupcache.connector import offers
@@ -172,6 +173,24 @@ def test_a_flaky_connector_fails_with_the_error_it_was_given(table):
             join.rows([(1,)])
         source.fail(0)
         assert join.rows([(1,)]) == [(1, "ann")]
+
+
+@pytest.mark.parametrize("cache", ["NONE", "LRU"])
+def test_a_local_join_has_the_columns_for_age_and_error(table, cache):
+    options = {"lookup.on-error": "null", "lookup.error-column": "e", "lookup.age-column": "age", "lookup.cache": cache}
+    source = flaky(table.connector, fails=math.inf)
+    with LocalJoin(table.with_options(options), ID, source) as join:
+        [(identity, name, age, error)] = join.rows([(1,)])
+        assert (identity, name, age, error["code"]) == (None, None, None, "LOOKUP_FAILED")
+        source.fail(0)
+        assert join.table([(1,)]).drop(["age"]).to_pylist() == [{"id": 1, "name": "ann", "e": None}]
+
+
+def test_a_local_join_writes_dead_letters(table, tmp_path):
+    options = {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": str(tmp_path / "letters")}
+    with LocalJoin(table.with_options(options), ID, flaky(table.connector, fails=math.inf)) as join:
+        assert join.rows([(1,)]) == []
+    assert pyarrow.dataset.dataset(tmp_path / "letters").to_table(columns=["id"]).to_pylist() == [{"id": 1}]
 
 
 def test_a_slow_connector_delays_calls_until_they_are_released(table):

@@ -10,11 +10,23 @@ worker · distinct · broadcast    the forms: each a function from `JoinContext`
 left_side     what Spark knows of the left side before anything runs
 cardinality   an estimate of the number of distinct keys
 choice        which form, and why
-run           from the name of a form to its function
 """
 
-from lookupcache.spark.forms.choice import Choice, choose
-from lookupcache.spark.forms.join_context import JoinContext
-from lookupcache.spark.forms.run import result_of
+from collections.abc import Callable, Mapping
 
-__all__ = ["Choice", "JoinContext", "choose", "result_of"]
+from pyspark.sql import DataFrame
+
+from lookupcache.spark.forms.broadcast import by_broadcast
+from lookupcache.spark.forms.choice import Choice, choose
+from lookupcache.spark.forms.distinct import by_distinct_keys
+from lookupcache.spark.forms.join_context import JoinContext
+from lookupcache.spark.forms.worker import by_worker
+
+FORMS: Mapping[str, Callable[[JoinContext], DataFrame]] = {
+    "worker": by_worker,
+    "distinct": by_distinct_keys,
+    "broadcast": by_broadcast,
+}
+"""From the name of a form to the function that returns the result of a join, lazy as any DataFrame."""
+
+__all__ = ["FORMS", "Choice", "JoinContext", "choose"]

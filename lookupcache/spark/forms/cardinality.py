@@ -19,8 +19,8 @@ SEEN = 10_000
 
 def estimate_distinct_keys(context: JoinContext) -> float:
     """Return about how many distinct keys the left side has; runs a Spark job over a few of its rows."""
-    given, keys = context.given()
-    rows = given.where(" AND ".join(f"{key} IS NOT NULL" for key in keys)).select(F.xxhash64(*keys)).limit(SEEN)
+    left, keys = context.keyed_rows()
+    rows = left.where(" AND ".join(f"{key} IS NOT NULL" for key in keys)).select(F.xxhash64(*keys)).limit(SEEN)
     seen = Counter(key for (key,) in rows.collect())
     return len(seen) if seen.total() < SEEN else chao_lower_bound(seen.values())
 

@@ -38,8 +38,8 @@ def choose(context: JoinContext) -> Choice:
     """Return the form that the options ask for, or for ``auto`` the one that pays.
 
     ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the whole table is
-    held anyway (ALL). ``distinct`` where the left side is wide and large, none of its rows is judged or put away by
-    itself, and its keys are so few that Spark will broadcast what was looked up; only to find that out, once all else
+    cached anyway (ALL). ``distinct`` where the left side is wide and large, no row has to be evaluated or written on
+    its own, and its keys are so few that Spark will broadcast what was looked up; only to find that out, once all else
     speaks for it, a Spark job looks at a few left rows. ``worker`` else. Raises OptionError for a form that the join
     cannot take.
     """
@@ -50,18 +50,18 @@ def choose(context: JoinContext) -> Choice:
     if form == "worker":
         return Choice("worker", "as 'lookup.form' says")
     if left.isStreaming:
-        return _streamed(form)
+        return _stream_form(form)
     if form != "auto":
         return Choice(form, "as 'lookup.form' says", again=LeftSide.of(left).obstacle is None)
     if plan.config.cache == "ALL":
-        return _whole_table(plan, left)
-    against = next(_against_distinct(context), None)
-    if against is not None:
-        return Choice("worker", against)
+        return _full_table(plan, left)
+    reason = next(_reasons_against_distinct(context), None)
+    if reason is not None:
+        return Choice("worker", reason)
     return Choice("distinct", "a wide, large left side that may be read twice: only its keys go through Python", True)
 
 
-def _streamed(form: str) -> Choice:
+def _stream_form(form: str) -> Choice:
     if form != "auto":
         raise OptionError(
             f"'lookup.form' = {form!r} reads its left side more than once, or the table anew, which a stream does not.",
@@ -70,7 +70,7 @@ def _streamed(form: str) -> Choice:
     return Choice("worker", "the left side is a stream")
 
 
-def _whole_table(plan: LookupPlan, left: DataFrame) -> Choice:
+def _full_table(plan: LookupPlan, left: DataFrame) -> Choice:
     if plan.config.on_error != "fail":
         return Choice("worker", "rows are marked, or become dead letters, where the table cannot be loaded")
     obstacle = LeftSide.of(left).obstacle
@@ -82,7 +82,7 @@ def _whole_table(plan: LookupPlan, left: DataFrame) -> Choice:
 _CURE = "; persist it, and the other form is taken"
 
 
-def _against_distinct(context: JoinContext) -> Iterator[str]:
+def _reasons_against_distinct(context: JoinContext) -> Iterator[str]:
     """Yield what speaks for `worker`, what is cheap to find out first."""
     plan, left = context.plan, context.left
     if plan.config.on_error == "dead-letter":
@@ -125,8 +125,8 @@ def looked_up_bytes(context: JoinContext) -> int:
 
 def row_bytes(plan: LookupPlan, left: DataFrame) -> int:
     """Return how wide a left row is, as far as the join reads it, by Spark's default size of each type."""
-    wanted = set(plan.left_columns)
-    return sum(_default_size(field.dataType) for field in left.schema if field.name in wanted)
+    read = set(plan.left_columns)
+    return sum(_default_size(field.dataType) for field in left.schema if field.name in read)
 
 
 def _default_size(type_: T.DataType) -> int:

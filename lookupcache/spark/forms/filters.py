@@ -18,20 +18,20 @@ from lookupcache.spark.forms.join_context import ERROR, JoinContext, conjunction
 from lookupcache.worker.runner import MATCHES, too_many_rows
 
 
-def selected(context: JoinContext, rows: DataFrame) -> DataFrame:
+def select_output(context: JoinContext, rows: DataFrame) -> DataFrame:
     """Return the result's columns of joined rows that pass WHERE."""
-    rows = kept(context, rows, context.plan.filter_after)
+    rows = keep_rows(context, rows, context.plan.filter_after)
     columns = [f"({context.sql(output.sql)}) AS {quote(output.name)}" for output in context.plan.output]
     return rows.selectExpr(*columns, *(f"{mark} AS {quote(name)}" for mark, name in context.marks.items()))
 
 
-def kept(context: JoinContext, rows: DataFrame, conditions: Iterable[str]) -> DataFrame:
+def keep_rows(context: JoinContext, rows: DataFrame, conditions: Iterable[str]) -> DataFrame:
     """Return the joined rows that pass conditions over both sides."""
     found = [context.sql(condition) for condition in conditions]
     return rows.where(_or_failed(context, conjunction(found))) if found else rows
 
 
-def listed(context: JoinContext, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
+def join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
     """Join left rows with those in their lists of matches for which all conditions are true."""
     true = conjunction([context.sql(sql, "lookup_row.") for sql in conditions])
     if context.plan.how in ("semi", "anti"):

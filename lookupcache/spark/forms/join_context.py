@@ -119,7 +119,7 @@ class JoinContext:
         clear = len(names) == len(self.left.columns) and not any("->" in sql for sql in expressions)
         return clear and self.spark.conf.get(REGEX_COLUMNS, "false") != "true"
 
-    def given(self) -> tuple[DataFrame, list[str]]:
+    def keyed_rows(self) -> tuple[DataFrame, list[str]]:
         """Return the left rows that reach the lookup, with their keys, and the names of those."""
         filters, keys = self.keys()
         named = {f"k{number}": sql for number, sql in enumerate(keys)}

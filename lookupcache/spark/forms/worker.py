@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.schema import quote
-from lookupcache.spark.forms.filters import kept, listed, selected
+from lookupcache.spark.forms.filters import join_lists, keep_rows, select_output
 from lookupcache.spark.forms.join_context import JoinContext
 from lookupcache.worker.runner import MATCHES, Layout
 from lookupcache.worker.task import Task
@@ -20,11 +20,11 @@ ROW = "row"
 
 def by_worker(context: JoinContext) -> DataFrame:
     """Return the join, made by the workers."""
-    ready = _ready(context)
-    looked_up = _looked_up(context, ready)
-    if ready is not None:
+    result = _result_columns(context)
+    looked_up = _looked_up(context, result)
+    if result is not None:
         return looked_up
-    return selected(context, _judged(context, context.channel.observed(looked_up)))
+    return select_output(context, _apply_residual(context, context.channel.observed(looked_up)))
 
 
 def _is_bare(context: JoinContext) -> bool:
@@ -33,27 +33,27 @@ def _is_bare(context: JoinContext) -> bool:
     return not (context.plan.left_columns or right or context.marks)
 
 
-def _looked_up(context: JoinContext, ready: list[str] | None) -> DataFrame:
+def _looked_up(context: JoinContext, result: list[str] | None) -> DataFrame:
     filters, keys = context.keys()
     carried = context.carried
     rows = {ROW: "TRUE"} if _is_bare(context) else {}
     added = {f"k{number}": sql for number, sql in enumerate(sql for sql in keys if context.sql(sql) not in carried)}
     added = rows | added
-    given = context.rows(filters, added)
-    places = {sql: name for name, sql in added.items()}
-    names = [places.get(sql) or context.sql(sql) for sql in keys]
+    left = context.rows(filters, added)
+    added_names = {sql: name for name, sql in added.items()}
+    names = [added_names.get(sql) or context.sql(sql) for sql in keys]
     if context.plan.config.shuffle:
-        given = given.repartition(*names)
+        left = left.repartition(*names)
     layout = Layout(
         left=(*context.plan.left_columns, *rows),
         keys=tuple([*carried, *added].index(name) for name in names),
-        output=None if ready is None else tuple(_columns(context).index(name) for name in ready),
+        output=None if result is None else tuple(_columns(context).index(name) for name in result),
     )
     task = Task(context.plan, context.connector, layout, context.channel, context.letters)
-    return given.mapInArrow(task, _schema(context, ready))
+    return left.mapInArrow(task, _schema(context, result))
 
 
-def _ready(context: JoinContext) -> list[str] | None:
+def _result_columns(context: JoinContext) -> list[str] | None:
     """Return the columns of the result, where it is nothing but columns that the worker has.
 
     It then gives them in their order under their names, which spares Spark a copy of every row.
@@ -74,11 +74,11 @@ def _columns(context: JoinContext) -> list[str]:
     return [*context.carried, *right, *context.marks]
 
 
-def _schema(context: JoinContext, ready: list[str] | None) -> T.StructType:
+def _schema(context: JoinContext, result: list[str] | None) -> T.StructType:
     """Return the types of what the worker gives."""
-    if ready is not None:
+    if result is not None:
         names = [*(output.name for output in context.plan.output), *context.marks.values()]
-        columns = zip(names, ready, strict=True)
+        columns = zip(names, result, strict=True)
         return T.StructType([T.StructField(name, context.types[column]) for name, column in columns])
     right = context.fields(context.right_names)
     if context.plan.spark_residual and context.plan.how != "inner":
@@ -90,9 +90,9 @@ def _schema(context: JoinContext, ready: list[str] | None) -> T.StructType:
     return T.StructType([*context.fields(context.carried), *rows, *right, *marks, *context.channel.fields()])
 
 
-def _judged(context: JoinContext, rows: DataFrame) -> DataFrame:
+def _apply_residual(context: JoinContext, rows: DataFrame) -> DataFrame:
     """Apply what only Spark can evaluate: to joined rows, or to each left row's list of matches."""
     residual = context.plan.spark_residual
     if not residual:
         return rows
-    return kept(context, rows, residual) if context.plan.how == "inner" else listed(context, rows, residual)
+    return keep_rows(context, rows, residual) if context.plan.how == "inner" else join_lists(context, rows, residual)
