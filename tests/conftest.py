@@ -114,7 +114,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw fewer examples with `--fast`, and the same ones in every run of CI, so that a failure there can be repeated."""
+    """Draw fewer examples with `--fast`; in CI, the same ones in every run, so that a failure can be repeated."""
     hypothesis.settings.register_profile("fast", max_examples=10)
     hypothesis.settings.register_profile("ci", derandomize=True)
     if config.getoption("--fast"):

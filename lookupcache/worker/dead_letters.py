@@ -33,9 +33,9 @@ class DeadLetters:
     """The dead letters of one task: files in a directory, which nobody reads before the task has ended well.
 
     ``path`` is a directory, local or a URI of a file system that Arrow knows (``s3://``, ``gs://``, ``abfss://``,
-    ``hdfs://``, ``file:``); it is made where it is missing. ``names`` are those of the left columns, by default
-    as they come. A file holds them and ``lookup_table``, ``lookup_error`` (a struct of code and message) and
-    ``lookup_failed_at``; columns that Parquet has no type for, such as intervals, are written as text.
+    ``hdfs://``, ``file:``); it is made where it is missing. ``names`` are those of the left columns, the first of a
+    row, by default of all as they come. A file holds them and ``lookup_table``, ``lookup_error`` (a struct of code and
+    message) and ``lookup_failed_at``; columns that Parquet has no type for, such as intervals, are written as text.
 
     Files are named ``part-<stage>-<partition>-<attempt>-<uuid>.parquet``, and until the task ends begin with ``_``,
     which Spark and Arrow pass over. A task that fails or is stopped leaves none, and one that runs again writes its
@@ -59,6 +59,8 @@ class DeadLetters:
     def write(self, rows: pa.RecordBatch, errors: pa.StructArray) -> None:
         """Write rows, each with its error."""
         if rows.num_rows:
+            if self.names is not None:
+                rows = rows.select(list(range(len(self.names))))
             letters = self._letters(rows, errors)
             self._tried(lambda: self._write(letters))
 

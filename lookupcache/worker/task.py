@@ -41,14 +41,39 @@ class Task:
         return sendable(self._joined(batches))
 
     def _joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
         counts = Counters()
-        joined = counting(lookup, Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches), counts)
-        yield from self.channel.reporting(joined, counts)
+        yield from self.channel.reporting(self.joined(batches, counts), counts)
+
+    def joined(self, batches: Iterable[pa.RecordBatch], counts: Counters) -> Iterator[pa.RecordBatch]:
+        """Yield the joined batches of one partition; when they end, ``counts`` has what was counted."""
+        lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
+        runner = Runner(self.plan, self.layout, lookup, self._dead_letters())
+        yield from counting(lookup, runner.run(batches), counts)
 
     def _dead_letters(self) -> DeadLetters | None:
         """Return what writes them, with the names that the left columns do not have inside the job."""
         return None if self.letters is None else DeadLetters(self.letters, self.plan.table, self.plan.left_columns)
+
+
+@dataclass(frozen=True)
+class ChainTask:
+    """Called in the worker: the joins of a chain, each over the batches of the one before; no batch leaves Python.
+
+    ``channel`` reports the counts of all of them.
+    """
+
+    tasks: tuple[Task, ...]
+    channel: Channel
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the joins over one partition."""
+        return sendable(self._joined(batches))
+
+    def _joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counts = [Counters() for _ in self.tasks]
+        for task, counted in zip(self.tasks, counts, strict=True):
+            batches = task.joined(batches, counted)
+        yield from self.channel.reporting_all(iter(batches), counts)
 
 
 @dataclass(frozen=True)
