@@ -119,6 +119,24 @@ class PartialCacheLookup:
 
     def open(self, keys: KeyBatch) -> PendingKeys:
         """Find the entries of keys, null where any of its columns is, and ask for those that are missing."""
+        pending, asked = self._opened(keys)
+        self.counters["rows"] += len(keys)
+        self.counters["keys"] += self.cache.touch(pending.lease)
+        self.counters["misses"] += asked
+        self.counters["hits"] += count_non_null(keys) - asked
+        return pending
+
+    def prefetch(self, keys: KeyBatch) -> PendingKeys:
+        """Ask for keys that are missing and that a later `open` will want; it counts their rows, as hits.
+
+        What is asked here is a miss all the same.
+        """
+        pending, asked = self._opened(keys)
+        self.counters["misses"] += asked
+        self.counters["hits"] -= asked
+        return pending
+
+    def _opened(self, keys: KeyBatch) -> tuple[PendingKeys, int]:
         now = self.clock()
         if self.source.tells_changes:
             self.counters["invalidations"] += self.cache.invalidate(self.source.changed())
@@ -130,11 +148,7 @@ class PartialCacheLookup:
             raise
         pending.waits = self.cache.waits(pending.lease)
         self._open.append(pending)
-        self.counters["rows"] += len(keys)
-        self.counters["keys"] += self.cache.touch(pending.lease)
-        self.counters["misses"] += asked
-        self.counters["hits"] += count_non_null(keys) - asked
-        return pending
+        return pending, asked
 
     def find(self, keys: KeyBatch) -> PendingKeys:
         """Open a batch and wait until it is ready; raises the trouble of a lookup that failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ import cloudpickle
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector
 from lookupcache.error_text import presentable
 from lookupcache.errors import ConnectorError
@@ -19,6 +21,7 @@ from lookupcache.redaction import hidden
 from lookupcache.report import Channel
 from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.full_cache import FullCacheLookup
+from lookupcache.worker.lookup import PartialCacheLookup, PendingKeys
 from lookupcache.worker.runner import Layout, Runner, counting, shared_lookup
 
 
@@ -46,9 +49,13 @@ class Task:
 
     def joined(self, batches: Iterable[pa.RecordBatch], counts: Counters) -> Iterator[pa.RecordBatch]:
         """Yield the joined batches of one partition; when they end, ``counts`` has what was counted."""
-        lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
+        lookup = self.lookup()
         runner = Runner(self.plan, self.layout, lookup, self._dead_letters())
         yield from counting(lookup, runner.run(batches), counts)
+
+    def lookup(self) -> PartialCacheLookup:
+        """Return this process's lookup for the plan."""
+        return shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
 
     def _dead_letters(self) -> DeadLetters | None:
         """Return what writes them, with the names that the left columns do not have inside the job."""
@@ -59,11 +66,14 @@ class Task:
 class ChainTask:
     """Called in the worker: the joins of a chain, each over the batches of the one before; no batch leaves Python.
 
-    ``channel`` reports the counts of all of them.
+    ``channel`` reports the counts of all of them. ``ahead`` are the numbers of joins whose keys are known from the
+    start, each with the positions of its key columns in the first join's batches: all their sources are asked when a
+    batch comes, so that the slowest of them determines how long it takes.
     """
 
     tasks: tuple[Task, ...]
     channel: Channel
+    ahead: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the joins over one partition."""
@@ -71,9 +81,63 @@ class ChainTask:
 
     def _joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = [Counters() for _ in self.tasks]
-        for task, counted in zip(self.tasks, counts, strict=True):
-            batches = task.joined(batches, counted)
-        yield from self.channel.reporting_all(iter(batches), counts)
+        prefetching = {number: Prefetching(self.tasks[number].lookup(), keys) for number, keys in self.ahead}
+        joined = self._prefetched(batches, list(prefetching.values()))
+        try:
+            for number, (task, counted) in enumerate(zip(self.tasks, counts, strict=True)):
+                if number in prefetching:
+                    joined = prefetching[number].refusing_errors(joined)
+                joined = task.joined(joined, counted)
+            yield from self.channel.reporting_all(joined, counts)
+        finally:
+            for one in prefetching.values():
+                one.end()
+
+    def _prefetched(
+        self, batches: Iterable[pa.RecordBatch], prefetching: Sequence[Prefetching]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for one in prefetching:
+                one.start(batch)
+            yield batch
+
+
+_MOST_PREFETCHED = 16
+"""How many batches' keys are kept for a later join of a chain: more than are between the first join and that one."""
+
+
+class Prefetching:
+    """Asks for the keys of a later join of a chain when a batch enters the first.
+
+    The keys of the last batches stay leased, so that they are still in a small cache when the join opens them.
+    """
+
+    def __init__(self, lookup: PartialCacheLookup, keys: Sequence[int]) -> None:
+        self._lookup = lookup
+        self._keys = keys
+        self._pending: deque[PendingKeys] = deque()
+
+    def start(self, batch: pa.RecordBatch) -> None:
+        """Ask for the keys of a batch of the first join."""
+        columns = [batch.column(position) for position in self._keys]
+        if batch.num_rows:
+            self._pending.append(self._lookup.prefetch(KeyBatch.of(columns, self._lookup.source.reader.key_types)))
+        if len(self._pending) > _MOST_PREFETCHED:
+            self._lookup.close(self._pending.popleft())
+
+    def refusing_errors(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass on what comes to the join; raise what its source failed with, rather than ask it again."""
+        for batch in batches:
+            self._lookup.poll()
+            for pending in self._pending:
+                if error := pending.broken or next(iter(pending.errors), None):
+                    raise error
+            yield batch
+
+    def end(self) -> None:
+        """Give up what no join will open."""
+        self._lookup.abandon(self._pending)
+        self._pending.clear()
 
 
 @dataclass(frozen=True)

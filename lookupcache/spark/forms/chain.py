@@ -182,7 +182,22 @@ class Chain:
     def task(self, output: Sequence[str] | None, channel: Channel) -> Task | ChainTask:
         """Return what the worker runs; ``output`` are the columns that it returns, all that it has where it is None."""
         tasks = [self._task(number, output) for number in range(len(self.links))]
-        return tasks[0] if len(tasks) == 1 else ChainTask(tuple(tasks), channel)
+        return tasks[0] if len(tasks) == 1 else ChainTask(tuple(tasks), channel, tuple(self._ahead()))
+
+    def _ahead(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield the later joins whose keys are known from the start, where asking for all of them costs no extra call.
+
+        An earlier join that drops rows would spare calls. An error that is not the end of the job would be asked for
+        twice, as would all keys of a join without a cache.
+        """
+        entering = [*self._left_in[0], *self._keys_in[0]]
+        for number, context in enumerate(self.contexts):
+            config, keys = context.plan.config, self._keys[number]
+            known = config.cache in ("LRU", "TTL") and config.on_error == "fail" and not context.plan.never
+            if number and known and keys and all(slot in entering for slot in keys):
+                yield number, tuple(entering.index(slot) for slot in keys)
+            if _drops_rows(context):
+                return
 
     def _task(self, number: int, output: Sequence[str] | None) -> Task:
         context = self.contexts[number]
