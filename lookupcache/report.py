@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -126,6 +126,12 @@ class Channel:
         """Yield a task's batches, then report its counts."""
         return batches
 
+    def reporting_all(
+        self, batches: Iterator[pa.RecordBatch], counts: Sequence[Mapping[str, float]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Do the same for the joins of a chain, each of which has its counts."""
+        return self.reporting(batches, counts[0])
+
     def metrics(self) -> LookupMetrics:
         """Return the counts of the tasks that have ended."""
         raise OptionError("The join's metrics are off.", hint="Set 'lookup.metrics' to 'auto'.")
@@ -154,14 +160,18 @@ class AccumulatorChannel(Channel):
 
 
 class ObserveChannel(Channel):
-    """Reports counts as an additional row per task, which Spark observes and which is then removed."""
+    """Reports counts as an additional row per task, which Spark observes and which is then removed.
+
+    Each query that contains the join has its own observation, because Spark attaches one only once.
+    """
 
     def __init__(self, name: str, *, streaming: bool) -> None:
         self.name = name
-        self.observation = None if streaming else Observation(name)
+        self.streaming = streaming
+        self.observations: list[Observation] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "observation": None}
+        return {"name": self.name, "streaming": self.streaming, "observations": []}
 
     def fields(self) -> list[T.StructField]:
         """Return the report's column."""
@@ -169,32 +179,74 @@ class ObserveChannel(Channel):
 
     def observed(self, df: DataFrame) -> DataFrame:
         """Observe the reports, and drop their rows and column."""
-        rows = df.observe(self.observation or self.name, F.expr(_observed_sql()).alias(OBSERVED))
+        rows = self.observe(df, COLUMN)
         return rows.where(F.col(COLUMN).isNull()).drop(COLUMN)
+
+    def observe(self, df: DataFrame, column: str) -> DataFrame:
+        """Observe the reports in a column."""
+        counts = F.expr(_observed_sql(column)).alias(OBSERVED)
+        if self.streaming:
+            return df.observe(self.name, counts)
+        self.observations.append(Observation(self.name))
+        return df.observe(self.observations[-1], counts)
 
     def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
         """Yield batches with an empty report column, then a row that contains only the report."""
-        batch = None
-        for batch in batches:
-            yield _with(batch, pa.nulls(batch.num_rows, pa.string()))
-        if batch is not None:
-            nothing = [pa.nulls(1, field.type) for field in batch.schema]
-            row = pa.RecordBatch.from_arrays(nothing, batch.schema.names)
-            yield _with(row, pa.array([json.dumps(report(counts))]))
+        return _with_reports(batches, [counts])
 
     def metrics(self) -> LookupMetrics:
-        """Return the counts of the first action; waits until there has been one."""
-        if self.observation is None:
+        """Return the counts of the first action; on classic Spark, waits until there has been one."""
+        if self.streaming:
             raise OptionError(
                 "The observed metrics of a stream are in its progress.",
                 hint="Use metrics_in(query.lastProgress), or 'lookup.metrics' = 'accumulator'.",
             )
-        return _from_row(self.observation.get[OBSERVED])
+        # On Spark Connect an observation is empty until its query has run. Classic Spark has only one here.
+        found = [observation.get for observation in self.observations]
+        return _from_row(next(filter(None, found), found[0])[OBSERVED])
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
         """Return the counts of the progress's micro-batch."""
         observed = progress["observedMetrics"] if isinstance(progress, dict) else progress.observedMetrics
         return _from_row(_by_name(observed[self.name])[OBSERVED])
+
+
+class ChannelChain(Channel):
+    """The channels of the joins of a chain, which run in one stage."""
+
+    def __init__(self, channels: Sequence[Channel]) -> None:
+        self.channels = channels
+        self._observing = [channel for channel in channels if isinstance(channel, ObserveChannel)]
+
+    def fields(self) -> list[T.StructField]:
+        """Return a column for the reports of each join that is observed."""
+        return [T.StructField(f"{COLUMN}{number}", T.StringType()) for number in range(len(self._observing))]
+
+    def observed(self, df: DataFrame) -> DataFrame:
+        """Observe the reports, and drop their rows and columns."""
+        names = [field.name for field in self.fields()]
+        for channel, name in zip(self._observing, names, strict=True):
+            df = channel.observe(df, name)
+        if names:
+            df = df.where(F.coalesce(*map(F.col, names)).isNull()).drop(*names)
+        return df
+
+    def reporting_all(
+        self, batches: Iterator[pa.RecordBatch], counts: Sequence[Mapping[str, float]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Pass the batches of the last join on, and report the counts of each through its channel."""
+        observed = []
+        for channel, counted in zip(self.channels, counts, strict=True):
+            if isinstance(channel, ObserveChannel):
+                observed.append(counted)
+            else:
+                batches = channel.reporting(batches, counted)
+        return _with_reports(batches, observed) if observed else batches
+
+
+def chained(channels: Sequence[Channel]) -> Channel:
+    """Return the channel of a stage with these joins."""
+    return channels[0] if len(channels) == 1 else ChannelChain(channels)
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -222,8 +274,20 @@ def channel_of(plan: LookupPlan, spark: SparkSession, *, streaming: bool) -> Cha
     return AccumulatorChannel(spark)
 
 
-def _with(batch: pa.RecordBatch, column: pa.Array) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([*batch.columns, column], [*batch.schema.names, COLUMN])
+def _with_reports(batches: Iterator[pa.RecordBatch], counts: Sequence[Mapping[str, float]]) -> Iterator[pa.RecordBatch]:
+    """Yield batches with an empty column for each report, then a row that contains only the reports."""
+    batch = None
+    for batch in batches:
+        yield _with(batch, [pa.nulls(batch.num_rows, pa.string()) for _ in counts])
+    if batch is not None:
+        nothing = [pa.nulls(1, field.type) for field in batch.schema]
+        row = pa.RecordBatch.from_arrays(nothing, batch.schema.names)
+        yield _with(row, [pa.array([json.dumps(report(counted))]) for counted in counts])
+
+
+def _with(batch: pa.RecordBatch, reports: Sequence[pa.Array]) -> pa.RecordBatch:
+    names = [f"{COLUMN}{number}" for number in range(len(reports))]
+    return pa.RecordBatch.from_arrays([*batch.columns, *reports], [*batch.schema.names, *names])
 
 
 def _from_row(row: Any) -> LookupMetrics:
@@ -239,11 +303,11 @@ def _by_name(row: Any) -> dict[str, Any]:
     return dict(zip(names, values["values"], strict=True))
 
 
-def _observed_sql() -> str:
-    """Return the aggregate that adds up the reports of a job, as a struct with the fields of `LookupMetrics`."""
+def _observed_sql(column: str) -> str:
+    """Return the aggregate that adds up a job's reports in a column: a struct with the fields of `LookupMetrics`."""
     kinds = {f.name: "DOUBLE" if f.type == "float" else "BIGINT" for f in dataclasses.fields(LookupMetrics)}
     ddl = ", ".join(f"{name} {kind}" for name, kind in {"worker": "STRING", **kinds}.items())
-    tasks = f"transform(collect_list({COLUMN}), report -> from_json(report, '{ddl}'))"
+    tasks = f"transform(collect_list({column}), report -> from_json(report, '{ddl}'))"
     sums = ", ".join(f"'{name}', {_sum_sql(name, kind)}" for name, kind in kinds.items())
     return f"transform(array({tasks}), tasks -> named_struct({sums}))[0]"
 

@@ -85,8 +85,10 @@ LAYERS = """
     spark.forms.left_side spark.forms.join_context
     spark.forms.filters spark.forms.cardinality
     spark.forms.choice
+    spark.forms.chain
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
+    spark.lineage
     spark.join
     spark.scan
     sql.hiding

@@ -38,6 +38,7 @@ ReloadMode = Literal["fixed-delay", "fixed-rate"]
 OutputMode = Literal["ordered", "allow-unordered"]
 OnError = Literal["fail", "null", "dead-letter"]
 Form = Literal["auto", "worker", "distinct", "broadcast"]
+Fuse = Literal["auto", "off"]
 
 LRU_MAX_ROWS = 10_000
 """Default of ``lookup.cache.max-rows`` for an LRU cache without any limit."""
@@ -223,6 +224,11 @@ class LookupConfig:
         "physical form of the join: `worker`: every row passes through Python; `distinct`: only the distinct keys do, "
         "and Spark joins; `broadcast`: Spark joins with the full table (`ALL`); `auto` chooses, and `explain` shows "
         "the reason", "`auto`",
+    )  # fmt: skip
+    fuse: Fuse = _option(
+        "lookup.fuse", "auto", one_of(Fuse, str.lower),
+        "whether the join shares a Python stage with the lookup join that its left side is the result of: `auto`: "
+        "where nothing between them needs Spark, and `explain` shows what does; `off`", "`auto`",
     )  # fmt: skip
     shuffle: bool = _option(
         "lookup.shuffle", False, parse_bool,

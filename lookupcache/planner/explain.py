@@ -15,10 +15,10 @@ _EVALUATORS = {"source": "applied by the source", "worker": "applied by the work
 _WHEN = {"pre-filter": "before the lookup", "calc": "before the cache", "residual": "after the cache"}
 
 
-def explain(plan: LookupPlan, *, form: Line | None = None) -> str:
+def explain(plan: LookupPlan, *, form: Sequence[Line] = ()) -> str:
     """Return the plan as text: where each conjunct went, what is requested, cached and evaluated, and how.
 
-    ``form`` is the physical form that was chosen, and why.
+    ``form`` is the physical form that was chosen and why, and the joins that share its Python stage.
 
     >>> from lookupcache.plan import Conjunct, FieldKey
     >>> from lookupcache.schema import parse_ddl
@@ -51,8 +51,8 @@ def explain(plan: LookupPlan, *, form: Line | None = None) -> str:
         "Calls": list(_calls(plan.config)),
     }
     head = f"Lookup join: {plan.how}, table {plan.table}, connector {plan.connector}"
-    if form is not None:
-        parts = {"Condition": parts.pop("Condition"), "Form": [form], **parts}
+    if form:
+        parts = {"Condition": parts.pop("Condition"), "Form": list(form), **parts}
     width = min(max(len(name) for lines in parts.values() for name, _ in lines), 60)
     return "\n".join([head, *(_part(title, lines, width) for title, lines in parts.items() if lines)])
 

@@ -5,7 +5,7 @@ left, table, condition ─► plan (planner) ─► form (forms.choice) ─► t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,9 +22,12 @@ from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.clauses import own_name
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
-from lookupcache.report import Channel, channel_of
+from lookupcache.report import Channel, channel_of, is_classic
 from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
+from lookupcache.spark.forms.chain import Chain, Link, NotFusedError
 from lookupcache.spark.forms.join_context import numbered, spark_type
+from lookupcache.spark.forms.worker import by_worker
+from lookupcache.spark.lineage import attributes_of, origin_of, remember
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import located
 
@@ -118,7 +121,34 @@ class LookupJoin:
     @cached_property
     def df(self) -> DataFrame:
         """The result, lazy as any DataFrame."""
-        return FORMS[self.choice.form](replace(self._context, again=self.choice.again))
+        context = replace(self._context, again=self.choice.again)
+        form = self.choice.form
+        result = by_worker(context, self.chain) if form == "worker" else FORMS[form](context)
+        remember(result, self)
+        return result
+
+    @cached_property
+    def attributes(self) -> list[str] | None:
+        """Spark's identifiers of the result's columns; None where later joins cannot continue its Python stage."""
+        return attributes_of(self.df)
+
+    @property
+    def chain(self) -> Chain:
+        """The joins that run in the Python stage of this one, which is the last."""
+        return self._fusion[0]
+
+    @cached_property
+    def _fusion(self) -> tuple[Chain, str | None]:
+        """The joins of the stage, and why an earlier join that gave the left side is not among them."""
+        alone = Chain([Link(self._context, {})])
+        origin = origin_of(self.left)
+        if origin is None:
+            return alone, None
+        try:
+            _refuse_to_fuse(origin.join, self)
+            return origin.join.chain.extended(Link(self._context, origin.source)), None
+        except NotFusedError as error:
+            return alone, str(error)
 
     @cached_property
     def choice(self) -> Choice:
@@ -131,7 +161,7 @@ class LookupJoin:
 
     def explain(self) -> str:
         """Return where each part of the condition went, what is pushed and cached, who joins and why."""
-        return explain(self.plan, form=(self.choice.form, self.choice.reason))
+        return explain(self.plan, form=[(self.choice.form, self.choice.reason), *self._stage()])
 
     def metrics(self) -> LookupMetrics:
         """Return the counts of all that has run so far; with ``observe``, of the first action, once it has ended."""
@@ -140,6 +170,15 @@ class LookupJoin:
     def metrics_in(self, progress: Any) -> LookupMetrics:
         """Return the counts of one micro-batch from its StreamingQueryProgress; needs ``observe``."""
         return self._channel.metrics_in(progress)
+
+    def _stage(self) -> Iterator[tuple[str, str]]:
+        """Yield what `explain` says of the Python stage of the join."""
+        chain, obstacle = self._fusion
+        if obstacle is not None:
+            yield "not fused", f"{obstacle}: a Python stage of its own"
+        elif len(chain.links) > 1 and self.choice.form == "worker":
+            tables = ", ".join(context.plan.table for context in chain.contexts[:-1])
+            yield "fused", f"in one Python stage with the lookups of {tables}"
 
     def _letters(self) -> str | None:
         """Return where dead letters go: a path that is relative counts from the driver's directory."""
@@ -187,6 +226,20 @@ def pickled(table: LookupTable) -> bytes:
             f"Connector {table.connector_name!r} of table {table.name!r} cannot be pickled: {error}.",
             hint="Make clients in open(), which runs in the worker, not in __init__.",
         ) from error
+
+
+def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
+    """Raise NotFusedError where two joins cannot share a Python stage, whatever they read."""
+    for join in (first, second):
+        table = join.plan.table
+        if join.plan.config.fuse == "off":
+            raise NotFusedError(f"'lookup.fuse' of {table} is off")
+        if join.choice.form != "worker":
+            raise NotFusedError(f"the lookup of {table} takes the form {join.choice.form}")
+        if join.plan.config.metrics == "observe" and is_classic(join.spark) and not join.left.isStreaming:
+            raise NotFusedError(f"'lookup.metrics' of {table} is observe, which Spark attaches to one query only")
+    if second.plan.config.shuffle:
+        raise NotFusedError(f"'lookup.shuffle' of {second.plan.table} partitions its left side")
 
 
 def _condition(on: Condition, settings: Settings) -> str | Sequence[str]:

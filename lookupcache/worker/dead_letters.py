@@ -32,10 +32,11 @@ _WRITE_ERRORS = (OSError, pa.ArrowException, ImportError)
 class DeadLetters:
     """The dead letters of one task: files in a directory, which are not visible to readers until the task succeeds.
 
-    ``path`` is a directory, local or a URI of a file system that Arrow supports (``s3://``, ``gs://``, ``abfss://``,
-    ``hdfs://``, ``file:``); it is created if it is missing. ``names`` are the names of the left columns, by default
-    those of the batches. A file contains them and ``lookup_table``, ``lookup_error`` (a struct of code and message) and
-    ``lookup_failed_at``; columns of types that Parquet does not have, such as intervals, are written as text.
+    ``path`` is a directory, local or a URI of a file system that Arrow supports (``s3://``, ``gs://``,
+    ``abfss://``, ``hdfs://``, ``file:``); it is created if it is missing. ``names`` are the names of the left
+    columns, the first ones of the batches; by default those of the batches. A file contains them and
+    ``lookup_table``, ``lookup_error`` (a struct of code and message) and ``lookup_failed_at``; columns of types
+    that Parquet does not have, such as intervals, are written as text.
 
     Files are named ``part-<stage>-<partition>-<attempt>-<uuid>.parquet``; until the task ends, the name starts with
     ``_``, which Spark and Arrow ignore. A task that fails or is stopped leaves no files, and one that is retried writes
@@ -59,6 +60,8 @@ class DeadLetters:
     def write(self, rows: pa.RecordBatch, errors: pa.StructArray) -> None:
         """Write rows, each with its error."""
         if rows.num_rows:
+            if self.names is not None:
+                rows = rows.select(list(range(len(self.names))))
             letters = self._letters(rows, errors)
             self._try(lambda: self._write(letters))
 

@@ -121,6 +121,25 @@ class PartialCacheLookup:
 
     def open(self, keys: KeyBatch) -> PendingKeys:
         """Find the entries of keys, and request those that are missing; a key with a null has none."""
+        pending, requested = self._request(keys)
+        self.counters["rows"] += len(keys)
+        self.counters["keys"] += self.cache.touch(pending.lease)
+        self.counters["misses"] += requested
+        self.counters["hits"] += count_non_null(keys) - requested
+        return pending
+
+    def prefetch(self, keys: KeyBatch) -> PendingKeys:
+        """Request missing keys that a later `open` will need; that counts their rows, as hits.
+
+        A key that is requested here counts as a miss all the same.
+        """
+        pending, requested = self._request(keys)
+        self.counters["misses"] += requested
+        self.counters["hits"] -= requested
+        return pending
+
+    def _request(self, keys: KeyBatch) -> tuple[PendingKeys, int]:
+        """Find the entries of keys, request those that are missing, and return how many keys that are."""
         now = self.clock()
         if self.source.reports_changes:
             self.counters["invalidations"] += self.cache.invalidate(self.source.changed())
@@ -132,11 +151,7 @@ class PartialCacheLookup:
             raise
         pending.waits = self.cache.waits(pending.lease)
         self._open.append(pending)
-        self.counters["rows"] += len(keys)
-        self.counters["keys"] += self.cache.touch(pending.lease)
-        self.counters["misses"] += requested
-        self.counters["hits"] += count_non_null(keys) - requested
-        return pending
+        return pending, requested
 
     def find(self, keys: KeyBatch) -> PendingKeys:
         """Open a batch and wait until it is ready; raises the error of a lookup that failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ import cloudpickle
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector
 from lookupcache.error_text import presentable
 from lookupcache.errors import ConnectorError
@@ -19,6 +21,7 @@ from lookupcache.redaction import hidden
 from lookupcache.report import Channel
 from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.full_cache import FullCacheLookup
+from lookupcache.worker.lookup import PartialCacheLookup, PendingKeys
 from lookupcache.worker.runner import Layout, Runner, report_counts, shared_lookup
 
 
@@ -41,16 +44,100 @@ class Task:
         return send_errors(self._join(batches))
 
     def _join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
         counts = Counters()
-        joined = report_counts(
-            lookup, Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches), counts
-        )
-        yield from self.channel.reporting(joined, counts)
+        yield from self.channel.reporting(self.join(batches, counts), counts)
+
+    def join(self, batches: Iterable[pa.RecordBatch], counts: Counters) -> Iterator[pa.RecordBatch]:
+        """Yield the joined batches of one partition; when they end, ``counts`` has what was counted."""
+        lookup = self.lookup()
+        runner = Runner(self.plan, self.layout, lookup, self._dead_letters())
+        yield from report_counts(lookup, runner.run(batches), counts)
+
+    def lookup(self) -> PartialCacheLookup:
+        """Return this process's lookup for the plan."""
+        return shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
 
     def _dead_letters(self) -> DeadLetters | None:
         """Return the writer of dead letters; inside the job, left columns have no names, so it gets them here."""
         return None if self.letters is None else DeadLetters(self.letters, self.plan.table, self.plan.left_columns)
+
+
+@dataclass(frozen=True)
+class ChainTask:
+    """Called in the worker: the joins of a chain, each over the batches of the one before; no batch leaves Python.
+
+    ``channel`` reports the counts of all of them. ``ahead`` are the numbers of joins whose keys are known from the
+    start, each with the positions of its key columns in the first join's batches: all their sources are called when a
+    batch arrives, so that the slowest of them determines how long it takes.
+    """
+
+    tasks: tuple[Task, ...]
+    channel: Channel
+    ahead: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the joins over one partition."""
+        return send_errors(self._join(batches))
+
+    def _join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counts = [Counters() for _ in self.tasks]
+        prefetching = {number: Prefetching(self.tasks[number].lookup(), keys) for number, keys in self.ahead}
+        joined = self._prefetch(batches, list(prefetching.values()))
+        try:
+            for number, (task, counted) in enumerate(zip(self.tasks, counts, strict=True)):
+                if number in prefetching:
+                    joined = prefetching[number].raise_errors(joined)
+                joined = task.join(joined, counted)
+            yield from self.channel.reporting_all(joined, counts)
+        finally:
+            for one in prefetching.values():
+                one.end()
+
+    def _prefetch(
+        self, batches: Iterable[pa.RecordBatch], prefetching: Sequence[Prefetching]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for one in prefetching:
+                one.start(batch)
+            yield batch
+
+
+_MOST_PREFETCHED = 16
+"""How many batches' keys are kept for a later join of a chain: more than are between the first join and that one."""
+
+
+class Prefetching:
+    """Requests the keys of a later join of a chain when a batch enters the first.
+
+    The keys of the last batches stay leased, so that they are still in a small cache when the join opens them.
+    """
+
+    def __init__(self, lookup: PartialCacheLookup, keys: Sequence[int]) -> None:
+        self._lookup = lookup
+        self._keys = keys
+        self._pending: deque[PendingKeys] = deque()
+
+    def start(self, batch: pa.RecordBatch) -> None:
+        """Request the keys of a batch of the first join."""
+        columns = [batch.column(position) for position in self._keys]
+        if batch.num_rows:
+            self._pending.append(self._lookup.prefetch(KeyBatch.of(columns, self._lookup.source.reader.key_types)))
+        if len(self._pending) > _MOST_PREFETCHED:
+            self._lookup.close(self._pending.popleft())
+
+    def raise_errors(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches for the join; raise what its source failed with, instead of calling it again."""
+        for batch in batches:
+            self._lookup.poll()
+            for pending in self._pending:
+                if error := pending.broken or next(iter(pending.errors), None):
+                    raise error
+            yield batch
+
+    def end(self) -> None:
+        """Abandon what no join will open."""
+        self._lookup.abandon(self._pending)
+        self._pending.clear()
 
 
 @dataclass(frozen=True)

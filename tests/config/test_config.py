@@ -69,6 +69,7 @@ OPTIONS = {
     "lookup.breaker.delay": ({}, [("1 min", 60.0)], ["a while"]),
     "lookup.age-column": ({}, [("age", "age")], [""]),
     "lookup.form": ({}, [("Distinct", "distinct"), ("auto", "auto")], ["fastest", 1]),
+    "lookup.fuse": ({}, [("OFF", "off"), ("auto", "auto")], ["on"]),
     "lookup.shuffle": ({}, [("true", True)], ["2"]),
     "lookup.metrics": ({}, [("OBSERVE", "observe")], ["loud"]),
 }

@@ -93,6 +93,22 @@ def test_every_form_equals_sparks_own_join(visits, right, options, how):
     assert multiset(join.df) == multiset(visits.join(right.alias("p"), F.expr(on), how))
 
 
+def test_a_join_on_the_result_of_a_join(visits, right, people):
+    first = LookupJoin(visits, people, "person = p.id", "left", ["visit", "person", "p.salary"])
+    second = LookupJoin(
+        first.df, people, "left.person = p.id AND left.salary > p.salary - 1", "left", ["visit", "p.name"]
+    )
+    assert "in one Python stage" in second.explain()
+    one = visits.join(right.alias("p"), F.expr("person = p.id"), "left").select("visit", "person", "salary")
+    other = right.select("id", "name", F.col("salary").alias("pay")).alias("p")
+    two = one.join(other, F.expr("person = p.id AND salary > pay - 1"), "left")
+    assert multiset(second.df) == multiset(two.select("visit", "name"))
+    assert (first.metrics().rows, second.metrics().rows) == (visits.count(), one.count())
+    assert multiset(first.df) == multiset(
+        visits.join(right.alias("p"), F.expr("person = p.id"), "left").select("visit", "person", "salary")
+    )
+
+
 def test_auto_takes_the_worker_since_the_left_side_does_not_show(visits, people):
     assert LookupJoin(visits, people, "person = p.id").choice.form == "worker"
 
@@ -205,6 +221,8 @@ def test_bad_input_is_refused_before_any_job(people, visits, on, error, named):
 def test_the_doctor_counts_the_python_stages_of_a_plan(spark, people, visits):
     joined = lookup_join(visits, people, on="person = p.id", select=["visit", "person", "p.name"])
     assert python_stages(joined) == 1
-    assert python_stages(lookup_join(joined, people, on="person = p.id", select=["visit", "p.name AS again"])) == 2
+    apart = {"lookup.fuse": "off"}
+    joined = lookup_join(joined, people, "person = p.id", select=["visit", "p.name AS again"], options=apart)
+    assert python_stages(joined) == 2
     [pool] = [finding for finding in examine(spark, joined) if finding.name == POOL]
     assert pool.wanted is None

@@ -100,15 +100,18 @@ class JoinContext:
 
     def rows(self, filters: Sequence[str], named: Mapping[str, str]) -> DataFrame:
         """Return the left rows that pass WHERE and these filters: what the join carries, and expressions by name."""
-        filters = (*self.plan.left_filter, *filters)
+        carried = {self.column("l", name): f"l.{quote(name)}" for name in self.plan.left_columns}
+        return self.select((*self.plan.left_filter, *filters), carried | dict(named))
+
+    def select(self, filters: Sequence[str], named: Mapping[str, str]) -> DataFrame:
+        """Return the left rows that pass these filters: expressions in the plan's SQL, by name."""
         if self._clear([*filters, *named.values()]):
             left, column = self.left, _own
         else:
             left, column = numbered(self.left), self.column
         if filters:
             left = left.where(substitute(conjunction(filters), column))
-        carried = [f"{column('l', name)} AS {self.column('l', name)}" for name in self.plan.left_columns]
-        return left.selectExpr(*carried, *(f"({substitute(sql, column)}) AS {name}" for name, sql in named.items()))
+        return left.selectExpr(*(f"({substitute(sql, column)}) AS {name}" for name, sql in named.items()))
 
     def _clear(self, expressions: Sequence[str]) -> bool:
         """Whether left columns may go by their own names, which are quoted.

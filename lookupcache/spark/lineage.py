@@ -1,0 +1,97 @@
+"""Which lookup join a DataFrame is the result of, so that another join on it can run in the same Python stage."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+from lookupcache.report import is_classic
+
+if TYPE_CHECKING:
+    from lookupcache.spark.join import LookupJoin
+
+_JOIN = "_lookupcache_join"
+"""The attribute of a result that holds its join: a DataFrame then lives as long as its join, and no longer."""
+
+_recent: deque[LookupJoin] = deque(maxlen=32)
+"""Joins of which the user may hold nothing but what was selected from the result."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A join, and the position in its result of each column of the DataFrame, by the column's name."""
+
+    join: LookupJoin
+    source: Mapping[str, int]
+
+
+def remember(result: DataFrame, join: LookupJoin) -> None:
+    """Note that a DataFrame is the result of a join."""
+    vars(result)[_JOIN] = join
+    _recent.append(join)
+
+
+def origin_of(df: DataFrame) -> Origin | None:
+    """Return the join that a DataFrame is the result of, its columns maybe renamed, dropped or in another order.
+
+    None too if several of its columns have the same name. Only classic Spark shows what was selected from a result.
+    """
+    if len(set(df.columns)) < len(df.columns):
+        return None
+    join = vars(df).get(_JOIN)
+    if join is not None:
+        return Origin(join, {name: number for number, name in enumerate(df.columns)})
+    return _selected_from(df) if _recent and is_classic(df.sparkSession) else None
+
+
+def _selected_from(df: DataFrame) -> Origin | None:
+    """Look through the projections of Spark's analyzed plan, down to the Python operator of a join."""
+    plan = df._jdf.queryExecution().analyzed()
+    projections, node = [], plan
+    while (kind := node.getClass().getSimpleName()) in ("Project", "SubqueryAlias", "View"):
+        if kind == "Project":
+            projections.append(node.projectList())
+        node = node.children().head()
+    if kind != "MapInArrow":
+        return None
+    attributes = _attributes(node.output())
+    join = next((join for join in reversed(_recent) if join.attributes == attributes), None)
+    if join is None:
+        return None
+    wanted = _attributes(plan.output())
+    for projection in projections:
+        below = dict(map(_renamed, _elements(projection)))
+        wanted = [below.get(attribute, "") for attribute in wanted]
+    if not set(wanted).issubset(attributes):
+        return None
+    positions = [attributes.index(attribute) for attribute in wanted]
+    return Origin(join, dict(zip(df.columns, positions, strict=True)))
+
+
+def attributes_of(df: DataFrame) -> list[str] | None:
+    """Return Spark's identifiers of the columns of a join's result, if a Python operator returns them as they are."""
+    if not is_classic(df.sparkSession):
+        return None
+    plan = df._jdf.queryExecution().analyzed()
+    return _attributes(plan.output()) if plan.getClass().getSimpleName() == "MapInArrow" else None
+
+
+def _attributes(output: Any) -> list[str]:
+    return [attribute.exprId().toString() for attribute in _elements(output)]
+
+
+def _elements(sequence: Any) -> list[Any]:
+    return [sequence.apply(number) for number in range(sequence.size())]
+
+
+def _renamed(column: Any) -> tuple[str, str]:
+    """Return the identifier of a selected column, and that of the column below it; no text if it is computed."""
+    above = column.exprId().toString()
+    while column.getClass().getSimpleName() == "Alias":
+        column = column.child()
+    is_column = column.getClass().getSimpleName() == "AttributeReference"
+    return above, column.exprId().toString() if is_column else ""

@@ -1,0 +1,207 @@
+"""Joins on the results of joins: what shares a Python stage, and that each keeps its counts, errors and letters."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import functions as F  # noqa: N812
+from sources import Together
+
+from lookupcache import LookupJoin, LookupTable, lookup_join
+from lookupcache.spark.stages import python_stages
+
+pytestmark = pytest.mark.spark
+
+numbers = itertools.count()
+LRU = {"lookup.cache": "LRU", "lookup.max-retries": "0"}
+CITIES = {1: 10, 2: 20, 3: 10, 4: 30}
+NAMES = {10: "Delft", 20: "Utrecht"}
+
+
+def people(**options) -> LookupTable:
+    mark = next(numbers)
+    rows = lambda key, _mark=mark: [(key, CITIES[key], f"p{key}")] if key in CITIES else []  # noqa: E731
+    schema = "id BIGINT, city INT, person STRING"
+    return LookupTable.from_function("people", schema, key=["id"], function=rows, options={**LRU, **options})
+
+
+def cities(function=None, **options) -> LookupTable:
+    mark = next(numbers)
+    rows = lambda key, _mark=mark: [(key, NAMES[key])] if key in NAMES else []  # noqa: E731
+    schema = "id BIGINT, name STRING"
+    return LookupTable.from_function(
+        "cities", schema, key=["id"], function=function or rows, options={**LRU, **options}
+    )
+
+
+def fails(key):
+    raise ConnectionError("cities are away")
+
+
+@pytest.fixture(scope="module")
+def visits(spark):
+    rows = [(10, 1), (11, 2), (12, 2), (13, 9), (14, None), (15, 3), (16, 4)]
+    return spark.createDataFrame(rows, "visit BIGINT, person_id INT")
+
+
+def chain(visits, first=None, second=None, *, how="left", between=lambda df: df, on="city = cities.id"):
+    """Return the join of visits with people, and that of its result with cities."""
+    one = LookupJoin(visits, first or people(), "person_id = people.id", how, ["visit", "people.person", "people.city"])
+    two = LookupJoin(between(one.df), second or cities(), on, how, ["visit", "person", "cities.name"])
+    return one, two
+
+
+ALL = Counter([
+    (10, "p1", "Delft"), (11, "p2", "Utrecht"), (12, "p2", "Utrecht"), (13, None, None), (14, None, None),
+    (15, "p3", "Delft"), (16, "p4", None),
+])  # fmt: skip
+
+
+def rows(df) -> Counter:
+    return Counter(map(tuple, df.collect()))
+
+
+def test_the_second_join_shares_the_stage_of_the_first(visits):
+    one, two = chain(visits.coalesce(1))
+    assert python_stages(two.df) == 1
+    assert "in one Python stage with the lookups of people" in two.explain()
+    assert "one Python stage" not in one.explain()
+    assert rows(two.df) == ALL
+    assert [(m.rows, m.hits + m.misses, m.misses) for m in (one.metrics(), two.metrics())] == [(7, 6, 5), (7, 5, 3)]
+
+
+def test_without_fusion_rows_and_counts_are_the_same(visits):
+    one, two = chain(visits, second=cities(**{"lookup.fuse": "off"}))
+    assert python_stages(two.df) == 2
+    assert "'lookup.fuse' of cities is off: a Python stage of its own" in two.explain()
+    assert rows(two.df) == ALL
+    assert [(m.rows, m.hits + m.misses) for m in (one.metrics(), two.metrics())] == [(7, 6), (7, 5)]
+
+
+def test_a_result_that_is_used_twice(visits):
+    one, two = chain(visits)
+    assert rows(two.df) == ALL
+    assert rows(one.df) == Counter((v, p, {"p1": 10, "p2": 20, "p3": 10, "p4": 30}.get(p)) for v, p, _ in ALL)
+    assert rows(two.df.union(two.df)) == Counter([*ALL, *ALL])
+
+
+def view(df):
+    df.createOrReplaceTempView("joined_people")
+    return df.sparkSession.table("joined_people")
+
+
+BETWEEN = {
+    "a view": view,
+    "renamed": lambda df: df.withColumnRenamed("city", "town").withColumnRenamed("town", "city"),
+    "in another order": lambda df: df.select("city", "visit", "person"),
+    "an alias": lambda df: df.alias("j").select("j.*"),
+    "one dropped and one more": lambda df: df.select("person", F.col("visit"), "city", F.col("city").alias("again")),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
+def test_what_is_only_selected_between(visits, between):
+    _, two = chain(visits, between=between)
+    assert python_stages(two.df) == 1
+    assert rows(two.df) == ALL
+
+
+NEED_SPARK = {
+    "a filter between": ({"between": lambda df: df.where("visit < 100")}, ""),
+    "a computed column between": ({"between": lambda df: df.withColumn("city", F.col("city") + 0)}, ""),
+    "a key of Spark's": ({"on": "city + 0 = cities.id"}, "is computed by Spark from a column of people"),
+    "a shuffle": ({"second": cities(**{"lookup.shuffle": "true"})}, "'lookup.shuffle' of cities partitions"),
+    "an observation": ({"first": people(**{"lookup.metrics": "observe"})}, "'lookup.metrics' of people is observe"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "reason"), NEED_SPARK.values(), ids=NEED_SPARK)
+def test_what_needs_spark_between_is_a_stage_of_its_own(visits, arguments, reason):
+    _, two = chain(visits, **arguments)
+    assert "one Python stage" not in two.explain()
+    assert reason in two.explain()
+    assert rows(two.df) == ALL
+
+
+def test_a_key_that_spark_computes_is_not_computed_for_rows_that_were_dropped(spark):
+    left = spark.createDataFrame([(1, 1), (9, 0)], "visit INT, divisor INT")
+    first = lookup_join(left, people(), "visit = people.id", "inner", ["visit", "divisor"])
+    second = LookupJoin(first, cities(), "CAST(10 / divisor AS BIGINT) = cities.id", "left", ["visit", "cities.name"])
+    assert "a join before drops rows" in second.explain()
+    assert rows(second.df) == Counter([(1, "Delft")])
+
+
+def test_an_error_names_its_table(visits):
+    _, two = chain(visits, second=cities(fails))
+    with pytest.raises(PythonException, match=r"Table 'cities'(?s:.*)cities are away"):
+        two.df.collect()
+
+
+@pytest.mark.parametrize("options", [{}, {"lookup.age-column": "age"}])
+def test_failed_rows_are_marked_by_their_own_join(visits, options):
+    first = people(**{"lookup.on-error": "null", "lookup.error-column": "first_error"})
+    one = LookupJoin(visits, first, "person_id = people.id", "inner", ["visit", "people.city"])
+    second = cities(fails, **{"lookup.on-error": "null", "lookup.error-column": "second_error", **options})
+    two = LookupJoin(one.df, second, "city = cities.id", "inner", ["visit", "first_error", "cities.name"])
+    found = [(row.visit, row.first_error, row.name, row.second_error.code) for row in two.df.collect()]
+    assert sorted(found) == [(visit, None, None, "LOOKUP_FAILED") for visit in (10, 11, 12, 15, 16)]
+    assert (one.metrics().failed_rows, two.metrics().failed_rows) == (0, 5)
+    assert python_stages(two.df) == 1
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_dead_letters_hold_the_left_columns_of_their_own_join(visits, tmp_path, failing):
+    letters = {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": str(tmp_path)}
+    if failing:
+        _, two = chain(visits, second=cities(fails, **letters), how="inner")
+        expected = {(10, "p1", 10), (11, "p2", 20), (12, "p2", 20), (15, "p3", 10), (16, "p4", 30)}
+        names = ["visit", "person", "city"]
+    else:
+        first = LookupTable.from_function(
+            "people", "id BIGINT, city INT, person STRING", key=["id"], function=fails, options={**LRU, **letters}
+        )
+        _, two = chain(visits, first, how="inner")
+        expected, names = {(10, 1), (11, 2), (12, 2), (13, 9), (15, 3), (16, 4)}, ["visit", "person_id"]
+    assert python_stages(two.df) == 1
+    assert rows(two.df) == Counter()
+    found = ds.dataset(str(tmp_path)).to_table().to_pylist()
+    assert {tuple(letter[name] for name in names) for letter in found} == expected
+    assert {letter["lookup_table"] for letter in found} == {["people", "cities"][failing]}
+
+
+def test_sources_of_independent_keys_are_asked_at_the_same_time(spark):
+    left = spark.range(0, 5, 1, 1).selectExpr("id", "id + 10 AS a", "id + 20 AS b")
+    joined = left
+    for key in left.columns:
+        table = LookupTable.from_function(
+            key, "k BIGINT, n STRING", key=["k"], function=Together(key), batch=True, options=LRU
+        )
+        columns = [*(f"left.{name}" for name in joined.columns), f"{key}.n AS n_{key}"]
+        joined = lookup_join(joined, table, f"left.{key} = {key}.k", "left", columns)
+    assert rows(joined.select("n_id", "n_a", "n_b")) == Counter(
+        (f"id{number}", f"a{number + 10}", f"b{number + 20}") for number in range(5)
+    )
+
+
+def test_a_limit_ends_all_joins_of_the_stage(visits):
+    _, two = chain(visits.repartition(1))
+    assert len(two.df.limit(1).collect()) == 1
+    assert rows(two.df) == ALL
+
+
+def test_a_stream(spark, visits, tmp_path):
+    visits.repartition(3).write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(visits.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    observe = {"lookup.metrics": "observe"}
+    one, two = chain(stream, people(**observe), cities(**observe))
+    assert "in one Python stage" in two.explain()
+    query = two.df.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    running = query.trigger(availableNow=True).start(str(tmp_path / "out"))
+    running.awaitTermination()
+    assert rows(spark.read.parquet(str(tmp_path / "out"))) == ALL
+    progress = [p for p in running.recentProgress if p.numInputRows]
+    assert sum(one.metrics_in(p).rows for p in progress) == sum(two.metrics_in(p).rows for p in progress) == 7
