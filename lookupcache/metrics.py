@@ -85,13 +85,14 @@ class LookupMetrics:
         return cls(**{name: value for name, value in counts.items() if name in names})  # type: ignore[arg-type]
 
 
-_add_lock = threading.Lock()
+# Reentrant: a coroutine that is garbage collected may count in a thread that is counting.
+_add_lock = threading.RLock()
 
 
 def _reset_after_fork() -> None:
     """Replace a lock that a thread of the parent process may hold."""
     global _add_lock
-    _add_lock = threading.Lock()
+    _add_lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

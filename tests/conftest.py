@@ -114,10 +114,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw fewer examples with `--fast`."""
+    """Draw fewer examples with `--fast`, and the same ones in every run of CI, so that a failure there can be repeated."""
     hypothesis.settings.register_profile("fast", max_examples=10)
+    hypothesis.settings.register_profile("ci", derandomize=True)
     if config.getoption("--fast"):
         hypothesis.settings.load_profile("fast")
+    elif IN_CI:
+        hypothesis.settings.load_profile("ci")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

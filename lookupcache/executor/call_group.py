@@ -84,7 +84,8 @@ class Executor:
         self._timed_out = timed_out
         self._active: set[CallGroup] = set()
         self._completed: SimpleQueue[CallGroup | None] = SimpleQueue()
-        self._changing = threading.Lock()
+        # Reentrant: a coroutine that is garbage collected ends its call in a thread that may hold the lock.
+        self._changing = threading.RLock()
         self._wants_room = False
         self.in_flight = 0
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-_changing = threading.Lock()
-
 
 class Latch:
     """Like `threading.Event`, but it opens for good, and coroutines of any event loop can wait for it.
+
+    It takes no lock. A coroutine that is garbage collected leaves `wait_async` in whatever thread runs the collector,
+    also in one that is in the middle of a method of this class, which would then wait for its own lock.
 
     >>> latch = Latch()
     >>> latch.wait(timeout=0), latch.open(), latch.wait(), asyncio.run(latch.wait_async())
@@ -24,24 +24,25 @@ class Latch:
 
     def __init__(self) -> None:
         self.is_open = False
-        self._wakers: list[Callable[[], object]] = []
+        # By the wakers' ids: a dict of integers is changed without running any Python code.
+        self._wakers: dict[int, Callable[[], object]] = {}
 
     def open(self) -> None:
         """Wake all waiters."""
-        with _changing:
-            self.is_open = True
-            wakers, self._wakers = self._wakers, []
-        for wake in wakers:
-            wake()
+        self.is_open = True
+        for number in list(self._wakers):
+            if (wake := self._wakers.pop(number, None)) is not None:
+                wake()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait in this thread, at most so many seconds; return whether it has happened."""
         if self.is_open:
             return True
         event = threading.Event()
-        if self._add_waker(event.set):
+        wake = event.set
+        if self._add(wake):
             event.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
-            self._remove_waker(event.set)
+            self._remove(wake)
         return self.is_open
 
     async def wait_async(self, timeout: float | None = None) -> bool:
@@ -51,23 +52,23 @@ class Latch:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         wake = partial(_wake, loop, woken)
-        if self._add_waker(wake):
+        if self._add(wake):
             try:
                 await (woken if timeout is None else asyncio.wait([woken], timeout=timeout))
             finally:
-                self._remove_waker(wake)
+                self._remove(wake)
         return self.is_open
 
-    def _add_waker(self, wake: Callable[[], object]) -> bool:
-        """Have a waiter woken when it opens; return False where it is open."""
-        with _changing:
-            if not self.is_open:
-                self._wakers.append(wake)
-            return not self.is_open
+    def _add(self, wake: Callable[[], object]) -> bool:
+        """Have ``wake`` called when the latch opens; return False if it is open already."""
+        self._wakers[id(wake)] = wake
+        # Only now: `open` sets the flag first and then looks for wakers, so that one of the two sees the other.
+        if self.is_open:
+            self._remove(wake)
+        return not self.is_open
 
-    def _remove_waker(self, wake: Callable[[], object]) -> None:
-        with _changing, suppress(ValueError):
-            self._wakers.remove(wake)
+    def _remove(self, wake: Callable[[], object]) -> None:
+        self._wakers.pop(id(wake), None)
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
@@ -81,13 +82,3 @@ def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
 def _set(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
-
-
-def _reset_after_fork() -> None:
-    """Replace a lock that a thread of the parent process may hold."""
-    global _changing
-    _changing = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)

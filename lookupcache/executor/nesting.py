@@ -34,7 +34,8 @@ class NestedCall:
 
 
 _current: ContextVar[NestedCall | None] = ContextVar("lookupcache_current_call", default=None)
-_lock = threading.Lock()
+# Reentrant: a coroutine that is garbage collected leaves `waiting_for` in a thread that may be in it too.
+_lock = threading.RLock()
 
 
 def current_call() -> NestedCall | None:
@@ -94,8 +95,9 @@ def _waits_for(call: NestedCall, other: NestedCall) -> bool:
         one = found.pop()
         if one is other:
             return True
-        found += [each for each in one.waits_for if each not in seen]
-        seen.update(one.waits_for)
+        waits_for = tuple(one.waits_for)
+        found += [each for each in waits_for if each not in seen]
+        seen.update(waits_for)
     return False
 
 
@@ -110,7 +112,7 @@ def _endless(call: NestedCall) -> RecursionError:
 def _reset_after_fork() -> None:
     """Replace a lock that a thread of the parent process may hold."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -95,7 +95,8 @@ class FunctionAdapter:
         self._timeout = timeout
         self._target: Any = None
         self._opening: _Opening | None = None
-        self._lock = threading.Lock()
+        # Reentrant: a coroutine that is garbage collected ends its opening in a thread that may hold the lock.
+        self._lock = threading.RLock()
         self._inherited: list[Any] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -104,7 +105,7 @@ class FunctionAdapter:
     def reset_after_fork(self) -> None:
         """Forget what the parent process opened: two processes cannot use one connection."""
         # A thread of the parent may have held the lock, or been opening; neither exists here.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._opening = None
         if hasattr(self._target, "open"):
             # Not freed: its destructor might close the parent's connection.

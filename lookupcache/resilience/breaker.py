@@ -30,7 +30,8 @@ class Breaker:
         self._failures = failures
         self._delay = delay
         self._clock = clock
-        self._lock = threading.Lock()
+        # Reentrant: a coroutine that is garbage collected returns its permit in a thread that may hold the lock.
+        self._lock = threading.RLock()
         self._failed_in_row = 0
         self._until: float | None = None
         self._probing = False
@@ -88,7 +89,7 @@ class Breaker:
 
     def reset_after_fork(self) -> None:
         """Forget the calls of the parent process: they do not end in this one."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._probing = False
 
     def _open(self) -> None:

@@ -101,7 +101,7 @@ CASES = {
         """
         from contextlib import ExitStack
         from lookupcache import metrics
-        from lookupcache.executor import latch, nesting
+        from lookupcache.executor import nesting
         f = cached(max_retries=0, breaker_failures=5, rate_limit=1000, async_=True)(lambda key: key)
         f.lookup.resilience._limiter = RateLimit(1000)
         class All(ExitStack):
@@ -109,7 +109,7 @@ CASES = {
                 own = [f.lookup.batches._lock, f.lookup.slots._lock, f.lookup.instances._lock]
                 own += [f.lookup.function.adapter._lock]
                 guards = [f.lookup.resilience._breaker._lock, f.lookup.resilience._limiter._lock]
-                for lock in own + guards + [latch._changing, nesting._lock, metrics._add_lock]:
+                for lock in own + guards + [nesting._lock, metrics._add_lock]:
                     self.enter_context(lock)
         in_thread(lambda: hold(All()))
         in_child(lambda: (f(1), f.metrics().calls))
