@@ -182,6 +182,8 @@ class TaskSlots:
     def _drop(self, job: Job) -> None:
         """Drop a job and the whole queue: nobody will run this event loop for long."""
         self._running.pop(job, None)
+        if not self._running:
+            self._stop_timer()
         dropped = [job, *self._queue]
         self._queue.clear()
         for one in dropped:

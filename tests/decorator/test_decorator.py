@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import threading
+import weakref
 from collections import namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -284,6 +286,24 @@ def test_an_async_lookup_that_ignores_its_cancellation_is_abandoned(monkeypatch)
     released = asyncio.Event()
     first, *others = asyncio.run(main())
     assert (type(first), others, lookup.metrics().timeouts) == (LookupTimeoutError, [2, 3], 1)
+
+
+@pytest.mark.parametrize("ends", ["answered", "cancelled", "timed out"])
+def test_an_event_loop_that_has_ended_is_not_kept(ends):
+    @cached(timeout="10 ms" if ends == "timed out" else "1 h")
+    async def lookup(key):
+        if ends != "answered":
+            await asyncio.Event().wait()
+        return key
+
+    async def main():
+        caller = asyncio.gather(lookup(1), return_exceptions=True)
+        await (asyncio.sleep(0) if ends == "cancelled" else caller)
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(main())
+    gc.collect()
+    assert loop() is None
 
 
 NEEDS_MORE = {

@@ -18,8 +18,8 @@ from lookupcache.errors import LookupRuntimeError
 
 MODULES = [
     "decorator.arguments", "decorator.async_lookup", "decorator.batching", "decorator.single_flight",
-    "executor.call_group", "executor.latch", "executor.nesting", "executor.task_slots", "executor.thread_slots",
-    "functions.adapter", "metrics", "resilience.breaker",
+    "executor.call_group", "executor.latch", "executor.nesting", "executor.task_slots", "functions.adapter", "metrics",
+    "resilience.breaker",
 ]  # fmt: skip
 
 

@@ -151,7 +151,7 @@ def test_it_connects_once_when_first_wanted_and_disconnects(make):
     until(lambda: counts["closed"] == 1)
 
 
-def test_a_flight_waits_for_its_time(make):
+def test_a_group_waits_for_its_time(make):
     executor = make()
     group, later = CallGroup([lambda: 1]), CallGroup([lambda: 2])
     executor.start_later(later, 3600)
@@ -161,7 +161,7 @@ def test_a_flight_waits_for_its_time(make):
     assert executor.completed(wait=True) == [later]
 
 
-def test_a_flight_that_is_withdrawn_does_not_start(make):
+def test_a_group_that_is_withdrawn_does_not_start(make):
     executor = make()
     held, gone = CallGroup([lambda: 1]), CallGroup([lambda: 2])
     executor.start_later(held, 3600)
@@ -203,7 +203,7 @@ def test_each_thread_has_a_connector_of_its_own():
     until(lambda: counts == {"opened": 3, "closed": 3})
 
 
-def test_a_call_that_hangs_is_answered_for_and_its_place_is_free_again():
+def test_a_call_that_hangs_is_answered_for_and_its_slot_is_free_again():
     released, counts = threading.Event(), Counter()
     executor = threads(capacity=1, timeout=0.02, counts=counts)
     hung, after = CallGroup([released.wait]), CallGroup([lambda: 2])
@@ -218,7 +218,7 @@ def test_a_call_that_hangs_is_answered_for_and_its_place_is_free_again():
     executor.close()
 
 
-def test_a_cancelled_flight_holds_no_thread():
+def test_a_cancelled_group_keeps_no_slot():
     released, began = threading.Event(), threading.Event()
 
     def hang():
@@ -269,7 +269,7 @@ def hanging(counts: Counter):
     return hang
 
 
-def test_a_cancelled_flight_has_ended_when_cancel_returns():
+def test_a_cancelled_group_has_ended_when_cancel_returns():
     counts: Counter = Counter()
     executor = coroutines(capacity=3)
     hung, after = CallGroup([hanging(counts)] * 5), CallGroup([lambda: 2])
@@ -282,7 +282,7 @@ def test_a_cancelled_flight_has_ended_when_cancel_returns():
     executor.close()
 
 
-def test_an_error_cancels_the_calls_that_fall_with_it_before_the_flight_lands():
+def test_an_error_cancels_the_calls_that_fall_with_it_before_the_group_completes():
     counts: Counter = Counter()
     executor = coroutines(capacity=3)
     executor.start(CallGroup([hanging(counts), hanging(counts), fails], all_or_nothing=True))
@@ -291,7 +291,7 @@ def test_an_error_cancels_the_calls_that_fall_with_it_before_the_flight_lands():
     executor.close()
 
 
-def test_calls_that_hang_are_cancelled_when_they_are_overdue_and_their_places_are_free_again():
+def test_calls_that_hang_are_cancelled_when_they_are_overdue_and_their_slots_are_free_again():
     counts: Counter = Counter()
     executor = coroutines(capacity=2, timeout=0.02)
     executor.start(CallGroup([hanging(counts), lambda: 1, hanging(counts), lambda: 2]))
