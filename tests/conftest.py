@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import hypothesis
 import pytest
 import trustme
+from audit import watching
 from servers import MariaServer, PostgresServer
 from service import Service
 
@@ -33,6 +34,23 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 collect_ignore = ["stranger"]
 
 IN_CI = os.environ.get("CI", "") not in ("", "false")
+
+
+AUDITED_FOLDERS = {"cache", "worker", "executor", "decorator"}
+
+
+@pytest.fixture(autouse=True)
+def audited(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Audit every cache and lookup of a test of these folders; the marker ``leaves`` names what a test may leave."""
+    if request.path.parent.name not in AUDITED_FOLDERS:
+        yield
+        return
+    with watching() as auditor:
+        yield
+        marker = request.node.get_closest_marker("leaves")
+        allowed = marker.args if marker else ()
+        violations = [text for text in auditor.finish() if not any(part in text for part in allowed)]
+    assert not violations, "The audit found:\n" + "\n".join(violations)
 
 
 @pytest.fixture(scope="session")
@@ -114,7 +132,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw fewer examples with `--fast`, and the same ones in every run of CI, so that a failure there can be repeated."""
+    """Draw fewer examples with `--fast`; in CI draw the same in every run, so that a failure can be repeated."""
     hypothesis.settings.register_profile("fast", max_examples=10)
     hypothesis.settings.register_profile("ci", derandomize=True)
     if config.getoption("--fast"):

@@ -55,7 +55,7 @@ class EntryRows:
     def write(self, entries: Entries, rows: pa.Table, counts: Numbers) -> None:
         """Replace the rows of entries; ``rows`` are in the order of the entries, ``counts`` says how many each has."""
         self.mark_dead(entries)
-        first = self._store.append(rows)
+        first = self._store.append(rows, int(counts.sum()))
         self._count[entries] = counts
         self._start[entries] = np.where(counts > 0, first + np.cumsum(counts) - counts, -1)
         self.unique = self.unique and bool((counts <= 1).all())

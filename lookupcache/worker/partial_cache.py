@@ -115,6 +115,7 @@ class PartialCacheLookup:
         config = source.plan.config
         self._all_or_nothing = config.on_error == "fail" and config.stale_if_error is None
         self._last = 0
+        self._counted = (0, 0)
         self._held: _Held | None = None
 
     def open(self, keys: KeyBatch) -> PendingKeys:
@@ -171,12 +172,9 @@ class PartialCacheLookup:
 
     def close(self, pending: PendingKeys) -> None:
         """End a batch: its entry numbers are no longer valid, and the limits hold again."""
-        evictions, expirations = self.cache.evictions, self.cache.expirations
         self._open.remove(pending)
         self.cache.release(pending.lease)
-        self.cache.enforce_limits(self.clock())
-        self.counters["evictions"] += self.cache.evictions - evictions
-        self.counters["expirations"] += self.cache.expirations - expirations
+        self._enforce_limits()
 
     def abandon(self, batches: Iterable[PendingKeys]) -> None:
         """Give up open batches, and the calls that nobody else waits for."""
@@ -188,7 +186,14 @@ class PartialCacheLookup:
             self.source.executor.cancel(asked.group)
             self._completed(asked)
             self.cache.fail(asked.lease.entries, self.clock())
+        self._enforce_limits()
+
+    def _enforce_limits(self) -> None:
+        """Keep the cache within its limits; count what was removed since the last time, also by finds and fills."""
         self.cache.enforce_limits(self.clock())
+        self.counters["evictions"] += self.cache.evictions - self._counted[0]
+        self.counters["expirations"] += self.cache.expirations - self._counted[1]
+        self._counted = (self.cache.evictions, self.cache.expirations)
 
     @property
     def in_flight(self) -> int:
