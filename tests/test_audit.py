@@ -477,10 +477,10 @@ def test_counts_that_do_not_add_up_are_found(wrong, text):
     lookup, keys = new_lookup(), key_batch([1, 2, 2, None])
     before = lookup.counters.copy()
     pending = lookup.find(keys)
-    assert audit.audit_opened(before, lookup, keys, pending) == []
+    assert audit.audit_opened(before, lookup, keys) == []
     for name, count in wrong.items():
         lookup.counters[name] += count
-    assert any(text in violation for violation in audit.audit_opened(before, lookup, keys, pending))
+    assert any(text in violation for violation in audit.audit_opened(before, lookup, keys))
     lookup.close(pending)
     lookup.source.close()
 

@@ -7,6 +7,7 @@ entries ◄─ close: settle ◄─ (the runner joins) ◄─ ready ◄───
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -274,12 +275,19 @@ class PartialCacheLookup:
         self, number: int, calls: Calls, lease: Lease, *, background: bool = False, until: float | None = None
     ) -> None:
         group = CallGroup(calls.arguments, number, all_or_nothing=self._all_or_nothing and not background)
-        self._asked[number] = _Asked(number, calls.keys, lease, calls, group, background)
-        if until is None:
-            self.source.executor.start(group)
-        else:
-            self._held = _Held(self._asked[number], until)
-            self.source.executor.start_later(group, until - time.monotonic())
+        asked = self._asked[number] = _Asked(number, calls.keys, lease, calls, group, background)
+        try:
+            if until is None:
+                self.source.executor.start(group)
+            else:
+                self._held = _Held(asked, until)
+                self.source.executor.start_later(group, until - time.monotonic())
+        except BaseException:
+            # No thread could be started, for one: nobody may wait for these keys.
+            self.source.executor.cancel(group)
+            self._completed(asked)
+            self.cache.fail(lease.entries, math.inf)
+            raise
 
     def _next_number(self) -> int:
         self._last = self._last % (2**31 - 1) + 1
@@ -304,19 +312,23 @@ class PartialCacheLookup:
     def _take_one(self, group: CallGroup) -> None:
         asked = self._asked[group.number]
         waited = self._completed(asked)
-        entries, now = asked.lease.entries, self.clock()
         try:
-            fetched = self._fetched(asked)
+            self._store(asked, waited)
         except BaseException as error:
+            # None of its entries may stay without rows and without a call: it would look like a key without rows.
+            self.cache.fail(asked.lease.entries, math.inf)
             for pending in waited:
                 pending.broken = error
             raise
-        if not fetched.errors:
-            return self.cache.fill(entries, fetched.rows, fetched.counts, now)
+
+    def _store(self, asked: _Asked, waited: list[PendingKeys]) -> None:
+        """Cache what a call group has fetched, and report its errors to those who waited."""
+        entries, now = asked.lease.entries, self.clock()
+        fetched = self._fetched(asked)
         failed = fetched.failed
         self.cache.fill(entries[~failed], fetched.rows, fetched.counts[~failed], now)
-        self._fail(entries[failed], fetched, now, waited)
-        return None
+        if fetched.errors:
+            self._fail(entries[failed], fetched, now, waited)
 
     def _completed(self, asked: _Asked) -> list[PendingKeys]:
         """Note that nobody waits for this any more; return who did."""
@@ -338,9 +350,6 @@ class PartialCacheLookup:
             return Fetched(
                 nothing, np.zeros(len(asked.keys), np.int64), {0: error}, np.zeros(len(asked.keys), np.int64)
             )
-        except BaseException:
-            self.cache.fail(asked.lease.entries, self.clock())
-            raise
 
     def _fail(self, entries: Entries, fetched: Fetched, now: float, waited: list[PendingKeys]) -> None:
         """Serve what is stale, as far as it may be; all else has failed for those who waited.
