@@ -11,6 +11,7 @@ import drawing
 import hypothesis
 import pytest
 import trustme
+from audit import watching
 from servers import MariaServer, PostgresServer
 from service import Service
 
@@ -34,6 +35,23 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 collect_ignore = ["stranger"]
 
 IN_CI = os.environ.get("CI", "") not in ("", "false")
+
+
+AUDITED_FOLDERS = {"cache", "worker", "executor", "decorator"}
+
+
+@pytest.fixture(autouse=True)
+def audited(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Audit every cache and lookup of a test of these folders; the marker ``leaves`` names what a test may leave."""
+    if request.path.parent.name not in AUDITED_FOLDERS:
+        yield
+        return
+    with watching() as auditor:
+        yield
+        marker = request.node.get_closest_marker("leaves")
+        allowed = marker.args if marker else ()
+        violations = [text for text in auditor.finish() if not any(part in text for part in allowed)]
+    assert not violations, "The audit found:\n" + "\n".join(violations)
 
 
 @pytest.fixture(scope="session")

@@ -54,8 +54,8 @@ class EntryRows:
 
     def write(self, entries: Entries, rows: pa.Table, counts: Numbers) -> None:
         """Replace the rows of entries; ``rows`` are in the order of the entries, ``counts`` says how many each has."""
+        first = self._store.append(rows, int(counts.sum()))
         self.mark_dead(entries)
-        first = self._store.append(rows)
         self._count[entries] = counts
         self._start[entries] = np.where(counts > 0, first + np.cumsum(counts) - counts, -1)
         self.unique = self.unique and bool((counts <= 1).all())

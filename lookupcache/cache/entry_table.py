@@ -55,10 +55,15 @@ class EntryTable:
     def add(self, keys: KeyBatch, group: int, now: float) -> Entries:
         """List entries without rows for distinct keys that are not listed and are being fetched."""
         entries = self.numbers.allocate(len(keys))
-        self._make_space()
+        try:
+            # What needs memory comes first: where there is none, nothing has changed but the numbers, which go back.
+            self._make_space()
+            words = self.keys.insert(keys, entries)
+        except BaseException:
+            self.numbers.free(entries)
+            raise
         self.rows.reserve(entries)
         self.expiry.reserve(entries, now)
-        words = self.keys.insert(keys, entries)
         self.weight += len(entries)
         self.policy.admit(entries, words)
         self.in_flight.start(entries, group)
@@ -69,11 +74,12 @@ class EntryTable:
 
         Entries that were removed while they were being fetched are not, and do not count in ``weight``.
         """
-        self.in_flight.finish(entries)
         listed = self.numbers.is_listed(entries)
-        self.weight -= self._weigh(entries[listed])
+        before = self._weigh(entries[listed])
+        # First, since it needs memory: where there is none, the entries must not look as if they had no rows.
         self.rows.write(entries, rows, counts)
-        self.weight += self._weigh(entries[listed])
+        self.in_flight.finish(entries)
+        self.weight += self._weigh(entries[listed]) - before
         self.expiry.write(entries, counts, now)
         return listed
 

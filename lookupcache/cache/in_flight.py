@@ -46,9 +46,9 @@ class InFlight:
         self.pending += len(entries)
 
     def finish(self, entries: Entries) -> None:
-        """Clear the marks of entries whose fetch has succeeded or failed."""
+        """Clear the marks of entries whose fetch has succeeded or failed; those that have none stay as they are."""
+        self.pending -= int(np.count_nonzero(self._group[entries]))
         self._group[entries] = 0
-        self.pending -= len(entries)
 
     def of(self, entries: Entries) -> Entries:
         """Return the mark of each entry, 0 for -1."""

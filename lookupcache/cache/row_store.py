@@ -44,12 +44,12 @@ class RowStore:
         """Bytes used, including those of rows that no entry refers to any more."""
         return sum(run.nbytes for run in self._runs)
 
-    def append(self, rows: pa.Table | pa.RecordBatch) -> int:
-        """Add rows; return the number of the first."""
+    def append(self, rows: pa.Table | pa.RecordBatch, count: int | None = None) -> int:
+        """Add rows; return the number of the first. ``count`` is how many there are, where they have no columns."""
         first = len(self)
         if not len(self.schema):
-            # A join may need no columns of the table. An Arrow batch without columns has no length to append.
-            self._starts = np.array([0, first + rows.num_rows])
+            # A join may need no columns of the table, and Arrow forgets how long a table without columns is.
+            self._starts = np.array([0, first + (rows.num_rows if count is None else count)])
         elif rows.num_rows:
             self._runs.append(_copied(rows))
             while len(self._runs) > 1 and 2 * self._runs[-1].num_rows >= self._runs[-2].num_rows and self._merge_two():

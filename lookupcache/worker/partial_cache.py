@@ -7,6 +7,7 @@ entries ◄─ close: enforce limits ◄─ (join) ◄─ ready ◄────�
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -118,6 +119,7 @@ class PartialCacheLookup:
         self._all_or_nothing = config.on_error == "fail" and config.stale_if_error is None
         self._last = 0
         self._waiting: _WaitingCall | None = None
+        self._counted = (0, 0)
 
     def open(self, keys: KeyBatch) -> PendingKeys:
         """Find the entries of keys, and request those that are missing; a key with a null has none."""
@@ -188,12 +190,9 @@ class PartialCacheLookup:
 
     def close(self, pending: PendingKeys) -> None:
         """End a batch: its entry numbers are no longer valid, and the cache's limits are enforced."""
-        evictions, expirations = self.cache.evictions, self.cache.expirations
         self._open.remove(pending)
         self.cache.release(pending.lease)
-        self.cache.enforce_limits(self.clock())
-        self.counters["evictions"] += self.cache.evictions - evictions
-        self.counters["expirations"] += self.cache.expirations - expirations
+        self._enforce_limits()
 
     def abandon(self, batches: Iterable[PendingKeys]) -> None:
         """Give up open batches, and cancel the calls that no other batch waits for."""
@@ -206,7 +205,14 @@ class PartialCacheLookup:
             self.source.executor.cancel(request.group)
             self._end_request(request)
             self.cache.fail(request.lease.entries, self.clock())
+        self._enforce_limits()
+
+    def _enforce_limits(self) -> None:
+        """Keep the cache within its limits; count what was removed since the last time, also by finds and fills."""
         self.cache.enforce_limits(self.clock())
+        self.counters["evictions"] += self.cache.evictions - self._counted[0]
+        self.counters["expirations"] += self.cache.expirations - self._counted[1]
+        self._counted = (self.cache.evictions, self.cache.expirations)
 
     @property
     def in_flight(self) -> int:
@@ -288,12 +294,19 @@ class PartialCacheLookup:
         self, number: int, calls: Calls, lease: Lease, *, background: bool = False, until: float | None = None
     ) -> None:
         group = CallGroup(calls.arguments, number, all_or_nothing=self._all_or_nothing and not background)
-        self._requests[number] = _Request(number, calls.keys, lease, calls, group, background)
-        if until is None:
-            self.source.executor.start(group)
-        else:
-            self._waiting = _WaitingCall(self._requests[number], until)
-            self.source.executor.start_later(group, until - time.monotonic())
+        request = self._requests[number] = _Request(number, calls.keys, lease, calls, group, background)
+        try:
+            if until is None:
+                self.source.executor.start(group)
+            else:
+                self._waiting = _WaitingCall(request, until)
+                self.source.executor.start_later(group, until - time.monotonic())
+        except BaseException:
+            # No thread could be started, for one: nobody may wait for these keys.
+            self.source.executor.cancel(group)
+            self._end_request(request)
+            self.cache.fail(lease.entries, math.inf)
+            raise
 
     def _next_number(self) -> int:
         self._last = self._last % (2**31 - 1) + 1
@@ -318,19 +331,23 @@ class PartialCacheLookup:
     def _complete_group(self, group: CallGroup) -> None:
         request = self._requests[group.number]
         waited = self._end_request(request)
-        entries, now = request.lease.entries, self.clock()
         try:
-            fetched = self._read_answers(request)
+            self._store(request, waited)
         except BaseException as error:
+            # None of its entries may stay without rows and without a call: it would look like a key without rows.
+            self.cache.fail(request.lease.entries, math.inf)
             for pending in waited:
                 pending.broken = error
             raise
-        if not fetched.errors:
-            return self.cache.fill(entries, fetched.rows, fetched.counts, now)
+
+    def _store(self, request: _Request, waited: list[PendingKeys]) -> None:
+        """Cache what a call group has fetched, and report its errors to those who waited."""
+        entries, now = request.lease.entries, self.clock()
+        fetched = self._read_answers(request)
         failed = fetched.failed
         self.cache.fill(entries[~failed], fetched.rows, fetched.counts[~failed], now)
-        self._fail(entries[failed], fetched, now, waited)
-        return None
+        if fetched.errors:
+            self._fail(entries[failed], fetched, now, waited)
 
     def _end_request(self, request: _Request) -> list[PendingKeys]:
         """Remove a request; return the batches that waited for it, and no longer do."""
@@ -352,9 +369,6 @@ class PartialCacheLookup:
             return Fetched(
                 nothing, np.zeros(len(request.keys), np.int64), {0: error}, np.zeros(len(request.keys), np.int64)
             )
-        except BaseException:
-            self.cache.fail(request.lease.entries, self.clock())
-            raise
 
     def _fail(self, entries: Entries, fetched: Fetched, now: float, waited: list[PendingKeys]) -> None:
         """Serve stale entries where that is allowed; the others have failed for the batches that waited.

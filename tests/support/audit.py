@@ -1,0 +1,547 @@
+"""Checks of what must hold in every cache, lookup and thread, whatever a test does with them.
+
+`watching` wraps the caches and lookups that are made while a test runs. They are audited after some of their
+operations (the 1st, 4th, 16th, … of each object, so that a cache that is used often costs little), and once more at the
+end of the test. The parts of a cache are compared with each other, never with what the code under test says of itself:
+the weight with the sum of the entries' weights, the index with the entries that it lists, and so on.
+
+Each ``audit_…`` function returns one text per violation, and nothing where all holds.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lookupcache.cache import ColumnCache, RowCache
+from lookupcache.cache.column_cache import Lease
+from lookupcache.cache.eviction_queue import EvictionQueue
+from lookupcache.cache.ghost import Ghost
+from lookupcache.cache.hash_index import HashIndex
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.limits import Limits
+from lookupcache.cache.policy import Policy
+from lookupcache.cache.policy_queues import S3Fifo, Sieve
+from lookupcache.cache.row_cache import PolicyStorage
+from lookupcache.cache.row_store import RowStore
+from lookupcache.worker.full_cache import FullCacheLookup
+from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, count_non_null
+from lookupcache.worker.source import Source
+
+GRACE_SECONDS = 5.0
+"""How long threads and calls may take to end after what they work for has been closed."""
+
+Violations = Iterator[str]
+
+
+# ── a cache of columns ───────────────────────────────────────────────────────────────────────────────────
+
+
+def audit_columns(cache: ColumnCache) -> list[str]:
+    """Return what is wrong with a `ColumnCache`."""
+    table = cache._table
+    found = list(_numbers(table))
+    if found:
+        return found  # What follows goes by these numbers.
+    listed = table.numbers.listed()
+    parts = (_key_lookup(table, listed), _rows(table, listed), _in_flight(table), _expiry(table, cache.limits))
+    for part in (*parts, _column_lengths(table), _store(table.rows._store, "rows")):
+        found += part
+    return found + audit_policy(table.policy, listed)
+
+
+def audit_limits(cache: ColumnCache) -> list[str]:
+    """Return which limits of a `ColumnCache` are exceeded; they must hold after `enforce_limits`."""
+    limits, found = cache.limits, []
+    if cache.rows > limits.rows:
+        found.append(f"{cache.rows} rows are cached, and the limit is {limits.rows}")
+    if len(cache) and cache.nbytes > limits.bytes:
+        found.append(f"{cache.nbytes} bytes are used, and the limit is {limits.bytes}")
+    if not limits.remembers and not cache._leases and len(cache):
+        found.append("entries are left, though nothing is to be cached")
+    return found
+
+
+def _numbers(table: Any) -> Violations:
+    """Each number below ``size`` is free, listed or unlisted; leases name no free one."""
+    numbers = table.numbers
+    given = np.concatenate([numbers._free, numbers.unlisted])
+    if len(np.unique(given)) < len(given):
+        yield "an entry number is free or unlisted twice"
+    if given.size and not 0 <= given.min() <= given.max() < numbers.size:
+        yield "a free or unlisted number was never handed out"
+        return
+    live = np.concatenate([numbers.listed(), numbers.unlisted, [-1]])
+    for lease in numbers.leases:
+        if not np.isin(lease.entries, live).all():
+            yield "a lease has the number of an entry that is free"
+
+
+def _key_lookup(table: Any, listed: Any) -> Violations:
+    keys = table.keys
+    yield from audit_index(keys._index, listed, "entries")
+    if len(keys) != len(listed):
+        yield f"the index has {len(keys)} keys, and {len(listed)} entries are listed"
+    if keys._keys is None:
+        return
+    yield from _store(keys._keys, "keys")
+    rows = keys._key_row[np.concatenate([listed, table.numbers.unlisted])]
+    if rows.size and not 0 <= rows.min() <= rows.max() < len(keys._keys):
+        yield "an entry has no stored key"
+    elif len(np.unique(rows)) < len(rows):
+        yield "two entries have one stored key"
+    else:
+        columns = keys._keys.gather(keys._key_row[listed].astype(np.int64))
+        if len(listed) and len(KeyBatch.of(columns, table._key_types).distinct().first) < len(listed):
+            yield "two listed entries have equal keys"
+    if keys._key_row[-1] != -1:
+        yield "entry -1 has a key"
+
+
+def audit_index(index: HashIndex, listed: Any, what: str) -> Violations:
+    """An index finds exactly these entries, each by its word."""
+    slots = index._slots
+    if not np.array_equal(np.sort(slots[slots >= 0]), np.sort(listed)):
+        yield f"the index does not have the listed {what}"
+    elif (index.find(index.words[listed]) != listed).any():
+        yield f"the index does not find {what} by their words"
+    if index._live != np.count_nonzero(slots >= 0) or index._used != np.count_nonzero(slots != -1):
+        yield "the index has lost count of its slots"
+
+
+def _rows(table: Any, listed: Any) -> Violations:
+    rows, unlisted = table.rows, table.numbers.unlisted
+    live = np.concatenate([listed, unlisted])
+    counts, starts = rows._count[live].astype(np.int64), rows._start[live].astype(np.int64)
+    if (rows._count[-1], rows._start[-1]) != (0, -1):
+        yield "entry -1 has rows"
+    if (counts < 0).any() or (starts[counts > 0] < 0).any() or (starts + counts > len(rows)).any():
+        yield "an entry has rows that are not stored"
+    order = np.argsort(starts[counts > 0])
+    ends = (starts + counts)[counts > 0][order]
+    if (starts[counts > 0][order][1:] < ends[:-1]).any():
+        yield "two entries share a row"
+    if counts.sum() + rows.dead != len(rows):
+        yield f"{len(rows)} rows are stored, {counts.sum()} belong to entries and {rows.dead} are counted as dead"
+    if rows.unique and (counts > 1).any():
+        yield "an entry has several rows, and the cache says that none has"
+    weight = int(np.maximum(rows._count[listed], 1).sum())
+    if weight != table.weight:
+        yield f"the entries weigh {weight}, and the cache says {table.weight}"
+
+
+def _in_flight(table: Any) -> Violations:
+    marks = table.in_flight._group
+    if marks[-1]:
+        yield "entry -1 is in flight"
+    if np.count_nonzero(marks[:-1]) != table.in_flight.pending:
+        yield f"{np.count_nonzero(marks[:-1])} entries are in flight, and {table.in_flight.pending} are counted"
+    if marks[table.numbers._free].any():
+        yield "a free entry is in flight"
+
+
+def _expiry(table: Any, limits: Limits) -> Violations:
+    expiry, live = table.expiry, np.concatenate([table.numbers.listed(), table.numbers.unlisted])
+    if not (math.isnan(expiry._written[-1]) and expiry._deadline[-1] == expiry._idle_deadline[-1] == math.inf):
+        yield "entry -1 has a time"
+    if not expiry.is_tracked:
+        return
+    # An idle entry's deadline is set to minus infinity; a deadline may be early, never late.
+    seconds = np.where(table.rows._count[live] > 0, limits.write_seconds, limits.miss_seconds)
+    written = np.isfinite(expiry._written[live])
+    if (expiry._deadline[live][written] > expiry._written[live][written] + seconds[written]).any():
+        yield "an entry's deadline is later than its age limit allows"
+
+
+def _column_lengths(table: Any) -> Violations:
+    columns = [table.rows._start, table.rows._count, table.in_flight._group, table.policy.used]
+    lengths = {len(column) for column in columns}
+    if len(lengths) > 1 or min(lengths) < table.numbers.size + 1:
+        yield f"the columns have space for {sorted(lengths)} entries, and {table.numbers.size} are in use"
+
+
+def _store(store: RowStore, what: str) -> Violations:
+    sizes = [run.num_rows for run in store._runs]
+    starts = np.cumsum([0, *sizes]) if sizes else store._starts
+    if len(store.schema) and (len(store) != sum(sizes) or not np.array_equal(store._starts, starts)):
+        yield f"the stored {what} are not where their numbers say"
+
+
+# ── eviction policies ────────────────────────────────────────────────────────────────────────────────────
+
+
+def audit_policy(policy: Policy, listed: Any) -> list[str]:
+    """Return what is wrong with a policy that is to list exactly these entries."""
+    found = []
+    known = np.flatnonzero(policy.used[:-1] >= 0)
+    if not np.array_equal(known, np.sort(listed)):
+        found.append("the policy does not have exactly the listed entries")
+    if isinstance(policy, S3Fifo):
+        return [*found, *_two_queues(policy, listed)]
+    if isinstance(policy, Sieve):
+        return [*found, *_queues([policy._line], listed, policy.place)]
+    return [*found, *_least_recent(policy, known)]
+
+
+def _least_recent(policy: Policy, known: Any) -> Violations:
+    """The queue of the oldest entries is sorted, and all others were used later."""
+    current = policy._oldest_used == policy.used.take(policy._oldest, mode="wrap")
+    queued, times = policy._oldest[current], policy._oldest_used[current]
+    if (np.diff(times) < 0).any():
+        yield "the queue of the least recently used entries is not in order"
+    others = policy.used[np.setdiff1d(known, queued)]
+    if times.size and others.size and others.min() < times.max():
+        yield "an entry outside of the queue was used before one in it"
+
+
+def _two_queues(policy: S3Fifo, listed: Any) -> Violations:
+    yield from _queues([policy._short, policy._long], listed, policy.place)
+    members = np.concatenate([policy._long.all(), policy._long._coming])
+    if not np.array_equal(np.sort(listed[policy._in_long[listed]]), np.sort(members)):
+        yield "an entry is marked for the other queue than the one that it is in"
+    yield from audit_ghost(policy._ghost)
+
+
+def _queues(queues: list[EvictionQueue], listed: Any, place: Any) -> Violations:
+    members = np.concatenate([part for queue in queues for part in (queue.all(), queue._coming)])
+    if not np.array_equal(np.sort(members), np.sort(listed)):
+        yield "the eviction queues do not have exactly the listed entries"
+    for queue in queues:
+        slots = queue._slots[: queue._end]
+        entries = np.flatnonzero(slots >= 0)
+        if queue._live != len(entries) or not 0 <= queue.hand <= queue._end:
+            yield "an eviction queue has lost count of its entries"
+        if (place[slots[entries]] != entries).any() or (place[queue._coming] != -1).any():
+            yield "an entry is not at its position in the eviction queue"
+
+
+def audit_ghost(ghost: Ghost) -> Violations:
+    """The ghost queue's index finds exactly the positions that are in use."""
+    used = np.flatnonzero(ghost._is_used).astype(np.int32)
+    yield from audit_index(ghost._index, used, "evicted keys")
+    if (ghost._index.words[used] != ghost._ring[used]).any():
+        yield "an evicted key is not in its position of the ring"
+
+
+# ── a cache of single keys ───────────────────────────────────────────────────────────────────────────────
+
+
+def audit_rows(cache: RowCache) -> list[str]:
+    """Return what is wrong with a `RowCache`, whose limits always hold."""
+    entries, limits, found = list(cache.entries.items()), cache.limits, []
+    held = [entry for _, entry in entries]
+    if cache.rows != sum(entry.weight for entry in held):
+        found.append(f"the entries weigh {sum(entry.weight for entry in held)}, and the cache says {cache.rows}")
+    if cache.nbytes != sum(entry.nbytes for entry in held):
+        found.append(f"the entries have {sum(entry.nbytes for entry in held)} bytes, the cache says {cache.nbytes}")
+    if cache.rows > limits.rows or cache.nbytes > limits.bytes:
+        found.append(f"{cache.rows} rows and {cache.nbytes} bytes are more than the limits allow")
+    if any(entry.weight < 1 for entry in held):
+        found.append("an entry weighs nothing")
+    if any(entry.simple_until > min(entry.deadline, entry.refresh_at) for entry in held):
+        found.append("an entry may be used without a check after its deadline")
+    if isinstance(cache.entries, PolicyStorage):
+        found += _storage(cache.entries)
+    return found
+
+
+def _storage(storage: PolicyStorage) -> Violations:
+    numbers = storage._number
+    if set(numbers) != set(storage) or any(storage._key[number] is not key for key, number in numbers.items()):
+        yield "keys and their entry numbers do not match"
+    if len(numbers) + len(storage._free) != len(storage._key) or set(numbers.values()) & set(storage._free):
+        yield "an entry number is neither free nor a key's, or both"
+    yield from audit_policy(storage._policy, np.array(sorted(numbers.values()), np.int32))
+
+
+# ── ages ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def audit_found(cache: ColumnCache, lease: Lease, now: float) -> list[str]:
+    """Return what is wrong with the entries that `ColumnCache.find` has just returned: none may be too old."""
+    limits, table = cache.limits, cache._table
+    if not table.expiry.is_tracked:
+        return []
+    entries = np.unique(lease.entries[lease.entries >= 0])
+    entries = entries[table.in_flight.of(entries) <= 0]
+    ages = now - table.expiry._written[entries]
+    longest = np.where(table.rows._count[entries] > 0, limits.write_seconds, limits.miss_seconds)
+    again = np.isin(entries, lease.entries[lease.expired])
+    found = []
+    if (ages[~again] > longest[~again]).any():
+        found.append(f"an entry of age {ages[~again].max():g} s was found, which is above its limit")
+    if (ages[again] > limits.stale_seconds).any():
+        found.append("an entry that is too old to stand in for an error was found")
+    return found
+
+
+def audit_entry(cache: RowCache, entry: Any, now: float) -> list[str]:
+    """Return what is wrong with an entry that `RowCache.find` has just returned, at this time."""
+    return ["an expired entry was found"] if now > entry.deadline else []
+
+
+def audit_put(cache: RowCache, key: Any, now: float) -> list[str]:
+    """Return what is wrong with the times of an entry that was just added."""
+    entry, limits = cache.entries.get(key), cache.limits
+    if entry is None:
+        return []
+    known_miss = entry.value is None or entry.value == [] if isinstance(entry.value, list | None) else False
+    longest = limits.miss_seconds if known_miss else limits.write_seconds
+    late = entry.deadline > now + longest or entry.stale_until > now + limits.stale_seconds
+    return ["an entry's deadline is later than its age limit allows"] if late else []
+
+
+# ── lookups ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def audit_lookup(lookup: PartialCacheLookup) -> list[str]:
+    """Return what is wrong with the books of a lookup: who leases entries, and who waits for what."""
+    found = []
+    owners = [pending.lease for pending in lookup._open] + [request.lease for request in lookup._requests.values()]
+    if not isinstance(lookup, FullCacheLookup) and Counter(map(id, owners)) != Counter(map(id, lookup.cache._leases)):
+        found.append(f"{len(lookup.cache._leases)} leases are held, and {len(owners)} are in use")
+    if any(not pending.waits <= set(lookup._requests) for pending in lookup._open):
+        found.append("a batch waits for a call that nobody makes")
+    counters = lookup.counters
+    if min(counters.values(), default=0) < 0:
+        found.append(f"a count is negative: {dict(counters)}")
+    removed = (counters["evictions"], counters["expirations"])
+    if not lookup._open and removed != (lookup.cache.evictions, lookup.cache.expirations):
+        cached = (lookup.cache.evictions, lookup.cache.expirations)
+        found.append(f"evictions and expirations are counted as {removed}, and were {cached}")
+    return found
+
+
+def audit_opened(before: Counter[str], lookup: PartialCacheLookup, keys: KeyBatch) -> list[str]:
+    """Return which counts do not add up for a batch that was just opened."""
+    rows, distinct, misses, hits, refreshes = (
+        lookup.counters[name] - before[name] for name in ("rows", "keys", "misses", "hits", "refreshes")
+    )
+    keyed, different = count_non_null(keys), len(keys.distinct().first)
+    found = []
+    if (rows, hits + misses) != (len(keys), keyed):
+        found.append(f"{len(keys)} rows, {keyed} with a key, are counted as {rows}: {hits} hits, {misses} misses")
+    if not 0 <= misses <= different or not 0 <= distinct <= different:
+        found.append(f"{misses} misses and {distinct} keys are more than the {different} keys of the batch")
+    if refreshes > hits:
+        found.append(f"{refreshes} refreshes are more than the {hits} hits")
+    return found
+
+
+# ── threads and files ────────────────────────────────────────────────────────────────────────────────────
+
+
+def threads() -> set[threading.Thread]:
+    """Return the living threads that lookupcache has started, but for the event loop, which lives on."""
+    alive = {thread for thread in threading.enumerate() if thread.name.startswith("lookupcache")}
+    return {thread for thread in alive if thread.name != "lookupcache-loop"}
+
+
+def is_idle(thread: threading.Thread) -> bool:
+    """Return whether a thread waits for its next job: pools keep such threads for a while."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if not module.startswith(("lookupcache.decorator.pool", "threading")):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def files() -> Counter[str]:
+    """Return the files and sockets that this process has open."""
+    found: Counter[str] = Counter()
+    for path in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):
+            target = os.readlink(path)
+            if target.startswith(("/", "socket:")):
+                found[target] += 1
+    return found
+
+
+def loop_files() -> set[str]:
+    """Return the sockets of the worker's event loop, which it has as long as the process lives."""
+    from lookupcache.executor import call_group
+
+    if not getattr(call_group, "_loop_of", None) or not call_group._loop_of.cache_info().currsize:
+        return set()
+    loop: Any = call_group.event_loop()
+    return {os.readlink(f"/proc/self/fd/{end.fileno()}") for end in (loop._ssock, loop._csock)}
+
+
+# ── watching ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Auditor:
+    """Audits what is made while a test runs, and collects what is wrong."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self.audits = 0
+        self.caches: weakref.WeakSet[ColumnCache | RowCache] = weakref.WeakSet()
+        self.lookups: weakref.WeakSet[PartialCacheLookup] = weakref.WeakSet()
+        self.sources: weakref.WeakSet[Source] = weakref.WeakSet()
+        self._used: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._threads, self._files = threads(), files()
+
+    def note(self, audit: Callable[..., Any], *subjects: Any) -> None:
+        """Audit, and keep what is wrong."""
+        try:
+            self.audits += 1
+            self.violations += [text for text in audit(*subjects) if text not in self.violations]
+        except RecursionError:
+            pass  # A test that recurses as deep as Python allows leaves no space for an audit.
+        except Exception as error:
+            # Not raised here, in the middle of the code under test.
+            self.violations.append(f"an audit ended with {error!r}")
+
+    def is_due(self, subject: Any) -> bool:
+        """Count an operation of a cache or lookup; return whether it is the 1st, 4th, 16th, …"""
+        count = self._used[subject] = self._used.get(subject, 0) + 1
+        return count & (count - 1) == 0 and count.bit_length() % 2 == 1
+
+    def finish(self) -> list[str]:
+        """Close what the test has left open, audit all that is alive, and return all violations."""
+        for lookup in list(self.lookups):
+            self.note(audit_lookup, lookup)
+        for source in list(self.sources):
+            source.close()
+        for cache in list(self.caches):
+            self.note(_settled, audit_columns if isinstance(cache, ColumnCache) else audit_rows, cache)
+        self.note(self._left_threads)
+        self.note(self._left_files)
+        return self.violations
+
+    def _left_threads(self) -> list[str]:
+        left = _until_empty(lambda: [thread for thread in threads() - self._threads if not is_idle(thread)])
+        return [f"a thread is left: {thread.name}" for thread in left]
+
+    def _left_files(self) -> list[str]:
+        left = sorted(files() - self._files)
+        if left:
+            gc.collect()
+            left = _until_empty(lambda: sorted(set(files() - self._files) - loop_files()))
+        return [f"a file or socket is left open: {path}" for path in left if ".so" not in path]
+
+
+def _settled(audit: Callable[[Any], list[str]], subject: Any) -> list[str]:
+    """Audit what a background thread may still be changing: only a violation that stays is one."""
+    return _until_empty(lambda: audit(subject), seconds=0.5)
+
+
+def _until_empty(look: Callable[[], list[Any]], seconds: float = GRACE_SECONDS) -> list[Any]:
+    ends, pause = time.monotonic() + seconds, threading.Event()
+    while (found := look()) and time.monotonic() < ends:
+        pause.wait(0.005)
+    return found
+
+
+@contextmanager
+def watching() -> Iterator[Auditor]:
+    """Watch over the caches, lookups and sources that are made in this block; `Auditor.finish` is up to the caller."""
+    auditor = Auditor()
+    originals = {(owner, name): owner.__dict__[name] for owner, name in _HOOKS}
+    try:
+        for (owner, name), hook in _HOOKS.items():
+            setattr(owner, name, hook(auditor, originals[owner, name]))
+        yield auditor
+    finally:
+        for (owner, name), original in originals.items():
+            setattr(owner, name, original)
+
+
+def _made(group: str) -> Callable[[Auditor, Any], Any]:
+    def hook(auditor: Auditor, original: Any) -> Any:
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(self, *args, **kwargs)
+            getattr(auditor, group).add(self)
+
+        return __init__
+
+    return hook
+
+
+def _found_columns(auditor: Auditor, original: Any) -> Any:
+    def find(self: ColumnCache, keys: KeyBatch, now: float) -> Lease:
+        lease = original(self, keys, now)
+        auditor.note(audit_found, self, lease, now)
+        return lease
+
+    return find
+
+
+def _enforced(auditor: Auditor, original: Any) -> Any:
+    def enforce_limits(self: ColumnCache, now: float) -> None:
+        original(self, now)
+        if auditor.is_due(self):
+            auditor.note(audit_limits, self)
+            auditor.note(audit_columns, self)
+
+    return enforce_limits
+
+
+def _found_row(auditor: Auditor, original: Any) -> Any:
+    def find(self: RowCache, key: Any, now: float) -> Any:
+        entry = original(self, key, now)
+        if entry is not None:
+            auditor.note(audit_entry, self, entry, now)
+        return entry
+
+    return find
+
+
+def _put_row(auditor: Auditor, original: Any) -> Any:
+    def put(self: RowCache, key: Any, value: Any, now: float) -> None:
+        original(self, key, value, now)
+        if auditor.is_due(self):
+            auditor.note(audit_put, self, key, now)
+            auditor.note(audit_rows, self)
+
+    return put
+
+
+def _opened(auditor: Auditor, original: Any) -> Any:
+    def open(self: PartialCacheLookup, keys: KeyBatch) -> PendingKeys:
+        before = Counter(self.counters)
+        pending = original(self, keys)
+        auditor.note(audit_opened, before, self, keys)
+        return pending
+
+    return open
+
+
+def _closed(auditor: Auditor, original: Any) -> Any:
+    def close(self: PartialCacheLookup, pending: Any) -> None:
+        original(self, pending)
+        if auditor.is_due(self):
+            auditor.note(audit_lookup, self)
+
+    return close
+
+
+_HOOKS: dict[tuple[type, str], Callable[[Auditor, Any], Any]] = {
+    (ColumnCache, "__init__"): _made("caches"),
+    (RowCache, "__init__"): _made("caches"),
+    (PartialCacheLookup, "__init__"): _made("lookups"),
+    (Source, "__init__"): _made("sources"),
+    (ColumnCache, "find"): _found_columns,
+    (ColumnCache, "enforce_limits"): _enforced,
+    (RowCache, "find"): _found_row,
+    (RowCache, "put"): _put_row,
+    (PartialCacheLookup, "open"): _opened,
+    (FullCacheLookup, "open"): _opened,
+    (PartialCacheLookup, "close"): _closed,
+    (PartialCacheLookup, "abandon"): _closed,
+}

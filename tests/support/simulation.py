@@ -1,0 +1,135 @@
+"""An event loop with virtual time, on which the worker's calls run in the thread of the test itself.
+
+`simulated` puts such a loop in the place of the worker's own, which has a thread: whoever waits for a call then runs
+the loop until it has completed, and time jumps to the next timer. Nothing depends on the machine, so a seed replays a
+run exactly, and a minute of waiting takes no time. Where nothing could ever happen any more, `Deadlock` is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import selectors
+import sys
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from lookupcache.executor import call_group
+from lookupcache.resilience.policy import ResiliencePolicy
+from lookupcache.resilience.rate_limit import RateLimit
+from lookupcache.worker import source
+
+
+class Deadlock(Exception):
+    """Somebody waits, and nothing is under way that could end it."""
+
+
+class _Selector(selectors.DefaultSelector):  # type: ignore[valid-type,misc]
+    """Where the loop would sleep, its time goes on instead."""
+
+    loop: SimulatedLoop
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.loop.steps += 1
+        if timeout is None:
+            raise Deadlock("nothing is scheduled")
+        if timeout > 0:
+            self.loop.now += timeout
+        return super().select(0)
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only where it would wait; ``steps`` counts its iterations."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        self.steps = 0
+        selector = _Selector()
+        selector.loop = self
+        super().__init__(selector)
+        # Timers that are due within this time run together; with the machine's own, some would run late.
+        self._clock_resolution = 1e-9
+
+    def time(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass, and what is due in it run."""
+        self.run_until_complete(asyncio.sleep(seconds))
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end."""
+        return self.run_until_complete(work)
+
+
+class _Queue:
+    """Takes the place of `queue.SimpleQueue`: who waits for an item runs the loop."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self._items: deque[Any] = deque()
+        self._is_awaited = False
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        if self._is_awaited:
+            self._loop.stop()
+
+    def get(self) -> Any:
+        self._is_awaited = True
+        try:
+            while not self._items:
+                self._loop.run_forever()
+        finally:
+            self._is_awaited = False
+        return self._items.popleft()
+
+    def empty(self) -> bool:
+        return not self._items
+
+
+@contextmanager
+def simulated() -> Iterator[SimulatedLoop]:
+    """Put a simulated loop and its time in the place of the worker's loop and of the clock."""
+    loop = SimulatedLoop()
+    own = {call_group.event_loop: lambda: loop, call_group.run_async: loop.run}
+    modules = [module for name, module in sys.modules.items() if name.startswith("lookupcache") and module]
+    policy = functools.partial(ResiliencePolicy, clock=loop.time)
+
+    def limiter(plan: Any) -> RateLimit | None:
+        rate = plan.config.rate_limit
+        return None if rate is None else RateLimit(rate, clock=loop.time)
+
+    try:
+        with mock.patch.object(time, "monotonic", loop.time):
+            patches = [
+                mock.patch.object(module, name, own[value])
+                for module in modules
+                for name, value in list(vars(module).items())
+                if name in ("event_loop", "run_async") and value in own
+            ]
+            patches.append(mock.patch.object(call_group, "SimpleQueue", functools.partial(_Queue, loop)))
+            patches.append(mock.patch.object(source, "ResiliencePolicy", policy))
+            patches.append(mock.patch.object(source, "_limiter", limiter))
+            for patch in patches:
+                patch.start()
+            try:
+                yield loop
+            finally:
+                for patch in patches:
+                    patch.stop()
+    finally:
+        _end(loop)
+
+
+def _end(loop: SimulatedLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.close()

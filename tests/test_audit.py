@@ -1,0 +1,555 @@
+"""The audit that runs after other tests finds each kind of damage: here each one is done on purpose."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import audit
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lookupcache.cache import ColumnCache, Limits, RowCache
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.config import LookupConfig
+from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.table import LookupTable
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.source import Source
+
+SCHEMA = pa.schema([("v", pa.int64())])
+ONE = np.array([1], np.int32)
+
+
+def key_batch(values, type_=None) -> KeyBatch:
+    type_ = type_ or pa.int64()
+    return KeyBatch.of([pa.array(map(str, values) if type_ == pa.string() else values, type_)], [type_])
+
+
+def columns(eviction="lru", type_=None, **limits) -> ColumnCache:
+    """Return a cache of 20 keys with one or two rows each, of which some were removed and some are leased."""
+    type_ = type_ or pa.int64()
+    limits = {"rows": 40, "write_seconds": 10, "miss_seconds": 10, **limits}
+    cache = ColumnCache(SCHEMA, [type_], Limits(eviction=eviction, **limits))
+    counts = np.array([1, 2] * 10)
+    cache.put(key_batch(range(20), type_), pa.table({"v": range(30)}), counts, 0)
+    lease = cache.find(key_batch([3, 4, 5, 99], type_), 0)
+    cache.touch(lease)
+    cache.invalidate(key_batch([5, 6], type_))
+    cache.hold(cache.reserve(key_batch([50], type_), 7, 0))
+    for first in (100, 120, 140):
+        keys = key_batch(range(first, first + 15), type_)
+        cache.put(keys, pa.table({"v": range(15)}), np.ones(15, np.int64), 0)
+        used = cache.find(keys, 0)
+        cache.touch(used)
+        cache.release(used)
+        cache.enforce_limits(0)
+    return cache
+
+
+def rows(eviction="lru") -> RowCache:
+    cache = RowCache(Limits(rows=10, bytes=50_000, write_seconds=10, miss_seconds=10, eviction=eviction))
+    for key in range(20):
+        cache.put(key, [key], 0)
+        cache.get(key // 2, 0)
+    return cache
+
+
+@pytest.mark.parametrize("eviction", ["lru", "s3-fifo", "sieve"])
+def test_a_sound_cache_passes(eviction):
+    for type_ in (pa.int64(), pa.string()):
+        cache = columns(eviction, type_)
+        assert (audit.audit_columns(cache), audit.audit_limits(cache)) == ([], [])
+    assert audit.audit_rows(rows(eviction)) == []
+
+
+# ── damage to a cache of columns ─────────────────────────────────────────────────────────────────────────
+
+
+def listed(cache):
+    return cache._table.numbers.listed()
+
+
+def free_a_listed_entry(cache):
+    cache._table.numbers._free = np.append(cache._table.numbers._free, cache._table.numbers.unlisted[:1])
+
+
+def free_an_unknown_entry(cache):
+    cache._table.numbers._free = np.append(cache._table.numbers._free, np.int32(10_000))
+
+
+def free_a_leased_entry(cache):
+    cache._leases[0].entries = np.array([cache._table.numbers._free[0]], np.int32)
+
+
+def forget_a_slot(cache):
+    index = cache._table.keys._index
+    index._slots[np.flatnonzero(index._slots >= 0)[0]] = -2
+
+
+def list_an_entry_twice(cache):
+    index = cache._table.keys._index
+    index._slots[np.flatnonzero(index._slots < 0)[0]] = listed(cache)[0]
+
+
+def exchange_words(cache):
+    index, (one, two) = cache._table.keys._index, listed(cache)[:2]
+    index.words[[one, two]] = index.words[[two, one]]
+
+
+def miscount_slots(cache):
+    cache._table.keys._index._used += 1
+
+
+def share_a_key(cache):
+    keys, (one, two) = cache._table.keys, listed(cache)[:2]
+    keys._key_row[one] = keys._key_row[two]
+
+
+def lose_a_key(cache):
+    cache._table.keys._key_row[listed(cache)[0]] = -1
+
+
+def give_a_key_to_none(cache):
+    cache._table.keys._key_row[-1] = 0
+
+
+def store_equal_keys(cache):
+    keys, (one, two) = cache._table.keys, listed(cache)[:2]
+    same = np.arange(len(keys._keys))
+    same[keys._key_row[one]] = keys._key_row[two]
+    keys._keys.keep(same)
+
+
+def change(part, column, entry=0, by=1):
+    def damage(cache):
+        values = getattr(getattr(cache._table, part), column)
+        values[listed(cache)[entry] if entry >= 0 else -1] += by
+
+    damage.__name__ = f"change {column} of {'an entry' if entry >= 0 else 'none'} by {by}"
+    return damage
+
+
+def add(part, count, by=1):
+    def damage(cache):
+        owner = getattr(cache._table, part) if part else cache._table
+        setattr(owner, count, getattr(owner, count) + by)
+
+    damage.__name__ = f"add {by} to {part} {count}"
+    return damage
+
+
+def share_a_row(cache):
+    table, full = cache._table, listed(cache)[:2]
+    table.rows._start[full[0]] = table.rows._start[full[1]]
+
+
+def point_beyond_the_rows(cache):
+    cache._table.rows._start[listed(cache)[0]] = 10_000
+
+
+def say_unique(cache):
+    cache._table.rows._count[listed(cache)[0]] = 2
+    cache._table.rows.unique = True
+
+
+def mark_a_free_entry(cache):
+    cache._table.in_flight._group[cache._table.numbers._free[0]] = 7
+    cache._table.in_flight.pending += 1
+
+
+def extend_a_deadline(cache):
+    cache._table.expiry._deadline[listed(cache)[0]] = 11
+
+
+def give_none_a_time(cache):
+    cache._table.expiry._written[-1] = 0
+
+
+def cut_a_column(cache):
+    cache._table.rows._count = cache._table.rows._count[-3:]
+
+
+def forget_use(cache):
+    cache._table.policy.used[listed(cache)[0]] = -1
+
+
+def turn_the_queue_round(cache):
+    policy = cache._table.policy
+    policy._queue_oldest(1)
+    policy._oldest, policy._oldest_used = policy._oldest[::-1].copy(), policy._oldest_used[::-1].copy()
+
+
+def skip_the_oldest(cache):
+    policy = cache._table.policy
+    policy._queue_oldest(1)
+    policy._oldest, policy._oldest_used = policy._oldest[5:], policy._oldest_used[5:]
+
+
+def shift_the_rows(cache):
+    cache._table.rows._store._starts = cache._table.rows._store._starts + 1
+
+
+LRU = [
+    (free_a_listed_entry, "free or unlisted twice"),
+    (free_an_unknown_entry, "never handed out"),
+    (free_a_leased_entry, "a lease has the number"),
+    (forget_a_slot, "does not have the listed entries"),
+    (list_an_entry_twice, "does not have the listed entries"),
+    (exchange_words, "does not find entries by their words"),
+    (miscount_slots, "lost count of its slots"),
+    (add("rows", "dead"), "counted as dead"),
+    (add("", "weight"), "the entries weigh"),
+    (add("in_flight", "pending"), "are counted"),
+    (change("rows", "_count", -1), "entry -1 has rows"),
+    (change("rows", "_start", -1), "entry -1 has rows"),
+    (change("rows", "_count"), "the entries weigh"),
+    (change("in_flight", "_group", -1), "entry -1 is in flight"),
+    (change("in_flight", "_group"), "are counted"),
+    (share_a_row, "share a row"),
+    (point_beyond_the_rows, "rows that are not stored"),
+    (say_unique, "says that none has"),
+    (mark_a_free_entry, "a free entry is in flight"),
+    (extend_a_deadline, "later than its age limit"),
+    (give_none_a_time, "entry -1 has a time"),
+    (cut_a_column, "the columns have space"),
+    (forget_use, "the policy does not have exactly"),
+    (turn_the_queue_round, "not in order"),
+    (skip_the_oldest, "used before one in it"),
+    (shift_the_rows, "stored rows are not where"),
+]
+STRINGS = [
+    (share_a_key, "two entries have one stored key"),
+    (lose_a_key, "no stored key"),
+    (give_a_key_to_none, "entry -1 has a key"),
+    (store_equal_keys, "equal keys"),
+]
+
+
+def name_of(value):
+    return getattr(value, "__name__", None)
+
+
+@pytest.mark.parametrize(("damage", "text"), LRU, ids=name_of)
+def test_damage_to_a_cache_of_columns_is_found(damage, text):
+    check_columns(columns(), damage, text)
+
+
+@pytest.mark.parametrize(("damage", "text"), STRINGS, ids=name_of)
+def test_damage_to_stored_keys_is_found(damage, text):
+    check_columns(columns(type_=pa.string()), damage, text)
+
+
+def check_columns(cache, damage, text):
+    damage(cache)
+    with np.errstate(all="ignore"):
+        try:
+            found = audit.audit_columns(cache)
+        except IndexError as error:  # `Auditor.note` reports what an audit itself fails with
+            found = [f"the columns have space for fewer: {error}"]
+    assert any(text in violation for violation in found), found
+
+
+# ── damage to the eviction queues ────────────────────────────────────────────────────────────────────────
+
+
+def queue_of(cache):
+    policy = cache._table.policy
+    return policy._line if hasattr(policy, "_line") else policy._long
+
+
+def lose_a_queued_entry(cache):
+    queue = queue_of(cache)
+    queue._slots[np.flatnonzero(queue._slots[: queue._end] >= 0)[0]] = -1
+
+
+def queue_an_entry_twice(cache):
+    queue = queue_of(cache)
+    queue._slots[np.flatnonzero(queue._slots[: queue._end] >= 0)[0]] = queue.all()[-1]
+
+
+def miscount_the_queue(cache):
+    queue_of(cache)._live += 1
+
+
+def move_the_hand_away(cache):
+    queue_of(cache).hand = queue_of(cache)._end + 1
+
+
+def exchange_positions(cache):
+    place, (one, two) = cache._table.policy.place, queue_of(cache).all()[:2]
+    place[[one, two]] = place[[two, one]]
+
+
+def mark_for_the_other_queue(cache):
+    policy = cache._table.policy
+    policy._in_long[policy._long.all()[0]] = False
+
+
+def lose_a_ghost(cache):
+    ghost = cache._table.policy._ghost
+    ghost._is_used[np.flatnonzero(ghost._is_used)[0]] = False
+
+
+def change_a_ghost(cache):
+    ghost = cache._table.policy._ghost
+    ghost._ring[np.flatnonzero(ghost._is_used)[0]] += np.uint64(1)
+
+
+QUEUES = [
+    (lose_a_queued_entry, "do not have exactly the listed entries"),
+    (queue_an_entry_twice, "do not have exactly the listed entries"),
+    (miscount_the_queue, "lost count of its entries"),
+    (move_the_hand_away, "lost count of its entries"),
+    (exchange_positions, "not at its position"),
+    (forget_use, "the policy does not have exactly"),
+]
+GHOSTS = [
+    (mark_for_the_other_queue, "the other queue"),
+    (lose_a_ghost, "does not have the listed evicted keys"),
+    (change_a_ghost, "not in its position of the ring"),
+]
+
+
+@pytest.mark.parametrize(("damage", "text"), QUEUES, ids=name_of)
+@pytest.mark.parametrize("eviction", ["s3-fifo", "sieve"])
+def test_damage_to_eviction_queues_is_found(eviction, damage, text):
+    check_columns(columns(eviction), damage, text)
+
+
+@pytest.mark.parametrize(("damage", "text"), GHOSTS, ids=name_of)
+def test_damage_to_the_queues_of_s3_fifo_is_found(damage, text):
+    check_columns(columns("s3-fifo"), damage, text)
+
+
+# ── limits and ages ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [(Limits(rows=3), "the limit is 3"), (Limits(bytes=10), "the limit is 10"), (Limits(remembers=False), "are left")],
+)
+def test_an_exceeded_limit_is_found(limits, text):
+    cache = columns()
+    cache._table.numbers.leases.clear()
+    cache.limits = limits
+    assert any(text in violation for violation in audit.audit_limits(cache))
+
+
+def test_an_entry_that_is_too_old_is_found():
+    cache = columns(write_seconds=10, miss_seconds=10, stale_seconds=20)
+    lease = cache.find(key_batch([140]), 5)
+    assert audit.audit_found(cache, lease, 5) == []
+    assert audit.audit_found(cache, lease, 10.5) == ["an entry of age 10.5 s was found, which is above its limit"]
+    late = cache.find(key_batch([140]), 15)
+    assert (len(late.expired), audit.audit_found(cache, late, 15)) == (1, [])
+    assert audit.audit_found(cache, late, 21) == ["an entry that is too old to stand in for an error was found"]
+
+
+def test_a_value_that_is_too_old_is_found():
+    cache = rows()
+    entry = cache.find(19, 5)
+    assert audit.audit_entry(cache, entry, 5) == []
+    assert audit.audit_entry(cache, entry, 11) == ["an expired entry was found"]
+    entry.deadline = 12
+    assert audit.audit_put(cache, 19, 0) == ["an entry's deadline is later than its age limit allows"]
+
+
+# ── damage to a cache of single keys ─────────────────────────────────────────────────────────────────────
+
+
+def any_entry(cache):
+    return next(iter(cache.entries.values()))
+
+
+def miscount_rows(cache):
+    cache.rows += 1
+
+
+def miscount_bytes(cache):
+    cache.nbytes -= 1
+
+
+def weigh_nothing(cache):
+    any_entry(cache).weight = 0
+
+
+def shorten_a_limit(cache):
+    cache.limits = Limits(rows=2)
+
+
+def trust_for_too_long(cache):
+    any_entry(cache).simple_until = 11
+
+
+def exchange_numbers(cache):
+    numbers, (one, two) = cache.entries._number, list(cache.entries)[:2]
+    numbers[one], numbers[two] = numbers[two], numbers[one]
+
+
+def free_a_number(cache):
+    cache.entries._free.append(next(iter(cache.entries._number.values())))
+
+
+def hide_from_the_policy(cache):
+    cache.entries._policy.forget(np.array([next(iter(cache.entries._number.values()))], np.int32))
+
+
+ROWS = [
+    ("lru", miscount_rows, "the entries weigh"),
+    ("lru", miscount_bytes, "the cache says"),
+    ("lru", weigh_nothing, "weighs nothing"),
+    ("lru", shorten_a_limit, "more than the limits allow"),
+    ("lru", trust_for_too_long, "without a check after its deadline"),
+    ("sieve", exchange_numbers, "do not match"),
+    ("sieve", free_a_number, "neither free nor"),
+    ("s3-fifo", hide_from_the_policy, "the policy does not have exactly"),
+    ("sieve", hide_from_the_policy, "do not have exactly the listed entries"),
+]
+
+
+@pytest.mark.parametrize(("eviction", "damage", "text"), ROWS, ids=name_of)
+def test_damage_to_a_cache_of_single_keys_is_found(eviction, damage, text):
+    cache = rows(eviction)
+    damage(cache)
+    assert any(text in violation for violation in audit.audit_rows(cache))
+
+
+# ── lookups ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def new_lookup(function=lambda key: [(key,)], **options):
+    table = LookupTable.from_function("t", "id BIGINT", key=["id"], function=function)
+    config = LookupConfig(**{"cache": "LRU", "max_retries": 0, "expire_after_write": 5, **options})
+    plan = LookupPlan(
+        table="t", connector="function", source="-", schema=table.schema, how="left", config=config,
+        keys=(FieldKey(column="id", sql=""),), columns=("id",), left_columns=("id",),
+    )  # fmt: skip
+    return lookup_of(Source(plan, table.connector), lambda: 0.0)
+
+
+def lease_and_forget(lookup):
+    lookup.cache.find(key_batch([1]), 0)
+
+
+def release_too_early(lookup):
+    lookup.cache.release(lookup.find(key_batch([1])).lease)
+
+
+def wait_for_nobody(lookup):
+    lookup.find(key_batch([1])).waits.add(99)
+
+
+def count_below_zero(lookup):
+    lookup.counters["hits"] = -1
+
+
+def evict_without_a_count(lookup):
+    lookup.cache._enforcer.evictions += 1
+
+
+LOOKUPS = [
+    (lease_and_forget, "leases are held"),
+    (release_too_early, "leases are held"),
+    (wait_for_nobody, "a call that nobody makes"),
+    (count_below_zero, "negative"),
+    (evict_without_a_count, "evictions and expirations"),
+]
+
+
+@pytest.mark.parametrize(("damage", "text"), LOOKUPS, ids=name_of)
+def test_damage_to_the_books_of_a_lookup_is_found(damage, text):
+    lookup = new_lookup()
+    lookup.close(lookup.find(key_batch([1, 2, 2, None])))
+    assert audit.audit_lookup(lookup) == []
+    damage(lookup)
+    assert any(text in violation for violation in audit.audit_lookup(lookup))
+    lookup.source.close()
+
+
+COUNTS = [({"rows": 1}, "are counted as"), ({"hits": 1}, "are counted as"), ({"misses": 9, "hits": -9}, "more than")]
+
+
+@pytest.mark.parametrize(("wrong", "text"), [*COUNTS, ({"keys": 9}, "more than"), ({"refreshes": 9}, "refreshes")])
+def test_counts_that_do_not_add_up_are_found(wrong, text):
+    lookup, keys = new_lookup(), key_batch([1, 2, 2, None])
+    before = lookup.counters.copy()
+    pending = lookup.find(keys)
+    assert audit.audit_opened(before, lookup, keys) == []
+    for name, count in wrong.items():
+        lookup.counters[name] += count
+    assert any(text in violation for violation in audit.audit_opened(before, lookup, keys))
+    lookup.close(pending)
+    lookup.source.close()
+
+
+# ── what is left behind, and the hooks ───────────────────────────────────────────────────────────────────
+
+
+def test_what_a_test_does_is_audited_as_it_does_it():
+    with audit.watching() as auditor:
+        cache = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=2))
+        cache.put(key_batch([1]), pa.table({"v": [1]}), np.ones(1, np.int64), 0)
+        cache._table.weight += 1
+        cache.enforce_limits(0)
+        cache._table.weight -= 1
+        kept = RowCache(Limits())
+        kept.put(1, [1], 0)
+        kept.rows += 1
+        lookup = new_lookup()
+        lookup.close(lookup.find(key_batch([1])))
+        found = auditor.finish()
+    assert found == ["the entries weigh 1, and the cache says 2"] * len(found)
+    assert len(found) == 1
+    assert auditor.audits > 5
+
+
+def test_a_failing_audit_is_reported_and_not_raised():
+    with audit.watching() as auditor:
+        cache = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=2))
+        cache._table.rows._count = None
+        cache.enforce_limits(0)
+        del cache
+        assert "an audit ended with" in auditor.finish()[0]
+
+
+class Hung:
+    begun, ends = threading.Event(), threading.Event()
+
+
+def hang(key):
+    Hung.begun.set()
+    Hung.ends.wait()
+    return []
+
+
+@pytest.mark.parametrize("function", ["hangs", "ends"])
+def test_threads_that_are_left_are_found(function, monkeypatch):
+    monkeypatch.setattr(audit._until_empty, "__defaults__", (0.05 if function == "hangs" else 5.0,))
+    Hung.begun.clear()
+    Hung.ends.clear()
+    with audit.watching() as auditor:
+        lookup = new_lookup(hang)
+        pending = lookup.open(key_batch([1]))
+        Hung.begun.wait()
+        if function == "ends":
+            Hung.ends.set()
+            while not pending.ready:
+                lookup.wait()
+            lookup.close(pending)
+        assert auditor.finish() == (["a thread is left: lookupcache-slot"] if function == "hangs" else [])
+    Hung.ends.set()
+
+
+def test_files_and_sockets_that_are_left_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit._until_empty, "__defaults__", (0.05,))
+    with audit.watching() as auditor:
+        file = os.open(tmp_path / "left", os.O_CREAT | os.O_RDWR)
+        end = socket.socket()
+        found = auditor.finish()
+    assert len(found) == 2
+    assert f"a file or socket is left open: {tmp_path}/left" in found
+    os.close(file)
+    end.close()

@@ -1,0 +1,289 @@
+"""Every two values of options that go together, under every kind of source: rows, counts and errors are right.
+
+The cases come from a pairwise product. The source is a dict, so the rows that a join should have are known; the clock
+is the test's own, and moves between batches so that entries expire, are refreshed and are reloaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+from option_pairs import CACHE, CALLS, JOIN, OTHERS, TABLE, clash_of, config_of
+from pairwise import covering
+
+from lookupcache.config import LookupConfig
+from lookupcache.connector import Connector
+from lookupcache.errors import LookupRuntimeError
+from lookupcache.functions.connector import FunctionConnector
+from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.worker.dead_letters import DeadLetters
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
+
+FORMS = ["function", "object", "class"]
+FUNCTIONS = [f"{sync} {many} {form}" for sync in ("sync", "async") for many in ("key", "batch") for form in FORMS]
+VALUES: dict[str, list[Any]] = {
+    **CACHE,
+    "cache": [*CACHE["cache"], "ALL"],
+    **CALLS,
+    **TABLE,
+    **JOIN,
+    "source": ["sync connector", "async connector", *FUNCTIONS],
+    "how": ["left", "inner", "semi", "anti"],
+    "key": ["int", "text", "pair"],
+    "fault": ["none", "first call", "one key"],
+}
+
+
+def clash(case: dict[str, Any]) -> set[str]:
+    found = clash_of(case)
+    if case["cache"] == "ALL" and not case["source"].endswith("connector"):
+        found |= {"cache", "source"}
+    if case["source"].startswith("async") and case["source"] != "async connector" and case["async_"] is False:
+        found |= {"async_", "source"}
+    return found
+
+
+COVERING = covering(VALUES, clash)
+
+
+def test_the_product_has_every_pair_of_every_option(capsys):
+    with capsys.disabled():
+        print(f"\nOptions of a join: {COVERING}.")
+    assert set(LookupConfig.__dataclass_fields__) == (set(VALUES) & set(LookupConfig.__dataclass_fields__)) | OTHERS
+    # A pair is only left out for a reason: an option that contradicts one of the two.
+    assert all(reasons & set(pair) for pair, reasons in COVERING.excluded)
+    assert COVERING.pairs > 5_000
+
+
+# ── the source ───────────────────────────────────────────────────────────────────────────────────────────
+
+KEYS = {"int": [0, 1, 2, 3, 4], "text": ["", "a", "é", "d" * 40, "e"]}
+KEYS["pair"] = list(zip(KEYS["int"], KEYS["text"], strict=True))
+ROWS = [0, 1, 2, 1, 3]
+"""How many rows each key has; the key at position 3 is the one that fails in the fault ``one key``."""
+
+
+class Table:
+    """The rows by key, and the faults of calls for them."""
+
+    def __init__(self, case: dict[str, Any]) -> None:
+        self.keys = KEYS[case["key"]]
+        self.fault = case["fault"]
+        self.rows = {key: [(key, match) for match in range(ROWS[number])] for number, key in enumerate(self.keys)}
+        self.calls = 0
+        self.lock = threading.Lock()
+
+    def answer(self, keys: list[Any]) -> list[list[tuple]]:
+        with self.lock:
+            self.calls += 1
+        if (self.fault == "first call" and self.calls == 1) or (self.fault == "one key" and self.keys[3] in keys):
+            raise ConnectionError("the source is down")
+        return [self.rows[key] for key in keys]
+
+
+class DictConnector(Connector):
+    def __init__(self, schema: pa.Schema, table: Table) -> None:
+        super().__init__(schema, {})
+        self.table = table
+
+    def lookup(self, request, keys):
+        asked = list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
+        asked = [key[0] for key in asked] if keys.num_columns == 1 else asked
+        return self.arrow(rows for rows in self.table.answer(asked))
+
+    def scan(self, request):
+        yield from self.arrow(self.table.answer(self.table.keys)).to_batches()
+
+    def arrow(self, answers) -> pa.Table:
+        flat = [(*(key if isinstance(key, tuple) else (key,)), match) for rows in answers for key, match in rows]
+        return pa.table(list(zip(*flat, strict=True)) or [[]] * len(self.schema), schema=self.schema)
+
+
+class DictConnectorLater(DictConnector):
+    async def lookup_async(self, request, keys):
+        await asyncio.sleep(0)
+        return DictConnector.lookup(self, request, keys)
+
+
+class Local(FunctionConnector):
+    """A function that stays in this process."""
+
+    def __copy__(self):
+        return self
+
+
+def function_of(source: str, table: Table) -> Any:
+    """Return a function, an object or a class that answers for one key or many, sync or async."""
+    sync, many, form = source.split()
+
+    def one(*key):
+        [rows] = table.answer([key[0] if len(key) == 1 else key])
+        return [(*key, match) for _, match in rows]
+
+    def batch(keys):
+        return [[(*(key if isinstance(key, tuple) else (key,)), m) for key, m in r] for r in table.answer(keys)]
+
+    answer = one if many == "key" else batch
+
+    async def later(*arguments):
+        await asyncio.sleep(0)
+        return answer(*arguments)
+
+    function = answer if sync == "sync" else later
+    if form == "function":
+        return function
+    kind = type("Kind", (), {"__call__": staticmethod(function), "open": lambda self: None})
+    if sync == "async":
+
+        async def call(self, *arguments):
+            return await later(*arguments)
+
+        kind.__call__ = call
+    return kind if form == "class" else kind()
+
+
+# ── a case ───────────────────────────────────────────────────────────────────────────────────────────────
+
+TYPES = {"int": [pa.int64()], "text": [pa.string()], "pair": [pa.int64(), pa.string()]}
+BATCHES = [
+    (0, [1, 2, 2, None, 0]),
+    (0, [3, 1]),
+    (0.5, [4, 4, 0, 1]),
+    (1.5, []),
+    (1.5, [2, 1, 3, 0, None]),
+    (0, [0]),
+    (2.5, [1, 2, 3, 4, 0]),
+    (5, [4, 3, 2, 1, 0, 1]),
+    (30, [1, 0]),
+]
+"""Seconds since the batch before, and the positions of its keys."""
+
+
+class Join:
+    """One lookup under a case, run twice: an error that ends the first run leaves nothing wrong for the second."""
+
+    def __init__(self, case: dict[str, Any], letters: str) -> None:
+        self.case, self.now, self.letters = case, 0.0, letters
+        self.config = config_of(case, letters)
+        self.table = Table(case)
+        types = TYPES[case["key"]]
+        names = ["key", "other"][: len(types)]
+        fields = [pa.field(name, type_) for name, type_ in zip(names, types, strict=True)]
+        schema = pa.schema([*fields, ("match", pa.int64())])
+        connector: Connector
+        if case["source"].endswith("connector"):
+            connector = (DictConnectorLater if case["source"].startswith("async") else DictConnector)(
+                schema, self.table
+            )
+        else:
+            function, many = function_of(case["source"], self.table), "batch" in case["source"]
+            connector = Local(schema, key=tuple(names), function=function, batch=many)
+        self.left = pa.schema([*fields, ("row", pa.int64())])
+        self.plan = LookupPlan(
+            table="t", connector="dict", source="-", schema=schema, how=case["how"], config=self.config,
+            keys=tuple(FieldKey(column=name, sql="") for name in names), columns=("match",),
+            left_columns=tuple(self.left.names),
+        )  # fmt: skip
+        self.source = Source(self.plan, connector)
+        self.lookup = lookup_of(self.source, lambda: self.now)
+        self.layout = Layout(tuple(self.left.names), tuple(range(len(names))))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        row = 0
+        for seconds, numbers in BATCHES:
+            self.now += seconds
+            keys = [None if number is None else self.table.keys[number] for number in numbers]
+            parts = [[key if key is None or not isinstance(key, tuple) else key[place] for key in keys]
+                     for place in range(len(self.left) - 1)]  # fmt: skip
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(part, field.type) for part, field in zip(parts, self.left, strict=False)]
+                + [pa.array(range(row, row + len(keys)), pa.int64())], schema=self.left,
+            )  # fmt: skip
+            row += len(keys)
+
+    def run(self) -> tuple[list[dict[str, Any]], bool]:
+        """Return the joined rows, and whether the run was complete."""
+        letters = DeadLetters(self.letters, "t", self.left.names) if self.config.on_error == "dead-letter" else None
+        rows: list[dict[str, Any]] = []
+        names = [*self.left.names, *(["match"] if self.case["how"] in ("left", "inner") else [])]
+        names += [name for name in (self.config.age_column, self.config.error_column) if name]
+        try:
+            for batch in Runner(self.plan, self.layout, self.lookup, letters).run(self.batches()):
+                rows += batch.rename_columns(names).to_pylist()
+        except LookupRuntimeError:
+            return rows, False
+        return rows, True
+
+
+def expected(case: dict[str, Any], table: Table) -> dict[int, list[int | None]]:
+    """Return the matches of each left row as the join should show them: none, or one element per joined row."""
+    shown, row = {}, 0
+    for _, numbers in BATCHES:
+        for number in numbers:
+            matches = [] if number is None else [match for _, match in table.rows[table.keys[number]]]
+            if case["how"] in ("semi", "anti"):
+                shown[row] = [None] if bool(matches) == (case["how"] == "semi") else []
+            else:
+                shown[row] = matches or ([None] if case["how"] == "left" else [])
+            row += 1
+    return shown
+
+
+@pytest.mark.parametrize("number", range(len(COVERING.cases)))
+def test_rows_counts_and_errors_are_right(number, tmp_path):
+    case = COVERING.cases[number]
+    join = Join(case, str(tmp_path / "letters"))
+    keys = [number for _, numbers in BATCHES for number in numbers]
+    total, letters, complete_runs = Counter(), Counter(), 0
+    for _ in range(2):
+        before = join.lookup.counters.copy()
+        rows, complete = join.run()
+        since = Counter(join.lookup.counters) - Counter(before)
+        written = read_letters(tmp_path / "letters") - letters
+        letters += written
+        shown: dict[int, list[int | None]] = {}
+        failed = {row["row"] for row in rows if row.get("error") is not None}
+        for row in rows:
+            if row["row"] not in failed:
+                shown.setdefault(row["row"], []).append(row.get("match"))
+            assert row.get("age") is None or row["age"] >= 0
+        right = expected(case, join.table)
+        put_away = failed | set(written)
+        if complete:
+            kept = {number: matches for number, matches in right.items() if matches and number not in put_away}
+            assert shown == kept, case
+        else:
+            assert join.config.on_error == "fail", case
+            assert all(matches == right[number][: len(matches)] for number, matches in shown.items()), case
+        assert case["fault"] != "none" or (complete and not put_away), case
+        if complete and case["fault"] == "one key":
+            assert put_away >= {number for number, key in enumerate(keys) if key == 3}, case
+        assert since["failed_rows"] == len(failed), case
+        assert since["dead_letters"] == written.total() or not complete, case
+        complete_runs += complete
+        total += since
+    assert case["fault"] == "one key" or complete_runs, case
+    if complete_runs == 2:
+        keyed = sum(key is not None for key in keys)
+        assert (total["rows"], total["hits"] + total["misses"]) == (2 * len(keys), 2 * keyed)
+    while join.lookup.in_flight:
+        join.lookup.wait()
+    assert join.lookup.counters["calls"] == join.table.calls, case
+    join.source.close()
+
+
+def read_letters(folder: Path) -> Counter[int]:
+    """Return the numbers of the rows in all files of dead letters."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return Counter()
+    return Counter(pyarrow.dataset.dataset(str(folder)).to_table(columns=["row"]).column(0).to_pylist())
