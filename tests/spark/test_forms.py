@@ -135,6 +135,14 @@ def test_the_age_of_an_answer_is_told(visits, right, how, form):
     assert all(0 <= row.age < 600 for row in rows if row.age is not None)
 
 
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+@pytest.mark.parametrize("form", ["distinct", "broadcast"])
+def test_a_column_for_the_age_changes_no_row(visits, right, how, form):
+    on = "person = p.id AND visit < p.salary AND length(land) = 2"
+    ours = LookupJoin(visits, whole(right, **{"lookup.form": form, "lookup.age-column": "age"}), on, how)
+    assert multiset(ours.df.drop("age")) == multiset(visits.join(right.alias("p"), F.expr(on), how))
+
+
 @pytest.mark.parametrize("form", ["distinct", "broadcast"])
 def test_left_columns_of_any_type_pass_through(spark, right, form):
     left = spark.sql(

@@ -367,6 +367,7 @@ _OPTIONS: list[dict[str, str]] = [
     {"lookup.cache": "TTL", "lookup.cache.expire-after-access": "1 h",
     "lookup.cache.missing-key.expire-after-write": "1 ms"},
     {"lookup.cache": "ALL"},
+    {"lookup.cache": "ALL", "lookup.age-column": "lookup_age"},
     {"lookup.cache": "ALL", "lookup.cache.reload-interval": "1 ms"},
 ]  # fmt: skip
 

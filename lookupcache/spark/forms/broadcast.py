@@ -26,11 +26,16 @@ def by_broadcast(context: JoinContext) -> DataFrame:
     """Return the join, made by Spark with the full table."""
     left, keys = context.keyed_rows()
     table = _table(context, _counts(context, left, keys))
-    if AGE in context.marks and (pair_conditions(context.plan) or context.plan.how in ("semi", "anti")):
+    if AGE in context.marks and _hides_age(context.plan):
         return select_output(context, _join_with_lists(context, left, keys, table))
     on_pairs = (F.expr(conjunction([context.sql(sql)])) for sql in pair_conditions(context.plan))
     conditions = [*_equal_keys(keys), *on_pairs]
     return select_output(context, left.join(F.broadcast(table), conditions, _HOW[context.plan.how]))
+
+
+def _hides_age(plan: LookupPlan) -> bool:
+    """Return whether Spark's join would give a left row whose key was found, but no row of the table with its age."""
+    return plan.how in ("semi", "anti") or (plan.how == "left" and bool(pair_conditions(plan)))
 
 
 def pair_conditions(plan: LookupPlan) -> tuple[str, ...]:
