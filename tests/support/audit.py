@@ -429,10 +429,14 @@ class Auditor:
         return [f"a thread is left: {thread.name}" for thread in left]
 
     def _left_files(self) -> list[str]:
-        left = sorted(files() - self._files)
-        if left:
-            gc.collect()
-            left = _until_empty(lambda: sorted(set(files() - self._files) - loop_files()))
+        def look() -> list[str]:
+            left = set(files() - self._files)
+            if left:
+                gc.collect()
+                left = set(files() - self._files) - loop_files()
+            return sorted(left)
+
+        left = _until_empty(look)
         return [f"a file or socket is left open: {path}" for path in left if ".so" not in path]
 
 
