@@ -38,7 +38,7 @@ def columns(eviction="lru", type_=None, **limits) -> ColumnCache:
     lease = cache.find(key_batch([3, 4, 5, 99], type_), 0)
     cache.touch(lease)
     cache.invalidate(key_batch([5, 6], type_))
-    cache.hold(cache.reserve(key_batch([50], type_), 7, 0))
+    cache.lease(cache.reserve(key_batch([50], type_), 7, 0))
     for first in (100, 120, 140):
         keys = key_batch(range(first, first + 15), type_)
         cache.put(keys, pa.table({"v": range(15)}), np.ones(15, np.int64), 0)
@@ -257,7 +257,7 @@ def check_columns(cache, damage, text):
 
 def queue_of(cache):
     policy = cache._table.policy
-    return policy._line if hasattr(policy, "_line") else policy._long
+    return policy._queue if hasattr(policy, "_queue") else policy._long
 
 
 def lose_a_queued_entry(cache):
@@ -279,7 +279,7 @@ def move_the_hand_away(cache):
 
 
 def exchange_positions(cache):
-    place, (one, two) = cache._table.policy.place, queue_of(cache).all()[:2]
+    place, (one, two) = cache._table.policy.positions, queue_of(cache).all()[:2]
     place[[one, two]] = place[[two, one]]
 
 

@@ -135,8 +135,8 @@ class ColumnStates(RuleBasedStateMachine):
             if again and rows.size:
                 self.groups += 1
                 entries = lease.entries[rows]
-                self.cache.ask_again(entries, self.groups, wait=wait)
-                self.calls[self.groups] = ([keys[row] for row in rows.tolist()], self.cache.hold(entries))
+                self.cache.request_again(entries, self.groups, wait=wait)
+                self.calls[self.groups] = ([keys[row] for row in rows.tolist()], self.cache.lease(entries))
 
     @rule(keys=BATCH, data=st.data())
     def call(self, keys: list[int], data: Any) -> None:
@@ -151,7 +151,7 @@ class ColumnStates(RuleBasedStateMachine):
             return
         self.groups += 1
         entries = self.cache.reserve(self.batch(missing), self.groups, self.now)
-        self.calls[self.groups] = (missing, self.cache.hold(entries))
+        self.calls[self.groups] = (missing, self.cache.lease(entries))
         if data.draw(st.booleans()):
             self.land(data, self.groups)
 

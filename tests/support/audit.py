@@ -36,9 +36,9 @@ from lookupcache.cache.policy import Policy
 from lookupcache.cache.policy_queues import S3Fifo, Sieve
 from lookupcache.cache.row_cache import PolicyStorage
 from lookupcache.cache.row_store import RowStore
+from lookupcache.executor.call_group import Executor
 from lookupcache.worker.full_cache import FullCacheLookup
 from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, count_non_null
-from lookupcache.worker.source import Source
 
 GRACE_SECONDS = 5.0
 """How long threads and calls may take to end after what they work for has been closed."""
@@ -191,7 +191,7 @@ def audit_policy(policy: Policy, listed: Any) -> list[str]:
     if isinstance(policy, S3Fifo):
         return [*found, *_two_queues(policy, listed)]
     if isinstance(policy, Sieve):
-        return [*found, *_queues([policy._line], listed, policy.place)]
+        return [*found, *_queues([policy._queue], listed, policy.positions)]
     return [*found, *_least_recent(policy, known)]
 
 
@@ -207,15 +207,15 @@ def _least_recent(policy: Policy, known: Any) -> Violations:
 
 
 def _two_queues(policy: S3Fifo, listed: Any) -> Violations:
-    yield from _queues([policy._short, policy._long], listed, policy.place)
-    members = np.concatenate([policy._long.all(), policy._long._coming])
+    yield from _queues([policy._short, policy._long], listed, policy.positions)
+    members = np.concatenate([policy._long.all(), policy._long._deferred])
     if not np.array_equal(np.sort(listed[policy._in_long[listed]]), np.sort(members)):
         yield "an entry is marked for the other queue than the one that it is in"
     yield from audit_ghost(policy._ghost)
 
 
 def _queues(queues: list[EvictionQueue], listed: Any, place: Any) -> Violations:
-    members = np.concatenate([part for queue in queues for part in (queue.all(), queue._coming)])
+    members = np.concatenate([part for queue in queues for part in (queue.all(), queue._deferred)])
     if not np.array_equal(np.sort(members), np.sort(listed)):
         yield "the eviction queues do not have exactly the listed entries"
     for queue in queues:
@@ -223,7 +223,7 @@ def _queues(queues: list[EvictionQueue], listed: Any, place: Any) -> Violations:
         entries = np.flatnonzero(slots >= 0)
         if queue._live != len(entries) or not 0 <= queue.hand <= queue._end:
             yield "an eviction queue has lost count of its entries"
-        if (place[slots[entries]] != entries).any() or (place[queue._coming] != -1).any():
+        if (place[slots[entries]] != entries).any() or (place[queue._deferred] != -1).any():
             yield "an entry is not at its position in the eviction queue"
 
 
@@ -354,7 +354,7 @@ def is_idle(thread: threading.Thread) -> bool:
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
-        if not module.startswith(("lookupcache.decorator.pool", "threading")):
+        if not module.startswith(("lookupcache.executor.thread_slots", "threading")):
             return False
         frame = frame.f_back
     return True
@@ -392,7 +392,7 @@ class Auditor:
         self.audits = 0
         self.caches: weakref.WeakSet[ColumnCache | RowCache] = weakref.WeakSet()
         self.lookups: weakref.WeakSet[PartialCacheLookup] = weakref.WeakSet()
-        self.sources: weakref.WeakSet[Source] = weakref.WeakSet()
+        self.executors: weakref.WeakSet[Executor] = weakref.WeakSet()
         self._used: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._threads, self._files = threads(), files()
 
@@ -416,8 +416,8 @@ class Auditor:
         """Close what the test has left open, audit all that is alive, and return all violations."""
         for lookup in list(self.lookups):
             self.note(audit_lookup, lookup)
-        for source in list(self.sources):
-            source.close()
+        for executor in list(self.executors):
+            executor.close()
         for cache in list(self.caches):
             self.note(_settled, audit_columns if isinstance(cache, ColumnCache) else audit_rows, cache)
         self.note(self._left_threads)
@@ -454,7 +454,7 @@ def _until_empty(look: Callable[[], list[Any]], seconds: float = GRACE_SECONDS) 
 
 @contextmanager
 def watching() -> Iterator[Auditor]:
-    """Watch over the caches, lookups and sources that are made in this block; `Auditor.finish` is up to the caller."""
+    """Watch over the caches, lookups and executors that are made in this block; `Auditor.finish` is up to the caller."""
     auditor = Auditor()
     originals = {(owner, name): owner.__dict__[name] for owner, name in _HOOKS}
     try:
@@ -539,7 +539,7 @@ _HOOKS: dict[tuple[type, str], Callable[[Auditor, Any], Any]] = {
     (ColumnCache, "__init__"): _made("caches"),
     (RowCache, "__init__"): _made("caches"),
     (PartialCacheLookup, "__init__"): _made("lookups"),
-    (Source, "__init__"): _made("sources"),
+    (Executor, "__init__"): _made("executors"),
     (ColumnCache, "find"): _found_columns,
     (ColumnCache, "enforce_limits"): _enforced,
     (RowCache, "find"): _found_row,
