@@ -137,9 +137,11 @@ class Source:
     def fetched(self, calls: Calls, answers: Sequence[Any]) -> Fetched:
         """Return the rows of the keys from the answers, or exceptions, that their calls ended with."""
         outcome = _Outcome(calls, answers)
+        # Where one call's error ends all calls of a group, the positions in it are those of keys of that call alone.
+        shared = len(answers) > 1 and all(answer is answers[0] for answer in answers)
         for number, answer in enumerate(answers):
             if isinstance(answer, BaseException):
-                self._note(outcome, number, answer)
+                self._note(outcome, number, answer, shared)
         try:
             tables, fetched = self._calls.read(outcome)
         except LookupRuntimeError as error:
@@ -149,11 +151,11 @@ class Source:
         self.counters["fetched_bytes"] += sum(table.nbytes for table in tables)
         return fetched
 
-    def _note(self, outcome: _Outcome, number: int, answer: BaseException) -> None:
+    def _note(self, outcome: _Outcome, number: int, answer: BaseException, shared: bool) -> None:
         """Note that a call has failed, or only the lookup of some of its keys."""
         error = answer.error if isinstance(answer, AttemptsExhaustedError) else answer
         keys = np.flatnonzero(outcome.call_of == number)
-        if not isinstance(error, WrongRows) or self.plan.config.on_miss_max_attempts > 0:
+        if shared or not isinstance(error, WrongRows) or self.plan.config.on_miss_max_attempts > 0:
             # Where keys without rows are asked for again, nobody would ask for those of a call that has ended.
             outcome.errors[number] = self.named(answer, len(keys))
             return

@@ -1119,6 +1119,15 @@ def test_a_key_that_gave_way_to_another_is_found_when_that_is_gone():
     join.end()
 
 
+@pytest.mark.parametrize("kind", ["connector", "connector async", "many", "many async"])
+def test_wrong_rows_of_one_call_end_the_others_with_its_error(kind):
+    case = Case(kind, "int", "left", {"cache": "LRU", "max_retries": 0, "batch_max_size": 2}, {1: [SPOILT]}, [])
+    join = Join(case)
+    assert join.run([(0, [0, 1, 2])]) == "failed"
+    assert join.run([(0, [0, 1, 2])]) == "complete"
+    join.end()
+
+
 @pytest.mark.parametrize("method", ["calls", "fetched"])
 def test_what_breaks_a_run_leaves_nothing_that_the_next_would_wait_for(method, monkeypatch):
     join = joined(cache="LRU", expire_after_write=1, stale_if_error=9, runs=[([(0, [1])], None)])
