@@ -90,6 +90,15 @@ def test_the_options_of_the_connectors_are_generated(name: str) -> None:
     assert shown == connector_option_table(kind.options or {}, kind.renamed, kind.required)
 
 
+def test_every_promise_names_tests_that_are_there() -> None:
+    promises = PAGES["promises"].split("\n## ")[1:]
+    for promise in promises:
+        tests = re.findall(r"`(tests/[\w./]+)`", promise)
+        assert tests, promise
+        assert [test for test in tests if not (ROOT / test).exists()] == []
+    assert len(promises) >= 8
+
+
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
     assert len(README.splitlines()) <= 150
     texts = {ROOT: README, ROOT / "docs": "\n".join(PAGES.values())}

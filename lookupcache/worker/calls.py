@@ -53,14 +53,18 @@ class CallOutcomes:
 
     def record_errors(self, reader: Reader, errors: ErrorNaming) -> None:
         """Name the errors that calls ended with; of a call with `WrongRows`, only some keys fail."""
+        # If the error of one call ends all calls of a group, its positions are those of keys of that call alone.
+        shared = len(self.answers) > 1 and all(answer is self.answers[0] for answer in self.answers)
         for number, answer in enumerate(self.answers):
             if isinstance(answer, BaseException):
-                self._record_error(number, answer, reader, errors)
+                self._record_error(number, answer, reader, errors, shared)
 
-    def _record_error(self, number: int, answer: BaseException, reader: Reader, errors: ErrorNaming) -> None:
+    def _record_error(
+        self, number: int, answer: BaseException, reader: Reader, errors: ErrorNaming, shared: bool
+    ) -> None:
         error = answer.error if isinstance(answer, AttemptsExhaustedError) else answer
         keys = np.flatnonzero(self.call_of == number)
-        if not isinstance(error, WrongRows) or reader.plan.config.on_miss_max_attempts > 0:
+        if shared or not isinstance(error, WrongRows) or reader.plan.config.on_miss_max_attempts > 0:
             # If keys without rows are requested again, those of a failed call would not be: so all of its keys fail.
             self.errors[number] = errors.name(answer, len(keys))
             return

@@ -43,6 +43,9 @@ from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, co
 GRACE_SECONDS = 5.0
 """How long threads and calls may take to end after what they work for has been closed."""
 
+_WAITING = ("lookupcache.executor.thread_slots", "threading")
+"""The modules in which a thread of a pool waits for its next job."""
+
 Violations = Iterator[str]
 
 
@@ -354,7 +357,7 @@ def is_idle(thread: threading.Thread) -> bool:
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
-        if not module.startswith(("lookupcache.executor.thread_slots", "threading")):
+        if not module.startswith(_WAITING):
             return False
         frame = frame.f_back
     return True

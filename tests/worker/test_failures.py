@@ -1120,6 +1120,15 @@ def test_a_key_displaced_by_a_colliding_key_is_found_after_its_removal():
     join.end()
 
 
+@pytest.mark.parametrize("kind", ["connector", "connector async", "many", "many async"])
+def test_wrong_rows_of_one_call_end_the_others_with_its_error(kind):
+    case = Case(kind, "int", "left", {"cache": "LRU", "max_retries": 0, "batch_max_size": 2}, {1: [SPOILT]}, [])
+    join = Join(case)
+    assert join.run([(0, [0, 1, 2])]) == "failed"
+    assert join.run([(0, [0, 1, 2])]) == "complete"
+    join.end()
+
+
 @pytest.mark.parametrize("method", ["split", "read_answers"])
 def test_an_error_leaves_nothing_that_the_next_run_would_wait_for(method, monkeypatch):
     join = joined(cache="LRU", expire_after_write=1, stale_if_error=9, runs=[([(0, [1])], None)])

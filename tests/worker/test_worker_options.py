@@ -278,7 +278,9 @@ def test_rows_counts_and_errors_are_right(number, tmp_path):
         assert (total["rows"], total["hits"] + total["misses"]) == (2 * len(keys), 2 * keyed)
     while join.lookup.in_flight:
         join.lookup.wait()
-    assert join.lookup.counters["calls"] == join.table.calls, case
+    # A coroutine that is cancelled with its group, since another call has failed, may not have reached the table yet.
+    unreached = join.lookup.counters["calls"] - join.table.calls
+    assert unreached == 0 or (unreached > 0 and case["fault"] != "none" and case["source"].startswith("async")), case
     join.source.close()
 
 
