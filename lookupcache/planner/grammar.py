@@ -176,6 +176,8 @@ def equality(sql: str) -> tuple[str, str] | None:
     (('o.id', 'c.id'), ('a', 'b'), None)
     >>> equality("(a = b) IS TRUE"), equality("a IN (b)"), equality("a = b IS NULL"), equality("a = TRUE")
     (('a', 'b'), ('a', 'b'), None, ('a', 'TRUE'))
+    >>> equality("a = b = TRUE"), equality("a = b = c")
+    (('a', 'b'), ('a = b', 'c'))
     """
     node = read(sql)
     if node is None:
@@ -201,6 +203,9 @@ def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
     operator, parts = node.operator, node.parts
     if operator == "()":
         return _equal(parts[0], sql, truth)
+    if len(parts) > 2 and operator in (*_EQUALITIES, *_INEQUALITIES):  # a chain: (a = b) = c
+        first = Node(operator, parts[:-1], node.start, parts[-2].end)
+        return _equal(Node(operator, (first, parts[-1]), node.start, node.end), sql, truth)
     if operator == "NOT":
         return _equal(parts[0], sql, not truth)
     if operator in _SAID and _SAID[operator][0] == truth:

@@ -33,6 +33,11 @@ _FLINK_TYPES = [
 _LIKE = ("ALL", "CONSTRAINTS", "GENERATED", "METADATA", "OPTIONS", "PARTITIONS", "WATERMARKS", "DISTRIBUTION")
 
 
+_NO_CLAUSES = {"TBLPROPERTIES", "PARTITIONED", "OPTIONS", "LOCATION", "CLUSTERED", "CLUSTER", "DISTRIBUTED", "STORED",
+               "ROW", "SKEWED", "USING", "DEFAULT"}  # fmt: skip
+"""Words that begin clauses of Spark's or Flink's tables that say nothing about a lookup table."""
+
+
 @dataclass
 class Definition:
     """A table as a statement writes it; ``columns`` is None where the source is to tell them."""
@@ -47,6 +52,7 @@ class Definition:
     comments: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     options_span: Span | None = None
+    comment: str | None = None
 
 
 class CreateTable:
@@ -97,7 +103,7 @@ class CreateTable:
             except LookupCacheError as error:
                 raise error.at(self.statement.place(self._blamed(error, made))) from None
             self._refuse_unknown(made, table)
-            return SqlTable(table, made.computed, made.key, made.comments)
+            return SqlTable(table, made.computed, made.key, made.comments, made.comment)
 
         try:
             self.catalog.tables.create(made.name, build, replace=made.replace, keep=made.keep)
@@ -112,6 +118,12 @@ class CreateTable:
         keep = words[place : place + 3] == ["IF", "NOT", "EXISTS"]
         name = self.tokens[place + 3 * keep]
         made = Definition(name.name, self._span(name), replace="REPLACE" in words[:3], keep=keep)
+        if name.kind == "word" and name.text in ("LIKE", "WITH", "AS", "USING", "PARTITIONED", "COMMENT"):
+            raise StatementError(
+                f"The table has no name: {name.text} is a word of the statement.",
+                hint="Write CREATE TABLE name …, with the name in backquotes if it is one of these words.",
+                place=self.statement.place(made.name_span),
+            )
         after = self.tokens[place + 3 * keep + 1 :]
         if after and after[0].text == ".":
             raise StatementError(
@@ -123,7 +135,28 @@ class CreateTable:
             self._take_base(made, base)
         self._take_columns(made, after)
         self._take_options(made)
+        self._take_clauses(made, after, words[:place])
         return made
+
+    def _take_clauses(self, made: Definition, after: Sequence[Token], before: Sequence[str]) -> None:
+        """Read COMMENT; refuse clauses that a lookup table has not."""
+        if "EXTERNAL" in before:
+            raise self._no_clause(self.tokens[before.index("EXTERNAL")])
+        top = [token for token in after if not token.depth]
+        for token, following in zip(top, [*top[1:], None], strict=True):
+            if token.kind != "word":
+                continue
+            if token.text == "COMMENT" and following is not None and following.kind == "string":
+                made.comment = unquoted(following.text)
+            elif token.text in _NO_CLAUSES:
+                raise self._no_clause(token)
+
+    def _no_clause(self, token: Token) -> StatementError:
+        return StatementError(
+            f"A lookup table cannot have {token.text}.",
+            hint="Leave it out, or give options of the connector in WITH ('key' = 'value', …).",
+            place=self.statement.place(self._span(token)),
+        )
 
     def _take_base(self, made: Definition, name: str) -> None:
         token = self._after("LIKE")
@@ -236,6 +269,12 @@ class CreateTable:
         if group is None:
             return
         made.options_span = group
+        if self.statement[group][-1:] != ")":
+            raise StatementError(
+                "The options are not closed.",
+                hint="Write WITH ('key' = 'value', …).",
+                place=self.statement.place(Span(group.start, group.start + 1)),
+            )
         inside = [token for token in self.tokens if self._in(token, group) and token.text not in "()"]
         for pair in _split(inside):
             texts = [token.text for token in pair]
