@@ -6,7 +6,7 @@ not, every name is qualified: ``left.`x` `` for a column of the left DataFrame, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -101,11 +101,18 @@ class Conditions:
         """Return a conjunct of ON as SQL over the two sides."""
         return self._sql(self.on_scope, conjunct, False, replaced)
 
-    def where(self, conjunct: Conjunct) -> str | None:
-        """Return a conjunct of WHERE as SQL over the two sides, None where it reads what is not there yet."""
+    def where(self, conjunct: Conjunct, aliases: Collection[str]) -> str | None:
+        """Return a conjunct of WHERE as SQL over the two sides, None where it reads what is not there yet.
+
+        ``aliases`` are those of all relations of the SELECT: one that is joined later comes before a struct.
+        """
         if conjunct.is_closed or conjunct.foreign or not conjunct.names:
             return None
         bound = [self.where_scope.bind(name) for name in conjunct.names]
+        later = {self.query.fold(alias) for alias in aliases}
+        later -= {self.query.fold(one.alias) for one in self.where_scope.relations}
+        if any(len(name.parts) > 1 and self.query.fold(name.parts[0]) in later for name in conjunct.names):
+            return None
         right = self.lookup.relation
         if any(one is None or (one.relation is right and one.column in self.lookup.marks) for one in bound):
             return None

@@ -147,7 +147,8 @@ class CreateTable:
             if token.kind != "word":
                 continue
             if token.text == "COMMENT" and following is not None and following.kind == "string":
-                made.comment = unquoted(following.text)
+                comment = _comment_of([token, *top[top.index(token) :]])
+                made.comment = unquoted("".join(one.written for one in comment[1:]))
             elif token.text in _NO_CLAUSES:
                 raise self._no_clause(token)
 
@@ -247,12 +248,16 @@ class CreateTable:
             key = part[words.index("PRIMARY")]
             text = self.statement[Span(span.start, self._span(key).start)]
         self._refuse_options_in(span)
+        comment = _comment_of(part)
+        if comment:
+            start, end = self._span(comment[0]).start - span.start, self._span(comment[-1]).end - span.start
+            text = f"{text[:start]} {text[end:]}"
         for pattern, ours in _FLINK_TYPES:
             text = re.sub(pattern, ours, text, flags=re.IGNORECASE)
         with self._placed(span):
             [column] = parse_ddl(text)
-        if "COMMENT" in words:
-            made.comments[column.name] = unquoted(part[words.index("COMMENT") + 1].text)
+        if comment:
+            made.comments[column.name] = unquoted("".join(token.written for token in comment[1:]))
         return column
 
     def _refuse_options_in(self, span: Span) -> None:
@@ -376,6 +381,18 @@ def _split(found: Sequence[Token]) -> Iterator[list[Token]]:
             part.append(token)
     if part:
         yield part
+
+
+def _comment_of(part: Sequence[Token]) -> list[Token]:
+    """Return the word COMMENT and its literal, which is several tokens where quotes in it are doubled."""
+    start = next((n for n, token in enumerate(part) if token.kind == "word" and token.text == "COMMENT" and n), None)
+    if start is None:
+        return []
+    found = list(part[start : start + 2])
+    for token in part[start + 2 :]:
+        if token.kind == "string" and token.start == found[-1].end:
+            found.append(token)
+    return found if len(found) > 1 and found[1].kind == "string" else []
 
 
 def _is_option(pair: Sequence[Token]) -> bool:

@@ -105,7 +105,9 @@ def _is_alone(front: Front) -> bool:
     """Return whether the view is one relation with its own names for its columns."""
     if len(front.relations) != 1 or front.relations[0].computed:
         return False
-    return all(one is front.relations[0] and name == column for (one, column), name in front.columns.items())
+    relation = front.relations[0]
+    ordered = [(relation, name) for name in relation.column_names if (relation, name) in front.columns]
+    return list(front.columns.items()) == [(key, key[1]) for key in ordered]
 
 
 def _laterals(front: Front) -> Iterator[str]:

@@ -167,5 +167,7 @@ def aliases(select: exp.Select) -> list[str]:
 
 def _aliases(relation: exp.Expr) -> Iterator[str]:
     yield relation.alias_or_name
+    if isinstance(relation, exp.Subquery) and isinstance(relation.this, exp.Table):  # joins in parentheses
+        yield from _aliases(relation.this)
     for inner in relation.args.get("joins") or []:
         yield from _aliases(inner.this)

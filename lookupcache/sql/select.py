@@ -41,7 +41,7 @@ from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, names_of, outside
 from lookupcache.sql.scalars import Scalar, scalar_lookup
-from lookupcache.sql.scope import Name, Relation, is_count_of_rows
+from lookupcache.sql.scope import Name, Relation, aliases, is_count_of_rows
 from lookupcache.sql.text import Edit, Span
 
 
@@ -272,7 +272,7 @@ def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, ma
     query = select.query
     lookup = replace(lookup, witness=_key_column(query, frame, lookup))
     frame, lookup, conditions, on, later = _on(select, joined, frame, lookup, makes_rows_up=makes_rows_up)
-    where = {} if makes_rows_up or not select.where else _where(joined, conditions, select.where)
+    where = {} if makes_rows_up or not select.where else _where(select, joined, conditions)
     taken = (*joined.taken, *where)
     done = (*joined.done, *(part.span for part in taken))
     relations = frame.relations if _is_hidden(lookup) else (*frame.relations, lookup.relation)
@@ -303,10 +303,14 @@ def _marks(lookup: Lookup) -> dict[tuple[Relation, str], str]:
     return {(lookup.relation, name): name for name in lookup.marks}
 
 
-def _where(joined: Joined, conditions: Conditions, where: Sequence[Conjunct]) -> dict[Conjunct, str]:
+def _where(select: Select, joined: Joined, conditions: Conditions) -> dict[Conjunct, str]:
     """Return the conjuncts of WHERE that this join can apply, which none before it has."""
-    open_ = [part for part in where if part not in joined.taken]
-    return {part: text for part in open_ if (text := conditions.where(part)) is not None}
+    found, names = {}, aliases(select.node)
+    for part in select.where:
+        text = None if part in joined.taken else conditions.where(part, names)
+        if text is not None:
+            found[part] = text
+    return found
 
 
 def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
@@ -582,7 +586,7 @@ def _merged_edits(select: Select, front: Front, within: exp.Expr | None) -> Iter
     if not front.merged:
         return
     piece = None if within is None else span_of(within)
-    aliases = {fold(item.alias) for item in select.node.expressions if isinstance(item, exp.Alias)}
+    named = {fold(item.alias) for item in select.node.expressions if isinstance(item, exp.Alias)}
     for name in select.names:
         outside_piece = piece is not None and not piece.start <= name.start < piece.end
         if (
@@ -598,7 +602,7 @@ def _merged_edits(select: Select, front: Front, within: exp.Expr | None) -> Iter
                 raise _used_again(query, name)
             continue
         clause = name.node.find_ancestor(exp.Order, exp.Having, exp.Group, exp.Select)
-        if not isinstance(clause, exp.Select) and fold(name.parts[0]) in aliases:
+        if not isinstance(clause, exp.Select) and fold(name.parts[0]) in named:
             continue
         owner = _owners(front.relations, name.parts[0], query)
         yield Edit(Span(name.spans[0].start, name.spans[0].start), f"{quote(owner[0][0].alias)}.")

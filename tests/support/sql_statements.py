@@ -86,7 +86,7 @@ class Drawing:
         for token in tokens(text):
             gap = text[done : token.start]
             if gap or self.chance(0.02):
-                gap = self.draw.choice(GAPS) if self.chance(0.15) else gap
+                gap = f" {self.draw.choice(GAPS)}" if self.chance(0.15) else gap
             word = text[token.start : token.end]
             if token.kind == "word" and word.isupper() and self.chance(0.1):
                 word = word.lower()
