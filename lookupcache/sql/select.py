@@ -270,7 +270,8 @@ def _refuse_in_joins(select: Select, scalar: Scalar) -> None:
 
 def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, makes_rows_up: bool) -> Joined:
     query = select.query
-    lookup = replace(lookup, witness=_key_column(query, frame, lookup))
+    if lookup.needs_witness or lookup.relation.computed:
+        lookup = replace(lookup, witness=_key_column(query, frame, lookup))
     frame, lookup, conditions, on, later = _on(select, joined, frame, lookup, makes_rows_up=makes_rows_up)
     where = {} if makes_rows_up or not select.where else _where(select, joined, conditions)
     taken = (*joined.taken, *where)

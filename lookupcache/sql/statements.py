@@ -7,6 +7,7 @@ Spark unread.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -139,12 +140,25 @@ def _as_it_is(setting: Setting, statement: Statement, args: Args = None) -> Data
     """Give a statement to Spark; where its error would show what must not be shown, raise StatementError instead."""
     shown: PySparkException
     try:
-        return setting.spark.sql(statement.written, args)
+        with _not_logged(statement):
+            return setting.spark.sql(statement.written, args)
     except PySparkException as error:
         if not _shows(statement, str(error)):
             raise
         shown = error
     raise StatementError(f"Spark refuses the statement: {_fact(statement, shown)}", place=_blamed(statement, shown))
+
+
+@contextmanager
+def _not_logged(statement: Statement) -> Iterator[None]:
+    """Keep PySpark from writing its errors about a statement to the log where the statement may hold secrets."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    before = logger.disabled
+    logger.disabled = before or bool(statement.hidden)
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _shows(statement: Statement, text: str) -> bool:

@@ -19,7 +19,7 @@ from lookupcache import LookupCacheError, LookupSession, LookupTable
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", "60"))
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "40"))
 AT_ONCE = 15
 S = pa.struct([("id", pa.int32()), ("name", pa.string())])
 ROWS = {
