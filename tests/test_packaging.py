@@ -91,15 +91,14 @@ LAYERS = """
     spark.lineage
     spark.join
     spark.scan
-    sql.hiding
+    sql.hiding sql.heads
     sql.text
     sql.dialect sql.catalog
-    sql.hints sql.scope
+    sql.hints sql.scope sql.failures
     sql.query
-    sql.relation sql.lookups
-    sql.laterals sql.scalars sql.naming
-    sql.spelling
-    sql.where
+    sql.lookups sql.front sql.reads
+    sql.laterals sql.scalars sql.conditions
+    sql.mirror
     sql.select sql.ddl sql.explain sql.functions sql.listing
     sql.statements
     sql.session

@@ -176,6 +176,8 @@ def equality(sql: str) -> tuple[str, str] | None:
     (('o.id', 'c.id'), ('a', 'b'), None)
     >>> equality("(a = b) IS TRUE"), equality("a IN (b)"), equality("a = b IS NULL"), equality("a = TRUE")
     (('a', 'b'), ('a', 'b'), None, ('a', 'TRUE'))
+    >>> equality("a = b = TRUE"), equality("a = b = c")
+    (('a', 'b'), None)
     """
     node = read(sql)
     if node is None:

@@ -15,12 +15,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class SqlTable:
-    """A lookup table as SQL defines it: ``computed`` columns by the SQL that gives them, ``key`` and ``comments``."""
+    """A lookup table as SQL defines it: SQL of ``computed`` columns, ``key``, ``comments`` of columns and its own."""
 
     table: LookupTable
     computed: Mapping[str, str] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     comments: Mapping[str, str] = field(default_factory=dict)
+    comment: str | None = None
 
     @property
     def marks(self) -> dict[str, str]:

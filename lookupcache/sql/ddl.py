@@ -33,6 +33,11 @@ _FLINK_TYPES = [
 _LIKE = ("ALL", "CONSTRAINTS", "GENERATED", "METADATA", "OPTIONS", "PARTITIONS", "WATERMARKS", "DISTRIBUTION")
 
 
+_NO_CLAUSES = {"TBLPROPERTIES", "PARTITIONED", "OPTIONS", "LOCATION", "CLUSTERED", "CLUSTER", "DISTRIBUTED", "STORED",
+               "ROW", "SKEWED", "USING", "DEFAULT"}  # fmt: skip
+"""Words that begin clauses of Spark's or Flink's tables that say nothing about a lookup table."""
+
+
 @dataclass
 class Definition:
     """A table as a statement writes it; ``columns`` is None where the source is to tell them."""
@@ -47,6 +52,7 @@ class Definition:
     comments: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     options_span: Span | None = None
+    comment: str | None = None
 
 
 class CreateTable:
@@ -97,7 +103,7 @@ class CreateTable:
             except LookupCacheError as error:
                 raise error.at(self.statement.place(self._blamed(error, made))) from None
             self._refuse_unknown(made, table)
-            return SqlTable(table, made.computed, made.key, made.comments)
+            return SqlTable(table, made.computed, made.key, made.comments, made.comment)
 
         try:
             self.catalog.tables.create(made.name, build, replace=made.replace, keep=made.keep)
@@ -112,6 +118,12 @@ class CreateTable:
         keep = words[place : place + 3] == ["IF", "NOT", "EXISTS"]
         name = self.tokens[place + 3 * keep]
         made = Definition(name.name, self._span(name), replace="REPLACE" in words[:3], keep=keep)
+        if name.kind == "word" and name.text in ("LIKE", "WITH", "AS", "USING", "PARTITIONED", "COMMENT"):
+            raise StatementError(
+                f"The table has no name: {name.text} is a word of the statement.",
+                hint="Write CREATE TABLE name …, with the name in backquotes if it is one of these words.",
+                place=self.statement.place(made.name_span),
+            )
         after = self.tokens[place + 3 * keep + 1 :]
         if after and after[0].text == ".":
             raise StatementError(
@@ -123,7 +135,29 @@ class CreateTable:
             self._take_base(made, base)
         self._take_columns(made, after)
         self._take_options(made)
+        self._take_clauses(made, after, words[:place])
         return made
+
+    def _take_clauses(self, made: Definition, after: Sequence[Token], before: Sequence[str]) -> None:
+        """Read COMMENT; refuse clauses that a lookup table has not."""
+        if "EXTERNAL" in before:
+            raise self._no_clause(self.tokens[before.index("EXTERNAL")])
+        top = [token for token in after if not token.depth]
+        for token, following in zip(top, [*top[1:], None], strict=True):
+            if token.kind != "word":
+                continue
+            if token.text == "COMMENT" and following is not None and following.kind == "string":
+                comment = _comment_of([token, *top[top.index(token) :]])
+                made.comment = unquoted("".join(one.written for one in comment[1:]))
+            elif token.text in _NO_CLAUSES:
+                raise self._no_clause(token)
+
+    def _no_clause(self, token: Token) -> StatementError:
+        return StatementError(
+            f"A lookup table cannot have {token.text}.",
+            hint="Leave it out, or give options of the connector in WITH ('key' = 'value', …).",
+            place=self.statement.place(self._span(token)),
+        )
 
     def _take_base(self, made: Definition, name: str) -> None:
         token = self._after("LIKE")
@@ -214,12 +248,16 @@ class CreateTable:
             key = part[words.index("PRIMARY")]
             text = self.statement[Span(span.start, self._span(key).start)]
         self._refuse_options_in(span)
+        comment = _comment_of(part)
+        if comment:
+            start, end = self._span(comment[0]).start - span.start, self._span(comment[-1]).end - span.start
+            text = f"{text[:start]} {text[end:]}"
         for pattern, ours in _FLINK_TYPES:
             text = re.sub(pattern, ours, text, flags=re.IGNORECASE)
         with self._placed(span):
             [column] = parse_ddl(text)
-        if "COMMENT" in words:
-            made.comments[column.name] = unquoted(part[words.index("COMMENT") + 1].text)
+        if comment:
+            made.comments[column.name] = unquoted("".join(token.written for token in comment[1:]))
         return column
 
     def _refuse_options_in(self, span: Span) -> None:
@@ -236,6 +274,12 @@ class CreateTable:
         if group is None:
             return
         made.options_span = group
+        if self.statement[group][-1:] != ")":
+            raise StatementError(
+                "The options are not closed.",
+                hint="Write WITH ('key' = 'value', …).",
+                place=self.statement.place(Span(group.start, group.start + 1)),
+            )
         inside = [token for token in self.tokens if self._in(token, group) and token.text not in "()"]
         for pair in _split(inside):
             texts = [token.text for token in pair]
@@ -337,6 +381,18 @@ def _split(found: Sequence[Token]) -> Iterator[list[Token]]:
             part.append(token)
     if part:
         yield part
+
+
+def _comment_of(part: Sequence[Token]) -> list[Token]:
+    """Return the word COMMENT and its literal, which is several tokens where quotes in it are doubled."""
+    start = next((n for n, token in enumerate(part) if token.kind == "word" and token.text == "COMMENT" and n), None)
+    if start is None:
+        return []
+    found = list(part[start : start + 2])
+    for token in part[start + 2 :]:
+        if token.kind == "string" and token.start == found[-1].end:
+            found.append(token)
+    return found if len(found) > 1 and found[1].kind == "string" else []
 
 
 def _is_option(pair: Sequence[Token]) -> bool:

@@ -1,7 +1,7 @@
 """Spark's SQL with the few words that Flink adds, as sqlglot reads it; and where in the text each part stands.
 
-A statement goes to Spark as the user wrote it, but for the parts that are lookups, which are cut out of the text. So
-the parser notes for relations, joins, clauses and expressions where they begin and end.
+A statement goes to Spark as the user wrote it, except for the parts that are lookups. So the parser records for
+relations, joins, clauses, stars and expressions where they begin and end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _AGGREGATES = {name for name, kind in exp.FUNCTION_BY_NAME.items() if issubclass
 _NOTED = (
     "_parse_table", "_parse_join", "_parse_from", "_parse_where", "_parse_cte", "_parse_lateral", "_parse_paren",
     "_parse_expression", "_parse_lambda", "_parse_function", "_parse_version", "_parse_disjunction", "_parse_with",
+    "_parse_placeholder", "_parse_pivot",
 )  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def _noting(name: str) -> Callable[..., Any]:
 
 
 class LookupSql(Spark):
-    """The dialect; `parse` reads with it."""
+    """The dialect that `parse` reads with."""
 
     class Parser(SparkParser):
         """Spark's parser, which notes where things stand.
@@ -53,6 +54,13 @@ class LookupSql(Spark):
 
         def _warn_unsupported(self) -> None:
             """Log nothing: it would be the statement, which may hold secrets."""
+
+        def _parse_star_ops(self) -> Any:
+            first = self._prev
+            star = super()._parse_star_ops()
+            if isinstance(star, exp.Expr):
+                star.meta[_SPAN] = Span(first.start, self._prev.end + 1)
+            return star
 
         def _parse_hint(self) -> Any:
             hint = super()._parse_hint()

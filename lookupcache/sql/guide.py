@@ -74,6 +74,15 @@ aggregations, and other lookups.
 10 bob
 11 cem
 
+Every name means what it means in Spark: Spark resolves the statement, in which a lookup table is a relation like any
+other. What Spark would refuse is refused, with Spark's reason. Sub-queries, session variables and **parameters** can
+stand in ON and WHERE; a sub-query in ON that reads the lookup table itself can only stand in that of an inner join.
+
+>>> session.sql('''SELECT o.order_id, to_json(struct(c.id, c.name)) AS c FROM guide_orders AS o
+...     JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id AND c.country = :country''',
+...     args={"country": "AT"}).collect()
+[Row(order_id=10, c='{"id":1,"name":"ann"}')]
+
 Without FOR SYSTEM_TIME AS OF, the **full table** is read, if its connector can scan.
 
 >>> show("SELECT max(salary) FROM customers")
@@ -131,7 +140,8 @@ Condition
   c.country = 'AT'        constant key
 ...
 == Spark SQL ==
-SELECT lookup_1.name FROM {lookup_1} AS lookup_1
+SELECT c.name FROM (SELECT struct(*) AS lookup_1 FROM {lookup_1}) AS lookup_1
+  JOIN LATERAL (SELECT lookup_1.lookup_1.`name` AS `name`) AS `c`
 ...
 
 **INSERT INTO** writes a query's result to Spark's tables and files, and **EXECUTE STATEMENT SET** executes several
@@ -148,6 +158,11 @@ statements: all are planned before the first is executed.
 ...     END''')
 >>> spark.read.parquet(f"{folder}/unknown").collect()
 [Row(order_id=12)]
+
+**CREATE TEMPORARY VIEW** and **CACHE TABLE … AS** take a query with lookups too. MERGE, UPDATE and DELETE can read
+lookups in a sub-query that stands alone. PIVOT beside a lookup, pipes (``|>``), scripts (``BEGIN … END``) and Hive's
+``FROM … INSERT`` cannot hold lookups: put the lookup in a sub-query or a temporary view. Statements that change a table
+of Spark's, such as TRUNCATE or ALTER, are refused for a lookup table.
 
 **Errors** contain line and column, and mark the text.
 

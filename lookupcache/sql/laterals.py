@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, PlanError, StatementError, nearest
+from lookupcache.errors import LookupCacheError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
 from lookupcache.planner.clauses import tokens
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.sql.dialect import span_of
+from lookupcache.sql.front import Frame, computed_sql
 from lookupcache.sql.hints import Hints
-from lookupcache.sql.lookups import Lookup, condition
+from lookupcache.sql.lookups import Lookup
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Scope, Source
-from lookupcache.sql.text import Span
+from lookupcache.sql.scope import Relation, Scope, names_in
+from lookupcache.sql.text import Edit, Span
 
 
 def called(query: Query, node: exp.Expr) -> str | None:
     """Return the name of the table function of ours that a relation calls."""
     if not isinstance(node, exp.Lateral) or node.args.get("view") or isinstance(node.this, exp.Query):
         return None
-    name = query.statement[_call(node)[1]].partition("(")[0].strip(" `")
+    name = query.statement[call_of(node)[1]].partition("(")[0].strip(" `")
     return name if name in query.setting.catalog.functions else None
 
 
@@ -31,7 +30,7 @@ def refuse_unknown(query: Query, tree: exp.Expr) -> None:
     """Raise StatementError for Flink's LATERAL TABLE of a function that is none."""
     for node in tree.find_all(exp.Lateral):
         if _is_flink(node) and called(query, node) is None:
-            span = _call(node)[1]
+            span = call_of(node)[1]
             name = query.statement[span].partition("(")[0].strip(" `")
             raise StatementError(
                 f"There is no table function {name!r}.",
@@ -40,13 +39,14 @@ def refuse_unknown(query: Query, tree: exp.Expr) -> None:
             )
 
 
-def _is_flink(node: exp.Lateral) -> bool:
+def _is_flink(node: exp.Expr) -> bool:
     return (
         isinstance(node.this, exp.Anonymous) and node.this.name.upper() == "TABLE" and len(node.this.expressions) == 1
     )
 
 
-def _call(node: exp.Lateral) -> tuple[exp.Expr, Span]:
+def call_of(node: exp.Expr) -> tuple[exp.Expr, Span]:
+    """Return the call of a lateral relation, and where it stands."""
     call = node.this.expressions[0] if _is_flink(node) else node.this
     return call, span_of(call)
 
@@ -54,20 +54,17 @@ def _call(node: exp.Lateral) -> tuple[exp.Expr, Span]:
 def call_lookup(
     query: Query,
     hints: Hints,
-    scope: Scope,
     join: exp.Join,
-    frame: DataFrame,
-    left_text: Callable[[exp.Expr], str],
+    frame: Frame,
 ) -> Lookup:
     """Return the lookup that a join with a call is; its arguments are the key."""
     node = join.this
-    call, span = _call(node)
+    call, span = call_of(node)
     name = str(called(query, node))
-    _refuse_side(query, join)
-    given = [(place, left_text(_expression(call, place))) for place in arguments_of(query, span)]
+    given = [(place, _over_left(query, frame, _expression(call, place), place)) for place in arguments_of(query, span)]
     function = query.setting.catalog.functions[name]
     try:
-        arguments = _arguments(query, frame, given)
+        arguments = _arguments(query, frame.df, given)
         alias = node.args.get("alias")
         columns = [column.name for column in (alias.columns if alias else [])]
         qualifier = (alias.name if alias else "") or name
@@ -82,13 +79,37 @@ def call_lookup(
     ]
     return Lookup(
         span=span_of(join),
-        source=Source((qualifier,), dict.fromkeys(returned, ""), returned),
+        relation=Relation((qualifier,), tuple(returned.items())),
         table=table,
         how="left" if join.side == "LEFT" else "inner",
-        on=condition(join.args.get("on"), query),
         on_node=join.args.get("on"),
         keys=keys,
     )
+
+
+def _over_left(query: Query, frame: Frame, node: exp.Expr, span: Span) -> str:
+    """Return an argument as SQL over the left DataFrame."""
+    scope = Scope([frame.relations], query.fold)
+    edits = []
+    for name in names_in(node):
+        bound = scope.bind(name)
+        if bound is None:
+            known = [f"{one.alias}.{column}" for one in frame.relations for column in one.column_names]
+            raise SchemaError(
+                f"There is no column {'.'.join(name.parts)!r} left of the call.",
+                hint=nearest(".".join(name.parts), [*known, *(one.split(".")[-1] for one in known)], what="columns"),
+                place=query.statement.place(Span(name.spans[0].start, name.spans[-1].end)),
+            )
+
+        def spelled(column: str, relation: Relation = bound.relation) -> str:
+            return f"left.{quote(frame.columns[relation, column])}"
+
+        relation = bound.relation
+        is_computed = bound.column in relation.computed
+        witness = frame.witnesses.get(relation)
+        sql = computed_sql(relation, bound.column, spelled, witness) if is_computed else spelled(bound.column)
+        edits.append(Edit(bound.span, sql))
+    return query.edits.text(span, edits)
 
 
 def _expression(call: exp.Expr, span: Span) -> exp.Expr:
@@ -140,7 +161,8 @@ def _arguments(query: Query, frame: DataFrame, given: list[tuple[Span, str]]) ->
     return arguments
 
 
-def _refuse_side(query: Query, join: exp.Join) -> None:
+def refuse_side(query: Query, join: exp.Join) -> None:
+    """Raise PlanError for a kind of join that a call cannot be."""
     if join.side in ("RIGHT", "FULL") or join.kind in ("SEMI", "ANTI"):
         raise PlanError(
             f"A table function cannot be joined with {join.side or join.kind} JOIN.",

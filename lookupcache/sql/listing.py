@@ -9,32 +9,73 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from lookupcache.errors import SchemaError, nearest
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote, shown_type, to_ddl, type_name
 from lookupcache.sql.catalog import SqlTable
+from lookupcache.sql.heads import Head, TableName
 from lookupcache.sql.hints import unquoted
 from lookupcache.sql.query import Setting
 
 
 def reader(setting: Setting, found: Sequence[Token]) -> Callable[[], DataFrame] | None:
-    """Return what answers a SHOW or DESCRIBE that is about things of ours; None for any other statement."""
-    words = [token.text for token in found]
-    tables, functions = setting.catalog.tables, setting.catalog.functions
-    if words[:2] == ["SHOW", "TABLES"] and not {"IN", "FROM"} & set(words):
-        return partial(_tables, setting, found)
-    if words[:1] == ["SHOW"] and words[1:2] in (["FUNCTIONS"], ["USER"]) and list(functions):
-        return partial(_functions, setting, found)
-    if words[:3] == ["SHOW", "CREATE", "TABLE"] and found[-1].name in tables:
-        return partial(_create_table, setting, found[-1].name, tables[found[-1].name])
-    if words[:2] == ["SHOW", "COLUMNS"] and found[-1].name in tables:
-        return partial(_columns, setting, tables[found[-1].name])
-    if words[:1] in (["DESCRIBE"], ["DESC"]) and len(found) > 1:
-        if "FUNCTION" in words[1:3] and found[-1].name in functions:
-            return partial(_function, setting, functions[found[-1].name])
-        if found[-1].name in tables and "FUNCTION" not in words[1:3]:
-            return partial(_described, setting, tables[found[-1].name], bool({"EXTENDED", "FORMATTED"} & set(words)))
+    """Return what answers a SHOW or DESCRIBE that is about lookup tables or functions; None for any other statement.
+
+    A name with a schema before it is that of a table of Spark's.
+    """
+    head = Head(found)
+    if head.take("SHOW"):
+        return _shown(setting, found, head)
+    if head.take("DESCRIBE") or head.take("DESC"):
+        return _describing(setting, head)
     return None
+
+
+def _shown(setting: Setting, found: Sequence[Token], head: Head) -> Callable[[], DataFrame] | None:
+    tables = setting.catalog.tables
+    if head.words[:1] == ["TABLES"] and not {"IN", "FROM"} & set(head.words):
+        return partial(_tables, setting, found)
+    if (head.words[:1] == ["FUNCTIONS"] or head.words[:2] == ["USER", "FUNCTIONS"]) and list(setting.catalog.functions):
+        return partial(_functions, setting, found)
+    creates = head.take("CREATE", "TABLE")
+    if not creates and not (head.take("COLUMNS", "IN") or head.take("COLUMNS", "FROM")):
+        return None
+    name = head.name()
+    if name is None or name.plain is None or name.plain not in tables or head.rest:
+        return None
+    table = tables[name.plain]
+    return partial(_create_table, setting, name.plain, table) if creates else partial(_columns, setting, table)
+
+
+def _describing(setting: Setting, head: Head) -> Callable[[], DataFrame] | None:
+    function = head.take("FUNCTION")
+    if not function:
+        head.take("TABLE")
+    extended = head.take("EXTENDED") or head.take("FORMATTED")
+    name = head.name()
+    if name is None or name.plain is None:
+        return None
+    if function:
+        known = name.plain in setting.catalog.functions and not head.rest
+        return partial(_function, setting, setting.catalog.functions[name.plain]) if known else None
+    if name.plain not in setting.catalog.tables:
+        return None
+    table, column = setting.catalog.tables[name.plain], head.name()
+    if head.rest:
+        return None
+    return partial(_described, setting, table, extended) if column is None else partial(_one, setting, table, column)
+
+
+def _one(setting: Setting, table: SqlTable, column: TableName) -> DataFrame:
+    """Describe one column as Spark does."""
+    types = {f.name: type_name(f.type) for f in table.table.schema} | dict(_computed(setting, table))
+    name = next((known for known in types if known.lower() == column.parts[-1].lower()), None)
+    if name is None:
+        hint = nearest(column.parts[-1], types, what="columns")
+        raise SchemaError(f"Table {table.table.name!r} has no column {column.parts[-1]!r}.", hint=hint)
+    rows = [("col_name", name), ("data_type", types[name]), ("comment", table.comments.get(name) or "NULL")]
+    return setting.spark.createDataFrame(rows, "info_name STRING, info_value STRING")
 
 
 def _tables(setting: Setting, found: Sequence[Token]) -> DataFrame:
@@ -71,6 +112,7 @@ def _described(setting: Setting, table: SqlTable, extended: bool) -> DataFrame:
     rows += [(name, type_, table.comments.get(name)) for name, type_ in _computed(setting, table)]
     if extended:
         rows += [("", "", None), ("# Lookup table", "", None), ("Name", table.table.name, None)]
+        rows += [("Comment", table.comment, None)] if table.comment is not None else []
         rows += [("Primary key", ", ".join(table.key), None)] if table.key else []
         rows += [(key, value, None) for key, value in _options(table).items()]
     return setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
@@ -97,7 +139,8 @@ def _create_table(setting: Setting, name: str, table: SqlTable) -> DataFrame:
         parts.append(f"  PRIMARY KEY ({', '.join(map(quote, table.key))}) NOT ENFORCED")
     options = ",\n".join(f"  '{key}' = '{_escaped(value)}'" for key, value in _options(table).items())
     columns = ",\n".join(parts)
-    text = f"CREATE TEMPORARY TABLE {quote(name)} (\n{columns}\n) WITH (\n{options}\n)"
+    comment = "" if table.comment is None else f" COMMENT '{_escaped(table.comment)}'"
+    text = f"CREATE TEMPORARY TABLE {quote(name)} (\n{columns}\n){comment} WITH (\n{options}\n)"
     return setting.spark.createDataFrame([(text,)], "createtab_stmt STRING")
 
 

@@ -1,4 +1,4 @@
-"""The lookups of a SELECT: which of its joins they are, and what each asks of which table."""
+"""The lookups of a SELECT: which of its joins they are, and what each reads of which table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, OptionError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.plan import How, Matches
-from lookupcache.planner.clauses import conjunct_spans
 from lookupcache.schema import type_name
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.hints import Hints, table_options
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Scope, Source
+from lookupcache.sql.scope import Relation
 from lookupcache.sql.text import Span
 from lookupcache.table import LookupTable
 
@@ -23,63 +22,68 @@ _NOW = (exp.CurrentTimestamp, exp.Localtimestamp)
 _CALLED_NOW = ("PROCTIME", "NOW", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP")
 _SIDES = {
     "RIGHT": "Swap the sides, so that the lookup table stands right of a LEFT JOIN.",
-    "FULL": "A lookup sees only rows that are asked for: use LEFT JOIN, or read the table whole, without FOR "
-    "SYSTEM_TIME AS OF.",
+    "FULL": "A lookup reads only the rows of the keys that it is given: use LEFT JOIN, or read the full table, without "
+    "FOR SYSTEM_TIME AS OF.",
 }
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Lookup:
     """A lookup as the text asks for it.
 
-    ``on`` are the conjuncts of its condition, as pieces of the text; ``keys`` further conjuncts, already as SQL over
-    the left DataFrame and the table; ``using`` names columns that both sides have. In a ``scalar`` sub-query a name is
-    first the table's own. ``wants_witness`` says that rows which were found must be told from padding.
+    ``on_node`` is its condition; ``keys`` are further conjuncts, already as SQL over the left DataFrame and the table;
+    ``using`` names columns that both sides have. In a
+    ``scalar`` sub-query a name is first the table's own. ``witness`` is a column of the table that is null only in rows
+    that an outer join adds; ``needs_witness`` says that such rows must be distinguished from those that were found.
     """
 
     span: Span
-    source: Source
+    relation: Relation
     table: LookupTable
     how: How = "inner"
-    on: Sequence[Span] = ()
     on_node: exp.Expr | None = None
     using: Sequence[str] = ()
     keys: Sequence[str] = ()
     matches: Matches = "all"
     scalar: bool = False
-    wants_witness: bool = False
+    needs_witness: bool = False
+    witness: str | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
 
 
-def source_of(alias: str, table: SqlTable) -> Source:
-    """Return a lookup table as a relation of FROM; its columns have their names in the result once it is joined."""
+def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Relation:
+    """Return a lookup table as a relation of a FROM."""
     types = {f.name: type_name(f.type) for f in table.table.schema} | table.marks
-    return Source((alias,), dict.fromkeys(types, ""), types, computed=table.computed)
+    return Relation((alias,), tuple(types.items()), frozenset(merged), table.computed)
 
 
-def table_lookup(query: Query, hints: Hints, scope: Scope, join: exp.Join, table: SqlTable) -> Lookup:
-    """Return the lookup that a join with ``FOR SYSTEM_TIME AS OF`` is; raises with the place what cannot be."""
-    node, span = join.this, span_of(join)
-    _refuse_more(query, node)
-    refuse_period(query, scope, node.args["version"])
-    how = _how(query, join)
+def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:
+    """Return the lookup that a join with ``FOR SYSTEM_TIME AS OF`` is; raises errors with the place."""
+    node = join.this
+    refuse_period(query, left, node.args["version"])
     alias = node.alias or node.name
-    using = [name.name for name in join.args.get("using") or []]
-    source = source_of(alias, table)
-    source.hidden = frozenset(n for n in source.columns if scope.fold(n) in map(scope.fold, using))
+    using = _using(query, left, join, table)
     return Lookup(
-        span=span,
-        source=source,
+        span=span_of(join),
+        relation=relation_of(alias, table, [query.fold(name) for name in using]),
         table=with_hints(query, hints, node, alias, table.table),
-        how=how,
-        on=condition(join.args.get("on"), query),
+        how=_how(query, join),
         on_node=join.args.get("on"),
         using=using,
         marks=table.marks,
     )
 
 
-def _refuse_more(query: Query, node: exp.Expr) -> None:
+def _using(query: Query, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> list[str]:
+    """Return the columns by which USING or NATURAL joins."""
+    if join.method != "NATURAL":
+        return [name.name for name in join.args.get("using") or []]
+    own = relation_of("", table)
+    names = [name for one in left for name in one.column_names if query.fold(name) not in one.merged]
+    return [name for name in names if own.column(name, query.fold) is not None]
+
+
+def refuse_more(query: Query, node: exp.Expr) -> None:
     """Refuse what a relation of Spark's may have behind it, and a lookup table may not."""
     alias = node.args.get("alias")
     more = {
@@ -97,7 +101,7 @@ def _refuse_more(query: Query, node: exp.Expr) -> None:
 
 
 def with_hints(query: Query, hints: Hints, node: exp.Expr, alias: str, table: LookupTable) -> LookupTable:
-    """Return a table under its alias, with the options that hints give it."""
+    """Return a table under its alias, with the options of its hints."""
     options: dict[str, str] = {}
     hint = table_options(query.statement, span_of(node))
     if hint is not None:
@@ -121,12 +125,6 @@ def _blamed(error: LookupCacheError, hints: Sequence[object], node: exp.Expr) ->
 
 def _how(query: Query, join: exp.Join) -> How:
     side, kind = join.side, join.kind
-    if join.method == "NATURAL":
-        raise PlanError(
-            "A NATURAL join cannot be a lookup join.",
-            hint="Write the equality: ON o.customer_id = c.id.",
-            place=query.statement.place(span_of(join)),
-        )
     if side in _SIDES:
         raise PlanError(
             f"A {side} JOIN cannot be a lookup join.", hint=_SIDES[side], place=query.statement.place(span_of(join))
@@ -134,15 +132,6 @@ def _how(query: Query, join: exp.Join) -> How:
     if kind in ("SEMI", "ANTI"):
         return "semi" if kind == "SEMI" else "anti"
     return "left" if side == "LEFT" else "inner"
-
-
-def condition(node: exp.Expr | None, query: Query) -> list[Span]:
-    """Return the conjuncts of a condition as pieces of the text; TRUE is none."""
-    if node is None or isinstance(node, exp.Boolean):
-        return []
-    span = span_of(node)
-    spans = [Span(span.start + a, span.start + b) for a, b in conjunct_spans(query.statement[span])]
-    return [one for one in spans if query.statement[one].upper() != "TRUE"]
 
 
 # ── the period ───────────────────────────────────────────────────────────────────────────────────────────
@@ -159,11 +148,15 @@ def is_present(node: exp.Expr) -> bool:
     return isinstance(node, _NOW) or (isinstance(node, exp.Anonymous) and node.name.upper() in _CALLED_NOW)
 
 
-def refuse_period(query: Query, scope: Scope | None, version: exp.Version) -> None:
+def refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Version) -> None:
     """Raise PlanError for a period that does not mean the time of the lookup."""
-    moment = version.expression.unnest()
     names = query.setting.time_columns
     known = f"Write PROCTIME(), CURRENT_TIMESTAMP, or a column named {' or '.join(names)}."
+    if version.expression is None:
+        raise StatementError(
+            "FOR SYSTEM_TIME AS OF names no time.", hint=known, place=query.statement.place(span_of(version))
+        )
+    moment = version.expression.unnest()
     if is_present(moment):
         return
     if isinstance(moment, exp.Column):
@@ -174,8 +167,8 @@ def refuse_period(query: Query, scope: Scope | None, version: exp.Version) -> No
                 hint=f"{known} LookupSession(…, time_columns=[…]) takes other names.",
                 place=query.statement.place(span_of(moment)),
             )
-        if moment.table and scope is not None and scope.qualified([moment.table]) is None:
-            known_names = [source.alias for source in scope.sources]
+        if moment.table and left is not None and not any(one.is_named([moment.table], query.fold) for one in left):
+            known_names = [one.alias for one in left]
             raise SchemaError(
                 f"There is no relation {moment.table!r} left of the lookup.",
                 hint=nearest(moment.table, known_names, what="relations"),
@@ -195,6 +188,8 @@ def refuse_strangers(query: Query, tree: exp.Expr) -> None:
         if not is_temporal(node) or query.table_of(node) is not None:
             continue
         moment = node.args["version"].expression
+        if moment is None:
+            continue
         if isinstance(moment.unnest(), exp.Column) or (isinstance(moment, exp.Anonymous) and is_present(moment)):
             known = query.setting.catalog.tables
             raise StatementError(

@@ -1,8 +1,9 @@
-"""A query with lookups becomes lookup joins and Spark SQL.
+"""A query with lookups on its way to Spark.
 
-statement ─► tree ─► each SELECT, the innermost first:
-    what stands left of a lookup ─► Spark SQL ─► DataFrame ─► LookupJoin ─► a view with a name of its own
-    what remains                 ─► the text, with the view in place of what was joined
+statement ─► tree ─► mirror: the statement with empty relations for lookup tables; Spark says if it is valid, and what
+                     columns it gives
+     ─► each SELECT, the innermost first: lookup joins, and a FROM over their results
+     ─► the text, rendered once; it must give the mirror's columns
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
-from lookupcache.errors import Place, StatementError
+from lookupcache.errors import LookupCacheError, PlanError
+from lookupcache.planner.settings import CASE_SENSITIVE, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
 from lookupcache.spark.scan import read_whole
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, parse, span_of
+from lookupcache.sql.failures import failure
 from lookupcache.sql.text import Edits, Span, Statement
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -36,44 +41,96 @@ class Setting:
     catalog: Catalog
     time_columns: Sequence[str] = ("proc_time", "proctime")
 
-    def folding(self) -> Callable[[str], str]:
-        """Return what makes two names equal where Spark says so; Spark is asked once."""
-        sensitive = str(self.spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
-        return str if sensitive else str.lower
+    @property
+    def settings(self) -> Settings:
+        """The session's settings as they are now."""
+        return Settings(lambda name: self.spark.conf.get(name, None))
 
 
 @dataclass
 class Query:
-    """A statement's queries on their way to Spark: the edits so far, the views, the lookup joins."""
+    """A statement's query: its tree, the edits to its text so far, the views and the lookup joins that they name.
+
+    ``head`` is what stands before the query, as in INSERT INTO; ``args`` are the values of its parameters. ``mirror``
+    are edits that make the text a statement of Spark's over empty relations.
+    """
 
     setting: Setting
     statement: Statement
     tree: exp.Expr
     edits: Edits
+    mirror: Edits
+    head: str = ""
+    args: dict[str, Any] | None = None
     views: dict[str, DataFrame] = field(default_factory=dict)
     joins: list[LookupJoin] = field(default_factory=list)
 
     @cached_property
+    def settings(self) -> Settings:
+        """The session's settings, each asked for once."""
+        return self.setting.settings
+
+    @cached_property
     def fold(self) -> Callable[[str], str]:
         """What makes two names equal where Spark says so."""
-        return self.setting.folding()
+        return str if self.settings.on(CASE_SENSITIVE) else str.lower
 
     @property
     def spark_sql(self) -> str:
         """What goes to Spark, with views in braces as `SparkSession.sql` has them."""
-        return shown(self.edits.text(self.statement.span))
+        return shown(self._text)
+
+    @property
+    def _text(self) -> str:
+        return self.edits.text(self.statement.span)
+
+    # ── results ──────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def schema(self) -> T.StructType:
+        """The columns that Spark gives the statement; raises errors of lookupcache for what Spark refuses."""
+        span = self.statement.span
+        try:
+            return self.setting.spark.sql(self.mirror.text(span), **self._args).schema
+        except AnalysisException as error:
+            raise failure(self.statement, error, lambda place: self.mirror.original(span, place)) from None
 
     def df(self) -> DataFrame:
-        """Return the statement's result; runs it where it is a command."""
-        return self.sql(self.edits.text(self.statement.span))
+        """Return the query's result, with Spark's names for its columns."""
+        df = self.sql(self._text)
+        expected = self.schema
+        found = df.schema
+        if [_kind(f) for f in found] != [_kind(f) for f in expected]:
+            raise PlanError(
+                f"The query would give {found.simpleString()} in place of {expected.simpleString()}.",
+                hint="Put the lookups in a sub-query that names its columns, and select from that.",
+                place=self.statement.place(self.statement.span),
+            )
+        return df if found.names == expected.names else df.toDF(*expected.names)
+
+    def run(self) -> DataFrame:
+        """Return the query's result, or execute the statement that it is part of."""
+        return self.sql(self.head + self._text) if self.head.strip() else self.df()
+
+    @property
+    def _args(self) -> dict[str, Any]:
+        return {} if self.args is None else {"args": self.args}
 
     def sql(self, text: str) -> DataFrame:
-        """Give Spark SQL to Spark, with the views that it names; its errors are raised as they are."""
+        """Give Spark SQL to Spark, with the views that it names; raises errors about the statement."""
         names = set(re.findall(f"{_OPEN}(.*?){_CLOSE}", text))
-        if not names:
-            return self.setting.spark.sql(text)
-        escaped = shown(text.replace("{", "{{").replace("}", "}}"))
-        return self.setting.spark.sql(escaped, args=None, **{name: self.views[name] for name in names})
+        try:
+            if not names:
+                return self.setting.spark.sql(text, **self._args)
+            escaped = shown(text.replace("{", "{{").replace("}", "}}"))
+            views = {name: self.views[name] for name in names}
+            return self.setting.spark.sql(escaped, self._args.get("args"), **views)
+        except AnalysisException as error:
+            raise self.failed(error) from None
+
+    def failed(self, error: PySparkException) -> LookupCacheError:
+        """Return Spark's error about text that we made as one about the statement."""
+        return failure(self.statement, error)
 
     def view(self, df: DataFrame) -> str:
         """Give a DataFrame a name that nothing else in the statement has, and return it."""
@@ -83,25 +140,6 @@ class Query:
         self.views[f"lookup_{number}"] = df
         return f"lookup_{number}"
 
-    def failed(self, error: AnalysisException) -> StatementError:
-        """Return Spark's error about edited text as one about the statement."""
-        fact = re.split(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|\n'|JVM stacktrace", str(error))[0].strip()
-        return StatementError(re.sub(r"`?lookup_\d+`?\.", "", fact), place=self._blamed(error))
-
-    def _blamed(self, error: AnalysisException) -> Place | None:
-        """Return where the piece that Spark blames stands in the statement, where that is clear."""
-        for context in error.getQueryContext() or []:
-            parts = [re.escape(part) for part in re.split(r"`?\blookup_\d+`?\.", context.fragment())]
-            piece = r"([`\w]+\.)?".join(parts)
-            found = re.search(rf"(?<!\w){piece}(?!\w)", self.statement.sql)
-            if context.fragment() and found:
-                start = self.statement.span.start
-                return self.statement.place(Span(start + found.start(), start + found.end()))
-        near = re.search(r"at or near '(.+?)'", str(error))
-        found = near and re.search(rf"(?<!\w){re.escape(near[1])}(?!\w)", self.statement.sql)
-        start = self.statement.span.start
-        return self.statement.place(Span(start + found.start(), start + found.end())) if found else None
-
     # ── common table expressions ─────────────────────────────────────────────────────────────────────────
 
     def with_text(self, node: exp.Expr) -> str:
@@ -110,7 +148,7 @@ class Query:
         recursive = False
         for with_, ctes in reversed(list(_withs(node))):
             recursive |= bool(with_.args.get("recursive"))
-            visible |= {cte.alias.lower(): self.edits.text(span_of(cte)) for cte in ctes}
+            visible |= {self.fold(cte.alias): self.edits.text(span_of(cte)) for cte in ctes}
         if not visible:
             return ""
         return f"WITH {'RECURSIVE ' if recursive else ''}{', '.join(visible.values())} "
@@ -121,7 +159,7 @@ class Query:
             return None
         if node.name not in self.setting.catalog.tables:
             return None
-        hidden = any(cte.alias.lower() == node.name.lower() for _, ctes in _withs(node) for cte in ctes)
+        hidden = any(self.fold(cte.alias) == self.fold(node.name) for _, ctes in _withs(node) for cte in ctes)
         return None if hidden else self.setting.catalog.tables[node.name]
 
     # ── tables read whole ────────────────────────────────────────────────────────────────────────────────
@@ -135,9 +173,13 @@ class Query:
         self.edits.replace(name_span(node.this), view if node.alias else f"{view} AS {quote(node.name)}")
 
 
-def query_of(setting: Setting, statement: Statement) -> Query:
+def _kind(column: T.StructField) -> str:
+    return column.dataType.simpleString()
+
+
+def query_of(setting: Setting, statement: Statement, head: str = "", args: dict[str, Any] | None = None) -> Query:
     """Read a statement; nothing of it is rewritten yet."""
-    return Query(setting, statement, parse(statement), Edits(statement.text))
+    return Query(setting, statement, parse(statement), Edits(statement.code), Edits(statement.code), head, args)
 
 
 def marked(view: str) -> str:
@@ -176,3 +218,6 @@ def _withs(node: exp.Expr) -> Iterator[tuple[exp.With, list[exp.CTE]]]:
         elif with_ is not None:
             yield with_, list(with_.expressions)
         below = above
+
+
+__all__ = ["Query", "Setting", "Span", "marked", "query_of", "selects", "shown"]

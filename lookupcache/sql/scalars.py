@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from lookupcache.errors import PlanError
-from lookupcache.planner.clauses import conjunct_spans
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import Hints
-from lookupcache.sql.lookups import Lookup, refuse_period, source_of, with_hints
+from lookupcache.sql.lookups import Lookup, refuse_period, relation_of, with_hints
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Reference, Scope, references
-from lookupcache.sql.text import Edit, Span
+from lookupcache.sql.scope import Scope, names_in
+from lookupcache.sql.text import Edit
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +39,16 @@ class Scalar:
 
     def text(self, query: Query, column: Callable[[str], str]) -> str:
         """Return what it selects as SQL over the joined rows; ``column`` spells the table's columns there."""
-        own, _ = _scoped(query, self.select, self.table)
+        own = self.scope(query)
         item = self.select.expressions[0]
         span = span_of(item) if not isinstance(item, exp.Alias) else span_of(item.this)
-        edits = []
-        for reference in references(self.item):
-            found = own.find(reference)
-            if found is not None:
-                edits.append(Edit(found.span, column(found.name)))
-        return query.edits.text(span, edits)
+        bound = [own.bind(name) for name in names_in(self.item)]
+        return query.edits.text(span, [Edit(one.span, column(one.column)) for one in bound if one is not None])
+
+    def scope(self, query: Query) -> Scope:
+        """Return the scope of the sub-query alone."""
+        node = self.select.args["from_"].this
+        return Scope([[relation_of(node.alias or node.name, self.table)]], query.fold)
 
 
 def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
@@ -70,19 +70,12 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
 
 
 def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> Scalar:
-    own, outer = _scoped(query, select, table)
-    item = select.expressions[0].unalias()
-    columns = [found.name for reference in references(item) if (found := own.find(reference)) is not None]
-    names = ", ".join(dict.fromkeys(reference.names[-1].name for reference in outer))
-    return Scalar(node, select, table, tuple(dict.fromkeys(columns)), f"scalarsubquery({names})")
-
-
-def _scoped(query: Query, select: exp.Select, table: SqlTable) -> tuple[Scope, list[Reference]]:
-    """Return the scope of the sub-query alone, and the references in its WHERE to what is outside."""
-    node = select.args["from_"].this
-    own = Scope(query.statement, query.fold, source_of(node.alias or node.name, table))
-    outer = [reference for reference in references(select.args["where"]) if own.find(reference) is None]
-    return own, outer
+    scalar = Scalar(node, select, table, (), "")
+    own = scalar.scope(query)
+    read = [bound.column for name in names_in(scalar.item) if (bound := own.bind(name)) is not None]
+    outer = [name for name in names_in(select.args["where"]) if own.bind(name) is None]
+    names = ", ".join(dict.fromkeys(name.parts[-1] for name in outer if name.parts))
+    return replace(scalar, columns=tuple(dict.fromkeys(read)), spark_name=f"scalarsubquery({names})")
 
 
 def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
@@ -114,19 +107,17 @@ def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
         refuse_period(query, None, node.args["version"])
     alias = node.alias or node.name
     where = scalar.select.args["where"].this
-    span = span_of(where)
     limit = scalar.select.args.get("limit")
     inner = Hints(query.statement, scalar.select)
     table = with_hints(query, inner if inner.ours else hints, node, alias, scalar.table.table)
     return Lookup(
         span=span_of(scalar.node),
-        source=source_of(alias, scalar.table),
+        relation=relation_of(alias, scalar.table),
         table=table,
         how="left",
-        on=[Span(span.start + a, span.start + b) for a, b in conjunct_spans(query.statement[span])],
         on_node=where,
         matches="single" if limit is None else "first",
         scalar=True,
-        wants_witness=not scalar.plain,
+        needs_witness=not scalar.plain,
         marks=scalar.table.marks,
     )

@@ -1,7 +1,6 @@
-"""Names in a SELECT: which relation of its FROM a column is of, and what it is called there now.
+"""Names in a SELECT: the relations of its FROM, and which column a name means by Spark's rules.
 
-The relations left of a lookup join become one DataFrame, so a column that two of them have gets a name of its own:
-`o.id` becomes a column named "o.id". All text after the join is rewritten by what `Source.columns` says.
+Everything here is frozen: a name is bound once, to a relation and a column of it.
 """
 
 from __future__ import annotations
@@ -11,210 +10,164 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from lookupcache.errors import SchemaError, nearest
 from lookupcache.planner.naming import is_lambda_variable
 from lookupcache.sql.dialect import name_span, span_of
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.text import Span
 
 Fold = Callable[[str], str]
 
 
-@dataclass(eq=False)
-class Source:
-    """A relation of FROM: ``columns`` maps its column names to their names in the joined relation.
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """A relation of a FROM: the names that may qualify its columns, and its columns with Spark's names of their types.
 
-    ``path`` are the names that may qualify its columns, the last alone or with those before. ``hidden`` columns are
-    seen only with a qualifier, as those of the right side that USING names. ``computed`` columns are SQL over the
-    others; ``witness`` is a column that is null only in rows that an outer join made up, where that matters.
-    A column whose name is empty is not carried along, since nothing after the join reads it.
+    ``names`` is the path, of which the last part alone, or with those before it, qualifies a column. Columns that are
+    ``merged`` by USING or NATURAL are those of a relation before it, unless they are qualified. ``computed`` columns of
+    a lookup table are SQL over the others. A relation without an alias gets one that nothing else has.
     """
 
-    path: tuple[str, ...]
-    columns: dict[str, str]
-    types: Mapping[str, str] = field(default_factory=dict)
-    hidden: frozenset[str] = frozenset()
+    names: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    merged: frozenset[str] = frozenset()
     computed: Mapping[str, str] = field(default_factory=dict)
-    witness: str | None = None
-    visible: bool = True
 
     @property
     def alias(self) -> str:
         """The name that qualifies its columns."""
-        return self.path[-1]
+        return self.names[-1]
 
     @property
-    def names(self) -> list[str]:
+    def column_names(self) -> list[str]:
         """Its columns, computed ones last."""
-        return [*self.columns, *self.computed]
+        return [*(name for name, _ in self.columns), *self.computed]
+
+    def is_named(self, parts: Sequence[str], fold: Fold) -> bool:
+        """Return whether these names qualify its columns."""
+        return bool(parts) and [fold(n) for n in self.names][-len(parts) :] == [fold(part) for part in parts]
+
+    def column(self, name: str, fold: Fold) -> str | None:
+        """Return the column of that name as the relation spells it."""
+        return next((known for known in self.column_names if fold(known) == fold(name)), None)
 
 
-@dataclass(frozen=True)
-class Found:
-    """A column that a reference in the text means."""
+@dataclass(frozen=True, eq=False)
+class Name:
+    """A column, or ``alias.*``, in the text: the parts of its name and their positions.
 
-    source: Source
-    name: str
-    qualifier: Span | None
-    written: Span
-
-    @property
-    def span(self) -> Span:
-        """The text from the qualifier to the column's name."""
-        return self.written if self.qualifier is None else Span(self.qualifier.start, self.written.end)
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A column, or ``alias.*``, in the text of a SELECT; ``nested`` where it stands in a query inside of it."""
-
-    node: exp.Column
-    nested: bool
-    shadowed: frozenset[str]
-
-    @property
-    def names(self) -> list[exp.Expr]:
-        """The parts of the name."""
-        return [part for part in self.node.parts if isinstance(part, exp.Identifier)]
-
-    @property
-    def is_star(self) -> bool:
-        """Whether it means all columns."""
-        return isinstance(self.node.this, exp.Star)
-
-    @property
-    def position(self) -> int:
-        """Where it begins."""
-        return name_span(self.names[0]).start if self.names else span_of(self.node).start
-
-
-def references(node: exp.Expr, skipped: Sequence[exp.Expr] = ()) -> list[Reference]:
-    """Return the columns that a part of a SELECT reads, in the order of the text.
-
-    Periods, hints and ``skipped`` parts are left out, and so are the variables of lambdas.
+    ``nested`` says that it stands in a query inside of the SELECT, where a relation of that query comes first.
     """
-    found = _references(node, {id(part) for part in skipped}, frozenset(), False)
-    return sorted(found, key=lambda reference: reference.position)
+
+    parts: tuple[str, ...]
+    spans: tuple[Span, ...]
+    node: exp.Expr
+    nested: bool = False
+    is_star: bool = False
+
+    @property
+    def start(self) -> int:
+        """Where it begins."""
+        return self.spans[0].start if self.spans else span_of(self.node).start
 
 
-def _references(node: exp.Expr, skipped: set[int], shadowed: frozenset[str], nested: bool) -> Iterator[Reference]:
-    if id(node) in skipped or isinstance(node, exp.Version | exp.Hint):
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A name with its column: of which relation, how that spells it, and the text from qualifier to column."""
+
+    relation: Relation
+    column: str
+    span: Span
+
+
+def names_in(node: exp.Expr) -> list[Name]:
+    """Return the columns and stars that a part of a statement names, in the order of the text.
+
+    Periods and hints are left out, and so are the variables of lambdas. Of stars in a query inside, only those with a
+    qualifier are there.
+    """
+    return sorted(_names_in(node, False), key=lambda name: name.start)
+
+
+def _names_in(node: exp.Expr, nested: bool) -> Iterator[Name]:
+    if isinstance(node, exp.Version | exp.Hint):
+        return
+    if isinstance(node, exp.Star):
+        if not nested:
+            yield Name((), (), node, is_star=True)
         return
     if isinstance(node, exp.Column):
-        if not is_lambda_variable(node, node.parts[0].name):
-            yield Reference(node, nested, shadowed)
+        parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
+        if parts and not is_lambda_variable(node, parts[0].name):
+            texts, spans = tuple(part.name for part in parts), tuple(name_span(part) for part in parts)
+            yield Name(texts, spans, node, nested, isinstance(node.this, exp.Star))
         return
     for inner in node.iter_expressions():
-        if isinstance(inner, exp.Select):
-            own = frozenset(alias.lower() for alias in aliases(inner))
-            yield from _references(inner, skipped, shadowed | own, True)
-        else:
-            yield from _references(inner, skipped, shadowed, nested)
+        if is_count_of_rows(node, inner):
+            continue
+        # A star of a SELECT without a FROM, in a lateral sub-query, means the relations before it.
+        yield from _names_in(inner, nested or (isinstance(inner, exp.Select) and inner.args.get("from_") is not None))
 
 
-def relations(select: exp.Select) -> list[exp.Expr]:
-    """Return what stands in a SELECT's FROM: tables, sub-queries, laterals; in parentheses too."""
-    first = select.args.get("from_")
-    joins = [join.this for join in select.args.get("joins") or []]
-    return [*([first.this] if first else []), *joins, *(select.args.get("laterals") or [])]
+def is_count_of_rows(node: exp.Expr, star: exp.Expr) -> bool:
+    """Return whether a star is that of ``count(*)``, which reads no column."""
+    return isinstance(node, exp.Count) and isinstance(star, exp.Star) and not star.args.get("except_")
+
+
+class Scope:
+    """The relations that a condition sees, and what names in it mean; the first groups come first.
+
+    Spark takes the longest qualifier that fits, then looks at the name alone, whose other parts are fields of a struct.
+
+    >>> orders = Relation(("db", "o"), (("id", "bigint"), ("c", "struct<id:int>")))
+    >>> scope = Scope([[orders, Relation(("c",), (("id", "bigint"),))]], str.lower)
+    >>> [bound and (bound[0].alias, bound[1]) for bound in map(scope.find, [["db", "o", "ID"], ["c", "id"], ["id"]])]
+    [('o', 'id'), ('c', 'id'), None]
+    """
+
+    def __init__(self, groups: Sequence[Sequence[Relation]], fold: Fold) -> None:
+        self.groups = [list(group) for group in groups]
+        self.fold = fold
+
+    @property
+    def relations(self) -> list[Relation]:
+        """All relations."""
+        return [relation for group in self.groups for relation in group]
+
+    def bind(self, name: Name) -> Bound | None:
+        """Return the column that a name means; None where it is of no relation here, or may be of several."""
+        found = None if name.is_star else self.find(name.parts)
+        if found is None:
+            return None
+        relation, column, position = found
+        return Bound(relation, column, Span(name.spans[0].start, name.spans[position].end))
+
+    def find(self, parts: Sequence[str]) -> tuple[Relation, str, int] | None:
+        """Return relation, column, and which of the parts is the column's name."""
+        for group in self.groups:
+            for depth in range(min(len(parts) - 1, 3), -1, -1):
+                found = list(self._found(group, parts, depth))
+                if found:
+                    return found[0] if len(found) == 1 else None
+        return None
+
+    def _found(self, group: list[Relation], parts: Sequence[str], depth: int) -> Iterator[tuple[Relation, str, int]]:
+        for relation in group:
+            seen = relation.is_named(parts[:depth], self.fold) if depth else True
+            column = relation.column(parts[depth], self.fold) if seen else None
+            if column is not None and (depth or self.fold(column) not in relation.merged):
+                yield relation, column, depth
 
 
 def aliases(select: exp.Select) -> list[str]:
     """Return the names by which a SELECT's relations qualify columns."""
-    found = []
-    for relation in relations(select):
-        found.append(relation.alias_or_name)
-        found += [inner.this.alias_or_name for inner in relation.args.get("joins") or []]
-    return found
+    first = select.args.get("from_")
+    joined = [join.this for join in select.args.get("joins") or []]
+    relations = [*([first.this] if first else []), *joined, *(select.args.get("laterals") or [])]
+    return [name for relation in relations for name in _aliases(relation)]
 
 
-class Scope:
-    """The sources of a SELECT that are known so far, or one ``alone``; resolves references to their columns.
-
-    Raises SchemaError, with the place, for a column that a known alias has not, and for one that two sources have.
-    """
-
-    def __init__(self, statement: Statement, fold: Fold, alone: Source | None = None) -> None:
-        self.statement = statement
-        self.fold = fold
-        self.sources: list[Source] = [] if alone is None else [alone]
-        self._alone = alone
-
-    def _sees(self, source: Source) -> bool:
-        return source.visible or source is self._alone
-
-    def find(self, reference: Reference) -> Found | None:
-        """Return the column that a reference means; None where it is of no known source."""
-        parts = reference.names
-        if reference.is_star or not parts:
-            return None
-        names = [part.name for part in parts]
-        for depth in (1, 2, 3):
-            source = self.qualified(names[:depth]) if len(names) > depth else None
-            if source is None or self.fold(source.alias) in map(self.fold, reference.shadowed):
-                continue
-            if (name := self.column(source, names[depth])) is not None:
-                qualifier = Span(name_span(parts[0]).start, name_span(parts[depth - 1]).end)
-                return Found(source, name, qualifier, name_span(parts[depth]))
-            if not self._bare(names[0]) and not reference.nested:
-                raise self._no_column(source, names[depth], name_span(parts[depth]))
-        return self._find_bare(reference, parts[0])
-
-    def stars(self, reference: Reference) -> Source | None:
-        """Return the source of which ``alias.*`` means all columns."""
-        names = [part.name for part in reference.names]
-        shadowed = [self.fold(name) for name in reference.shadowed]
-        return None if names and self.fold(names[-1]) in shadowed else self.qualified(names)
-
-    def qualified(self, names: Sequence[str]) -> Source | None:
-        """Return the source that these names qualify columns of."""
-        wanted = tuple(map(self.fold, names))
-        for source in self.sources:
-            if self._sees(source) and wanted and tuple(map(self.fold, source.path))[-len(wanted) :] == wanted:
-                return source
-        return None
-
-    def column(self, source: Source, name: str) -> str | None:
-        """Return a source's column as the source spells it."""
-        return next((known for known in source.names if self.fold(known) == self.fold(name)), None)
-
-    def _find_bare(self, reference: Reference, part: exp.Expr) -> Found | None:
-        owners = self._bare(part.name)
-        if len(owners) > 1 and not reference.nested:
-            first, second = (f"{source.alias}.{name}" for source, name in owners[:2])
-            raise SchemaError(
-                f"Column {part.name!r} is ambiguous: there are {first} and {second}.",
-                hint=f"Write {first} or {second}.",
-                place=self.statement.place(name_span(part)),
-            )
-        return Found(*owners[0], None, name_span(part)) if owners else None
-
-    def _bare(self, name: str) -> list[tuple[Source, str]]:
-        """Return the columns that a name without qualifier may mean."""
-        found = []
-        for source in self.sources:
-            column = self.column(source, name) if self._sees(source) else None
-            if column is not None and column not in source.hidden:
-                found.append((source, column))
-        return found
-
-    def _no_column(self, source: Source, name: str, span: Span) -> SchemaError:
-        return SchemaError(
-            f"Table {source.alias!r} has no column {name!r}.",
-            hint=nearest(name, source.names, what=f"columns of {source.alias!r}"),
-            place=self.statement.place(span),
-        )
-
-
-def unique_names(sources: Sequence[Source], fold: Fold) -> list[str]:
-    """Give each column of the sources, in order, a name that no other has, and return them.
-
-    >>> sources = [Source(("o",), {"id": "id", "total": "total"}), Source(("b",), {"id": "id"})]
-    >>> unique_names(sources, str.lower)
-    ['o.id', 'total', 'b.id']
-    """
-    carried = [fold(name) for source in sources for name, now in source.columns.items() if now]
-    for source in sources:
-        for name, now in source.columns.items():
-            if now:
-                source.columns[name] = name if carried.count(fold(name)) == 1 else f"{source.alias}.{name}"
-    return [now for source in sources for now in source.columns.values() if now]
+def _aliases(relation: exp.Expr) -> Iterator[str]:
+    yield relation.alias_or_name
+    if isinstance(relation, exp.Subquery) and isinstance(relation.this, exp.Table):  # joins in parentheses
+        yield from _aliases(relation.this)
+    for inner in relation.args.get("joins") or []:
+        yield from _aliases(inner.this)

@@ -1,397 +1,661 @@
-"""One SELECT: its lookups joined one after the other, and its text rewritten over what they gave.
+"""One SELECT: its lookups joined one after the other, and a FROM over what they gave.
 
-FROM … JOIN … ─► relation ─► lookup ─► relation ─► lookup ─► … ─► SELECT … FROM the last one's view …
+FROM … JOIN … ─► front ─► frame ─► lookup join ─► front ─► … ─► FROM over the last one's result
+
+Only FROM, WHERE and stars change in the text; every other name is left to Spark, which finds the relations under their
+own names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
-from lookupcache.planner.clauses import equality
+from lookupcache.planner.clauses import tokens
+from lookupcache.planner.grammar import equality
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
+from lookupcache.sql.conditions import Conditions, Conjunct, conjuncts_of, grouped
 from lookupcache.sql.dialect import span_of
+from lookupcache.sql.front import (
+    Frame,
+    Front,
+    Plain,
+    computed_sql,
+    frame_of,
+    from_text,
+    inputs_of,
+    plain_alone,
+    plain_of,
+    refuse_merged,
+    unique_names,
+)
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called
 from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
-from lookupcache.sql.naming import spark_names
 from lookupcache.sql.query import Query
-from lookupcache.sql.relation import Relation, fresh_of, refuse_loose_ends
+from lookupcache.sql.reads import columns_read, names_of, outside
 from lookupcache.sql.scalars import Scalar, scalar_lookup
-from lookupcache.sql.scope import Reference, Scope, Source, references
-from lookupcache.sql.spelling import Spelling, columns_of
-from lookupcache.sql.text import Span
-from lookupcache.sql.where import Where, grouped
+from lookupcache.sql.scope import Name, Relation, aliases, is_count_of_rows
+from lookupcache.sql.text import Edit, Span
 
 
-class SelectRewriting:
-    """Rewrites one SELECT of a query, which has the lookups ``scalars``, or some in its FROM."""
+@dataclass(frozen=True)
+class Select:
+    """What the steps share: the SELECT, its hints, all names in it, the conjuncts of its WHERE, its joins.
 
-    def __init__(self, query: Query, select: exp.Select, scalars: Sequence[Scalar]) -> None:
-        self.query = query
-        self.select = select
-        self.scalars = list(scalars)
-        self.statement = query.statement
-        self.scope = Scope(query.statement, query.fold)
-        self.joins: list[exp.Join] = list(select.args.get("joins") or [])
-        self.hints = Hints(query.statement, select)
-        self.relation = Relation(query, self.scope, query.with_text(select))
-        self.spelling = Spelling(query, self.scope, select)
-        self.where = Where(query, self.scope, self.spelling, select)
-        self.looked_up: list[Lookup] = []
-        self.functions: list[str] = []
-        self.texts: dict[str, Span] = {}
-        self.done: list[tuple[Scalar, Source]] = []
+    ``in_group`` says that the joins are those in parentheses, to which WHERE does not apply.
+    """
 
-    def run(self) -> None:
-        """Join what is to be joined, and edit the text."""
-        if not self.scalars and not any(self._is_lookup(join) for join in self.joins):
-            self._refuse_first()
-            return
-        self._refuse_first()
-        self._refuse_pivot()
-        self._begin()
-        for number, join in enumerate(self.joins):
-            self._joined(number, join)
-        for number, scalar in enumerate(self.scalars):
-            self._scalar(scalar, self.scalars[number + 1 :])
-        self._finish()
+    query: Query
+    node: exp.Select
+    hints: Hints
+    names: Sequence[Name]
+    where: Sequence[Conjunct]
+    joins: Sequence[exp.Join]
+    scalars: Sequence[Scalar]
+    with_text: str
+    in_group: bool = False
 
-    # ── the joins in their order ─────────────────────────────────────────────────────────────────────────
 
-    def _is_lookup(self, join: exp.Join) -> bool:
-        return self._table(join.this) is not None or called(self.query, join.this) is not None
+@dataclass(frozen=True)
+class Joined:
+    """How far a SELECT has come: its front, and what of its text has been read or is to be added.
 
-    def _table(self, node: exp.Expr) -> Any:
-        return self.query.table_of(node) if is_temporal(node) else None
+    ``done`` are pieces that nothing after reads again, ``taken`` conjuncts of WHERE that a lookup applies, ``later``
+    conjuncts of ON that become part of WHERE. ``looked_up`` are the lookups, ``found`` those of scalar sub-queries.
+    """
 
-    def _refuse_first(self) -> None:
-        """Refuse a lookup that has nothing on its left, or that stands in parentheses with other joins."""
-        relations = [join.this for join in self.joins]
-        first = self.select.args.get("from_")
-        for node in [*([first.this] if first else []), *relations]:
-            inner = [join.this for join in node.args.get("joins") or []]
-            if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
-                inner += [node.this, *(join.this for join in node.this.args.get("joins") or [])]
-            if first is not None and node is first.this:
-                inner.append(node)
-            for one in inner:
-                if self._table(one) is not None or (called(self.query, one) is not None):
-                    raise PlanError(
-                        "A lookup needs a relation on its left.",
-                        hint="Write it as a join behind another relation: FROM orders AS o JOIN … ON …. Without FOR "
-                        "SYSTEM_TIME AS OF a table is read whole.",
-                        place=self.statement.place(span_of(one)),
-                    )
+    front: Front
+    done: tuple[Span, ...] = ()
+    taken: tuple[Conjunct, ...] = ()
+    later: tuple[Conjunct, ...] = ()
+    looked_up: tuple[Lookup, ...] = ()
+    functions: tuple[str, ...] = ()
+    found: tuple[tuple[Scalar, Lookup], ...] = ()
 
-    def _refuse_pivot(self) -> None:
-        """Refuse PIVOT, which reads columns that it does not name."""
-        pivots = [pivot for pivot in self.select.find_all(exp.Pivot) if pivot.find_ancestor(exp.Select) is self.select]
-        if pivots:
+
+def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) -> None:
+    """Join the lookups of a SELECT, and edit its text; where it has none, nothing is changed."""
+    first, joins = node.args.get("from_"), _joins(node)
+    groups = [one for one in [*([first.this] if first else []), *(j.this for j in joins)] if _has_lookups(query, one)]
+    _refuse_first(query, node)
+    if not scalars and not groups and not any(_is_lookup(query, join) for join in joins):
+        return
+    _refuse_pivot(query, node)
+    where = node.args.get("where")
+    conjuncts = conjuncts_of(query, where.this) if where is not None else []
+    hints, names = Hints(query.statement, node), names_of(query, node)
+    select = Select(query, node, hints, names, conjuncts, joins, scalars, query.with_text(node))
+    joined = Joined(Front())
+    if first is not None:
+        end = min([span_of(first.this).end, *(span_of(join).start for join in joins)])
+        joined = _begin(select, joined, first.this, Span(span_of(first.this).start, end))
+    for number, join in enumerate(joins):
+        joined = _join(select, joined, join, joins[number + 1 :])
+    for scalar in scalars:
+        joined = _join_scalar(select, joined, scalar)
+    _finish(select, joined)
+
+
+# ── what is a lookup, and where it may stand ─────────────────────────────────────────────────────────────
+
+
+def _is_lookup(query: Query, join: exp.Join) -> bool:
+    return _table(query, join.this) is not None or called(query, join.this) is not None
+
+
+def _table(query: Query, node: exp.Expr) -> Any:
+    return query.table_of(node) if is_temporal(node) else None
+
+
+def _joins(node: exp.Select) -> list[exp.Join]:
+    """Return the joins of a SELECT; the parser keeps those of a FROM before its SELECT with the first relation."""
+    first = node.args.get("from_")
+    own = first.this.args.get("joins") or [] if first is not None and isinstance(first.this, exp.Table) else []
+    return [*own, *(node.args.get("joins") or [])]
+
+
+def _has_lookups(query: Query, node: exp.Expr) -> bool:
+    """Return whether a relation is joins in parentheses with a lookup among them."""
+    if isinstance(node.parent, exp.From) and isinstance(node, exp.Table):
+        return False
+    return any(_is_lookup(query, join) or _has_lookups(query, join.this) for join in _inner_joins(node))
+
+
+def _inner_joins(node: exp.Expr) -> list[exp.Join]:
+    """Return the joins in parentheses that a relation is."""
+    joins = list(node.args.get("joins") or [])
+    if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
+        return [*(node.this.args.get("joins") or []), *joins]
+    return joins
+
+
+def _refuse_first(query: Query, node: exp.Select) -> None:
+    """Refuse a lookup that has nothing on its left."""
+    first = node.args.get("from_")
+    found = [] if first is None else [first.this]
+    relations = [join.this for join in _joins(node)]
+    for relation in (*found, *relations):
+        if isinstance(relation, exp.Subquery) and isinstance(relation.this, exp.Table):
+            found.append(relation.this)
+    for one in found:
+        if _table(query, one) is not None or called(query, one) is not None:
             raise PlanError(
-                "PIVOT and UNPIVOT cannot stand in a SELECT with lookups.",
-                hint="Put the lookups in a sub-query: SELECT … FROM (SELECT … JOIN …) PIVOT (…).",
-                place=self.statement.place(span_of(self.joins[-1]) if self.joins else span_of(self.select)),
+                "A lookup needs a relation on its left.",
+                hint="Write it as a join behind another relation: FROM orders AS o JOIN … ON …. Without FOR "
+                "SYSTEM_TIME AS OF the full table is read.",
+                place=query.statement.place(span_of(one)),
             )
 
-    def _begin(self) -> None:
-        first = self.select.args.get("from_")
-        if first is not None:
-            self.relation.text = self.query.edits.text(span_of(first.this))
-            self.relation.fresh = list(fresh_of(first.this))
 
-    def _joined(self, number: int, join: exp.Join) -> None:
-        if not self._is_lookup(join):
-            self._beside(join)
-            return
-        frame = self._frame()
-        table = self._table(join.this)
-        if table is not None:
-            lookup = table_lookup(self.query, self.hints, self.scope, join, table)
-        else:
-            lookup = call_lookup(self.query, self.hints, self.scope, join, frame, self.spelling.left)
-            self.functions.append(str(called(self.query, join.this)))
-        self._look_up(frame, lookup, self.joins[: number + 1], self.scalars)
+def _refuse_pivot(query: Query, node: exp.Select) -> None:
+    """Refuse PIVOT, which reads columns that it does not name."""
+    pivots = [pivot for pivot in node.find_all(exp.Pivot) if pivot.find_ancestor(exp.Select) is node]
+    if pivots:
+        raise PlanError(
+            "PIVOT and UNPIVOT cannot stand in a SELECT with lookups.",
+            hint="Put the lookups in a sub-query: SELECT … FROM (SELECT … JOIN …) PIVOT (…).",
+            place=query.statement.place(span_of(pivots[0])),
+        )
 
-    def _beside(self, join: exp.Join) -> None:
-        """Leave a join to Spark, over what has been joined before."""
-        refuse_loose_ends(self.query, join)
-        found = references(join, [join.this] if not isinstance(join.this, exp.Lateral) else [])
-        self.relation.text += f" {self.query.edits.text(span_of(join), self.spelling.edits(found))}"
-        self.relation.fresh += fresh_of(join.this, join)
 
-    def _scalar(self, scalar: Scalar, others: Sequence[Scalar]) -> None:
-        frame = self._frame()
-        lookup = scalar_lookup(self.query, self.hints, scalar)
-        self._look_up(frame, lookup, self.joins, [scalar, *others], scalar)
-        self.done.append((scalar, lookup.source))
+# ── the joins in their order ─────────────────────────────────────────────────────────────────────────────
 
-    def _frame(self) -> DataFrame:
-        try:
-            return self.relation.frame()
-        except AnalysisException as error:
-            raise self.query.failed(error) from None
 
-    # ── one lookup join ──────────────────────────────────────────────────────────────────────────────────
+def _begin(select: Select, joined: Joined, node: exp.Expr, span: Span) -> Joined:
+    done = (*joined.done, span)
+    if _has_lookups(select.query, node):
+        joined, group = _group(select, joined, node)
+        return replace(joined, front=Front(group.text, group.plain, inner_views=group.inner_views), done=done)
+    own = isinstance(node, exp.Table) and node.args.get("joins")  # those of a FROM before its SELECT
+    plain = (plain_alone(select.query, node),) if own else tuple(plain_of(select.query, node))
+    return replace(joined, front=Front(select.query.edits.text(span).strip(), plain), done=done)
 
-    def _look_up(
-        self,
-        frame: DataFrame,
-        lookup: Lookup,
-        done: Sequence[exp.Expr],
-        scalars: Sequence[Scalar],
-        scalar: Scalar | None = None,
-    ) -> None:
-        self.scope.sources.append(lookup.source)
-        lookup.source.visible = not lookup.scalar
-        on = [self.spelling.on(lookup, span) for span in lookup.on]
-        self.texts = dict(zip(on, lookup.on, strict=True))
-        where = [] if self._made_up_later(done, scalar) else self.where.take(lookup)
-        lookup.source.visible = lookup.how in ("inner", "left") and not lookup.scalar
-        used = self._used(lookup, done, scalar)
-        select = self._output(lookup, frame, used)
-        if lookup.how == "inner" and not on and not lookup.keys and not lookup.using:
-            on, where = where, []
-        self._refuse_keyless(lookup, on)
-        condition: Any = list(lookup.using) or " AND ".join([*lookup.keys, *map(grouped, on)])
-        try:
-            join = LookupJoin(
-                frame,
-                lookup.table,
-                condition,
-                lookup.how,
-                select,
-                where=" AND ".join(map(grouped, where)) or None,
-                matches=lookup.matches,
-            )
-            df = join.df
-        except AnalysisException as error:
-            raise self.query.failed(error) from None
-        except LookupCacheError as error:
-            raise error.at(self.statement.place(self._blamed(lookup, error))) from None
-        self.query.joins.append(join)
-        self.relation.joined(self.query.view(df))
-        self.spelling.view = self.relation.view
-        self.looked_up.append(lookup)
 
-    def _refuse_keyless(self, lookup: Lookup, on: Sequence[str]) -> None:
-        if not on and not lookup.keys and not lookup.using:
-            alias, column = lookup.table.name, lookup.table.schema.names[0]
+def _join(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Join]) -> Joined:
+    query = select.query
+    if _is_lookup(query, join):
+        return _join_lookup(select, joined, join, later)
+    refuse_merged(query, join)
+    front, edits = joined.front, list(_merged_edits(select, joined.front, join))
+    inner_views: tuple[str, ...] = ()
+    if _has_lookups(query, join.this):
+        joined, group = _group(select, joined, join.this)
+        edits.append(Edit(span_of(join.this), group.text))
+        plain, inner_views = group.plain, group.inner_views
+    else:
+        plain = tuple(plain_of(query, join.this, join))
+    front = replace(
+        front,
+        text=f"{front.text}{_line(query.edits.text(span_of(join), edits))}",
+        plain=(*front.plain, *plain),
+        inner_views=(*front.inner_views, *inner_views),
+    )
+    return replace(joined, front=front, done=(*joined.done, span_of(join)))
+
+
+def _line(text: str) -> str:
+    return text if text.lstrip().startswith(",") else f"\n  {text}"
+
+
+def _group(select: Select, joined: Joined, node: exp.Expr) -> tuple[Joined, Front]:
+    """Join what stands in parentheses by itself; return it as a front that has no view."""
+    query = select.query
+    if node.args.get("alias") or not isinstance(node, exp.Subquery):
+        raise PlanError(
+            "A lookup cannot stand in joins in parentheses that have an alias, or that are nested without any.",
+            hint="Put the joins in a sub-query: JOIN (SELECT … FROM … JOIN …) AS alias ON ….",
+            place=query.statement.place(span_of(node)),
+        )
+    first, joins = node.this, _inner_joins(node)
+    text = query.statement[Span(span_of(first).start, span_of(joins[0]).start)] if joins else ""
+    inner = replace(joined, front=Front(text.strip(), (plain_alone(query, first),)))
+    for number, join in enumerate(joins):
+        inner = _join(replace(select, where=(), in_group=True), inner, join, joins[number + 1 :])
+    front = inner.front
+    group = replace(
+        front,
+        text=f"({from_text(front)})",
+        plain=(*(Plain(node, one.names) for one in front.relations), *front.plain),
+        inner_views=tuple(one.split(".")[0] for one in front.internal),
+    )
+    return replace(inner, front=joined.front), group
+
+
+def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Join]) -> Joined:
+    query = select.query
+    frame = frame_of(query, joined.front, select.with_text)
+    table = _table(query, join.this)
+    if table is not None:
+        lookup = table_lookup(query, select.hints, frame.relations, join, table)
+    else:
+        lookup = call_lookup(query, select.hints, join, frame)
+        joined = replace(joined, functions=(*joined.functions, str(called(query, join.this))))
+    joined = replace(joined, done=(*joined.done, span_of(join)))
+    return _look_up(select, joined, frame, lookup, makes_rows_up=_makes_rows_up(later))
+
+
+def _makes_rows_up(later: Sequence[exp.Join]) -> bool:
+    """Return whether a join that follows adds rows, to which WHERE must be applied."""
+    return any(join.side in ("RIGHT", "FULL") for join in later)
+
+
+def _join_scalar(select: Select, joined: Joined, scalar: Scalar) -> Joined:
+    _refuse_in_joins(select, scalar)
+    frame = frame_of(select.query, joined.front, select.with_text)
+    lookup = scalar_lookup(select.query, select.hints, scalar)
+    joined = replace(joined, done=(*joined.done, span_of(scalar.node)), found=(*joined.found, (scalar, lookup)))
+    joined = _look_up(select, joined, frame, lookup, makes_rows_up=False)
+    return replace(joined, found=(*joined.found[:-1], (scalar, joined.looked_up[-1])))
+
+
+def _refuse_in_joins(select: Select, scalar: Scalar) -> None:
+    span = span_of(scalar.node)
+    if any(span_of(join).holds(span) for join in select.joins):
+        raise PlanError(
+            "A scalar sub-query over a lookup table cannot stand in ON.",
+            hint="Look it up with another JOIN … FOR SYSTEM_TIME AS OF PROCTIME() before this one.",
+            place=select.query.statement.place(span),
+        )
+
+
+# ── one lookup join ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, makes_rows_up: bool) -> Joined:
+    query = select.query
+    if lookup.needs_witness or lookup.relation.computed:
+        lookup = replace(lookup, witness=_key_column(query, frame, lookup))
+    frame, lookup, conditions, on, later = _on(select, joined, frame, lookup, makes_rows_up=makes_rows_up)
+    where = {} if makes_rows_up or not select.where else _where(select, joined, conditions)
+    taken = (*joined.taken, *where)
+    done = (*joined.done, *(part.span for part in taken))
+    relations = frame.relations if _is_hidden(lookup) else (*frame.relations, lookup.relation)
+    read = columns_read(outside(select.names, done), relations, query.fold)
+    read += [(one.relation, name) for scalar, one in joined.found for name in scalar.columns]
+    read += columns_read([name for part in later for name in part.names], relations, query.fold)
+    witnesses = _witnesses(select, frame, lookup, read)
+    columns = _columns(query, lookup, [*read, *witnesses.items()])
+    join = _planned(select, frame, lookup, conditions, on, where, columns)
+    query.joins.append(join)
+    view = query.view(join.df)
+    computed = frozenset((one, name) for one, name in read if name in one.computed)
+    front = Front("", (), view, relations, columns | _marks(lookup), witnesses, computed=computed)
+    return replace(
+        joined,
+        front=front,
+        taken=taken,
+        later=(*joined.later, *later),
+        looked_up=(*joined.looked_up, lookup),
+    )
+
+
+def _is_hidden(lookup: Lookup) -> bool:
+    return lookup.scalar or lookup.how in ("semi", "anti")
+
+
+def _marks(lookup: Lookup) -> dict[tuple[Relation, str], str]:
+    return {(lookup.relation, name): name for name in lookup.marks}
+
+
+def _where(select: Select, joined: Joined, conditions: Conditions) -> dict[Conjunct, str]:
+    """Return the conjuncts of WHERE that this join can apply, which none before it has."""
+    found, names = {}, aliases(select.node)
+    for part in select.where:
+        text = None if part in joined.taken else conditions.where(part, names)
+        if text is not None:
+            found[part] = text
+    return found
+
+
+def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
+    """Return a column of the table that an equality of the condition keeps from being null."""
+    if lookup.using:
+        return lookup.relation.column(lookup.using[0], query.fold)
+    conditions = Conditions(query, frame, lookup)
+    for part in conjuncts_of(query, lookup.on_node):
+        sides = equality(query.statement[part.span]) or ()
+        for name in part.names:
+            bound = conditions.on_scope.bind(name)
+            if bound is not None and bound.relation is lookup.relation and query.statement[bound.span] in sides:
+                return bound.column if bound.column not in lookup.relation.computed else None
+    return None
+
+
+def _on(
+    select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, makes_rows_up: bool
+) -> tuple[Frame, Lookup, Conditions, dict[Conjunct, str], tuple[Conjunct, ...]]:
+    """Return the conjuncts of ON as SQL; what of them only Spark evaluates becomes a column of the left side.
+
+    What reads the table and needs Spark is applied after an inner join, as a part of WHERE.
+    """
+    query = select.query
+    parts = [part for part in conjuncts_of(query, lookup.on_node) if query.statement[part.span].upper() != "TRUE"]
+    conditions = Conditions(query, frame, lookup)
+    extras: dict[Span, str] = {}
+    later: list[Conjunct] = []
+    for part in parts:
+        pieces = _pieces(query, conditions, part)
+        if pieces is None and (lookup.how != "inner" or makes_rows_up or select.in_group):
             raise PlanError(
-                f"The lookup gives no key for table {alias!r}: no column of it must equal anything.",
-                hint=f"Add an equality, as in ON o.customer_id = {alias}.{column}.",
-                place=self.statement.place(lookup.span),
+                "A sub-query that reads the lookup table cannot stand in the condition of this join.",
+                hint="Write it in WHERE, or join its result before the lookup.",
+                place=query.statement.place(part.span),
             )
+        if pieces is None:
+            later.append(part)
+        for span in pieces or ():
+            extras[span] = f"lookup_x{len(joined.looked_up)}_{len(extras)}"
+    if extras:
+        merged = _merged_edits(select, joined.front, lookup.on_node) if lookup.on_node else []
+        items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]
+        frame = frame_of(query, joined.front, select.with_text, items)
+        conditions = Conditions(query, frame, lookup)
+    texts = {}
+    for part in parts:
+        if part not in later:
+            edits = [Edit(s, conditions.left_column(name)) for s, name in extras.items() if part.span.holds(s)]
+            texts[part] = conditions.on(part, edits)
+    return frame, lookup, conditions, texts, tuple(later)
 
-    def _blamed(self, lookup: Lookup, error: LookupCacheError) -> Span:
-        """Return the conjunct that an error is about, else the condition, else the whole join."""
-        spans = self.texts | {self.statement[part.span]: part.span for part in self.where.parts if part.taken}
-        if error.about in spans:
-            return spans[error.about]
-        return Span(lookup.on[0].start, lookup.on[-1].end) if lookup.on else lookup.span
 
-    def _used(self, lookup: Lookup, done: Sequence[exp.Expr], scalar: Scalar | None) -> list[tuple[Source, str]]:
-        """Return the columns that the rest of the SELECT reads, in the order of the text."""
-        first = self.select.args.get("from_")
-        ended = [one.node for one, _ in self.done] + ([scalar.node] if scalar is not None else [])
-        skipped = [*([first] if first is not None else []), *done, *ended]
-        taken = [part.span for part in self.where.parts if part.taken]
-        found: dict[tuple[int, str], tuple[Source, str]] = {}
-        for reference in references(self.select, skipped):
-            if any(span.start <= reference.position < span.end for span in taken):
-                continue
-            for source, name in self._meant(reference):
-                found[id(source), name] = source, name
-        if any(isinstance(item, exp.Star) for item in self.select.expressions):
-            found |= {(id(source), name): (source, name) for source, name in self._starred()}
-        for one, source in [*self.done, *([(scalar, lookup.source)] if scalar is not None else [])]:
-            found |= {(id(source), name): (source, name) for name in one.columns}
-        return list(found.values())
-
-    def _meant(self, reference: Reference) -> list[tuple[Source, str]]:
-        if reference.is_star:
-            source = self.scope.stars(reference)
-            return [(source, name) for name in source.names] if source is not None else []
-        found = self.scope.find(reference)
-        return [] if found is None else [(found.source, found.name)]
-
-    def _starred(self) -> list[tuple[Source, str]]:
-        """Return what * means: the columns that USING joins by, then those of each source."""
-        visible = [source for source in self.scope.sources if source.visible]
-        hidden = {self.scope.fold(name) for source in visible for name in source.hidden}
-        first = [(s, n) for s in visible for n in s.names if self.scope.fold(n) in hidden and n not in s.hidden]
-        rest = [(s, n) for s in visible for n in s.names if n not in s.hidden]
-        return [*first, *(one for one in rest if one not in first)]
-
-    def _output(self, lookup: Lookup, frame: DataFrame, used: Sequence[tuple[Source, str]]) -> list[str]:
-        """Return the join's select list, and note the columns' names in its result."""
-        wanted = list(self._physical(lookup, used))
-        fold = self.scope.fold
-        counts: dict[str, int] = {fold(mark): 1 for mark in lookup.marks}
-        for _, name in wanted:
-            counts[fold(name)] = counts.get(fold(name), 0) + 1
-        select: list[str] = []
-        names: dict[tuple[int, str], str] = {}
-        for source, name in wanted:
-            new = name if counts[fold(name)] == 1 else f"{source.alias}.{name}"
-            while new in names.values():
-                new += "'"
-            names[id(source), name] = new
-            right = source is lookup.source
-            here = f"{quote(source.alias)}.{quote(name)}" if right else f"left.{quote(source.columns[name])}"
-            select.append(here if (name if right else source.columns[name]) == new else f"{here} AS {quote(new)}")
-        for source in self.scope.sources:
-            marks = lookup.marks if source is lookup.source else {}
-            source.columns = {n: n if n in marks else names.get((id(source), n), "") for n in source.columns}
-        return select or [f"left.{quote(frame.columns[0])}"]
-
-    def _physical(self, lookup: Lookup, used: Iterable[tuple[Source, str]]) -> Iterator[tuple[Source, str]]:
-        """Yield the columns that are to be fetched or carried, each once: of computed ones those that they read."""
-        seen = set()
-        for source, name in (*used, *self._witnesses(lookup, used)):
-            read = [name] if name in source.columns else self._read_by(source, name)
-            for column in read:
-                mark = source is lookup.source and column in lookup.marks
-                if (id(source), column) not in seen and not mark:
-                    seen.add((id(source), column))
-                    yield source, column
-
-    def _read_by(self, source: Source, name: str) -> list[str]:
-        read = columns_of(source.computed[name])
-        return [known for column in read if (known := self.scope.column(source, column.name)) is not None]
-
-    def _witnesses(self, lookup: Lookup, used: Iterable[tuple[Source, str]]) -> list[tuple[Source, str]]:
-        """Return the columns that tell a row that was found from one that an outer join made up."""
-        computed = any(source is lookup.source and name in source.computed for source, name in used)
-        padded = lookup.how == "left" or any(join.side in ("RIGHT", "FULL") for join in self.joins)
-        if lookup.wants_witness or (computed and padded):
-            lookup.source.witness = self._key_column(lookup)
-        every = [(source, source.witness) for source in self.scope.sources if source.witness is not None]
-        return [(source, name) for source, name in every if source is lookup.source or source.columns[name]]
-
-    def _key_column(self, lookup: Lookup) -> str | None:
-        """Return a column of the table that an equality of the condition keeps from being null."""
-        for span in lookup.on:
-            for side in equality(self.statement[span]) or ():
-                name = side.split(".")[-1].strip("` ")
-                if (column := self.scope.column(lookup.source, name)) in lookup.table.schema.names:
-                    return column
-        return lookup.using[0] if lookup.using else None
-
-    def _made_up_later(self, done: Sequence[exp.Expr], scalar: Scalar | None) -> bool:
-        """Return whether a join that follows makes rows up, which WHERE must see."""
-        later = [] if scalar is not None else self.joins[len(done) :]
-        return any(join.side in ("RIGHT", "FULL") for join in later)
-
-    # ── what remains ─────────────────────────────────────────────────────────────────────────────────────
-
-    def _finish(self) -> None:
-        tables = [name for lookup in self.looked_up for name in (lookup.table.name,)]
-        self.hints.refuse_unused(tables, self.functions)
-        if self.hints.ours and self.hints.span is not None:
-            self.query.edits.replace(self.hints.span, f"/*+ {self.hints.others} */" if self.hints.others else "")
-        for scalar, source in self.done:
-            self.query.edits.replace(span_of(scalar.node), self._scalar_text(scalar, source))
-        self._finish_from()
-        self._finish_where()
-        self._finish_items()
-        first = self.select.args.get("from_")
-        skipped = [*([first] if first is not None else []), *self.joins, *(scalar.node for scalar in self.scalars)]
-        for edit in self.spelling.edits(references(self.select, skipped)):
-            self.query.edits.replace(*edit)
-
-    def _finish_from(self) -> None:
-        first = self.select.args.get("from_")
-        if first is None:
-            end = max(span_of(item).end for item in self.select.expressions)
-            self.query.edits.replace(Span(end, end), f" FROM {self.relation.text}")
-            return
-        last = self.joins[-1] if self.joins else first
-        self.query.edits.replace(Span(span_of(first).start, span_of(last).end), f"FROM {self.relation.text}")
-
-    def _finish_where(self) -> None:
-        where = self.select.args.get("where")
-        if where is None or not any(part.taken for part in self.where.parts):
-            return
-        rest = [part for part in self.where.parts if not part.taken]
-        found = [edit for part in rest for edit in self.spelling.edits(references(where)) if part.span.holds(edit.span)]
-        texts = [self.query.edits.text(part.span, found) for part in rest]
-        self.query.edits.replace(span_of(where), f"WHERE {' AND '.join(map(grouped, texts))}" if texts else "")
-
-    def _finish_items(self) -> None:
-        """Spell stars out, and give columns that have another name now the one that they had."""
-        for item in self.select.expressions:
-            span = span_of(item)
-            if isinstance(item, exp.Star):
-                self.query.edits.replace(span, self._star_text(self._starred(), item))
-            elif isinstance(item, exp.Column) and isinstance(item.this, exp.Star):
-                source = self.scope.stars(Reference(item, False, frozenset()))
-                if source is not None:
-                    self.query.edits.replace(span, self._star_text([(source, n) for n in source.names], item.this))
-            elif (name := self._lost_name(item)) is not None:
-                self.query.edits.replace(Span(span.end, span.end), f" AS {quote(name)}")
-        self._name_expressions()
-
-    def _name_expressions(self) -> None:
-        """Name expressions over columns that have another name now as Spark would have named them."""
-        found = [item for item in self.select.expressions if not isinstance(item, exp.Alias | exp.Column | exp.Star)]
-        items = [item for item in found if not item.find(exp.Query) and self._renames(item)]
-        names = spark_names(self.query, self.scope.sources, [self.statement[span_of(item)] for item in items])
-        for item, name in zip(items, names, strict=False):
-            self.query.edits.replace(Span(span_of(item).end, span_of(item).end), f" AS {quote(name)}")
-
-    def _renames(self, item: exp.Expr) -> bool:
-        found = [one for reference in references(item) if (one := self.scope.find(reference)) is not None]
-        return any(self.scope.fold(one.source.columns.get(one.name, "")) != self.scope.fold(one.name) for one in found)
-
-    def _star_text(self, columns: Sequence[tuple[Source, str]], star: exp.Expr) -> str:
-        without = {self.scope.fold(name.name) for name in star.args.get("except_") or star.args.get("except") or []}
-        kept = [(source, name) for source, name in columns if self.scope.fold(name) not in without]
-        items = [self.spelling.item(source, name) for source, name in kept]
-        fresh = [
-            f"{quote(one.path[-1])}.*" for one in self.relation.fresh if one.visible and star.parent is self.select
-        ]
-        return ", ".join([*items, *fresh])
-
-    def _lost_name(self, item: exp.Expr) -> str | None:
-        """Return the name of an item that Spark would name otherwise now."""
-        if isinstance(item, exp.Alias):
+def _pieces(query: Query, conditions: Conditions, part: Conjunct) -> list[Span] | None:
+    """Return the pieces of a conjunct that Spark evaluates before the join, None where they read the table."""
+    if part.is_closed:
+        return None if conditions.reads_table(part.names) else [part.span]
+    spans = [*(span_of(one) for one in part.foreign), *(_of(name) for name in conditions.unknown(part))]
+    for span in spans:
+        if conditions.reads_table([name for name in part.names if span.start <= name.start < span.end]):
             return None
-        scalars = [scalar for scalar in self.scalars if scalar.node is item]
-        if scalars:
-            return scalars[0].spark_name
-        if not isinstance(item, exp.Column):
-            return None
-        found = self.scope.find(Reference(item, False, frozenset()))
-        if found is None or len(item.parts) > 1 + (found.qualifier is not None):
-            return None
-        here = found.source.columns.get(found.name)
-        return None if here is not None and self.scope.fold(here) == self.scope.fold(found.name) else item.name
+    return list(dict.fromkeys(spans))
 
-    def _scalar_text(self, scalar: Scalar, source: Source) -> str:
-        view = str(self.relation.view)
 
-        def column(known: str) -> str:
-            if known in source.computed:
-                return self.spelling.computed(source, known, column, padded=False)
-            return f"{view}.{quote(source.columns[known])}"
+def _of(name: Name) -> Span:
+    return span_of(name.node) if not name.spans else Span(name.spans[0].start, name.spans[-1].end)
 
-        text = scalar.text(self.query, column)
-        whole = text if scalar.plain else f"(CASE WHEN {column(str(source.witness))} IS NOT NULL THEN {text} END)"
-        return f"any_value({whole})" if self._grouped_item(scalar) else whole
 
-    def _grouped_item(self, scalar: Scalar) -> bool:
-        """Return whether a sub-query stands outside of aggregates where rows are grouped."""
-        aggregates = self.select.find_all(exp.AggFunc)
-        own = any(one.find_ancestor(exp.Select) is self.select for one in aggregates)
-        if self.select.args.get("group") is None and not own:
-            return False
-        where = self.select.args.get("where")
-        inside = scalar.node.find_ancestor(exp.AggFunc, exp.Group, exp.Where, exp.Select)
-        return not isinstance(inside, exp.AggFunc | exp.Group | exp.Where) and inside is not where
+def _planned(
+    select: Select,
+    frame: Frame,
+    lookup: Lookup,
+    conditions: Conditions,
+    on: dict[Conjunct, str],
+    where: dict[Conjunct, str],
+    columns: dict[tuple[Relation, str], str],
+) -> LookupJoin:
+    query = select.query
+    on_texts, where_texts = list(on.values()), list(where.values())
+    if lookup.how == "inner" and not on and not lookup.keys and not lookup.using:
+        on_texts, where_texts = where_texts, []
+    _refuse_keyless(query, lookup, on_texts)
+    condition: Any = list(lookup.using) or " AND ".join([*lookup.keys, *map(grouped, on_texts)])
+    if lookup.using and not all(_is_plain_pair(frame, lookup, name, query) for name in lookup.using):
+        condition = " AND ".join(_pair(frame, lookup, conditions, name, query) for name in lookup.using)
+    items = [_selected(frame, lookup, conditions, key, name) for key, name in columns.items()]
+    try:
+        join = LookupJoin(
+            frame.df,
+            lookup.table,
+            condition,
+            lookup.how,
+            items or [conditions.left_column(frame.df.columns[0])],
+            where=" AND ".join(map(grouped, where_texts)) or None,
+            matches=lookup.matches,
+        )
+        _ = join.df
+    except AnalysisException as error:
+        raise query.failed(error) from None
+    except LookupCacheError as error:
+        blamed = _blamed(query, lookup, error, {**on, **where})
+        raise error.at(query.statement.place(blamed)) from None
+    return join
+
+
+def _is_plain_pair(frame: Frame, lookup: Lookup, name: str, query: Query) -> bool:
+    """Return whether the left DataFrame has the column of USING under its own name."""
+    owners = _owners(frame.relations, name, query)
+    return len(owners) == 1 and frame.columns[owners[0]] == owners[0][1]
+
+
+def _owners(relations: Iterable[Relation], name: str, query: Query) -> list[tuple[Relation, str]]:
+    """Return the columns that a name without a qualifier means."""
+    found = [(one, column) for one in relations if (column := one.column(name, query.fold)) is not None]
+    return [(one, column) for one, column in found if query.fold(column) not in one.merged]
+
+
+def _pair(frame: Frame, lookup: Lookup, conditions: Conditions, name: str, query: Query) -> str:
+    owner = _owners(frame.relations, name, query)[0]
+    right = lookup.relation.column(name, query.fold) or name
+    return f"{conditions.left_column(frame.columns[owner])} = {quote(lookup.relation.alias)}.{quote(right)}"
+
+
+def _selected(frame: Frame, lookup: Lookup, conditions: Conditions, key: tuple[Relation, str], name: str) -> str:
+    relation, column = key
+    right = relation is lookup.relation
+    here = f"{quote(relation.alias)}.{quote(column)}" if right else conditions.left_column(frame.columns[key])
+    return here if (column if right else frame.columns[key]) == name else f"{here} AS {quote(name)}"
+
+
+def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[str]) -> None:
+    if not on and not lookup.keys and not lookup.using:
+        alias, column = lookup.table.name, lookup.table.schema.names[0]
+        raise PlanError(
+            f"The lookup gives no key for table {alias!r}: no column of it must equal anything.",
+            hint=f"Add an equality, as in ON o.customer_id = {alias}.{column}.",
+            place=query.statement.place(lookup.span),
+        )
+
+
+def _blamed(query: Query, lookup: Lookup, error: LookupCacheError, texts: dict[Conjunct, str]) -> Span:
+    """Return the conjunct that an error is about, else the condition, else the whole join."""
+    for part, text in texts.items():
+        if error.about is not None and _squeezed(text).strip("()") == _squeezed(error.about).strip("()"):
+            return part.span
+    on = [part.span for part in texts if lookup.on_node is not None and span_of(lookup.on_node).holds(part.span)]
+    return Span(on[0].start, on[-1].end) if on else lookup.span
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+# ── columns that are fetched or carried ──────────────────────────────────────────────────────────────────
+
+
+def _columns(query: Query, lookup: Lookup, read: Sequence[tuple[Relation, str]]) -> dict[tuple[Relation, str], str]:
+    """Return the columns of the join's result with their names: of computed ones those that they read."""
+    wanted: dict[tuple[Relation, str], None] = {}
+    for relation, name in read:
+        for column in inputs_of(relation, name) if name in relation.computed else [name]:
+            if not (relation is lookup.relation and column in lookup.marks):
+                wanted[relation, column] = None
+    names = unique_names(list(wanted), query.fold, list(lookup.marks))
+    return dict(zip(wanted, names, strict=True))
+
+
+def _witnesses(
+    select: Select, frame: Frame, lookup: Lookup, read: Sequence[tuple[Relation, str]]
+) -> dict[Relation, str]:
+    """Return the columns that distinguish rows that were found from rows that an outer join adds."""
+    computed = any(one is lookup.relation and name in one.computed for one, name in read)
+    padded = lookup.how == "left" or _makes_rows_up(select.joins)
+    own = {}
+    if lookup.witness is not None and (lookup.needs_witness or (computed and padded)):
+        own = {lookup.relation: lookup.witness}
+    return {one: name for one, name in frame.witnesses.items() if (one, name) in frame.columns} | own
+
+
+# ── what remains ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _finish(select: Select, joined: Joined) -> None:
+    """Edit the text: FROM, WHERE, stars, scalar sub-queries, hints."""
+    query, front = select.query, joined.front
+    select.hints.refuse_unused([one.table.name for one in joined.looked_up], list(joined.functions))
+    if select.hints.ours and select.hints.span is not None:
+        others = select.hints.others
+        query.edits.replace(select.hints.span, f"/*+ {others} */" if others else "")
+    for scalar, lookup in joined.found:
+        query.edits.replace(span_of(scalar.node), _scalar_text(select, front, scalar, lookup))
+    for edit in (*_star_edits(select, front), *_merged_edits(select, front, None), *_path_edits(select, front)):
+        query.edits.replace(*edit)
+    _name_scalars(select, joined)
+    _finish_where(select, joined)
+    _finish_from(select, front)
+
+
+def _finish_from(select: Select, front: Front) -> None:
+    query, first = select.query, select.node.args.get("from_")
+    if first is None:
+        end = max(span_of(item).end for item in select.node.expressions)
+        query.edits.replace(Span(end, end), f" FROM {from_text(front)}")
+        return
+    last = select.joins[-1] if select.joins else first
+    query.edits.replace(Span(span_of(first).start, span_of(last).end), f"FROM {from_text(front)}")
+
+
+def _finish_where(select: Select, joined: Joined) -> None:
+    query, where = select.query, select.node.args.get("where")
+    rest = [*(part for part in select.where if part not in joined.taken), *joined.later]
+    if not joined.later and (where is None or not joined.taken):
+        return
+    texts = [grouped(query.edits.text(part.span)) for part in rest]
+    text = "WHERE " + "\n  AND ".join(texts) if texts else ""
+    if where is not None:
+        query.edits.replace(span_of(where), text)
+    else:
+        last = select.joins[-1]
+        query.edits.replace(Span(span_of(last).end, span_of(last).end), f"\n{text}")
+
+
+def _stars(node: exp.Expr) -> Iterator[exp.Star]:
+    """Yield the stars without a qualifier that mean the relations of a SELECT."""
+    for inner in node.iter_expressions():
+        if isinstance(inner, exp.Star):
+            if not is_count_of_rows(node, inner):
+                yield inner
+        elif isinstance(inner, exp.Select) and inner.args.get("from_") is not None:
+            continue
+        elif not isinstance(inner, exp.Column | exp.From):
+            yield from _stars(inner)
+
+
+def _star_edits(select: Select, front: Front) -> Iterator[Edit]:
+    """Yield what leaves the internal relation out of ``*``."""
+    views = front.internal
+    for star in _stars(select.node):
+        span = span_of(star)
+        if not span.end:  # of a FROM without a SELECT
+            continue
+        if front.merged:
+            yield Edit(span, ", ".join(_spelled_out(select, front, star)))
+            continue
+        excepted = next((t for t in tokens(select.query.statement[span]) if t.text == "("), None)
+        if excepted is None and views:
+            yield Edit(span, f"* EXCEPT ({', '.join(views)})")
+        elif excepted is not None and views and star.args.get("except_"):
+            place = span.start + excepted.end
+            yield Edit(Span(place, place), f"{', '.join(views)}, ")
+
+
+def _spelled_out(select: Select, front: Front, star: exp.Star) -> Iterator[str]:
+    """Yield the columns that * means where USING merges some: those first, then the rest of each relation."""
+    query, fold = select.query, select.query.fold
+    if front.plain or any(not isinstance(one, exp.Column) for one in star.args.get("except_") or []):
+        raise PlanError(
+            "* cannot stand here, beside a lookup with USING or NATURAL.",
+            hint="Name the columns, or write the condition with ON.",
+            place=query.statement.place(span_of(star)),
+        )
+    every = [(one, name) for one in front.relations for name in one.column_names if fold(name) not in one.merged]
+    first = [key for key in every if fold(key[1]) in front.merged]
+    without = {fold(column.name) for column in star.args.get("except_") or []}
+    for relation, name in (*first, *(key for key in every if key not in first)):
+        if fold(name) not in without:
+            yield f"{quote(relation.alias)}.{quote(name)}"
+
+
+def _merged_edits(select: Select, front: Front, within: exp.Expr | None) -> Iterator[Edit]:
+    """Yield qualifiers for names that USING merges, which are those of the first relation that has them."""
+    query, fold = select.query, select.query.fold
+    if not front.merged:
+        return
+    piece = None if within is None else span_of(within)
+    named = {fold(item.alias) for item in select.node.expressions if isinstance(item, exp.Alias)}
+    for name in select.names:
+        outside_piece = piece is not None and not piece.start <= name.start < piece.end
+        if (
+            len(name.parts) != 1
+            or name.is_star
+            or name.nested
+            or outside_piece
+            or fold(name.parts[0]) not in front.merged
+        ):
+            continue
+        if isinstance(name.node, exp.Identifier):  # in USING, which names no relation
+            if piece is not None:
+                raise _used_again(query, name)
+            continue
+        clause = name.node.find_ancestor(exp.Order, exp.Having, exp.Group, exp.Select)
+        if not isinstance(clause, exp.Select) and fold(name.parts[0]) in named:
+            continue
+        owner = _owners(front.relations, name.parts[0], query)
+        yield Edit(Span(name.spans[0].start, name.spans[0].start), f"{quote(owner[0][0].alias)}.")
+
+
+def _used_again(query: Query, name: Name) -> PlanError:
+    return PlanError(
+        f"Column {name.parts[0]!r} cannot be used in USING again after a lookup with USING or NATURAL.",
+        hint="Write the condition with ON.",
+        place=query.statement.place(name.spans[0]),
+    )
+
+
+def _path_edits(select: Select, front: Front) -> Iterator[Edit]:
+    """Yield the last name for a qualifier of several, such as that of a table in another schema."""
+    for name in select.names:
+        for depth in (3, 2):
+            paths = [one for one in front.relations if len(name.parts) > depth - name.is_star]
+            if any(len(one.names) >= depth and one.is_named(name.parts[:depth], select.query.fold) for one in paths):
+                yield Edit(Span(name.spans[0].start, name.spans[depth - 1].start), "")
+                break
+
+
+# ── scalar sub-queries ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _scalar_text(select: Select, front: Front, scalar: Scalar, lookup: Lookup) -> str:
+    relation = lookup.relation
+
+    def column(known: str) -> str:
+        if known in relation.computed:
+            return computed_sql(relation, known, column)
+        return f"{front.view}.{front.view}.{quote(front.columns[relation, known])}"
+
+    text = scalar.text(select.query, column)
+    whole = text if scalar.plain else f"(CASE WHEN {column(str(lookup.witness))} IS NOT NULL THEN {text} END)"
+    return f"any_value({whole})" if _is_grouped(select.node, scalar) else whole
+
+
+def _is_grouped(node: exp.Select, scalar: Scalar) -> bool:
+    """Return whether a sub-query stands outside of aggregates where rows are grouped."""
+    own = any(one.find_ancestor(exp.Select) is node for one in node.find_all(exp.AggFunc))
+    if node.args.get("group") is None and not own:
+        return False
+    where = node.args.get("where")
+    inside = scalar.node.find_ancestor(exp.AggFunc, exp.Group, exp.Where, exp.Select)
+    return not isinstance(inside, exp.AggFunc | exp.Group | exp.Where) and inside is not where
+
+
+def _name_scalars(select: Select, joined: Joined) -> None:
+    """Give scalar sub-queries in the select list the name that Spark gives them."""
+    for scalar, _ in joined.found:
+        if any(item is scalar.node for item in select.node.expressions):
+            span = span_of(scalar.node)
+            select.query.edits.replace(Span(span.end, span.end), f" AS {quote(scalar.spark_name)}")

@@ -38,14 +38,20 @@ class LookupSession:
         self.spark = spark
         self._setting = Setting(spark, Catalog(), tuple(time_columns))
 
-    def sql(self, text: str) -> DataFrame:
+    def sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> DataFrame:
         """Return the result of a query, or run any other statement.
+
+        ``args`` are values for the parameters of the statement, as of `SparkSession.sql`: a mapping for those with a
+        name, as in ``:country``, a sequence for those that are question marks.
 
         Raises errors of lookupcache, each with line, column and the marked text, for what is ours and for what Spark
         finds wrong in a query with lookups; for a statement without any, Spark's own, unless that would show values of
         options, which are starred in all errors of ours: they may be secret.
         """
-        return run(self._setting, Statement.of(self._readable(text)))
+        text = self._readable(text)
+        if args is not None and not isinstance(args, Mapping):
+            text, args = _with_names(text, args)
+        return run(self._setting, Statement.of(text), None if args is None else dict(args))
 
     def plans(self, text: str) -> list[LookupPlan]:
         """Return the lookup plans of a query, in the order of their joins, and run nothing."""
@@ -83,3 +89,13 @@ class LookupSession:
         made = TableFunction.of(name, function, returns=returns, batch=batch, options=options)
         made.columns()
         self._setting.catalog.functions[name] = made
+
+
+def _with_names(text: str, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+    """Return a text whose parameters have names: pieces of it go to Spark, which counts question marks."""
+    marks = [token for token in tokens(text) if token.kind == "symbol" and token.text == "?"]
+    pieces, done = [], 0
+    for number, mark in enumerate(marks):
+        pieces += [text[done : mark.start], f":lookup_p{number}"]
+        done = mark.end
+    return "".join([*pieces, text[done:]]), {f"lookup_p{number}": value for number, value in enumerate(args)}

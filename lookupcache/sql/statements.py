@@ -1,51 +1,60 @@
-"""Each kind of statement: what is ours is done here, and the rest goes to Spark as it is.
+"""Each kind of statement: what concerns lookups is done here, and the rest goes to Spark as it is.
 
-A statement's kind is told by its first words. Of INSERT and CREATE … AS only the query is read; their heads go to
+A statement's first words say its kind. Of INSERT and CREATE … AS only the query is read; the words before it go to
 Spark unread.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, Place, StatementError
 from lookupcache.planner.clauses import Token, tokens
+from lookupcache.schema import quote
 from lookupcache.sql import listing
+from lookupcache.sql.catalog import Names
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.explain import explained, mode_of
 from lookupcache.sql.functions import create_function
+from lookupcache.sql.heads import QUERIES, Head, insert_target, query_start, target_of
 from lookupcache.sql.hiding import STARS
+from lookupcache.sql.hints import unquoted
 from lookupcache.sql.laterals import refuse_unknown
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
+from lookupcache.sql.mirror import add_mirror
 from lookupcache.sql.query import Query, Setting, query_of, selects
 from lookupcache.sql.scalars import scalars_of
-from lookupcache.sql.select import SelectRewriting
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.select import rewrite_select
+from lookupcache.sql.text import Edits, Span, Statement
 
-_QUERIES = {"SELECT", "WITH", "FROM", "VALUES"}
+Args = dict[str, Any] | None
+"""The values of a statement's parameters."""
 _BY_CHANCE = 3
 _MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
 
 
-def run(setting: Setting, statement: Statement) -> DataFrame:
+def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     """Run a statement, or return the DataFrame that it is."""
     found = list(tokens(statement.sql))
     while found and found[-1].text == ";":
         statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
     for begin, do in _KINDS.items():
         if begin(found, setting, statement):
-            return do(setting, statement, found)
-    return _queried(setting, statement, found)
+            return do(setting, statement, found, args)
+    return _queried(setting, statement, found, args)
 
 
 def nothing(setting: Setting) -> DataFrame:
@@ -56,12 +65,13 @@ def nothing(setting: Setting) -> DataFrame:
 # ── queries ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rewritten(setting: Setting, statement: Statement, found: Sequence[Token]) -> Query:
+def rewritten(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
     """Return a statement's query with its lookups joined; of other statements the query that they hold."""
-    start = _body(found)
-    query = query_of(setting, statement.part(statement.span.start + start))
+    query = _query(setting, statement, found, args)
     refuse_strangers(query, query.tree)
     refuse_unknown(query, query.tree)
+    add_mirror(query)
+    _ = query.schema  # what Spark refuses is known before anything is planned
     scalars = scalars_of(query, query.tree)
     inner = {id(scalar.select) for scalar in scalars}
     _read_whole(query, {id(scalar.select.args["from_"].this) for scalar in scalars})
@@ -71,8 +81,35 @@ def rewritten(setting: Setting, statement: Statement, found: Sequence[Token]) ->
     for select in selects(query.tree):
         if id(select) not in inner:
             own = [scalar for scalar in scalars if scalar.node.find_ancestor(exp.Select) is select]
-            SelectRewriting(query, select, own).run()
+            rewrite_select(query, select, own)
     return query
+
+
+def _query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Query:
+    """Read a statement's query; refuse what is none, and what is no query by one tree."""
+    start = query_start(found)
+    pipes = [a for a, b in pairwise(found) if a.text == "|" and b.text == ">" and a.end == b.start]
+    if start is None or pipes or (start == 0 and found[:1] and found[0].text not in (*QUERIES[:4], "(")):
+        where = pipes[0] if pipes else found[0]
+        raise _no_query(statement, _at(statement, where.start, where.end + bool(pipes)))
+    body = statement.part(statement.span.start + start)
+    query = query_of(setting, body, statement[Span(statement.span.start, body.span.start)], args)
+    if not isinstance(query.tree, exp.Query) or query.tree.find(exp.DML, exp.MultitableInserts):
+        raise _no_query(statement, _at(body, 0, found[0].end - found[0].start))
+    return query
+
+
+def _no_query(statement: Statement, span: Span) -> StatementError:
+    return StatementError(
+        "A statement of this kind cannot hold lookups.",
+        hint="Write SELECT … FROM … JOIN …, as a statement of its own or as a temporary view that this one reads.",
+        place=statement.place(span),
+    )
+
+
+def _at(statement: Statement, start: int, end: int) -> Span:
+    """Return a piece of a statement by positions in it."""
+    return Span(statement.span.start + start, statement.span.start + end)
 
 
 def _read_whole(query: Query, looked_up: set[int]) -> None:
@@ -86,27 +123,42 @@ def _read_whole(query: Query, looked_up: set[int]) -> None:
             raise error.at(query.statement.place(span_of(node))) from None
 
 
-def _queried(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
+def _queried(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     """Run a query, or a statement that holds one; without anything of ours in it, as it is."""
-    if not concerns(setting, found) or _words(found)[:1] == ["ALTER"]:
-        return _as_it_is(setting, statement)
-    query = rewritten(setting, statement, found)
-    if not query.edits.made:
-        return _as_it_is(setting, statement)
-    head = statement[Span(statement.span.start, query.statement.span.start)]
-    return _given(query, head)
+    if not concerns(setting, found) or _words(found)[:1][0] not in (*QUERIES, "CREATE", "REPLACE", "(", "BEGIN"):
+        return _as_it_is(setting, statement, args)
+    if _words(found)[0] in ("CREATE", "REPLACE") and query_start(found) is None:
+        return _as_it_is(setting, statement, args)
+    if _words(found)[0] == "TABLE" and len(found) == 2:
+        statement = Statement.of(f"SELECT * FROM {found[1].written}")
+        found = list(tokens(statement.sql))
+    query = rewritten(setting, statement, found, args)
+    return query.run() if query.edits.made else _as_it_is(setting, statement, args)
 
 
-def _as_it_is(setting: Setting, statement: Statement) -> DataFrame:
+def _as_it_is(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     """Give a statement to Spark; where its error would show what must not be shown, raise StatementError instead."""
     shown: PySparkException
     try:
-        return setting.spark.sql(statement.sql)
+        with _not_logged(statement):
+            return setting.spark.sql(statement.written, args)
     except PySparkException as error:
         if not _shows(statement, str(error)):
             raise
         shown = error
     raise StatementError(f"Spark refuses the statement: {_fact(statement, shown)}", place=_blamed(statement, shown))
+
+
+@contextmanager
+def _not_logged(statement: Statement) -> Iterator[None]:
+    """Keep PySpark from writing its errors about a statement to the log where the statement may hold secrets."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    before = logger.disabled
+    logger.disabled = before or bool(statement.hidden)
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _shows(statement: Statement, text: str) -> bool:
@@ -116,7 +168,9 @@ def _shows(statement: Statement, text: str) -> bool:
 
 def _pieces(statement: Statement) -> list[str]:
     """Return what must not be shown, the longest first; what is shorter stands in any text by chance."""
-    pieces = {statement[Span(*piece)] for piece in statement.hidden}
+    whole = {statement.text[piece.start : piece.end] for piece in statement.hidden}
+    # Spark repeats a literal without its quotes, and two quotes in it as one.
+    pieces = whole | {part for piece in whole for part in re.split(r"['\"`\\]+", piece)}
     return sorted((piece for piece in pieces if len(piece) > _BY_CHANCE), key=len, reverse=True)
 
 
@@ -136,13 +190,6 @@ def _blamed(statement: Statement, error: PySparkException) -> Place:
     return statement.place(Span(start, start + 1))
 
 
-def _given(query: Query, head: str) -> DataFrame:
-    try:
-        return query.sql(head + query.edits.text(query.statement.span))
-    except AnalysisException as error:
-        raise query.failed(error) from None
-
-
 def concerns(setting: Setting, found: Sequence[Token]) -> bool:
     """Return whether a statement may have anything of ours in it: a table, a function, a word."""
     names = {token.name.lower() for token in found if token.kind in ("word", "quoted")}
@@ -151,63 +198,69 @@ def concerns(setting: Setting, found: Sequence[Token]) -> bool:
     return bool(names & known or _MARKS & set(words)) or ("LATERAL", "TABLE") in pairwise(words)
 
 
-def _body(found: Sequence[Token]) -> int:
-    """Return where the query of a statement begins."""
-    words = [token.text for token in found[:1]]
-    if not words or words[0] not in ("INSERT", "CREATE", "CACHE", "REPLACE"):
-        return 0
-    inner = [token for token in found[1:] if token.kind == "word" and not token.depth and token.text in _QUERIES]
-    return inner[0].start if inner else 0
+def _is_describe_query(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
+    head = Head(found)
+    if not (head.take("DESCRIBE") or head.take("DESC")):
+        return False
+    head.take("QUERY")
+    return bool(head.words) and head.words[0] in QUERIES[:4] and concerns(setting, found)
+
+
+def _describe_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    skipped = 2 if found[1].text == "QUERY" else 1
+    inner = statement.part(statement.span.start + found[skipped].start)
+    schema = rewritten(setting, inner, list(tokens(inner.sql)), args).schema
+    rows = [(column.name, column.dataType.simpleString(), None) for column in schema]
+    return setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
+
+
+def _is_immediate(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
+    """Return whether a statement executes a literal, and nothing else, that has something of ours in it."""
+    literal = found[2].written if _words(found)[:2] == ["EXECUTE", "IMMEDIATE"] and len(found) == 3 else ""
+    return literal[:1] in ("'", '"') and bool(literal) and concerns(setting, list(tokens(unquoted(literal))))
+
+
+def _run_immediate(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    return run(setting, Statement.of(unquoted(found[2].written)), args)
 
 
 # ── statements that hold a query ─────────────────────────────────────────────────────────────────────────
 
 
 def _is_insert(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    return _words(found)[:1] == ["INSERT"] and concerns(setting, found)
+    return _words(found)[:1] == ["INSERT"] and concerns(setting, found) and query_start(found) is not None
 
 
-def _insert(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
+def _insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     """Run INSERT INTO; into a lookup table it is refused, from a stream it starts a query."""
-    query, head = _planned_insert(setting, statement, found)
-    return _run_insert(query, head, found)
+    return _run_insert(_planned_insert(setting, statement, found, args), found)
 
 
-def _planned_insert(setting: Setting, statement: Statement, found: Sequence[Token]) -> tuple[Query, str]:
-    sink = _sink(found)
-    if sink.name in setting.catalog.tables:
-        span = Span(statement.span.start + sink.start, statement.span.start + sink.end)
+def _planned_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
+    sink = insert_target(found)
+    if sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables:
         raise StatementError(
-            f"{sink.name!r} is a lookup table, which is only read.",
+            f"{sink.plain!r} is a lookup table, which is only read.",
             hint="Write to a table of Spark's, or to files.",
-            place=statement.place(span),
+            place=statement.place(_at(statement, sink.start, sink.end)),
         )
-    query = rewritten(setting, statement, found)
-    return query, statement[Span(statement.span.start, query.statement.span.start)]
+    return rewritten(setting, statement, found, args)
 
 
-def _run_insert(query: Query, head: str, found: Sequence[Token]) -> DataFrame:
-    if not any(view.isStreaming for view in query.views.values()):
-        return _given(query, head)
-    sink = _sink(found)
-    rest = found[found.index(sink) :]
-    name = "".join(
-        token.written
-        for token in rest[: next((n for n, t in enumerate(rest) if t.text in _QUERIES or t.text == "("), 1)]
-    )
+def _run_insert(query: Query, found: Sequence[Token]) -> DataFrame:
+    sink = insert_target(found)
+    if sink is None or not any(view.isStreaming for view in query.views.values()):
+        return query.run()
+    name = ".".join(map(quote, sink.parts))
     started = query.df().writeStream.toTable(name)
     return query.setting.spark.createDataFrame([(name, str(started.id))], "sink STRING, query STRING")
-
-
-def _sink(found: Sequence[Token]) -> Token:
-    return next((t for t in found[1:] if t.text not in ("INTO", "OVERWRITE", "TABLE")), found[0])
 
 
 def _is_set(found: Sequence[Token], *_: Any) -> bool:
     return _words(found)[:4] == ["EXECUTE", "STATEMENT", "SET", "BEGIN"]
 
 
-def _run_set(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
+def _run_set(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     """Plan all statements of a set, then run them in their order: a mistake in one is known before the first runs."""
     planned = []
     for part, words in _parts(statement, found):
@@ -217,9 +270,9 @@ def _run_set(setting: Setting, statement: Statement, found: Sequence[Token]) -> 
                 hint="Write EXECUTE STATEMENT SET BEGIN INSERT INTO … SELECT …; … END.",
                 place=part.place(part.span),
             )
-        planned.append((*_planned_insert(setting, part, words), words))
-    for query, head, words in planned:
-        _run_insert(query, head, words)
+        planned.append((_planned_insert(setting, part, words, args), words))
+    for query, words in planned:
+        _run_insert(query, words)
     return nothing(setting)
 
 
@@ -242,33 +295,132 @@ def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement
 
 
 def _is_view(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
+    """Return whether a statement makes a view, or a table in Spark's memory, of a query with something of ours."""
     words = _words(found)[:6]
-    return words[:1] == ["CREATE"] and "VIEW" in words and concerns(setting, found)
+    kept = (words[:1] == ["CREATE"] and "VIEW" in words) or words[:2] in (["CACHE", "TABLE"], ["CACHE", "LAZY"])
+    return kept and concerns(setting, found) and query_start(found) is not None
 
 
-def _create_view(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
-    """Make a temporary view of a query with lookups."""
-    query = rewritten(setting, statement, found)
-    if not query.views:
-        return _given(query, statement[Span(statement.span.start, query.statement.span.start)])
+def _create_view(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Make a temporary view of a query with lookups: Spark keeps its plan, not its text, which names our views."""
+    query = rewritten(setting, statement, found, args)
     words = _words(found)
-    view = found[words.index("VIEW")]
-    if not {"TEMPORARY", "TEMP"} & set(words[: words.index("VIEW")]) or "GLOBAL" in words[:5]:
-        span = Span(statement.span.start, statement.span.start + view.end)
-        raise StatementError(
-            "A view with lookups lives as long as the session.",
-            hint="Write CREATE [OR REPLACE] TEMPORARY VIEW.",
-            place=statement.place(span),
-        )
-    after = [token for token in found[found.index(view) + 1 :] if token.text not in ("IF", "NOT", "EXISTS")]
-    inside = after[2 : next((n for n, t in enumerate(after) if t.text == ")" and not t.depth), 2)]
-    names = [token.name for token in inside if token.text != ","] if after[1].text == "(" else []
+    if query.views and words[0] == "CREATE":
+        before = words[: words.index("VIEW")]
+        if not {"TEMPORARY", "TEMP"} & set(before) or "GLOBAL" in before:
+            raise StatementError(
+                "A view with lookups lives as long as the session.",
+                hint="Write CREATE [OR REPLACE] TEMPORARY VIEW.",
+                place=statement.place(_at(statement, 0, found[words.index("VIEW")].end)),
+            )
+    with _plans_kept(setting):
+        return query.run()
+
+
+@contextmanager
+def _plans_kept(setting: Setting) -> Iterator[None]:
+    name, conf = "spark.sql.legacy.storeAnalyzedPlanForView", setting.spark.conf
+    before = conf.get(name, None)
+    conf.set(name, "true")
     try:
-        df = query.df().toDF(*names) if names else query.df()
-        df.createOrReplaceTempView(after[0].name) if "REPLACE" in words else df.createTempView(after[0].name)
-    except AnalysisException as error:
-        raise query.failed(error) from None
+        yield
+    finally:
+        conf.set(name, before) if before is not None else conf.unset(name)
+
+
+# ── statements that read a lookup table in passing ───────────────────────────────────────────────────────────
+
+
+def _is_change(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
+    return _words(found)[:1] in (["MERGE"], ["UPDATE"], ["DELETE"]) and concerns(setting, found)
+
+
+def _change(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Run MERGE, UPDATE or DELETE, with what of their sources and sub-queries is ours in place of the text."""
+    _refuse_target(setting, statement, found)
+    edits = Edits(statement.code)
+    views: dict[str, DataFrame] = {}
+    for start, end in _sources(found):
+        words = [token for token in found if start <= token.start < end]
+        if concerns(setting, words):
+            part = statement.part(*_at(statement, start, end))
+            query = rewritten(
+                setting, part, [replace(t, start=t.start - start, end=t.end - start) for t in words], args
+            )
+            name = f"lookup_source_{len(views)}"
+            views[name] = query.df()
+            edits.replace(part.span, f"SELECT * FROM {{{name}}}")
+    for token in _using(found):
+        if token.name in setting.catalog.tables:
+            name = f"lookup_source_{len(views)}"
+            views[name] = _full_table(setting, token.name)
+            alias = "" if _is_aliased(found, token) else f" AS {quote(token.name)}"
+            edits.replace(_at(statement, token.start, token.end), f"{{{name}}}{alias}")
+    if not views:
+        return _as_it_is(setting, statement, args)
+    return setting.spark.sql(_braced(statement, edits), args, **views)
+
+
+def _braced(statement: Statement, edits: Edits) -> str:
+    """Return edited text in which only names of views stand in braces."""
+    for place in (n for n, letter in enumerate(statement.code) if letter in "{}"):
+        edits.replace(Span(place, place + 1), statement.code[place] * 2)
+    return edits.text(statement.span)
+
+
+def _sources(found: Sequence[Token]) -> Iterator[tuple[int, int]]:
+    """Yield where the outermost queries in brackets stand."""
+    closed = -1
+    for number, token in enumerate(found[:-1]):
+        after = found[number + 1]
+        if token.text == "(" and token.start > closed and after.kind == "word" and after.text in QUERIES[:4]:
+            last = next((t for t in found[number + 1 :] if t.text == ")" and t.depth == token.depth), None)
+            if last is not None:
+                closed = last.start
+                yield after.start, last.start
+
+
+def _using(found: Sequence[Token]) -> list[Token]:
+    """Return the name behind USING, where it is one word."""
+    after = [(a, b, c) for a, b, c in zip(found, found[1:], [*found[2:], None], strict=False) if a.text == "USING"]
+    return [b for _, b, c in after if b.kind in ("word", "quoted") and (c is None or c.text != ".")]
+
+
+def _is_aliased(found: Sequence[Token], name: Token) -> bool:
+    after = found[list(found).index(name) + 1 :]
+    return bool(after) and after[0].kind in ("word", "quoted") and after[0].text != "ON"
+
+
+def _full_table(setting: Setting, name: str) -> DataFrame:
+    statement = Statement.of(f"SELECT * FROM {quote(name)}")
+    return rewritten(setting, statement, list(tokens(statement.sql))).df()
+
+
+def _is_refused(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
+    target = target_of(found)
+    return target is not None and target.name.plain is not None and target.name.plain in setting.catalog.tables
+
+
+def _refuse_target(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Refuse a statement that is about a table of Spark's, and names a lookup table."""
+    target = target_of(found)
+    if target is not None and target.name.plain is not None and target.name.plain in setting.catalog.tables:
+        raise StatementError(
+            f"{target.name.plain!r} is a lookup table, for which there is no {target.verb}.",
+            hint=_CURES.get(
+                target.verb, "A lookup table is only read; name its schema if you mean a table of Spark's."
+            ),
+            place=statement.place(_at(statement, target.name.start, target.name.end)),
+        )
     return nothing(setting)
+
+
+_CURES = {
+    "DROP VIEW": "Write DROP TABLE.",
+    "ALTER TABLE": "Write CREATE OR REPLACE TABLE.",
+    "CACHE TABLE": "Write CACHE TABLE name AS SELECT … FROM …, or set 'lookup.cache' = 'ALL'.",
+    "CACHE LAZY TABLE": "Write CACHE LAZY TABLE name AS SELECT … FROM …, or set 'lookup.cache' = 'ALL'.",
+}
 
 
 # ── what is known ────────────────────────────────────────────────────────────────────────────────────────
@@ -278,17 +430,16 @@ def _is_explain(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
     return _words(found)[:1] == ["EXPLAIN"] and _words(found)[1:2] != ["TABLE"]
 
 
-def _explain(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
+def _explain(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     mode, skipped = mode_of(found)
+    if skipped >= len(found):
+        return _as_it_is(setting, statement, args)
     inner = statement.part(statement.span.start + found[skipped].start)
     words = list(tokens(inner.sql))
     if not concerns(setting, words):
-        return _as_it_is(setting, Statement.of(f"EXPLAIN {'' if mode == 'simple' else mode.upper()} {inner.sql}"))
-    query = rewritten(setting, inner, words)
-    try:
-        text = explained(query, mode)
-    except AnalysisException as error:
-        raise query.failed(error) from None
+        mode_word = "" if mode == "simple" else mode.upper()
+        return _as_it_is(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
+    text = explained(rewritten(setting, inner, words, args), mode)
     return setting.spark.createDataFrame([(text,)], "plan STRING")
 
 
@@ -298,7 +449,7 @@ def _is_create(_: Sequence[Token], setting: Setting, statement: Statement) -> bo
     return made.is_ours()
 
 
-def _create(setting: Setting, statement: Statement, _: Sequence[Token]) -> DataFrame:
+def _create(setting: Setting, statement: Statement, _: Sequence[Token], args: Args = None) -> DataFrame:
     CreateTable(statement, setting.catalog).run()
     return nothing(setting)
 
@@ -311,22 +462,37 @@ def _is_function(found: Sequence[Token], *_: Any) -> bool:
     return bool(strings) and ":" in strings[0]
 
 
-def _function(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
+def _function(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     create_function(setting.catalog, statement, found)
     return nothing(setting)
 
 
 def _is_drop(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    words = _words(found)
-    if words[:1] != ["DROP"] or not {"TABLE", "FUNCTION"} & set(words[1:3]):
-        return False
-    return found[-1].name in (setting.catalog.functions if "FUNCTION" in words[1:3] else setting.catalog.tables)
+    return _dropped(found, setting) is not None
 
 
-def _drop(setting: Setting, _: Statement, found: Sequence[Token]) -> DataFrame:
-    function = "FUNCTION" in _words(found)[1:3]
-    names: Any = setting.catalog.functions if function else setting.catalog.tables
-    names.drop(found[-1].name, missing_ok=False)
+def _dropped(found: Sequence[Token], setting: Setting) -> tuple[Names[Any], str] | None:
+    """Return what a DROP is to remove, where that is ours."""
+    head = Head(found)
+    if not head.take("DROP"):
+        return None
+    head.skip("TEMPORARY", "TEMP", "SYSTEM")
+    if not (head.words[:1] and head.words[0] in ("TABLE", "FUNCTION")):
+        return None
+    names: Names[Any] = setting.catalog.tables if head.words[0] == "TABLE" else setting.catalog.functions
+    head.skip("TABLE", "FUNCTION")
+    head.take("IF", "EXISTS")
+    name = head.name()
+    if name is None or name.plain is None or name.plain not in names or head.words not in ([], ["PURGE"]):
+        return None
+    return names, name.plain
+
+
+def _drop(setting: Setting, _: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    dropped = _dropped(found, setting)
+    assert dropped is not None
+    names, name = dropped
+    names.drop(name, missing_ok=False)
     return nothing(setting)
 
 
@@ -334,7 +500,7 @@ def _is_listing(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
     return listing.reader(setting, found) is not None
 
 
-def _list(setting: Setting, _: Statement, found: Sequence[Token]) -> DataFrame:
+def _list(setting: Setting, _: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     read = listing.reader(setting, found)
     assert read is not None
     return read()
@@ -346,11 +512,15 @@ def _words(found: Sequence[Token]) -> list[str]:
 
 _KINDS: dict[Any, Any] = {
     _is_explain: _explain,
+    _is_immediate: _run_immediate,
+    _is_describe_query: _describe_query,
     _is_set: _run_set,
     _is_create: _create,
     _is_function: _function,
     _is_drop: _drop,
     _is_listing: _list,
     _is_view: _create_view,
+    _is_refused: _refuse_target,
+    _is_change: _change,
     _is_insert: _insert,
 }

@@ -1,18 +1,22 @@
-"""A statement's text: places in it, and pieces of it replaced."""
+"""A statement's text: positions in it, the code without its comments, and edits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from lookupcache.errors import Place
+from lookupcache.planner.clauses import tokens
 from lookupcache.sql.hiding import Piece, hidden_pieces, masked
+
+_PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*")
 
 
 class Span(NamedTuple):
-    """From a letter to before another."""
+    """The positions from ``start`` to before ``end``."""
 
     start: int
     end: int
@@ -26,9 +30,12 @@ class Span(NamedTuple):
 class Statement:
     """One statement among others in a text; positions count from the start of the whole text.
 
-    >>> statement = Statement("EXPLAIN SELECT 1", Span(8, 16))
-    >>> statement.place(Span(15, 16)).column
-    16
+    ``statement[span]`` is code: the text with blanks in place of comments, so that pieces of it can be put together in
+    any order without one commenting out the next.
+
+    >>> statement = Statement("EXPLAIN SELECT 1 -- one", Span(8, 23))
+    >>> statement.place(Span(15, 16)).column, statement.sql.rstrip()
+    (16, 'SELECT 1')
     """
 
     text: str
@@ -41,21 +48,36 @@ class Statement:
 
     def part(self, start: int, end: int | None = None) -> Statement:
         """Return a statement inside of this one."""
-        return Statement(self.text, Span(start, self.span.end if end is None else end))
+        part = Statement(self.text, Span(start, self.span.end if end is None else end))
+        part.__dict__["code"] = self.code  # the code of the whole text, computed once
+        return part
+
+    @cached_property
+    def code(self) -> str:
+        """The whole text without comments, as long as the text."""
+        return _with_names(without_comments(self.text))
 
     @property
     def sql(self) -> str:
-        """The statement itself."""
+        """The statement's code."""
+        return self.code[self.span.start : self.span.end]
+
+    @property
+    def written(self) -> str:
+        """The statement as it was written, comments included."""
         return self.text[self.span.start : self.span.end]
 
     @cached_property
     def read(self) -> str:
-        """The statement with what stands before it made blank, so that a reader finds places in the whole text."""
+        """What the parser reads: the code with all before the statement blank, and with letters x in literals.
+
+        The parser has to find structure and positions only, and cannot misread, or show, what a literal says.
+        """
         before = "".join("\n" if letter == "\n" else " " for letter in self.text[: self.span.start])
-        return before + self.sql
+        return before + _with_plain_literals(self.sql)
 
     def __getitem__(self, span: Span) -> str:
-        return self.text[span.start : span.end]
+        return self.code[span.start : span.end]
 
     @cached_property
     def hidden(self) -> list[Piece]:
@@ -91,11 +113,93 @@ class Statement:
         return len(cut)
 
 
+def without_comments(text: str) -> str:
+    """Return a text of the same length with blanks for its comments; hints stay.
+
+    Comments are those of Spark's lexer: they nest, a bare carriage return ends one, a backslash continues one.
+
+    >>> without_comments("a -- b" + chr(13) + "AND /* c /* d */ */ e")
+    'a     \\rAND                 e'
+    """
+    pieces, done = [], 0
+    for token in tokens(text):
+        pieces += [_blank(text[done : token.start]), text[token.start : token.end]]
+        done = token.end
+    return "".join([*pieces, _blank(text[done:])])
+
+
+def _blank(gap: str) -> str:
+    """Return what stands between two tokens without its comments."""
+    if not gap.strip():
+        return gap
+    pieces, done = [], 0
+    while done < len(gap):
+        if gap.startswith("/*+", done):
+            end = gap.find("*/", done)
+            end = len(gap) if end < 0 else end + 2
+            pieces.append(gap[done:end])
+        else:
+            end = _end_of_comment(gap, done)
+            pieces.append("".join(letter if letter.isspace() else " " for letter in gap[done:end]))
+        done = end
+    return "".join(pieces)
+
+
+def _end_of_comment(gap: str, start: int) -> int:
+    """Return where the comment, or the blank, ends that begins at a position."""
+    if gap.startswith("--", start):
+        end = start
+        while end < len(gap) and gap[end] not in "\r\n":
+            end += 2 if gap.startswith("\\\n", end) else 1
+        return end
+    if not gap.startswith("/*", start):
+        return start + 1
+    depth, end = 1, start + 2
+    while depth and end < len(gap):
+        step = {"/*": 1, "*/": -1}.get(gap[end : end + 2], 0)
+        depth, end = depth + step, end + (2 if step else 1)
+    return end
+
+
+def _with_names(code: str) -> str:
+    """Return code of the same length with the name in place of each ``IDENTIFIER('name')``.
+
+    >>> _with_names("FROM IDENTIFIER('db.t') AS t")
+    'FROM db.t               AS t'
+    """
+    found, pieces, done = list(tokens(code)), [], 0
+    for word, opening, name, closing in zip(found, found[1:], found[2:], found[3:], strict=False):
+        said = name.written[1:-1]
+        if (word.text, opening.text, closing.text) != ("IDENTIFIER", "(", ")") or not _PLAIN_NAME.fullmatch(said):
+            continue
+        if word.kind == "word" and name.kind == "string":
+            pieces += [code[done : word.start], said.ljust(closing.end - word.start)]
+            done = closing.end
+    return "".join([*pieces, code[done:]])
+
+
+def _with_plain_literals(code: str) -> str:
+    """Return code in which each literal in quotes is letters x, as long as it is."""
+    pieces, done = [], 0
+    for token in tokens(code):
+        if token.kind == "string":
+            first = token.written.index(token.written[-1])
+            plain = f"{' ' * first}'{'x' * (len(token.written) - first - 2)}'"
+            pieces += [code[done : token.start], plain]
+            done = token.end
+    return "".join([*pieces, code[done:]])
+
+
 class Edit(NamedTuple):
     """A piece of the text and what takes its place."""
 
     span: Span
     new: str
+
+
+def _order(edit: Edit) -> tuple[int, bool, int]:
+    """Return what edits are sorted by: what is inserted at a position comes before what is replaced from there."""
+    return edit.span.start, edit.span.end > edit.span.start, -edit.span.end
 
 
 @dataclass
@@ -104,8 +208,8 @@ class Edits:
 
     >>> edits = Edits("SELECT o.id FROM orders AS o")
     >>> edits.replace(Span(7, 11), "id")
-    >>> edits.text(Span(0, 28))
-    'SELECT id FROM orders AS o'
+    >>> edits.text(Span(0, 28)), edits.original(Span(0, 28), 10)
+    ('SELECT id FROM orders AS o', 12)
     """
 
     source: str
@@ -117,11 +221,29 @@ class Edits:
 
     def text(self, span: Span, more: Iterable[Edit] = ()) -> str:
         """Return a piece as edited so far, and with ``more`` edits."""
-        inside = [edit for edit in (*self.made, *more) if span.holds(edit.span)]
         pieces, done = [], span.start
-        for edit in sorted(inside, key=lambda edit: (edit.span.start, -edit.span.end)):
-            if edit.span.start < done:
-                continue
+        for edit in self._outermost(span, more):
             pieces += [self.source[done : edit.span.start], edit.new]
             done = edit.span.end
         return "".join([*pieces, self.source[done : span.end]])
+
+    def original(self, span: Span, position: int) -> int:
+        """Return which position of the source a position of the edited piece is; in what is new, where that begins."""
+        done = span.start
+        for edit in self._outermost(span, ()):
+            kept = edit.span.start - done
+            if position < kept:
+                break
+            if position < kept + len(edit.new):
+                return edit.span.start
+            position -= kept + len(edit.new)
+            done = edit.span.end
+        return min(done + position, span.end)
+
+    def _outermost(self, span: Span, more: Iterable[Edit]) -> Iterator[Edit]:
+        done = span.start
+        inside = [edit for edit in (*self.made, *more) if span.holds(edit.span)]
+        for edit in sorted(inside, key=_order):
+            if edit.span.start >= done:
+                yield edit
+                done = edit.span.end

@@ -164,6 +164,25 @@ def test_sql(spark, people, visits):
         session.sql(f"SELECT q.nme {join}")
 
 
+def test_names_stars_and_views_of_sql_are_sparks(spark, people, visits):
+    session = LookupSession(spark)
+    session.register_table(people, "people")
+    visits.createOrReplaceTempView("visits")
+    on = "v.person = q.id -- the key\n AND q.id < :n"
+    join = f"FROM visits AS v JOIN people FOR SYSTEM_TIME AS OF PROCTIME() AS q ON {on}"
+    items = "* EXCEPT (q.salary), to_json(struct(v.visit, q.name)) AS j"
+    sql = f"SELECT {items} {join} WHERE v.visit IN (SELECT visit FROM visits)"
+    plain = sql.replace("FOR SYSTEM_TIME AS OF PROCTIME()", "").replace("people", "sparks_people")
+    spark.createDataFrame(PEOPLE, SCHEMA).createOrReplaceTempView("sparks_people")
+    ours, theirs = session.sql(sql, args={"n": 3}), spark.sql(plain, args={"n": 3})
+    assert ours.dtypes == theirs.dtypes
+    assert multiset(ours) == multiset(theirs)
+    session.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW seen (a COMMENT 'x', b) AS SELECT v.visit, q.name {join}", args={"n": 3}
+    )
+    assert session.sql("SELECT count(a) AS n FROM seen").collect()[0].n == theirs.count()
+
+
 def test_counts_are_observed(spark, people):
     left = spark.range(0, 1000, 1, 2).selectExpr("id % 5 AS person")
     join = LookupJoin(left, people.with_options({"lookup.cache.max-rows": "77"}), "person = p.id", "left")

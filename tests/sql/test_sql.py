@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from sql_world import VIEWS, make_world, sparks_own
+from sql_world import VIEWS, make_world, once, sparks_own, united
 
 from lookupcache import LookupJoin
 from lookupcache.sql.explain import described
@@ -46,27 +46,6 @@ def rows(both):
     for row in once(united(marked)):
         found[row.name][row.side][row.row] += 1
     return found
-
-
-def once(df):
-    """Read a large plan of few rows; compiling it would take longer than running it."""
-    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-                "spark.sql.adaptive.enabled": "false"}  # fmt: skip
-    before = {name: df.sparkSession.conf.get(name) for name in settings}
-    try:
-        for name, value in settings.items():
-            df.sparkSession.conf.set(name, value)
-        return df.collect()
-    finally:
-        for name, value in before.items():
-            df.sparkSession.conf.set(name, value)
-
-
-def united(frames):
-    if len(frames) == 1:
-        return frames[0]
-    middle = len(frames) // 2
-    return united(frames[:middle]).unionAll(united(frames[middle:]))
 
 
 def read(path: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ import random
 import traceback
 
 import pytest
+from pyspark.errors import AnalysisException, PySparkException
 from sql_world import VIEWS, make_world, rows_of
 
 from lookupcache import (
@@ -18,6 +19,7 @@ from lookupcache import (
     SchemaError,
     StatementError,
 )
+from lookupcache.planner.clauses import tokens
 
 pytestmark = pytest.mark.spark
 
@@ -354,3 +356,98 @@ def test_a_stream_is_joined_and_inserted(session, spark, tmp_path):
     writer.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
     spark.catalog.dropTempView("arrivals")
     assert rows_of(spark.read.parquet(str(tmp_path / "out"))) == {(10, "ann"): 1, (11, "bob"): 1, (14, "cem"): 1}
+
+
+# ── statements about tables ──────────────────────────────────────────────────────────────────────────────────
+
+ABOUT_A_TABLE = [
+    "TRUNCATE TABLE {}", "ALTER TABLE {} ADD COLUMN x INT", "ALTER VIEW {} RENAME TO y", "REFRESH TABLE {}",
+    "ANALYZE TABLE {} COMPUTE STATISTICS", "CACHE TABLE {}", "CACHE LAZY TABLE {}", "UNCACHE TABLE IF EXISTS {}",
+    "DROP VIEW IF EXISTS {}", "DELETE FROM {} WHERE id = 1", "UPDATE {} SET id = 1", "MSCK REPAIR TABLE {}",
+    "MERGE INTO {} USING orders ON 1 = 1 WHEN MATCHED THEN DELETE", "COMMENT ON TABLE {} IS 'x'",
+    "SHOW TBLPROPERTIES {}", "SHOW PARTITIONS {}", "INSERT INTO {} SELECT 1", "INSERT OVERWRITE TABLE {} SELECT 1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", ABOUT_A_TABLE)
+def test_a_statement_about_a_table_of_sparks_is_refused_for_a_lookup_table(session, sql):
+    with pytest.raises(StatementError, match="lookup table") as raised:
+        session.sql(sql.format("`Customers`"))
+    assert raised.value.place.marked == "`Customers`"
+
+
+def test_a_name_with_a_schema_is_that_of_a_table_of_sparks(session):
+    for sql in ("DROP TABLE {}", "DESCRIBE {}", "SHOW CREATE TABLE {}", "TRUNCATE TABLE {}"):
+        with pytest.raises(AnalysisException, match="NOT_FOUND"):
+            session.sql(sql.format("default.countries"))
+    assert [row.col_name for row in session.sql("SHOW COLUMNS IN countries").collect()] == ["code", "region"]
+
+
+WHOLE = [
+    "EXPLAIN EXTENDED SELECT 1 FROM orders AS o JOIN prices FOR SYSTEM_TIME AS OF PROCTIME() AS p ON p.item = 1",
+    "CREATE OR REPLACE TABLE IF NOT EXISTS broken (id INT COMMENT 'x', PRIMARY KEY (id) NOT ENFORCED) COMMENT 'y' "
+    "WITH ('connector' = 'sqll') LIKE prices",
+    "INSERT INTO nowhere (a) SELECT price FROM prices p", "SHOW COLUMNS IN nothing", "DESCRIBE TABLE EXTENDED none x",
+    "DROP TEMPORARY FUNCTION IF NOT f", "CREATE FUNCTION f AS 'a:b' WITH ('x' = 'y')",
+    "EXECUTE STATEMENT SET BEGIN INSERT INTO a b; END x", "CREATE TEMP VIEW v (a COMMENT 'b') AS prices",
+    "CACHE TABLE p OPTIONS ('a' = 'b') AS SELECT * FROM prices JOIN",
+    "WITH w AS (SELECT price FROM prices) INSERT INTO a SELECT * FROM w", "BEGIN SELECT price FROM prices; END",
+    "FROM prices |> WHERE price > 1", "MERGE INTO a USING prices AS p ON a.x = p.item WHEN",
+]  # fmt: skip
+
+
+def test_what_is_no_statement_is_refused_with_an_error_of_ours_or_sparks(session):
+    for sql in WHOLE:
+        for token in tokens(sql):
+            try:
+                session.sql(sql[: token.end])
+            except (LookupCacheError, PySparkException):
+                continue
+    session.spark.catalog.dropTempView("p")
+
+
+def test_clauses_of_a_lookup_table_are_kept_or_refused(session):
+    head = "CREATE OR REPLACE TABLE told (id INT COMMENT 'it''s', x INT)"
+    options = "WITH ('connector' = 'sources:Memory', 'rows' = '')"
+    session.sql(f"{head} COMMENT 'a ''table' {options}")
+    described = {row.col_name: (row.data_type, row.comment) for row in session.sql("DESCRIBE EXTENDED told").collect()}
+    assert (described["id"], described["Comment"]) == (("int", "it's"), ("a 'table", None))
+    assert "COMMENT 'a ''table' WITH" in session.sql("SHOW CREATE TABLE told").collect()[0][0]
+    for clause in ("TBLPROPERTIES ('a' = 'b')", "PARTITIONED BY (x)", "LOCATION 'y'"):
+        with pytest.raises(StatementError, match=f"cannot have {clause.split()[0]}"):
+            session.sql(f"{head} {clause} {options}")
+    with pytest.raises(StatementError, match="not closed"):
+        session.sql(f"{head} {options[:-1]}")
+    with pytest.raises(StatementError, match="no name"):
+        session.sql(f"CREATE TABLE LIKE prices {options}")
+
+
+def test_a_query_with_a_lookup_may_be_cached_in_spark_and_be_a_view_with_comments(session):
+    query = f"SELECT o.order_id, c.name FROM orders AS o {JOIN}"
+    session.sql(f"CACHE LAZY TABLE kept AS {query}")
+    session.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen (a COMMENT 'AS SELECT', b) COMMENT 'x' AS {query}")
+    try:
+        assert session.sql("SELECT count(*) AS n FROM kept JOIN seen ON a = order_id").collect()[0].n == 5
+        assert [row.comment for row in session.sql("DESCRIBE seen").collect()] == ["AS SELECT", None]
+    finally:
+        session.sql("UNCACHE TABLE kept")
+        for view in ("kept", "seen"):
+            session.spark.catalog.dropTempView(view)
+
+
+def test_parameters_and_variables_stand_anywhere(session):
+    session.sql("DECLARE OR REPLACE VARIABLE least DOUBLE DEFAULT 1000")
+    sql = f"SELECT o.order_id, :n + 1 AS n FROM orders AS o {JOIN} AND c.salary > least AND c.country = :at"
+    try:
+        assert rows_of(session.sql(f"{sql} WHERE total > :n", args={"n": 5, "at": "AT"})) == {(14, 6): 1}
+        marks = f"{sql} WHERE total > :n".replace(":n", "?").replace(":at", "?")
+        assert rows_of(session.sql(marks, args=[5, "AT", 5])) == {(14, 6): 1}
+    finally:
+        session.sql("DROP TEMPORARY VARIABLE least")
+
+
+def test_a_statement_in_another_holds_lookups_too(session):
+    [row] = session.sql("EXECUTE IMMEDIATE 'SELECT max(price) AS p FROM prices'").collect()
+    assert row.p == 12
+    found = session.sql(f"DESCRIBE QUERY SELECT c.name AS n, o.total FROM orders AS o {JOIN}").collect()
+    assert [(row.col_name, row.data_type) for row in found] == [("n", "string"), ("total", "double")]

@@ -457,7 +457,7 @@ def _until_empty(look: Callable[[], list[Any]], seconds: float = GRACE_SECONDS) 
 
 @contextmanager
 def watching() -> Iterator[Auditor]:
-    """Watch over the caches, lookups and executors that are made in this block; `Auditor.finish` is up to the caller."""
+    """Watch the caches, lookups and executors that are made in this block; `Auditor.finish` is up to the caller."""
     auditor = Auditor()
     originals = {(owner, name): owner.__dict__[name] for owner, name in _HOOKS}
     try:

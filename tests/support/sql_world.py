@@ -64,3 +64,25 @@ def sparks_own(sql: str) -> str:
 def rows_of(df: Any) -> Counter[tuple[Any, ...]]:
     """Return the rows of a DataFrame, as often as each is there."""
     return Counter(tuple(row) for row in df.collect())
+
+
+def once(df: Any) -> Any:
+    """Read a large plan of few rows; compiling it would take longer than running it."""
+    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+                "spark.sql.adaptive.enabled": "false"}  # fmt: skip
+    before = {name: df.sparkSession.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            df.sparkSession.conf.set(name, value)
+        return df.collect()
+    finally:
+        for name, value in before.items():
+            df.sparkSession.conf.set(name, value)
+
+
+def united(frames: Any) -> Any:
+    """Return the union of DataFrames, as a tree that is not deep."""
+    if len(frames) == 1:
+        return frames[0]
+    middle = len(frames) // 2
+    return united(frames[:middle]).unionAll(united(frames[middle:]))

@@ -1,0 +1,95 @@
+"""Spark's errors about a statement as errors of lookupcache, with the position in the user's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from pyspark.errors import PySparkException
+
+from lookupcache.errors import LookupCacheError, SchemaError, StatementError, nearest
+from lookupcache.sql.text import Span, Statement
+
+_NOT_THE_FACT = re.compile(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|\n'|JVM stacktrace|\s*SQLSTATE: \w+")
+_OURS = re.compile(r"`?\blookup_\d+`?\.")
+
+
+def failure(
+    statement: Statement, error: PySparkException, original: Callable[[int], int] | None = None
+) -> LookupCacheError:
+    """Return Spark's error as one of ours.
+
+    ``original`` maps positions of the text that Spark was given to those of the statement; without it, the piece of
+    text that Spark names is searched for.
+    """
+    span = _span(statement, error, original)
+    kind = str(error.getCondition() or "")
+    parameters = error.getMessageParameters() or {}
+    if kind.startswith("UNRESOLVED_COLUMN") and "objectName" in parameters and not statement.hidden:
+        return _unknown_column(statement, span, _names(parameters["objectName"]), parameters.get("proposal", ""))
+    if kind == "AMBIGUOUS_REFERENCE" and not statement.hidden:
+        return _ambiguous(statement, span, parameters)
+    return StatementError(fact_of(error), place=None if span is None else statement.place(span))
+
+
+def fact_of(error: PySparkException) -> str:
+    """Return what Spark says of a statement, without the statement's text."""
+    return _OURS.sub("", _NOT_THE_FACT.split(str(error))[0].strip())
+
+
+def _unknown_column(statement: Statement, span: Span | None, names: Sequence[str], proposal: str) -> LookupCacheError:
+    known = [_names(path) for path in re.findall(r"`(?:[^`]|``)*`(?:\.`(?:[^`]|``)*`)*", proposal)]
+    known = [path for path in known if not path[0].startswith("lookup_")]
+    own = [path[-1] for path in known if len(names) > 1 and path[:-1] and path[-2].lower() == names[0].lower()]
+    if len(names) > 1 and own:
+        place = None if span is None else statement.place(_last_name(statement, span))
+        fact, hint = f"Table {names[0]!r} has no column {names[1]!r}.", nearest(names[1], own, what="columns")
+        return SchemaError(fact, hint=hint, place=place)
+    name = ".".join(names)
+    place = None if span is None else statement.place(span)
+    hint = nearest(name, {".".join(path[-2:]) for path in known}, what="columns")
+    return SchemaError(f"There is no column {name!r}.", hint=hint, place=place)
+
+
+def _ambiguous(statement: Statement, span: Span | None, parameters: dict[str, str]) -> LookupCacheError:
+    name = ".".join(_names(parameters.get("name", "")))
+    paths = re.findall(r"`(?:[^`]|``)*`(?:\.`(?:[^`]|``)*`)*", parameters.get("referenceNames", ""))
+    found = sorted({".".join(_names(path)[-2:]) for path in paths}, reverse=True)
+    place = None if span is None else statement.place(span)
+    if len(found) < 2:
+        return SchemaError(f"Column {name!r} is ambiguous.", hint="Name the columns apart.", place=place)
+    return SchemaError(
+        f"Column {name!r} is ambiguous: there are {found[0]} and {found[1]}.",
+        hint=f"Write {found[0]} or {found[1]}.",
+        place=place,
+    )
+
+
+def _names(path: str) -> list[str]:
+    return [name.replace("``", "`") for name in re.findall(r"`((?:[^`]|``)*)`", path)]
+
+
+def _last_name(statement: Statement, span: Span) -> Span:
+    text = statement[span]
+    name = re.search(r"(`(?:[^`]|``)*`|\w+)\s*$", text)
+    return span if name is None else Span(span.start + name.start(), span.start + name.end(1))
+
+
+def _span(statement: Statement, error: PySparkException, original: Callable[[int], int] | None) -> Span | None:
+    for context in error.getQueryContext() or []:
+        fragment = _OURS.sub("", context.fragment())
+        if original is not None:
+            start, end = original(context.startIndex()), original(context.stopIndex()) + 1
+            if statement[Span(start, end)].strip():
+                return Span(start, end)
+        if fragment and (found := _search(statement, fragment)):
+            return found
+    near = re.search(r"at or near '(.+?)'", str(error))
+    return _search(statement, near[1]) if near else None
+
+
+def _search(statement: Statement, piece: str) -> Span | None:
+    found = re.search(rf"(?<!\w){re.escape(piece)}(?!\w)", statement.sql)
+    if found is None:
+        return None
+    return Span(statement.span.start + found.start(), statement.span.start + found.end())

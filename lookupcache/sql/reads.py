@@ -1,0 +1,63 @@
+"""Which columns of the joined relations the rest of a SELECT may read.
+
+The rest goes to Spark as it is written, so this need not be exact, but must leave out no column: a name in a query
+inside of the SELECT counts for any relation that may be meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from sqlglot import exp
+
+from lookupcache.planner.settings import REGEX_COLUMNS
+from lookupcache.sql.dialect import name_span
+from lookupcache.sql.query import Query
+from lookupcache.sql.scope import Fold, Name, Relation, names_in
+from lookupcache.sql.text import Span
+
+
+def names_of(query: Query, select: exp.Select) -> list[Name]:
+    """Return all that a SELECT names, the columns that its joins merge included, in the order of the text."""
+    names = names_in(select)
+    for join in select.find_all(exp.Join):
+        names += [Name((part.name,), (name_span(part),), part) for part in join.args.get("using") or []]
+        if join.method == "NATURAL":
+            names.append(Name((), (), join, is_star=True))
+    quoted = any(part.args.get("quoted") for part in select.find_all(exp.Identifier))
+    regex = quoted and query.settings.on(REGEX_COLUMNS)
+    if regex or any(call.name.upper() == "IDENTIFIER" for call in select.find_all(exp.Anonymous)):
+        names.append(Name((), (), select, is_star=True))
+    return sorted(names, key=lambda name: name.start)
+
+
+def columns_read(names: Iterable[Name], relations: Sequence[Relation], fold: Fold) -> list[tuple[Relation, str]]:
+    """Return the columns that these names may mean, each once, in the order of the names.
+
+    >>> orders, customers = Relation(("o",), (("id", ""), ("name", ""))), Relation(("c",), (("id", ""),))
+    >>> names = [Name(("c", "id"), (), exp.Null()), Name(("name",), (), exp.Null())]
+    >>> found = columns_read(names, [orders, customers], str)
+    >>> [(relation.alias, column) for relation, column in found]
+    [('c', 'id'), ('o', 'name')]
+    """
+    found = (column for name in names for column in _read(name, relations, fold))
+    return list(dict.fromkeys(found))
+
+
+def outside(names: Iterable[Name], spans: Sequence[Span]) -> list[Name]:
+    """Return the names that stand in none of these pieces."""
+    return [name for name in names if not any(span.start <= name.start < span.end for span in spans)]
+
+
+def _read(name: Name, relations: Sequence[Relation], fold: Fold) -> Iterator[tuple[Relation, str]]:
+    if name.is_star:
+        meant = [one for one in relations if not name.parts or one.is_named(name.parts, fold)]
+        yield from ((one, column) for one in meant for column in one.column_names)
+        if meant:
+            return
+    for depth in range(min(len(name.parts) - 1, 3), -1, -1):
+        owners = [one for one in relations if not depth or one.is_named(name.parts[:depth], fold)]
+        found = [(one, column) for one in owners if (column := one.column(name.parts[depth], fold)) is not None]
+        if found:
+            yield from (one for one in found if depth or name.nested or fold(one[1]) not in one[0].merged)
+            return

@@ -1,0 +1,229 @@
+"""Draws statements with lookups: names that several sides have, shadowing aliases, nested scopes, comments anywhere.
+
+``NOW`` stands for the period of a lookup, which Spark's own statement leaves out.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, field
+
+from lookupcache.planner.clauses import tokens
+
+NOW = "lookup_now"
+PERIODS = ("FOR SYSTEM_TIME AS OF PROCTIME()", "FOR SYSTEM_TIME AS OF CURRENT_TIMESTAMP")
+RELATIONS = {
+    "o": {"id": "INT", "k": "BIGINT", "name": "STRING", "s": "STRUCT<id: INT, name: STRING>", "v": "STRING"},
+    "t": {"id": "INT", "k": "BIGINT", "name": "STRING", "c": "STRING"},
+}
+TABLES = {
+    "cust": {"id": "BIGINT", "k": "INT", "name": "STRING", "c": "STRING", "label": "STRING"},
+    "many": {"id": "BIGINT", "k": "INT", "name": "STRING", "s": "STRUCT<id: INT, name: STRING>"},
+}
+ALIASES = ("c", "d", "x", "s", "name", "k", "o", "t", "v", "Id2")
+LITERALS = ("'a'", "'b'", "'-- a'", "'/* b'", "'a'' AND ''b'", "'SELECT * FROM cust'", "'{x}'", "'it\\'s'", "r'\\d'",
+            "'a\\n'")  # fmt: skip
+GAPS = (" ", "\n", "\r\n", "\t", " /* c */ ", "/* a /* AND x = y */ b */", " -- AND 1 = 0 '\n", "--;\r", " /**/ ")
+SETTINGS = ("spark.sql.caseSensitive", "spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers")
+
+
+@dataclass
+class Statement:
+    """A drawn statement: the text for a session with lookups, Spark's own, and the settings for both."""
+
+    lookup: str
+    plain: str
+    settings: dict[str, str]
+
+
+@dataclass
+class Relations:
+    """The relations of a FROM that may be named, by alias, with their columns."""
+
+    columns: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def typed(self, *kinds: str) -> list[tuple[str, str]]:
+        """Return alias and name of the columns of these types."""
+        return [(a, n) for a, columns in self.columns.items() for n, kind in columns.items() if kind in kinds]
+
+    def is_unique(self, name: str) -> bool:
+        """Return whether a name without qualifier means one column."""
+        return sum(name.lower() in map(str.lower, columns) for columns in self.columns.values()) == 1
+
+
+class Drawing:
+    """Draws one statement from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.settings = {
+            SETTINGS[0]: self.draw.choice(["false", "false", "true"]),
+            SETTINGS[1]: self.draw.choice(["true", "true", "false"]),
+            SETTINGS[2]: self.draw.choice(["false", "false", "true"]),
+        }
+
+    def chance(self, share: float) -> bool:
+        return self.draw.random() < share
+
+    def statement(self) -> Statement:
+        """Return a statement."""
+        text = self.select(depth=0)
+        shape = self.draw.random()
+        if shape < 0.1:
+            text = f"WITH w AS ({text}), z (id) AS (SELECT 1) SELECT w.*, z.id AS zid FROM w JOIN z ON TRUE"
+        elif shape < 0.16:
+            text = f"SELECT * FROM ({text}) AS o"
+        elif shape < 0.2:
+            text = f"SELECT count(*) AS n FROM ({text}) UNION ALL SELECT count(*) FROM cust AS c WHERE c.id > 1"
+        noisy = self.noise(text)
+        periods = iter(self.draw.choice(PERIODS) for _ in range(noisy.count(NOW)))
+        return Statement(re.sub(NOW, lambda _: next(periods), noisy), noisy.replace(NOW, ""), self.settings)
+
+    def noise(self, text: str) -> str:
+        """Put blanks, comments and line ends between tokens, and change the case of words."""
+        pieces, done = [], 0
+        for token in tokens(text):
+            gap = text[done : token.start]
+            if gap or self.chance(0.02):
+                gap = f" {self.draw.choice(GAPS)}" if self.chance(0.15) else gap
+            word = text[token.start : token.end]
+            if token.kind == "word" and word.isupper() and self.chance(0.1):
+                word = word.lower()
+            elif token.kind in ("word", "quoted") and word.isalpha() and word != NOW:
+                word = self.spelled(word)
+            pieces += [gap, word]
+            done = token.end
+        return "".join(pieces)
+
+    def spelled(self, name: str) -> str:
+        """Return a name in another spelling that Spark takes for the same."""
+        if not name.islower():
+            return name
+        if self.settings[SETTINGS[0]] == "false" and self.chance(0.05):
+            name = name.upper() if name in ("id", "k", "name", "c", "s", "v") else name
+        if name.lower() in ("id", "k", "name") and self.chance(0.1):
+            quoted = self.settings[SETTINGS[1]] == self.settings[SETTINGS[2]] == "true"
+            return f'"{name}"' if quoted and self.chance(0.5) else f"`{name}`"
+        return name
+
+    # ── FROM ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def select(self, depth: int) -> str:
+        relations = Relations()
+        text = f"FROM {self.first(relations, depth)}"
+        lookups = 0
+        for number in range(self.draw.choice([1, 1, 2, 2, 3])):
+            lookup = lookups == 0 or self.chance(0.6)
+            lookups += lookup
+            text += self.join(relations, lookup, last=number)
+        where = self.where(relations, depth)
+        return self.finish(relations, text, where)
+
+    def alias(self, relations: Relations) -> str:
+        free = [one for one in ALIASES if one.lower() not in map(str.lower, relations.columns)]
+        return self.draw.choice(free)
+
+    def first(self, relations: Relations, depth: int) -> str:
+        name = self.draw.choice(list(RELATIONS))
+        if self.chance(0.15):
+            alias = self.alias(relations)
+            relations.columns[alias] = {"id": "INT", "k": "BIGINT", "name": "STRING"}
+            return f"(SELECT id, k, name FROM {name} WHERE id < 9) AS {alias}"
+        alias = name if self.chance(0.4) else self.alias(relations)
+        relations.columns[alias] = dict(RELATIONS[name])
+        return name if alias == name else f"{name} AS {alias}"
+
+    def join(self, relations: Relations, lookup: bool, last: int) -> str:
+        name = self.draw.choice(list(TABLES if lookup else RELATIONS))
+        alias = name if self.chance(0.2) and name not in relations.columns else self.alias(relations)
+        columns = (TABLES if lookup else RELATIONS)[name]
+        kinds = ["JOIN", "LEFT JOIN", "INNER JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
+        kind = self.draw.choice(kinds if lookup else [*kinds, "RIGHT JOIN", "FULL JOIN"])
+        left = relations.typed("INT", "BIGINT")
+        both = Relations({**relations.columns, alias: dict(columns)})
+        key = f"{self.column(both, *self.draw.choice(left))} = {alias}.{self.draw.choice(['id', 'id', 'k'])}"
+        key = " = ".join(reversed(key.split(" = "))) if self.chance(0.3) else key
+        parts = [key, *(self.condition(both, queries=False) for _ in range(self.draw.choice([0, 0, 1, 2])))]
+        if lookup and kind in ("JOIN", "LEFT JOIN") and self.chance(0.1):
+            parts.append(f"{self.column(relations, *self.draw.choice(left))} >= (SELECT min(id) FROM t)")
+        self.draw.shuffle(parts)
+        if kind not in ("LEFT SEMI JOIN", "LEFT ANTI JOIN"):
+            relations.columns[alias] = dict(columns)
+        named = name if alias == name and not lookup else f"{name} {NOW if lookup else ''} AS {alias}"
+        return f" {kind} {named} ON {' AND '.join(parts)}"
+
+    # ── conditions and items ─────────────────────────────────────────────────────────────────────────────
+
+    def column(self, relations: Relations, alias: str, name: str) -> str:
+        return name if relations.is_unique(name) and self.chance(0.3) else f"{alias}.{name}"
+
+    def number(self, relations: Relations) -> str:
+        alias, name = self.draw.choice(relations.typed("INT", "BIGINT"))
+        column = self.column(relations, alias, name)
+        return self.draw.choice([column, column, f"{column} + 1", f"abs({column})", f"coalesce({column}, 0)"])
+
+    def text(self, relations: Relations) -> str:
+        found = relations.typed("STRING")
+        structs = [(a, n) for a, n in relations.typed("STRUCT<id: INT, name: STRING>")]
+        if structs and self.chance(0.15):
+            alias, name = self.draw.choice(structs)
+            return f"{alias}.{name}.name"
+        column = self.column(relations, *self.draw.choice(found))
+        return self.draw.choice([column, column, f"upper({column})", f"concat({column}, {self.draw.choice(LITERALS)})"])
+
+    def condition(self, relations: Relations, queries: bool = True) -> str:
+        number, text = self.number(relations), self.text(relations)
+        kinds = [
+            f"{number} > {self.draw.randint(-1, 3)}", f"{number} BETWEEN 0 AND 4", f"{text} IS NOT NULL",
+            f"{text} <> {self.draw.choice(LITERALS)}", f"({text} IS NULL OR {number} < 4)", f"NOT {number} = 3",
+            f"{text} IN ({', '.join(self.draw.sample(LITERALS, 3))}, {self.text(relations)})", f"{number} <=> {number}",
+            f"{number} = {self.number(relations)} IS NOT TRUE", f"{text} LIKE '%a%'",
+            f"{text} < {self.text(relations)}",
+            f"CASE WHEN {number} > 1 THEN {text} ELSE 'z' END <> 'q'",
+            f"exists(array({number}), id -> id > 0 OR {text} IS NULL)",
+        ]  # fmt: skip
+        if queries:
+            kinds += [
+                f"{number} IN (SELECT id FROM t)", f"EXISTS (SELECT 1 FROM t WHERE name = {self.qualified(relations)})",
+                f"{number} NOT IN (SELECT k FROM o WHERE id > 1 AND k IS NOT NULL)",
+                f"{number} <= (SELECT max(id) FROM o)",
+            ]  # fmt: skip
+        return self.draw.choice(kinds)
+
+    def qualified(self, relations: Relations) -> str:
+        """Return a text column that no relation of the query inside can be taken for."""
+        found = [(a, n) for a, n in relations.typed("STRING") if a.lower() not in ("t", "o")]
+        return ".".join(self.draw.choice(found)) if found else "'a'"
+
+    def where(self, relations: Relations, depth: int) -> str:
+        parts = [self.condition(relations) for _ in range(self.draw.choice([0, 1, 1, 2, 3]))]
+        return f" WHERE {self.draw.choice([' AND ', ' AND ', ' OR ']).join(parts)}" if parts else ""
+
+    def items(self, relations: Relations) -> list[str]:
+        alias = self.draw.choice(list(relations.columns))
+        structs = relations.typed("STRUCT<id: INT, name: STRING>")
+        kinds = [
+            "*", f"{alias}.*", f"{self.number(relations)} AS id", f"{self.text(relations)} AS name",
+            self.number(relations), self.text(relations), "to_json(struct(*)) AS j", "hash(*)",
+            f"struct({self.number(relations)}, {self.text(relations)}) AS s",
+            f"{self.number(relations)} AS y, y + 1 AS z",
+            f"to_json(struct({alias}.*)) AS j", "(SELECT max(id) FROM t) AS m", f"{self.number(relations)} AS `a b`",
+            f"filter(array({self.number(relations)}), k -> k > 1) AS f", f"concat_ws('-', {self.text(relations)})",
+        ]  # fmt: skip
+        if structs:
+            kinds += [f"{'.'.join(structs[0])}.*", f"{'.'.join(structs[0])}.id"]
+        return self.draw.sample(kinds, self.draw.choice([1, 2, 3]))
+
+    def finish(self, relations: Relations, from_: str, where: str) -> str:
+        if self.chance(0.25):
+            key, measure = self.text(relations), self.number(relations)
+            having = self.draw.choice(["", " HAVING count(*) >= 1", " HAVING n > 0", " HAVING name IS NOT NULL"])
+            order = self.draw.choice(["", " ORDER BY name", " ORDER BY n, name"])
+            group = self.draw.choice(["1", "1", key, "ALL"])
+            return f"SELECT {key} AS name, count(*) AS n, max({measure}) {from_}{where} GROUP BY {group}{having}{order}"
+        items = self.items(relations)
+        distinct = "DISTINCT " if self.chance(0.05) else ""
+        named = [item.split(" AS ")[-1] for item in items if " AS " in item and "," not in item]
+        order = f" ORDER BY {self.draw.choice(named)}" if named and self.chance(0.3) else ""
+        return f"SELECT {distinct}{', '.join(items)} {from_}{where}{order}"
