@@ -23,6 +23,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from scale import scaled
 
 from lookupcache.cache import keys
 from lookupcache.config import LookupConfig
@@ -758,7 +759,7 @@ def shared_cases(draw, kind: str) -> Case:
     return replace(case, runs=draw(runs), options=case.options | at_once, course=course)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), turns=st.lists(st.integers(0, 2), max_size=12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_so_it_is_where_runs_that_share_a_lookup_take_turns(kind, data, turns):
@@ -769,14 +770,14 @@ def test_so_it_is_where_runs_that_share_a_lookup_take_turns(kind, data, turns):
     join.end()
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_or_marked_or_the_job_failed(kind, data):
     check(data.draw(cases(kind, hangs=False)))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_so_it_is_where_calls_hang(kind, data):
@@ -930,7 +931,7 @@ def whole_cases(draw) -> tuple[Case, list[str]]:
     return Case("whole", keys, how, options, {}, runs), course
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(whole_cases())
 def test_so_it_is_where_the_table_is_held_whole(drawn):
     join = WholeJoin(*drawn)
@@ -1149,7 +1150,7 @@ def test_what_breaks_a_run_leaves_nothing_that_the_next_would_wait_for(method, m
 KEY_PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(batches=st.lists(KEY_PAIRS, max_size=3), failing=st.sets(st.integers(0, 3)), size=st.sampled_from([None, 1, 2]))
 @pytest.mark.parametrize("failure", ["error", "malformed", "mute"])
 @pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])
