@@ -117,8 +117,10 @@ def _locked(path: Path) -> Iterator[int]:
                 return
         finally:
             # A process that was forked meanwhile has the file open too, and closing it here would not free the lock.
-            fcntl.flock(file, fcntl.LOCK_UN)
-            os.close(file)
+            try:
+                fcntl.flock(file, fcntl.LOCK_UN)
+            finally:
+                os.close(file)
 
 
 def _executor() -> str:

@@ -9,7 +9,7 @@ What is the same for any source is implemented here and in three other modules, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -122,7 +122,13 @@ class Source:
 
     def _scan(self, connector: Connector) -> pa.Table:
         def scan() -> pa.Table:
-            batches = [self.reader.check(pa.table(batch)) for batch in connector.scan(self.reader.request)]
+            scanned = connector.scan(self.reader.request)
+            try:
+                batches = [self.reader.check(pa.table(batch)) for batch in scanned]
+            finally:
+                # After an error, a generator would keep its file or cursor open for as long as the error is kept.
+                if isinstance(scanned, Generator):
+                    scanned.close()
             return pa.concat_tables(batches) if batches else self.reader.schema.empty_table()
 
         return self.resilience.call_sync(scan)
