@@ -151,7 +151,7 @@ def test_a_fault_of_clock_memory_or_threads_leaves_the_cache_sound(options, sche
         while lookup.in_flight:
             lookup.wait()
         lookup.poll()
-        assert (lookup._open, lookup._asked, lookup.cache._leases) == ([], {}, []), points.failed
+        assert (lookup._open, lookup._requests, lookup.cache._leases) == ([], {}, []), points.failed
         lookup.cache.enforce_limits(now[0])
         assert audit.audit_columns(lookup.cache) == [], points.failed
         for numbers in BATCHES:
