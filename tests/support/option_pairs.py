@@ -54,7 +54,7 @@ JOIN = {
     "output_mode": ["ordered", "allow-unordered"],
 }
 
-OTHERS = {"form", "shuffle", "metrics", "error_column", "dead_letter_path"}
+OTHERS = {"form", "fuse", "shuffle", "metrics", "error_column", "dead_letter_path"}
 """Options that belong to Spark's side of the join, and those that follow from ``on_error``."""
 
 
