@@ -27,7 +27,7 @@ from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain, Link, NotFusedError
 from lookupcache.spark.forms.join_context import numbered, spark_type
 from lookupcache.spark.forms.worker import by_worker
-from lookupcache.spark.lineage import attributes_of, origin_of, remember
+from lookupcache.spark.lineage import attributes_of, is_persisted, origin_of, remember
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import located
 
@@ -117,12 +117,15 @@ class LookupJoin:
             settings=settings,
         )
         self._channel: Channel = channel_of(self.plan, self.spark, streaming=left.isStreaming)
+        self.settings = ""
 
     @cached_property
     def df(self) -> DataFrame:
         """The result, lazy as any DataFrame."""
         context = replace(self._context, again=self.choice.again)
         form = self.choice.form
+        if self.chain.computes:
+            self.settings = _settings_text(self.spark)
         result = by_worker(context, self.chain) if form == "worker" else FORMS[form](context)
         remember(result, self)
         return result
@@ -146,6 +149,8 @@ class LookupJoin:
             return alone, None
         try:
             _refuse_to_fuse(origin.join, self)
+            if is_persisted(self.left):
+                raise NotFusedError("the left side is persisted")
             return origin.join.chain.extended(Link(self._context, origin.source)), None
         except NotFusedError as error:
             return alone, str(error)
@@ -228,6 +233,12 @@ def pickled(table: LookupTable) -> bytes:
         ) from error
 
 
+def _settings_text(spark: SparkSession) -> str:
+    """Return all settings of a session as text; some of them change what an expression means."""
+    # On classic Spark in one call, since reading the map takes several for each setting.
+    return str(spark._jsparkSession.conf().getAll().toString() if is_classic(spark) else spark.conf.getAll)
+
+
 def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
     """Raise NotFusedError where two joins cannot share a Python stage, whatever they read."""
     for join in (first, second):
@@ -238,6 +249,11 @@ def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
             raise NotFusedError(f"the lookup of {table} takes the form {join.choice.form}")
         if join.plan.config.metrics == "observe" and is_classic(join.spark) and not join.left.isStreaming:
             raise NotFusedError(f"'lookup.metrics' of {table} is observe, which Spark attaches to one query only")
+    earlier = first.chain
+    if earlier.computes and first.settings != _settings_text(second.spark):
+        raise NotFusedError("the session's settings have changed since a join before that computes keys or filters")
+    if second.plan.fingerprint in {context.plan.fingerprint for context in earlier.contexts}:
+        raise NotFusedError(f"the lookup of {second.plan.table} shares its cache and counts with a join before")
     if second.plan.config.shuffle:
         raise NotFusedError(f"'lookup.shuffle' of {second.plan.table} partitions its left side")
 

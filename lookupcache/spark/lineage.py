@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _JOIN = "_lookupcache_join"
 """The attribute of a result that holds its join: a DataFrame then lives as long as its join, and no longer."""
 
-_recent: deque[LookupJoin] = deque(maxlen=32)
+_recent: deque[LookupJoin] = deque(maxlen=16)
 """Joins of which the user may hold nothing but what was selected from the result."""
 
 
@@ -45,7 +45,23 @@ def origin_of(df: DataFrame) -> Origin | None:
     join = vars(df).get(_JOIN)
     if join is not None:
         return Origin(join, {name: number for number, name in enumerate(df.columns)})
-    return _selected_from(df) if _recent and is_classic(df.sparkSession) else None
+    found = _selected_from(df) if _recent and is_classic(df.sparkSession) else None
+    # A global view may bring the result of another session, whose settings and views are its own.
+    return found if found is not None and found.join.spark._jsparkSession == df.sparkSession._jsparkSession else None
+
+
+def is_persisted(df: DataFrame) -> bool:
+    """Return whether the rows of a join's result, maybe with columns selected from it, are persisted."""
+    if df.isStreaming:
+        return False
+    if not is_classic(df.sparkSession):
+        level = df.storageLevel
+        return level.useMemory or level.useDisk
+    # A DataFrame keeps the plan that it was created with; a new one sees what has been persisted since.
+    node = df.select("*")._jdf.queryExecution().withCachedData()
+    while (kind := node.getClass().getSimpleName()) in ("Project", "SubqueryAlias", "View"):
+        node = node.children().head()
+    return kind == "InMemoryRelation"
 
 
 def _selected_from(df: DataFrame) -> Origin | None:
@@ -59,7 +75,7 @@ def _selected_from(df: DataFrame) -> Origin | None:
     if kind != "MapInArrow":
         return None
     attributes = _attributes(node.output())
-    join = next((join for join in reversed(_recent) if join.attributes == attributes), None)
+    join = next((join for join in reversed(list(_recent)) if join.attributes == attributes), None)
     if join is None:
         return None
     wanted = _attributes(plan.output())

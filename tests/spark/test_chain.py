@@ -205,3 +205,112 @@ def test_a_stream(spark, visits, tmp_path):
     assert rows(spark.read.parquet(str(tmp_path / "out"))) == ALL
     progress = [p for p in running.recentProgress if p.numInputRows]
     assert sum(one.metrics_in(p).rows for p in progress) == sum(two.metrics_in(p).rows for p in progress) == 7
+
+
+# ── what would not be the same ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("setting", "values", "key"),
+    [
+        ("spark.sql.session.timeZone", ("UTC", "Asia/Tokyo"), "unix_timestamp(s) = people.id"),
+        ("spark.sql.ansi.enabled", ("false", "true"), "cast(s AS BIGINT) = people.id"),
+    ],
+)
+def test_a_setting_that_changes_between_the_joins_changes_no_row(spark, setting, values, key):
+    left = spark.createDataFrame([("1970-01-01 00:00:01",), ("no time",)], "s STRING").where("s < 'b' OR s LIKE '%no%'")
+    before = spark.conf.get(setting)
+    try:
+        spark.conf.set(setting, values[0])
+        spark.conf.set("spark.sql.legacy.timeParserPolicy", "CORRECTED")
+        one = lookup_join(left.where("s < 'b'"), people(), key, "left", ["s", "people.city"])
+        spark.conf.set(setting, values[1])
+        joins = [
+            LookupJoin(one, cities(**{"lookup.fuse": fuse}), "city = cities.id", "left", ["s", "cities.name"])
+            for fuse in ("auto", "off")
+        ]
+        assert "settings have changed" in joins[0].explain()
+        assert rows(joins[0].df) == rows(joins[1].df)
+    finally:
+        spark.conf.set(setting, before)
+        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+
+
+def test_a_persisted_result_is_not_looked_up_again(visits):
+    one, _ = chain(visits)
+    one.df.persist()
+    try:
+        one.df.count()
+        calls = one.metrics().calls
+        two = LookupJoin(one.df.select("city", "visit"), cities(), "city = cities.id", "left", ["visit", "cities.name"])
+        assert "the left side is persisted" in two.explain()
+        assert sum(rows(two.df).values()) == 7
+        assert one.metrics().calls == calls
+    finally:
+        one.df.unpersist()
+
+
+def test_the_result_of_another_session_is_not_extended(spark, visits):
+    one, _ = chain(visits)
+    one.df.createOrReplaceGlobalTempView("joined_elsewhere")
+    other = spark.newSession()
+    left = other.table("global_temp.joined_elsewhere")
+    two = LookupJoin(left, cities(), "city = cities.id", "left", ["visit", "person", "cities.name"])
+    assert "one Python stage" not in two.explain()
+    assert two.df.sparkSession._jsparkSession.equals(other._jsparkSession)
+    assert rows(two.df) == ALL
+
+
+def test_a_later_filter_keeps_no_row_from_dead_letters(spark, tmp_path):
+    left = spark.createDataFrame([(1, True), (2, False)], "visit BIGINT, flag BOOLEAN")
+    letters = {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": str(tmp_path)}
+    first = LookupTable.from_function(
+        "people", "id BIGINT, city INT", key=["id"], function=fails, options={**LRU, **letters}
+    )
+    one = lookup_join(left, first, "visit = people.id", "left", ["visit", "flag", "people.city"])
+    two = LookupJoin(one, cities(), "city = cities.id AND flag", "inner", ["visit", "cities.name"])
+    assert "not fused" in two.explain()
+    assert rows(two.df) == Counter()
+    assert ds.dataset(str(tmp_path)).count_rows() == 2
+
+
+def test_a_later_filter_hides_no_second_match(spark):
+    left = spark.createDataFrame([(1, False)], "visit BIGINT, flag BOOLEAN")
+    twice = LookupTable.from_function(
+        "people", "id BIGINT, city INT", key=["id"], function=lambda key: [(key, 10), (key, 20)], options=LRU
+    )
+    one = LookupJoin(left, twice, "visit = people.id", "left", ["visit", "flag", "people.city"], matches="single")
+    two = LookupJoin(one.df, cities(), "city = cities.id", "left", ["visit", "cities.name"], where="flag")
+    with pytest.raises(PythonException, match="more than one row"):
+        two.df.collect()
+
+
+def test_a_join_that_drops_most_rows_does_not_multiply_the_calls_of_the_next(spark):
+    left = spark.range(0, 50_000, 1, 1).selectExpr("id AS visit")
+    first = LookupTable.from_function(
+        "people", "id BIGINT, city INT", key=["id"], batch=True, options={**LRU, "lookup.cache.max-rows": 100_000},
+        function=lambda keys: [[(key, key // 5_000)] if key % 5_000 == 0 else [] for key in keys],
+    )  # fmt: skip
+    one = lookup_join(left, first, "visit = people.id", "inner", ["visit", "people.city"])
+    many = LookupTable.from_function(
+        "cities", "id BIGINT, name STRING", key=["id"], batch=True, options=LRU,
+        function=lambda keys: [[(key, f"c{key}")] for key in keys],
+    )  # fmt: skip
+    two = LookupJoin(one, many, "city = cities.id", "inner", ["visit", "cities.name"])
+    assert rows(two.df) == Counter((5_000 * number, f"c{number}") for number in range(10))
+    assert "one Python stage" in two.explain()
+    assert two.metrics().calls == 1
+
+
+@pytest.mark.parametrize("options", [{"lookup.cache.max-rows": 1}, {"lookup.cache.missing-key": "false"}])
+def test_a_small_cache_does_not_ask_again_for_what_was_prefetched(spark, options):
+    left = spark.range(0, 600, 1, 1).selectExpr("id AS visit", "id + 1000 AS other")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
+    try:
+        one = lookup_join(left, people(), "visit = people.id", "left", ["visit", "other", "people.city"])
+        two = LookupJoin(one, cities(**options), "other = cities.id", "left", ["visit", "cities.name"])
+        assert len(two.df.collect()) == 600
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    found = two.metrics()
+    assert (found.hits, found.misses, found.calls) == (0, 600, 600)

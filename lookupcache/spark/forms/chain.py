@@ -154,14 +154,24 @@ class Chain:
                 raise NotFusedError(f"the {what} {sql} is computed by Spark from a column of {table}")
             return slot.name
 
-        replaced = substitute(sql, column)
-        if not _COLUMN.fullmatch(replaced) and any(map(_drops_rows, self.contexts[:number])):
+        replaced, earlier = substitute(sql, column), self.contexts[:number]
+        if not _COLUMN.fullmatch(replaced) and any(map(_drops_rows, earlier)):
             # It might raise an error for a row that never gets there.
             raise NotFusedError(f"the {what} {sql} is computed by Spark, and a join before drops rows")
+        if what == "filter" and any(map(_needs_all_rows, earlier)):
+            raise NotFusedError(f"the filter {sql} would keep rows from a join before that reports on each")
         return replaced
 
     def _type(self, number: int, name: str) -> str:
         return self.contexts[number].types[self.contexts[number].column("l", name)].simpleString()
+
+    @cached_property
+    def computes(self) -> bool:
+        """Whether Spark computes an expression before the stage, whose meaning may depend on the session's settings."""
+        names = [slot.name for keys in self._keys for slot in keys if slot.join < 0]
+        return bool(self._filters) or not all(
+            _COLUMN.fullmatch(name) or _INTEGER_CAST.fullmatch(name) for name in names
+        )
 
     # ── the stage ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,8 +203,8 @@ class Chain:
         entering = [*self._left_in[0], *self._keys_in[0]]
         for number, context in enumerate(self.contexts):
             config, keys = context.plan.config, self._keys[number]
-            known = config.cache in ("LRU", "TTL") and config.on_error == "fail" and not context.plan.never
-            if number and known and keys and all(slot in entering for slot in keys):
+            known = config.cache in ("LRU", "TTL") and config.missing_key and config.on_error == "fail"
+            if number and known and keys and not context.plan.never and all(slot in entering for slot in keys):
                 yield number, tuple(entering.index(slot) for slot in keys)
             if _drops_rows(context):
                 return
@@ -275,6 +285,11 @@ def residual_columns(context: JoinContext) -> set[str]:
     """Return the left columns that the conditions read which the worker evaluates after the lookup."""
     columns = (column for conjunct in context.plan.residual for column in expr.columns_of(conjunct))
     return {column.name for column in columns if column.side == "left"}
+
+
+def _needs_all_rows(context: JoinContext) -> bool:
+    """Return whether a row that a later filter drops would be missed: as a dead letter, or as an error."""
+    return context.plan.config.on_error == "dead-letter" or context.plan.matches == "single"
 
 
 def _drops_rows(context: JoinContext) -> bool:
