@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from lookupcache.errors import ConnectorError
+from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.source_options import one_of
 
 Result = TypeVar("Result")
@@ -59,6 +59,11 @@ class TlsOptions:
         """
         given = options.get("tls.mode", "")
         mode = (former_modes or {}).get(given) or one_of(options, "tls.mode", modes, default)
+        if "PRIVATE KEY-----" in options.get("tls.key", ""):
+            raise OptionError(
+                "Option 'tls.key' is a private key itself, which is not a secret option.",
+                hint="Set it to the path of a PEM file that all workers have.",
+            )
         rest = (options.get(f"tls.{name}", "") for name in ("ca", "certificate", "key", "key-password"))
         return cls(mode, *rest)
 

@@ -45,3 +45,9 @@ def test_the_error_for_an_unreadable_file_names_the_option_and_not_the_content(a
 
 def test_the_password_of_the_key_is_not_shown():
     assert "hunter2" not in repr(TlsOptions.of({"tls.key-password": "hunter2"}))
+
+
+def test_a_private_key_in_place_of_its_path_is_refused_and_not_shown():
+    with pytest.raises(OptionError, match=r"'tls\.key' is a private key") as caught:
+        TlsOptions.of({"tls.key": "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"})
+    assert "hunter2" not in str(caught.value)

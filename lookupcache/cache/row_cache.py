@@ -142,8 +142,11 @@ class RowCache:
 
     def clear(self) -> None:
         """Remove every key."""
+        # Freed at the end: a destructor may use this cache.
+        removed = list(self.entries.items())
         self.entries.clear()
         self.rows = self.nbytes = 0
+        del removed
 
     def _entry(self, key: Hashable, value: Any, now: float) -> Entry:
         limits, rows = self.limits, rows_in(value)

@@ -41,7 +41,7 @@ class Instances:
     def __init__(self) -> None:
         self.by_id: dict[int, Instance] = {}
         self.dead: deque[Instance] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def of(self, owner: Any) -> Any:
         """Return what stands for an object in keys: itself, where there can be no weak reference to it."""
@@ -57,7 +57,7 @@ class Instances:
 
     def reset_after_fork(self) -> None:
         """Replace a lock that a thread of the parent process may hold."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _new(self, owner: Any) -> Instance:
         number = id(owner)

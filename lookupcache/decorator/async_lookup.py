@@ -93,8 +93,8 @@ class AsyncLookup(SingleFlight):
         with waiting_for(call):
             if call.loop is not self._loop():
                 return await self._wait_for_other_loop(call)
-            if is_within(self) and call.job is not None:
-                self._slots_here().run_now(call.job)
+            if is_within(self) and (job := call.job) is not None:
+                self._slots_here().run_now(job)
             await call.ended.wait_async()
             return call.error
 
@@ -137,6 +137,8 @@ class _CallJob(Job):
 
     def end(self, answer: Any) -> None:
         self.lookup._end_call(self.call, answer)
+        # The context holds the call in which this one was opened: calls that start each other would form a chain.
+        self.call.job = None
 
     def timed_out(self) -> BaseException:
         return self.lookup.resilience.timed_out()

@@ -69,7 +69,7 @@ class Batches:
         self.size = size
         self.delay = delay
         self._filling: dict[Any, Call] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def add(
         self, keys: Sequence[Key], loop: AbstractEventLoop | None = None, owner: Any = None

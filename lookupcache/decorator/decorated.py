@@ -199,7 +199,7 @@ class Bound(functools.partial[Any]):
     def __reduce__(self) -> Any:
         return getattr, (self.__self__, self.__func__.__name__)
 
-    def invalidate(self, *args: Any, **kwargs: Any) -> bool:
+    def invalidate(self, /, *args: Any, **kwargs: Any) -> bool:
         """Do what `invalidate` of the function does, for this object."""
         function = self.__func__
         return cast(bool, function.invalidate(function._instance_of(self.__self__), *args, **kwargs))
@@ -244,7 +244,7 @@ class _SyncDecorated(Decorated):
 class _OneKey(Decorated, Generic[P]):
     """What functions of one key have in common."""
 
-    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+    def invalidate(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Forget the call with these arguments, and what is being fetched for it; return whether there was any.
 
         Arguments that are equal mean the same here, whatever their types.
@@ -269,7 +269,7 @@ class _ManyKeys(Decorated, Generic[K, V]):
             return keys, self.lookup.all_held_simply(keys)
         return list(map(typed, keys)), None
 
-    def invalidate(self, *keys: K) -> bool:
+    def invalidate(self, /, *keys: K) -> bool:
         """Forget these keys, and what is being fetched for them; return whether there was any."""
         given = self._with_instance(keys) if self._is_method else keys
         first = given[: self._count - 1]
@@ -284,13 +284,13 @@ class _ManyKeys(Decorated, Generic[K, V]):
 class CachedFunction(_SyncDecorated, _OneKey[P], Generic[P, R]):
     """A sync function behind a cache."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return what the function returns."""
         if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
             return entry.value
         return self._value(self._key(args, kwargs))
 
-    def _method(self, owner: Any, *args: Any, **kwargs: Any) -> R:
+    def _method(self, owner: Any, /, *args: Any, **kwargs: Any) -> R:
         # An object's id is here as long as it lives, and no longer.
         args = (self._instance_by_id.get(id(owner)) or self._instance_of(owner), *args)
         if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
@@ -318,13 +318,13 @@ class CachedFunction(_SyncDecorated, _OneKey[P], Generic[P, R]):
 class CachedAsyncFunction(_AsyncDecorated, _OneKey[P], Generic[P, R]):
     """An async function behind a cache."""
 
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return what the function returns."""
         if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
             return entry.value
         return await self._value(self._key(args, kwargs))
 
-    async def _method(self, owner: Any, *args: Any, **kwargs: Any) -> R:
+    async def _method(self, owner: Any, /, *args: Any, **kwargs: Any) -> R:
         # An object's id is here as long as it lives, and no longer.
         args = (self._instance_by_id.get(id(owner)) or self._instance_of(owner), *args)
         if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
@@ -357,12 +357,12 @@ class CachedBatch(_SyncDecorated, _ManyKeys[K, V]):
     @overload
     def __call__(self, instance: object, keys: Iterable[K], /) -> list[V]: ...
     @overload
-    def __call__(self, **named: Iterable[K]) -> list[V]: ...
-    def __call__(self, *args: Any, **named: Any) -> list[V]:
+    def __call__(self, /, **named: Iterable[K]) -> list[V]: ...
+    def __call__(self, /, *args: Any, **named: Any) -> list[V]:
         """Return the value of each key; called on its class, a method takes its object before the keys."""
         return self._values(args, named)
 
-    def _method(self, owner: Any, *args: Any, **kwargs: Any) -> list[V]:
+    def _method(self, owner: Any, /, *args: Any, **kwargs: Any) -> list[V]:
         return self._values((self._instance_of(owner), *args), kwargs)
 
     def _values(self, values: Any, named: Any) -> list[V]:
@@ -381,12 +381,12 @@ class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
     @overload
     async def __call__(self, instance: object, keys: Iterable[K], /) -> list[V]: ...
     @overload
-    async def __call__(self, **named: Iterable[K]) -> list[V]: ...
-    async def __call__(self, *args: Any, **named: Any) -> list[V]:
+    async def __call__(self, /, **named: Iterable[K]) -> list[V]: ...
+    async def __call__(self, /, *args: Any, **named: Any) -> list[V]:
         """Return the value of each key; called on its class, a method takes its object before the keys."""
         return await self._values(args, named)
 
-    async def _method(self, owner: Any, *args: Any, **kwargs: Any) -> list[V]:
+    async def _method(self, owner: Any, /, *args: Any, **kwargs: Any) -> list[V]:
         return await self._values((self._instance_of(owner), *args), kwargs)
 
     async def _values(self, values: Any, named: Any) -> list[V]:

@@ -33,7 +33,7 @@ from lookupcache.decorator.arguments import (
 from lookupcache.decorator.batching import Batches, Call
 from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.executor.job import Job
-from lookupcache.executor.nesting import current_call
+from lookupcache.executor.nesting import open_call
 from lookupcache.metrics import LookupMetrics
 from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
 
@@ -89,11 +89,12 @@ class SingleFlight:
         size = (self.config.batch_max_size or math.inf) if self.function.batch else 1
         self.batches = Batches(size, self.config.batch_max_delay or 0.0)
         self._calls: dict[Key, Call] = {}
-        self._lock = threading.Lock()
+        # Reentrant: destructors of cached values, keys' __eq__ and signal handlers run in a thread that may hold it.
+        self._lock = threading.RLock()
 
     def reset_after_fork(self) -> None:
         """Drop all that belongs to threads and event loops of the parent process: this process has none of them."""
-        if self._lock.locked():
+        if not self._lock.acquire(blocking=False):
             # A thread of the parent was changing the cache, and may have been half way through.
             self.cache.clear()
         self._start_without_calls()
@@ -235,7 +236,7 @@ class SingleFlight:
         """Put keys into calls, and return those to be made, ``in_background`` where their caller does not wait."""
         calls, opened = self.batches.add(keys, self._loop(), owner_of(keys[0]))
         for call in opened:
-            call.maker, call.outer = self, current_call()
+            call.maker, call.outer = self, open_call()
             call.job = self._new_job(call, in_background)
         for key, call in zip(keys, calls, strict=True):
             self._calls[key] = call

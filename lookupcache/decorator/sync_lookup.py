@@ -58,7 +58,12 @@ class SyncLookup(SingleFlight):
         opened, refreshing, pending.opened, pending.refreshing = pending.opened, pending.refreshing, [], []
         in_slots = refreshing + (opened if self.config.async_ else [])
         if in_slots:
-            self.slots.submit([call.job for call in in_slots if call.job is not None])
+            try:
+                self.slots.submit([call.job for call in in_slots if call.job is not None])
+            except RuntimeError:
+                for call in in_slots:
+                    self._failed(call, None)
+                raise
         if opened and not self.config.async_:
             self._make_here(opened)
 

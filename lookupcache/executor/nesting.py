@@ -43,6 +43,17 @@ def current_call() -> NestedCall | None:
     return _current.get()
 
 
+def open_call() -> NestedCall | None:
+    """Return the innermost call that this code runs in and that has not ended: a task may outlive the call it began in.
+
+    Ended calls are passed over, so that calls which start each other do not keep each other's answers alive.
+    """
+    call = _current.get()
+    while call is not None and call.ended.is_open:
+        call = call.outer
+    return call
+
+
 def is_within(maker: Any) -> bool:
     """Return whether this code runs in a call of this maker, or in one that such a call waits for."""
     call = _current.get()

@@ -87,11 +87,15 @@ class TaskSlots:
 
     def _start(self, job: Job) -> None:
         task = asyncio.get_running_loop().create_task(self._run(job), context=job.context)
-        self._running[job] = task
+        if not job.started:
+            # A task may be cancelled before its first step. With an eager task factory it has taken that already.
+            self._running[job] = task
         task.add_done_callback(partial(self._task_done, job))
 
     async def _run(self, job: Job) -> None:
         task: Any = asyncio.current_task()
+        job.started = True
+        self._running[job] = task
         following: Job | None = job
         while following is not None:
             job = following

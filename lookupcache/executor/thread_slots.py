@@ -74,8 +74,15 @@ class ThreadSlots:
         """Run jobs when threads are free, except those that were run inline or abandoned before."""
         with self._lock:
             self._closed = False
-            self._queue.extend(job for job in jobs if not (job.started or job.abandoned))
-            self._start_threads()
+            added = [job for job in jobs if not (job.started or job.abandoned)]
+            self._queue.extend(added)
+            try:
+                self._start_threads()
+            except RuntimeError:
+                # No thread can be started: those that there are will run the jobs, if there are any.
+                if not self._threads:
+                    self._queue = deque(job for job in self._queue if job not in added)
+                    raise
 
     def run_inline(self, job: Job) -> None:
         """Run a job in this thread, submitted or not, unless it has been started or abandoned.

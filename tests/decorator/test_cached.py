@@ -11,6 +11,7 @@ import itertools
 import pickle
 import subprocess
 import sys
+import threading
 import weakref
 from collections import namedtuple
 from dataclasses import dataclass
@@ -729,3 +730,114 @@ try:
     import mypy.api as mypy
 except ImportError:
     mypy = None  # type: ignore[assignment]
+
+
+# ── user code that runs inside the cache ─────────────────────────────────────────────────────────────────
+
+
+class AsksAgain:
+    """A value or key whose special methods use the cached function that holds it."""
+
+    def __init__(self, name, use=lambda: None):
+        self.name = name
+        self.use = use
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        self.use()
+        return isinstance(other, AsksAgain) and self.name == other.name
+
+    def __sizeof__(self):
+        self.use()
+        return 100
+
+    def __del__(self):
+        self.use()
+
+
+@pytest.mark.parametrize("options", [{}, {"max_bytes": 10_000}, {"refresh_after_write": "1 h"}])
+def test_special_methods_of_values_and_keys_may_use_the_function_that_caches_them(options):
+    busy = []
+
+    def use():
+        if not busy:  # once is enough, for it would go on for ever
+            busy.append(True)
+            f.invalidate(AsksAgain("none"))
+            f.cache_info()
+            f(AsksAgain("other"))
+            busy.clear()
+
+    @cached(max_rows=2, **options)
+    def f(key):
+        return AsksAgain(key.name, use)
+
+    def run():
+        for name in "abcabc":
+            assert f(AsksAgain(name, use)).name == name
+        f.clear()
+        done.append(f.cache_info().currsize <= 2)
+
+    done = []
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert done == [True]
+
+
+def test_parameters_may_be_called_as_those_of_methods_are():
+    class Shop:
+        @cached
+        def price(self, owner, args=1):
+            return owner, args
+
+    @cached
+    def tags(self, owner):
+        return self, owner
+
+    assert Shop().price(owner=3) == (3, 1)
+    assert (tags(self=1, owner=2), tags.invalidate(self=1, owner=2), tags(1, owner=2)) == ((1, 2), True, (1, 2))
+
+
+def test_calls_that_start_each_other_do_not_keep_each_other_alive():
+    answers = weakref.WeakSet()
+
+    class Answer:
+        pass
+
+    async def main():
+        ended = asyncio.Event()
+
+        @cached(max_rows=5)
+        async def poll(number):
+            if number < 100:
+                loop = asyncio.get_running_loop()
+                loop.call_soon(lambda: loop.create_task(poll(number + 1)))
+            else:
+                ended.set()
+            answer = Answer()
+            answers.add(answer)
+            return answer
+
+        await poll(0)
+        await ended.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gc.collect()
+        return len(answers)
+
+    assert asyncio.run(main()) <= 10
+
+
+def test_a_thread_that_cannot_be_started_fails_its_callers_and_no_other(monkeypatch):
+    f = cached(async_=True, timeout="1 h")(lambda key: key)
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            f(1)
+    assert (f(1), f(2)) == (1, 2)

@@ -169,9 +169,8 @@ class Chain:
     def computes(self) -> bool:
         """Whether Spark computes an expression before the stage, whose meaning may depend on the session's settings."""
         names = [slot.name for keys in self._keys for slot in keys if slot.join < 0]
-        return bool(self._filters) or not all(
-            _COLUMN.fullmatch(name) or _INTEGER_CAST.fullmatch(name) for name in names
-        )
+        plain = all(_COLUMN.fullmatch(name) or _INTEGER_CAST.fullmatch(name) for name in names)
+        return bool(self._filters) or not plain
 
     # ── the stage ────────────────────────────────────────────────────────────────────────────────────────
 
