@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -16,10 +16,12 @@ from lookupcache.connector import Connector
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
 from lookupcache.table import LookupTable
 from lookupcache.testing.samples import JSON
-from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import ERROR, Layout, Runner
 from lookupcache.worker.source import Source
+
+if TYPE_CHECKING:
+    from lookupcache.worker.dead_letters import DeadLetters
 
 Row = tuple[Any, ...]
 
@@ -76,7 +78,7 @@ class LocalJoin:
         layout = Layout(wanted.key, tuple(range(len(wanted.key))))
         self._width = len(wanted.key)
         path = table.config.dead_letter_path
-        letters = None if path is None else DeadLetters(path, table.name, wanted.key)
+        letters = None if path is None else _dead_letters(path, table, wanted)
         self._runner = Runner(self.plan, layout, lookup_of(self.source), letters)
         self._fields = [table.schema.field(name) for name in wanted.key]
         marks = [(table.config.age_column, pa.float64()), (table.config.error_column, ERROR)]
@@ -196,3 +198,10 @@ def _describe_rows(rows: Counter[str], what: str) -> str:
     texts = [text if len(text) <= 200 else f"{text[:200]}…" for text in list(rows)[:5]]
     more = ", …" if len(rows) > 5 else ""
     return f"{count} row{' is' if count == 1 else 's are'} {what}: {', '.join(texts)}{more}"
+
+
+def _dead_letters(path: str, table: LookupTable, wanted: Wanted) -> DeadLetters:
+    # Only here, because it imports Spark, which the kit does not need.
+    from lookupcache.worker.dead_letters import DeadLetters
+
+    return DeadLetters(path, table.name, wanted.key)

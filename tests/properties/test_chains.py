@@ -20,7 +20,7 @@ from lookupcache.schema import parse_ddl
 
 pytestmark = pytest.mark.spark
 
-CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "150")) // 8, 15)
+CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "120")) // 8, 15)
 FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", "0"))
 
 TYPES = {"t0": ("BIGINT", "INT"), "t1": ("INT", "STRING"), "t2": ("STRING", "BIGINT"), "t3": ("BIGINT", "BIGINT")}

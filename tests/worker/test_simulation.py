@@ -54,7 +54,7 @@ class SimulatedScript(Script):
         """Time is the loop's."""
 
     def begin(self, keys: list) -> tuple[str, int, list]:
-        self.flying += 1
+        self.in_flight += 1
         if self.random.random() < 0.02:
             self.dead_until = self.now + self.random.choice([1, 5])
         outcome = "down" if self.now < self.dead_until else self.random.choice(FAULTS)
