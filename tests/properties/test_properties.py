@@ -30,7 +30,7 @@ from lookupcache import LookupJoin, LookupTable, PlanError
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", "120"))
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "150"))
 FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", "0"))
 CASES_PER_JOB = 20
 THREADS = 2
