@@ -7,7 +7,6 @@ Spark unread.
 from __future__ import annotations
 
 import functools
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
@@ -152,7 +152,8 @@ def _as_it_is(setting: Setting, statement: Statement, args: Args = None) -> Data
 @contextmanager
 def _not_logged(statement: Statement) -> Iterator[None]:
     """Keep PySpark from writing its errors about a statement to the log where the statement may hold secrets."""
-    logger = logging.getLogger("SQLQueryContextLogger")
+    # Created by PySpark: an ordinary logger of that name would not take the arguments that PySpark passes.
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     before = logger.disabled
     logger.disabled = before or bool(statement.hidden)
     try:

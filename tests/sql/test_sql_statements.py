@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import traceback
 
@@ -451,3 +452,10 @@ def test_a_statement_in_another_holds_lookups_too(session):
     assert row.p == 12
     found = session.sql(f"DESCRIBE QUERY SELECT c.name AS n, o.total FROM orders AS o {JOIN}").collect()
     assert [(row.col_name, row.data_type) for row in found] == [("n", "string"), ("total", "double")]
+
+
+def test_the_first_error_of_a_process_is_sparks_own(session):
+    """A logger of PySpark's name that PySpark did not create would not take what PySpark writes to it."""
+    logging.Logger.manager.loggerDict.pop("SQLQueryContextLogger", None)
+    with pytest.raises((AnalysisException, StatementError), match="no_such_column"):
+        session.sql("SELECT no_such_column FROM range(1)")
