@@ -13,8 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from scale import SEED, scaled
-from simulation import SimulatedLoop, simulated
+from simulation import SimulatedLoop, simulate_seeds, simulated
 
 from lookupcache import cached
 from lookupcache.cache import Limits
@@ -175,17 +174,7 @@ def simulate(seed: int, seen: Counter[str]) -> int:
 
 
 def test_simulated_callers_get_no_value_that_they_may_not(capsys):
-    seen: Counter[str] = Counter()
-    steps, seed = 0, SEED
-    while steps < scaled(STEPS):
-        try:
-            steps += simulate(seed, seen)
-        except BaseException as error:
-            error.add_note(f"Replay it with LOOKUPCACHE_SEED={seed}.")
-            raise
-        seed += 1
-    with capsys.disabled():
-        print(f"\n{steps} steps of {seed - SEED} simulated functions from seed {SEED} on: {dict(seen)}")
+    seen = simulate_seeds(simulate, STEPS, "functions", capsys)
     assert {*FAULTS, "a value", "an error", "a None", "a cancellation"} <= set(seen)
 
 

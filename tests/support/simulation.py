@@ -12,11 +12,13 @@ import functools
 import selectors
 import sys
 import time
-from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
+
+from scale import SEED, scaled
 
 from lookupcache.executor import call_group
 from lookupcache.resilience.policy import ResiliencePolicy
@@ -133,3 +135,22 @@ def _end(loop: SimulatedLoop) -> None:
     if tasks:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
     loop.close()
+
+
+def simulate_seeds(simulate: Callable[[int, Counter[str]], int], steps: int, name: str, capsys: Any) -> Counter[str]:
+    """Simulate one seed after another until so many steps, times the scale, have been made; return what was seen.
+
+    ``simulate`` takes a seed and the counts to add to, and returns its steps. What it raises names the seed.
+    """
+    seen: Counter[str] = Counter()
+    done, seed = 0, SEED
+    while done < scaled(steps):
+        try:
+            done += simulate(seed, seen)
+        except BaseException as error:
+            error.add_note(f"Replay it with LOOKUPCACHE_SEED={seed}.")
+            raise
+        seed += 1
+    with capsys.disabled():
+        print(f"\n{done} steps of {seed - SEED} simulated {name} from seed {SEED} on: {dict(seen)}")
+    return seen

@@ -12,8 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from scale import SEED, scaled
-from simulation import SimulatedLoop, simulated
+from simulation import SimulatedLoop, simulate_seeds, simulated
 from test_failures import RAISED, SPOILT, Case, Join, Run, Script
 
 from lookupcache.cache import ColumnCache
@@ -180,17 +179,7 @@ def simulate(seed: int, seen: Counter[str]) -> int:
 
 
 def test_a_simulated_worker_shows_no_row_that_it_may_not(capsys):
-    seen: Counter[str] = Counter()
-    steps, seed = 0, SEED
-    while steps < scaled(STEPS):
-        try:
-            steps += simulate(seed, seen)
-        except BaseException as error:
-            error.add_note(f"Replay it with LOOKUPCACHE_SEED={seed}.")
-            raise
-        seed += 1
-    with capsys.disabled():
-        print(f"\n{steps} steps of {seed - SEED} simulated workers from seed {SEED} on: {dict(seen)}")
+    seen = simulate_seeds(simulate, STEPS, "workers", capsys)
     assert set(FAULTS) <= set(seen)
     assert all(seen[f"a run {end}"] for end in ("complete", "failed", "closed"))
 
