@@ -126,12 +126,6 @@ class Channel:
         """Yield a task's batches, then report its counts."""
         return batches
 
-    def reporting_all(
-        self, batches: Iterator[pa.RecordBatch], counts: Sequence[Mapping[str, float]]
-    ) -> Iterator[pa.RecordBatch]:
-        """Do the same for the joins of a chain, each of which has its counts."""
-        return self.reporting(batches, counts[0])
-
     def metrics(self) -> LookupMetrics:
         """Return the counts of the tasks that have ended."""
         raise OptionError("The join's metrics are off.", hint="Set 'lookup.metrics' to 'auto'.")

@@ -81,6 +81,7 @@ LAYERS = """
     worker.runner
     report
     worker.task
+    worker.chain
     worker
     spark.forms.left_side spark.forms.join_context
     spark.forms.filters spark.forms.cardinality

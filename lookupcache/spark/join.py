@@ -143,17 +143,14 @@ class LookupJoin:
     @cached_property
     def _fusion(self) -> tuple[Chain, str | None]:
         """The joins of the stage, and why an earlier join that gave the left side is not among them."""
-        alone = Chain([Link(self._context, {})])
-        origin = origin_of(self.left)
-        if origin is None:
-            return alone, None
-        try:
-            _refuse_to_fuse(origin.join, self)
-            if is_persisted(self.left):
-                raise NotFusedError("the left side is persisted")
-            return origin.join.chain.extended(Link(self._context, origin.source)), None
-        except NotFusedError as error:
-            return alone, str(error)
+        origin, obstacle = origin_of(self.left), None
+        if origin is not None:
+            try:
+                _refuse_to_fuse(origin.join, self)
+                return origin.join.chain.extended(Link(self._context, origin.source)), None
+            except NotFusedError as error:
+                obstacle = str(error)
+        return Chain([Link(self._context, {})]), obstacle
 
     @cached_property
     def choice(self) -> Choice:
@@ -256,6 +253,8 @@ def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
         raise NotFusedError(f"the lookup of {second.plan.table} shares its cache and counts with a join before")
     if second.plan.config.shuffle:
         raise NotFusedError(f"'lookup.shuffle' of {second.plan.table} partitions its left side")
+    if is_persisted(second.left):
+        raise NotFusedError("the left side is persisted")
 
 
 def _condition(on: Condition, settings: Settings) -> str | Sequence[str]:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from lookupcache.report import is_classic
+from lookupcache.spark.forms.left_side import current_execution, path_down
 
 if TYPE_CHECKING:
     from lookupcache.spark.join import LookupJoin
 
 _JOIN = "_lookupcache_join"
 """The attribute of a result that holds its join: a DataFrame then lives as long as its join, and no longer."""
+
+_SELECTIONS = ("Project", "SubqueryAlias", "View")
+"""What may stand in a plan between a join and what was selected from its result."""
 
 _recent: deque[LookupJoin] = deque(maxlen=16)
 """Joins of which the user may hold nothing but what was selected from the result."""
@@ -57,21 +61,14 @@ def is_persisted(df: DataFrame) -> bool:
     if not is_classic(df.sparkSession):
         level = df.storageLevel
         return level.useMemory or level.useDisk
-    # A DataFrame keeps the plan that it was created with; a new one sees what has been persisted since.
-    node = df.select("*")._jdf.queryExecution().withCachedData()
-    while (kind := node.getClass().getSimpleName()) in ("Project", "SubqueryAlias", "View"):
-        node = node.children().head()
+    *_, (kind, _) = path_down(current_execution(df).withCachedData(), _SELECTIONS)
     return kind == "InMemoryRelation"
 
 
 def _selected_from(df: DataFrame) -> Origin | None:
     """Look through the projections of Spark's analyzed plan, down to the Python operator of a join."""
     plan = df._jdf.queryExecution().analyzed()
-    projections, node = [], plan
-    while (kind := node.getClass().getSimpleName()) in ("Project", "SubqueryAlias", "View"):
-        if kind == "Project":
-            projections.append(node.projectList())
-        node = node.children().head()
+    *selections, (kind, node) = path_down(plan, _SELECTIONS)
     if kind != "MapInArrow":
         return None
     attributes = _attributes(node.output())
@@ -79,8 +76,8 @@ def _selected_from(df: DataFrame) -> Origin | None:
     if join is None:
         return None
     wanted = _attributes(plan.output())
-    for projection in projections:
-        below = dict(map(_renamed, _elements(projection)))
+    for projection in (selection for kind, selection in selections if kind == "Project"):
+        below = dict(map(_renamed, _elements(projection.projectList())))
         wanted = [below.get(attribute, "") for attribute in wanted]
     if not set(wanted).issubset(attributes):
         return None

@@ -18,11 +18,12 @@ from pyspark.sql import DataFrame
 
 from lookupcache import expr
 from lookupcache.planner import substitute
-from lookupcache.report import Channel
+from lookupcache.report import Channel, ChannelChain
 from lookupcache.schema import quote
 from lookupcache.spark.forms.join_context import JoinContext
+from lookupcache.worker.chain import ChainTask
 from lookupcache.worker.runner import Layout
-from lookupcache.worker.task import ChainTask, Task
+from lookupcache.worker.task import Task
 
 ROW = "row"
 """A column of the left side where the stage would return none: in Spark, a batch without columns has no rows."""
@@ -191,7 +192,7 @@ class Chain:
     def task(self, output: Sequence[str] | None, channel: Channel) -> Task | ChainTask:
         """Return what the worker runs; ``output`` are the columns that it returns, all that it has where it is None."""
         tasks = [self._task(number, output) for number in range(len(self.links))]
-        return tasks[0] if len(tasks) == 1 else ChainTask(tuple(tasks), channel, tuple(self._ahead()))
+        return ChainTask(tuple(tasks), channel, tuple(self._ahead())) if isinstance(channel, ChannelChain) else tasks[0]
 
     def _ahead(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield the later joins whose keys are known from the start, where requesting all of them costs no extra call.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,7 @@ class LeftSide:
         if not is_classic(left.sparkSession):
             return cls("Spark Connect does not show whether it may", 0)
         try:
-            # A frame keeps the plan that it was first given; a new one sees what has been persisted since.
-            execution = left.select("*")._jdf.queryExecution()
+            execution = current_execution(left)
             if _calls_python(execution.withCachedData()):
                 return cls(f"it would run {_SHOWN['MapInArrow']} twice", 0)
             plan = execution.optimizedPlan()
@@ -50,12 +49,22 @@ class LeftSide:
         return cls(_obstacle(plan), int(str(plan.stats().sizeInBytes())))
 
 
+def path_down(plan: Any, kinds: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield kind and node of the top of a plan, and of each node below, down to the first that is not of ``kinds``."""
+    while (kind := plan.getClass().getSimpleName()) in kinds:
+        yield kind, plan
+        plan = plan.children().head()
+    yield kind, plan
+
+
+def current_execution(df: DataFrame) -> Any:
+    """Return Spark's execution of a DataFrame, with what is persisted by now: a frame keeps the plan it began with."""
+    return df.select("*")._jdf.queryExecution()
+
+
 def _calls_python(plan: Any) -> bool:
     """Whether a function that stays in any plan, as other lookups are, stands on top: no need then to optimize it."""
-    kind = plan.getClass().getSimpleName()
-    while kind in _CHEAP and kind != "Union":
-        plan = plan.children().head()
-        kind = plan.getClass().getSimpleName()
+    *_, (kind, _) = path_down(plan, _CHEAP - {"Union"})
     return kind == "MapInArrow"
 
 
