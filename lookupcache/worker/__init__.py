@@ -2,4 +2,6 @@
 
 task ─► runner ─► lookup ─► partial (LRU, TTL, NONE) or full (ALL) ─► source ─► the connector
              └─► dead_letters                                            └─► answers (read and checked)
+
+chain: several tasks, each over the batches of the one before
 """

@@ -6,6 +6,7 @@
 
 join_context  a planned join and both sides inside the job: names, types, SQL over both
 filters       residuals and filters that Spark evaluates
+chain         several joins in one Python stage of the form `worker`
 worker · distinct · broadcast    the forms: each a function from `JoinContext` to the result
 left_side     what Spark knows of the left side before anything runs
 cardinality   an estimate of the number of distinct keys
