@@ -152,9 +152,7 @@ class KeyCalls:
     def make(self, connector: Connector, key: tuple[Any, ...]) -> list[Any]:
         """Make one call, with retries; return the rows of the key."""
         if self._retries_misses:
-            return self._resilience.until_found_sync(lambda key: self._connector.rows(key), key, _key_without_rows)[-1][
-                1
-            ]
+            return self._resilience.until_found_sync(self._connector.rows, key, _key_without_rows)[-1][1]
         return self._resilience.call_sync(lambda: self._connector.rows(key))
 
     async def make_async(self, key: tuple[Any, ...]) -> list[Any]:
@@ -179,10 +177,8 @@ class KeyCalls:
     def _table(self, outcomes: CallOutcomes) -> pa.Table:
         """Return the rows of all calls; record the errors of calls whose rows are wrong."""
         answered = [number for number in range(len(outcomes.answers)) if number not in outcomes.errors]
-        keys, rows = (
-            [outcomes.arguments[number] for number in answered],
-            [outcomes.answers[number] for number in answered],
-        )
+        keys = [outcomes.arguments[number] for number in answered]
+        rows = [outcomes.answers[number] for number in answered]
         try:
             return self._connector.table(self._reader.request, keys, rows)
         except WrongRows as error:
