@@ -7,10 +7,9 @@ checks are implemented outside of it, once for all connectors.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -25,6 +24,9 @@ from lookupcache.redaction import url_secrets
 from lookupcache.secrets import is_reference as is_reference
 from lookupcache.secrets import resolve_references
 from lookupcache.source_options import use_current_names
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "lookupcache.connectors"
 
@@ -255,6 +257,13 @@ def offers(connector: Connector | type[Connector], method: str) -> bool:
     """Return whether the connector's class implements this optional method."""
     kind = connector if isinstance(connector, type) else type(connector)
     return getattr(kind, method) is not getattr(Connector, method)
+
+
+def entry_points(group: str) -> Iterable[EntryPoint]:
+    """Return the entry points of a group; `importlib.metadata` is slow to import, and workers need none."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=group)
 
 
 def connector_names() -> list[str]:

@@ -223,7 +223,7 @@ def _argument_text(expr: Expr, *, bare: bool) -> str:
 
 def _null_safe_equal(equal: Callable[[Values, Values], Values], a: Values, b: Values) -> Values:
     both_null = pc.and_(pc.is_null(a), pc.is_null(b))
-    return pc.or_(pc.coalesce(equal(a, b), pa.scalar(False)), both_null)
+    return pc.or_(pc.coalesce(equal(a, b), pa.scalar(False, pa.bool_())), both_null)
 
 
 def _is_nan(values: Values) -> Values:

@@ -276,7 +276,7 @@ def _with_reports(batches: Iterator[pa.RecordBatch], counts: Sequence[Mapping[st
     if batch is not None:
         nothing = [pa.nulls(1, field.type) for field in batch.schema]
         row = pa.RecordBatch.from_arrays(nothing, batch.schema.names)
-        yield _with(row, [pa.array([json.dumps(report(counted))]) for counted in counts])
+        yield _with(row, [pa.array([json.dumps(report(counted))], pa.string()) for counted in counts])
 
 
 def _with(batch: pa.RecordBatch, reports: Sequence[pa.Array]) -> pa.RecordBatch:

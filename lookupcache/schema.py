@@ -9,33 +9,11 @@ import re
 from typing import Any
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from lookupcache.errors import SchemaError
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
-
-_TYPES: dict[Any, pa.DataType] = {
-    exp.DataType.Type.BOOLEAN: pa.bool_(),
-    exp.DataType.Type.TINYINT: pa.int8(),
-    exp.DataType.Type.SMALLINT: pa.int16(),
-    exp.DataType.Type.INT: pa.int32(),
-    exp.DataType.Type.BIGINT: pa.int64(),
-    exp.DataType.Type.FLOAT: pa.float32(),
-    exp.DataType.Type.DOUBLE: pa.float64(),
-    exp.DataType.Type.TEXT: pa.string(),
-    exp.DataType.Type.VARCHAR: pa.string(),
-    exp.DataType.Type.BINARY: pa.binary(),
-    exp.DataType.Type.VARBINARY: pa.binary(),
-    exp.DataType.Type.DATE: pa.date32(),
-    exp.DataType.Type.TIMESTAMP: TIMESTAMP,
-    exp.DataType.Type.TIMESTAMPTZ: TIMESTAMP,
-    exp.DataType.Type.TIMESTAMPLTZ: TIMESTAMP,
-    exp.DataType.Type.TIMESTAMPNTZ: TIMESTAMP_NTZ,
-}
 
 _NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -62,17 +40,9 @@ def parse_ddl(text: str) -> pa.Schema:
     >>> parse_ddl("id BIGINT NOT NULL, tags ARRAY<STRING>").types
     [DataType(int64), ListType(list<item: string>)]
     """
-    try:
-        tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", read="spark")
-    except SqlglotError as error:
-        raise SchemaError(
-            f"The schema {text!r} is not a list of columns.",
-            hint="Write it as in CREATE TABLE: 'id BIGINT, name STRING'.",
-        ) from error
-    table = tree.find(exp.Schema)
-    if table is None or not table.expressions:
-        raise SchemaError("The schema has no columns.", hint="Write it as in CREATE TABLE: 'id BIGINT, name STRING'.")
-    return check_names(pa.schema([_field(definition) for definition in table.expressions]))
+    from lookupcache.ddl import read_columns  # Imports sqlglot, which a worker does not need.
+
+    return check_names(pa.schema(read_columns(text)))
 
 
 def check_names(schema: pa.Schema) -> pa.Schema:
@@ -94,14 +64,9 @@ def parse_type(text: str) -> pa.DataType:
     >>> parse_type("decimal(10,2)")
     Decimal128Type(decimal128(10, 2))
     """
-    try:
-        return _arrow(exp.DataType.build(text, dialect="spark"))
-    except SchemaError:
-        raise
-    except (SqlglotError, ValueError) as error:
-        if isinstance(error.__context__, RecursionError):  # Called from deep below: the type itself may be fine.
-            raise error.__context__ from None
-        raise SchemaError(f"{text!r} is not a type.") from error
+    from lookupcache.ddl import read_type  # Imports sqlglot, which a worker does not need.
+
+    return read_type(text)
 
 
 def type_name(type_: pa.DataType) -> str:
@@ -182,19 +147,6 @@ def as_schema(schema: str | pa.Schema | Any) -> pa.Schema:
     )
 
 
-def _field(definition: exp.Expression) -> pa.Field:
-    if not isinstance(definition, exp.ColumnDef) or definition.args.get("kind") is None:
-        raise SchemaError(
-            f"{definition.sql(dialect='spark')!r} is not a column with a type.",
-            hint="Write each column as NAME TYPE.",
-        )
-    kinds = {type(constraint.kind) for constraint in definition.constraints}
-    refused = kinds - {exp.NotNullColumnConstraint, exp.CommentColumnConstraint}
-    if refused:
-        raise SchemaError(f"Column {definition.name!r}: only NOT NULL and COMMENT may follow the type.")
-    return pa.field(definition.name, _arrow(definition.args["kind"]), exp.NotNullColumnConstraint not in kinds)
-
-
 def _from_spark(type_: Any) -> pa.DataType:
     """Read a pyspark DataType; its own text does not quote the names in a struct."""
     if hasattr(type_, "fields"):
@@ -204,31 +156,3 @@ def _from_spark(type_: Any) -> pa.DataType:
     if hasattr(type_, "elementType"):
         return pa.list_(_from_spark(type_.elementType))
     return parse_type(type_.simpleString())
-
-
-def _arrow(kind: exp.DataType) -> pa.DataType:
-    this, inner = kind.this, kind.expressions
-    if this in _TYPES:
-        return _TYPES[this]
-    if this == exp.DataType.Type.DECIMAL:
-        return _decimal(*(int(parameter.name) for parameter in inner))
-    if this == exp.DataType.Type.ARRAY and inner:
-        return pa.list_(_arrow(inner[0]))
-    if this == exp.DataType.Type.MAP and len(inner) == 2:
-        return pa.map_(_arrow(inner[0]), _arrow(inner[1]))
-    if this == exp.DataType.Type.STRUCT and inner:
-        return pa.struct([_field(member).with_nullable(True) for member in inner])
-    raise SchemaError(
-        f"Type {kind.sql(dialect='spark')} is not supported.",
-        hint="Known types: BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, "
-        "BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, ARRAY<…>, MAP<…>, STRUCT<…>.",
-    )
-
-
-def _decimal(precision: int = 10, scale: int = 0) -> pa.DataType:
-    if not 0 <= scale <= precision <= 38 or not precision:
-        raise SchemaError(
-            f"Type DECIMAL({precision},{scale}) is not supported.",
-            hint="The precision is from 1 to 38, and the scale from 0 to the precision.",
-        )
-    return pa.decimal128(precision, scale)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.arrays import to_numpy
 from lookupcache.connector import Connector, LookupRequest, hidden, is_reference
 from lookupcache.errors import ConnectorError, PlanError, SourceError
 from lookupcache.formats.json_text import parse_json
@@ -370,7 +371,7 @@ class _Given:
         group = np.zeros(self.rows, np.int64)
         for column in columns.values():
             codes = column.dictionary_encode()
-            group = np.unique(group * len(codes.dictionary) + codes.indices.to_numpy(), return_inverse=True)[1]
+            group = np.unique(group * len(codes.dictionary) + to_numpy(codes.indices), return_inverse=True)[1]
         if not group.any():
             return [self] if self.rows else []
         order = np.argsort(group, kind="stable")

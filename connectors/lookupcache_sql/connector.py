@@ -5,6 +5,7 @@ request ─► a connection of the `Pool` ─► one query for all keys of a cal
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,20 +19,18 @@ from lookupcache.expr import Expr
 from lookupcache.source_options import seconds
 from lookupcache.tls import TLS_OPTIONS
 from lookupcache_sql.database import Database, Relation, Unreachable
-from lookupcache_sql.duckdb import DuckDatabase
-from lookupcache_sql.mysql import MysqlDatabase
 from lookupcache_sql.pool import Pool
-from lookupcache_sql.postgres import PostgresDatabase
-from lookupcache_sql.sqlite import SqliteDatabase
 
-_DATABASES: dict[str, type[Database]] = {
-    "sqlite": SqliteDatabase,
-    "postgresql": PostgresDatabase,
-    "postgres": PostgresDatabase,
-    "mariadb": MysqlDatabase,
-    "mysql": MysqlDatabase,
-    "duckdb": DuckDatabase,
+_DATABASES = {
+    "sqlite": "sqlite:SqliteDatabase",
+    "postgresql": "postgres:PostgresDatabase",
+    "postgres": "postgres:PostgresDatabase",
+    "mariadb": "mysql:MysqlDatabase",
+    "mysql": "mysql:MysqlDatabase",
+    "duckdb": "duckdb:DuckDatabase",
 }
+"""The class of each scheme, by its module: a worker imports the one that it uses."""
+
 _FILES = ("sqlite", "duckdb")
 _CONNECTIONS = "8"
 
@@ -79,7 +78,9 @@ class SqlConnector(Connector):
     renamed: ClassVar[Mapping[str, str]] = {"tls": "tls.mode"}
     required = ("url",)
     drivers: ClassVar[Mapping[str, str]] = {
-        str(kind.driver): f"lookupcache[{kind.extra}]" for kind in _DATABASES.values() if kind.driver
+        "adbc_driver_postgresql": "lookupcache[postgres]",
+        "pymysql": "lookupcache[mysql]",
+        "duckdb": "lookupcache[duckdb]",
     }
     batch_max_size = 10_000
 
@@ -167,12 +168,14 @@ class SqlConnector(Connector):
 
     def _kind(self) -> type[Database]:
         """Return the class for the URL's database; raises OptionError, or ConnectorError if its driver is missing."""
-        kind = _DATABASES.get(self._scheme())
-        if kind is None:
+        path = _DATABASES.get(self._scheme())
+        if path is None:
             raise OptionError(
                 f"Option 'url' is {hide_userinfo(self.settings['url'])!r}, which is not a known database.",
                 hint=nearest(self._scheme(), _DATABASES, what="schemes"),
             )
+        module, name = path.split(":")
+        kind: type[Database] = getattr(importlib.import_module(f"lookupcache_sql.{module}"), name)
         if kind.driver is not None and importlib.util.find_spec(kind.driver) is None:
             raise ConnectorError(
                 f"Option 'url': its driver {kind.driver!r} is not installed.",

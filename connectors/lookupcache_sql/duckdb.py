@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache_sql.database import SCAN_ROWS, refused_query, unknown_table
+from lookupcache_sql.dialects import STANDARD_SQL
 from lookupcache_sql.file import Stamp, is_replaced, path_of, stamp_of
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
@@ -28,7 +29,7 @@ _KEYS = "lookup_keys"
 class DuckOperands(Operands):
     """DuckDB's values."""
 
-    dialect = "duckdb"
+    dialect = STANDARD_SQL
 
     @classmethod
     def plain(cls, value: Any, type_: pa.DataType) -> str:
@@ -59,7 +60,7 @@ class DuckDatabase(TypedDatabase):
 
     driver = "duckdb"
     extra = "duckdb"
-    dialect = "duckdb"
+    dialect = STANDARD_SQL
     grammar = POSTGRES
     operands = DuckOperands
 

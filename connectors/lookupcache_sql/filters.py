@@ -13,14 +13,11 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from sqlglot import exp
 
 from lookupcache.expr import Column, Expr, Literal, python_value
+from lookupcache_sql.dialects import Dialect
 
-_COMPARISONS: dict[str, type[exp.Binary]] = {
-    "=": exp.EQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE, "<=>": exp.NullSafeEQ,
-}  # fmt: skip
-_LOGIC: dict[str, type[exp.Binary]] = {"and": exp.And, "or": exp.Or}
+_COMPARISONS = ("=", "<", "<=", ">", ">=", "<=>")
 _ONLY_EQUAL = ("=", "<=>")
 _NESTED = (pa.types.is_list, pa.types.is_struct, pa.types.is_map)
 
@@ -28,7 +25,7 @@ _NESTED = (pa.types.is_list, pa.types.is_struct, pa.types.is_map)
 class Operands:
     """SQL of values, and of comparing texts by their bytes; a class for each database."""
 
-    dialect: ClassVar[str]
+    dialect: ClassVar[Dialect]
 
     @classmethod
     def holds(cls, value: Any) -> bool:
@@ -86,24 +83,18 @@ def _is_nested(type_: pa.DataType) -> bool:
 
 def filter_text(expr: Expr, operands: type[Operands], column: Callable[[Column], str]) -> str:
     """Return an accepted filter as SQL; ``column`` gives the SQL that reads a column."""
-    return _node(expr, operands, column).sql(dialect=operands.dialect)
-
-
-def _node(expr: Expr, operands: type[Operands], column: Callable[[Column], str]) -> exp.Expression:
     if isinstance(expr, Column):
-        return exp.var(column(expr))
+        return column(expr)
     assert not isinstance(expr, Literal), "a bare value is not accepted"
     if expr.op == "is null":
         [tested] = expr.args
         assert isinstance(tested, Column)
-        return exp.paren(exp.Is(this=exp.var(column(tested)), expression=exp.null()), copy=False)
+        return f"({column(tested)} IS NULL)"
     if expr.op in _COMPARISONS:
-        left, right = (exp.var(_operand(side, operands, column)) for side in expr.args)
-        return exp.paren(_COMPARISONS[expr.op](this=left, expression=right), copy=False)
-    inner = [_node(argument, operands, column) for argument in expr.args]
-    if expr.op == "not":
-        return exp.paren(exp.Not(this=inner[0]), copy=False)
-    return exp.paren(_LOGIC[expr.op](this=inner[0], expression=inner[1]), copy=False)
+        op = operands.dialect.null_safe_equal if expr.op == "<=>" else expr.op
+        return f" {op} ".join(_operand(side, operands, column) for side in expr.args).join("()")
+    inner = [filter_text(argument, operands, column) for argument in expr.args]
+    return f"(NOT {inner[0]})" if expr.op == "not" else f" {expr.op.upper()} ".join(inner).join("()")
 
 
 def _operand(side: Expr, operands: type[Operands], column: Callable[[Column], str]) -> str:
@@ -119,7 +110,7 @@ def literal_text(node: Any, operands: type[Operands]) -> str:
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, str):
-        return exp.Literal.string(value).sql(dialect=operands.dialect)
+        return operands.dialect.text(value)
     return operands.plain(value, node.type)
 
 

@@ -19,6 +19,7 @@ from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
 from lookupcache.source_options import seconds
 from lookupcache_sql.database import SCAN_ROWS, Unreachable, refused_query, unknown_table
+from lookupcache_sql.dialects import MYSQL_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import MYSQL
 from lookupcache_sql.server import Server, tls_options
@@ -39,7 +40,7 @@ _TEMPORARY = {1021, 1037, 1038, 1040, 1053, 1077, 1129, 1152, 1158, 1159, 1160, 
 class MysqlOperands(Operands):
     """MariaDB's and MySQL's values."""
 
-    dialect = "mysql"
+    dialect = MYSQL_SQL
 
     @classmethod
     def holds(cls, value: Any) -> bool:
@@ -72,7 +73,7 @@ class MysqlDatabase(TypedDatabase):
 
     driver = "pymysql"
     extra = "mysql"
-    dialect = "mysql"
+    dialect = MYSQL_SQL
     grammar = MYSQL
     operands = MysqlOperands
 
@@ -287,9 +288,9 @@ def _text(charset: str | None, collation: str | None) -> Stored:
 
 
 def _read_booleans(column: Any, type_: pa.DataType) -> Any:
-    if not pc.all(pc.is_in(column.drop_null(), pa.array(["0", "1"])), min_count=0).as_py():
+    if not pc.all(pc.is_in(column.drop_null(), pa.array(["0", "1"], pa.string())), min_count=0).as_py():
         raise ValueError
-    return pc.equal(column, "1")
+    return pc.equal(column, pa.scalar("1", pa.string()))
 
 
 def _hex(column: pa.Array) -> pa.Array:

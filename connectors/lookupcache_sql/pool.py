@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +56,8 @@ class Pool:
                     return call(database)
                 finally:
                     busy.clear()
+
+        import asyncio  # Here, since `run` does without, and it takes long to import.
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._most, thread_name_prefix="lookupcache-sql")

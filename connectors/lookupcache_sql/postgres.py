@@ -20,6 +20,7 @@ from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
 from lookupcache_sql.database import Unreachable, refused_query, unknown_table
+from lookupcache_sql.dialects import STANDARD_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
 from lookupcache_sql.server import Server, tls_options
@@ -48,7 +49,7 @@ _VIA = " via "
 class PostgresOperands(Operands):
     """PostgreSQL's values."""
 
-    dialect = "postgres"
+    dialect = STANDARD_SQL
 
     @classmethod
     def holds(cls, value: Any) -> bool:
@@ -84,7 +85,7 @@ class PostgresDatabase(TypedDatabase):
 
     driver = "adbc_driver_postgresql"
     extra = "postgres"
-    dialect = "postgres"
+    dialect = STANDARD_SQL
     grammar = POSTGRES
     operands = PostgresOperands
 
@@ -272,7 +273,10 @@ def _doubles(column: pa.Array) -> pa.Array:
 
 def _oids(column: pa.Array) -> pa.Array:
     numbers = column.cast(pa.int64())
-    return without(numbers, pc.or_(pc.less(numbers, 0), pc.greater(numbers, 2**32 - 1)))
+    return without(
+        numbers,
+        pc.or_(pc.less(numbers, pa.scalar(0, pa.int64())), pc.greater(numbers, pa.scalar(2**32 - 1, pa.int64()))),
+    )
 
 
 _AS_TEXT = Stored(read="{c}::text", compared="{c}::text", sent="text", send=without_nul)

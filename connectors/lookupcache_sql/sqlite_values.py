@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.arrays import to_numpy
 from lookupcache.errors import SchemaError
 from lookupcache.schema import shown_type
 
@@ -73,7 +74,7 @@ def _read_integers(values: Values, type_: pa.DataType) -> pa.Array:
 
 def _float_bounds(column: pa.Array) -> list[Values]:
     """Return the smallest and largest double that rounds to this float."""
-    floats = column.to_numpy(zero_copy_only=False)
+    floats = to_numpy(column)
     bounds = []
     for towards in (-np.inf, np.inf):
         with np.errstate(all="ignore"):

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import SchemaError
@@ -24,6 +23,7 @@ from lookupcache.formats.json_text import parse_json
 from lookupcache.formats.json_values import array_maker
 from lookupcache.schema import shown_type
 from lookupcache_sql.database import MISFITS, Database, column_names, first_misfit, misfit
+from lookupcache_sql.dialects import Dialect
 from lookupcache_sql.filters import Operands, accepted, filter_text, literal_text
 
 Send = Callable[[pa.Array], pa.Array]
@@ -166,7 +166,7 @@ _COUNTS = {pa.date32().id: pa.int32(), pa.timestamp("us").id: pa.int64()}
 class TypedDatabase(Database):
     """A database whose columns have types."""
 
-    dialect: ClassVar[str]
+    dialect: ClassVar[Dialect]
     operands: ClassVar[type[Operands]]
 
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
@@ -235,12 +235,12 @@ class TypedDatabase(Database):
     @classmethod
     def quote(cls, name: str) -> str:
         """Return an identifier as SQL."""
-        return exp.to_identifier(name, quoted=True).sql(dialect=cls.dialect)
+        return cls.dialect.quote(name)
 
     @classmethod
     def text(cls, value: str) -> str:
         """Return a string as SQL."""
-        return exp.Literal.string(value).sql(dialect=cls.dialect)
+        return cls.dialect.text(value)
 
     def _text(self, request: LookupRequest, *, keyed: bool) -> str:
         """Return the text of a request's query; it is the same for every call of a join."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,11 @@ from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.keys import Mask, Positions
 from lookupcache.cache.limits import Limits
 
-_random = np.random.default_rng()
+
+@cache
+def _random_of(process: int) -> np.random.Generator:
+    """Return a process's random numbers; forked workers that shared them would let their entries expire together."""
+    return np.random.default_rng()
 
 
 class Expiry:
@@ -70,7 +76,7 @@ class Expiry:
         limits = self._limits
         seconds = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
         if limits.jitter:
-            seconds = seconds * (1 - limits.jitter * _random.random(len(entries)))
+            seconds = seconds * (1 - limits.jitter * _random_of(os.getpid()).random(len(entries)))
         self._deadline[entries] = now + seconds
         self._written[entries] = now
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.arrays import to_numpy
 from lookupcache.cache.entry_columns import grown, renumbered
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, is_exact
@@ -120,7 +121,7 @@ class KeyLookup:
             same = pc.equal(_comparable(column), _comparable(requested))
             # Null where a row has no entry or no key: it is not another's. The usual case, all equal, stays in Arrow.
             if same.null_count < len(same) and not pc.all(same).as_py():
-                other |= ~same.fill_null(True).to_numpy(zero_copy_only=False)
+                other |= ~to_numpy(same.fill_null(True))
         return np.flatnonzero(other)
 
     def _free_words(self, hashes: Hashes) -> Hashes:

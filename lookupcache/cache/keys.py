@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.arrays import to_numpy
+
 Hashes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -121,7 +123,7 @@ def match(requested: Sequence[pa.Array], returned: Sequence[pa.Array]) -> Positi
 
 def _codes(column: pa.Array) -> Positions:
     indices = column.dictionary_encode().indices
-    return np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+    return to_numpy(indices.fill_null(-1)).astype(np.int64)
 
 
 def _normal(column: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -136,7 +138,7 @@ def _normal(column: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _valid(columns: Sequence[pa.Array]) -> Mask | None:
-    masks = [column.is_valid().to_numpy(zero_copy_only=False) for column in columns if column.null_count]
+    masks = [to_numpy(column.is_valid()) for column in columns if column.null_count]
     return np.logical_and.reduce(masks) if masks else None
 
 

@@ -8,7 +8,6 @@ threads, or the event loop, outlive tasks and micro-batches, with the clients th
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -16,9 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lookupcache.executor.job import Job
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -196,6 +198,8 @@ def event_loop() -> asyncio.AbstractEventLoop:
 @cache
 def _loop_of(process: int) -> asyncio.AbstractEventLoop:
     """Make the loop of a process; a forked one inherits no threads, and so no loop."""
+    import asyncio  # Here, since a worker whose source is sync does without, and it takes long to import.
+
     loop = asyncio.new_event_loop()
     threading.Thread(target=_run_loop, args=(loop,), name="lookupcache-loop", daemon=True).start()
     return loop
@@ -210,4 +214,6 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the worker's event loop and wait for it."""
+    import asyncio
+
     return asyncio.run_coroutine_threadsafe(work, event_loop()).result()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from asyncio import CancelledError
 from contextvars import Context
 from typing import Any
 
@@ -33,6 +32,8 @@ class Job:
 
     def timed_out(self) -> BaseException:
         """Return the answer of a job that its timeout ended."""
+        from asyncio import CancelledError  # Threads need no asyncio, which takes long to import.
+
         return CancelledError()
 
     def drop(self) -> None:

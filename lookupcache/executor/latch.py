@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Latch:
@@ -15,6 +18,7 @@ class Latch:
     It takes no lock. A coroutine that is garbage collected leaves `wait_async` in whatever thread runs the collector,
     also in one that is in the middle of a method of this class, which would then wait for its own lock.
 
+    >>> import asyncio
     >>> latch = Latch()
     >>> latch.wait(timeout=0), latch.open(), latch.wait(), asyncio.run(latch.wait_async())
     (False, None, True, True)
@@ -49,6 +53,8 @@ class Latch:
         """Do the same in a coroutine."""
         if self.is_open:
             return True
+        import asyncio  # Here, since threads wait without it, and it takes long to import.
+
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         wake = partial(_wake, loop, woken)
@@ -72,6 +78,8 @@ class Latch:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+    import asyncio
+
     if asyncio._get_running_loop() is loop:
         _set(woken)
         return

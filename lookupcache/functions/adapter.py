@@ -8,18 +8,20 @@ opened by the first call, or by `open` before; other callers wait for that. `ada
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import math
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lookupcache.errors import OptionError
 from lookupcache.executor.latch import Latch
 from lookupcache.executor.nesting import NestedCall, current_call, waiting_for
+
+if TYPE_CHECKING:
+    import asyncio
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
@@ -228,6 +230,8 @@ class AsyncFunction(FunctionAdapter):
         await _await_method(self._take_target(), "close")
 
     async def _open_target(self) -> Any:
+        import asyncio  # Here, since sync functions do without, and it takes long to import.
+
         while (target := self._target) is None:
             opening, is_own = self._start_opening(asyncio.get_running_loop())
             if is_own:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
@@ -89,6 +88,8 @@ class FunctionConnector(Connector):
         arguments, call_of = self.arguments(request, keys)
         if self.batch:
             return self.table(request, arguments, await self._adapter.call(arguments), call_of)
+        import asyncio  # Here, since sync functions do without, and it takes long to import.
+
         return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)), call_of)
 
     def rows(self, key: Any) -> list[Any]:
@@ -199,7 +200,7 @@ class _RowReader:
         if all(own):
             return table
         self.is_misplaced = True
-        return table.filter(pa.array(own))
+        return table.filter(pa.array(own, pa.bool_()))
 
     def _rows_of_key(self, answer: Any) -> list[Any]:
         if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):

@@ -9,7 +9,6 @@ The retry loop is our own, since a retry shares its deadline with the rate limit
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -29,6 +28,13 @@ K = TypeVar("K")
 A = TypeVar("A")
 
 Sleep = Callable[[float], Awaitable[None]]
+
+
+async def _sleep(seconds: float) -> None:
+    """Wait on the running event loop; asyncio takes long to import, and a worker whose source is sync has no loop."""
+    import asyncio
+
+    await asyncio.sleep(seconds)
 
 
 class AttemptsExhaustedError(Exception):
@@ -91,7 +97,7 @@ class ResiliencePolicy:
         if self._limiter is not None:
             self._limiter.reset_after_fork()
 
-    async def call(self, ask: Callable[[], Awaitable[T]], sleep: Sleep = asyncio.sleep) -> T:
+    async def call(self, ask: Callable[[], Awaitable[T]], sleep: Sleep = _sleep) -> T:
         """Return what ``ask`` answers, at the latest when the retries are used up.
 
         Raises AttemptsExhaustedError when the last attempt failed, LookupRefusedError while the circuit breaker is
@@ -103,7 +109,7 @@ class ResiliencePolicy:
         """Do the same for a plain function, in this thread."""
         return _run(self.call(_awaitable(ask), _awaitable(sleep)))
 
-    async def connect(self, connect: Callable[[], Awaitable[None]], sleep: Sleep = asyncio.sleep) -> None:
+    async def connect(self, connect: Callable[[], Awaitable[None]], sleep: Sleep = _sleep) -> None:
         """Connect to the source: a call as any, except that it is neither counted nor held back by the rate limit."""
         await self._call(connect, sleep, self._clock() + self.config.timeout, connects=True)
 
@@ -116,7 +122,7 @@ class ResiliencePolicy:
         ask: Callable[[K], Awaitable[A]],
         keys: K,
         without_rows: Callable[[K, A], K | None],
-        sleep: Sleep = asyncio.sleep,
+        sleep: Sleep = _sleep,
     ) -> list[tuple[K, A]]:
         """Ask for keys, and after a wait again for those that have no row yet; return what was asked and answered.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import inspect
@@ -78,6 +77,8 @@ class Connection:
         """Connect on the running event loop."""
         await self._resilience.connect(lambda: _call(self._resolve(self._connector)))
         if offers(self._connector, "advice"):
+            import asyncio  # Here, since a sync source does without, and it takes long to import.
+
             await asyncio.to_thread(self._advise, self._connector)
 
     async def close_async(self) -> None:

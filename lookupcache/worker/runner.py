@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache import expr
+from lookupcache.arrays import to_numpy
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.connector import Connector
@@ -198,7 +199,7 @@ class Runner:
         if self.layout.weights is None:
             one = np.ones(left.num_rows, dtype=np.int64)
             return one, one
-        rows, keyed = (left.column(position).to_numpy() for position in self.layout.weights)
+        rows, keyed = (to_numpy(left.column(position)) for position in self.layout.weights)
         return rows, keyed
 
     def _join(self, one: _OpenBatch) -> list[pa.RecordBatch]:
@@ -341,7 +342,7 @@ class Runner:
         answer = expr.evaluate(conjunct, resolve)
         if isinstance(answer, pa.Scalar):
             return np.full(len(owner), bool(answer.as_py()))
-        return answer.fill_null(False).to_numpy(zero_copy_only=False)
+        return to_numpy(answer.fill_null(False))
 
     def _matches(self, rows: _Rows) -> pa.Array:
         """Return for each left row the list of its right rows, over which Spark evaluates the rest."""
@@ -387,7 +388,7 @@ class _Rows:
     def failed(self) -> Mask:
         if self.errors is None:
             return np.zeros(len(self.entries), dtype=np.bool_)
-        return self.errors.is_valid().to_numpy(zero_copy_only=False)
+        return to_numpy(self.errors.is_valid())
 
     def slice(self, start: int, end: int) -> _Rows:
         errors = None if self.errors is None else self.errors[start:end]

@@ -19,7 +19,6 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector, offers
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import Executor
-from lookupcache.executor.coroutines import Coroutines
 from lookupcache.executor.threads import Threads
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.metrics import Counters
@@ -64,6 +63,8 @@ class Source:
         if config.cache == "ALL":
             return self._threads(1, lambda connector, _: self._scan(connector), math.inf)
         if self._async:
+            from lookupcache.executor.coroutines import Coroutines  # Imports asyncio, which sync sources do without.
+
             return Coroutines(
                 config.async_capacity, self._calls.make_async, self._connection.open_async,
                 self._connection.close_async, config.timeout, self.resilience.timed_out,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import cloudpickle
 import pyarrow as pa
@@ -17,10 +18,13 @@ from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden
 from lookupcache.report import Channel
-from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.full_cache import FullCacheLookup
 from lookupcache.worker.lookup import PartialCacheLookup
+from lookupcache.worker.pandas_import import defer_pandas
 from lookupcache.worker.runner import Layout, Runner, report_counts, shared_lookup
+
+if TYPE_CHECKING:
+    from lookupcache.worker.dead_letters import DeadLetters
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Task:
 
     def _dead_letters(self) -> DeadLetters | None:
         """Return the writer of dead letters; inside the job, left columns have no names, so it gets them here."""
-        return None if self.letters is None else DeadLetters(self.letters, self.plan.table, self.plan.left_columns)
+        return None if self.letters is None else _dead_letters(self.letters, self.plan.table, self.plan.left_columns)
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class LetterTask:
         return send_errors(self._separate(batches))
 
     def _separate(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        letters, complete = DeadLetters(self.path, self.table, self.names), False
+        letters, complete = _dead_letters(self.path, self.table, self.names), False
         try:
             for batch in batches:
                 yield self._write_failed(batch, letters)
@@ -125,11 +129,18 @@ class LetterTask:
         return rows.filter(pc.invert(failed))
 
 
+def _dead_letters(path: str, table: str, names: Sequence[str]) -> DeadLetters:
+    from lookupcache.worker.dead_letters import DeadLetters  # Imports Parquet and file systems, which few jobs need.
+
+    return DeadLetters(path, table, names)
+
+
 def send_errors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches; raise their error as one that Spark can send to the driver.
 
     Spark's worker encodes the traceback as UTF-8; if that fails, the job waits forever.
     """
+    defer_pandas()
     try:
         yield from batches
     except Exception as error:

@@ -1,0 +1,70 @@
+"""Keeps pyarrow from importing pandas in a worker before anything uses pandas.
+
+Most conversions of Python and numpy values to Arrow ask whether the value is a pandas object, for which pyarrow imports
+pandas, where it is installed: a third of a second in a fresh worker. No value is one until something else imports it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+
+_PANDAS = "pandas"
+
+
+def defer_pandas() -> None:
+    """Let pyarrow do without pandas until something else imports it; then pyarrow knows its types as ever.
+
+    Nothing happens if pandas has been imported, if this was called before, or if pyarrow's interface has changed.
+    """
+    # A private name: without it, pyarrow imports pandas as it always did.
+    interface = getattr(pa.lib, "_pandas_api", None)
+    if interface is None or _PANDAS in sys.modules or any(isinstance(one, _PandasFinder) for one in sys.meta_path):
+        return
+    finder = _PandasFinder(interface)
+    sys.meta_path.insert(0, finder)
+    finder.refuse_once()
+
+
+class _PandasFinder:
+    """Refuses the import of pandas that pyarrow attempts, and tells pyarrow when another import has loaded it."""
+
+    def __init__(self, interface: Any) -> None:
+        self._interface = interface
+        self._refused: int | None = None
+
+    def refuse_once(self) -> None:
+        """Let pyarrow attempt its import, which it does once."""
+        self._refused = threading.get_ident()
+        try:
+            _ = self._interface.have_pandas
+        finally:
+            self._refused = None
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return where pandas is found by the other finders, to be reported to pyarrow once it is loaded."""
+        if name != _PANDAS:
+            return None
+        if self._refused == threading.get_ident():
+            raise ModuleNotFoundError("pandas has not been imported yet", name=_PANDAS)
+        sys.meta_path.remove(self)
+        spec = find_spec(_PANDAS)
+        if spec is not None and spec.loader is not None:
+            self._report_after(spec.loader)
+        return spec
+
+    def _report_after(self, loader: Any) -> None:
+        load = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            load(module)
+            _ = self._interface.pd  # pyarrow imports pandas again where it must, and from now on knows its types.
+
+        loader.exec_module = exec_module
