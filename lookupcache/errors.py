@@ -20,7 +20,6 @@ and one warning, `LookupAdvice`: lookups are right, and could be faster.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -212,6 +211,8 @@ def nearest(name: str, known: Iterable[str], *, what: str) -> str:
     "Known options: 'table', 'url'."
     """
     names = sorted(known)
+    import difflib  # Here, since it is for an error on the driver.
+
     close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
     if close:
         match = next(n for n in names if n.lower() == close[0])

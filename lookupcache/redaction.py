@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -216,6 +215,8 @@ def _unescaped(match: re.Match[str]) -> str:
     if kind == "letter":
         return _LETTERS[match[kind]]
     if kind == "entity":
+        import html  # Here, since a text rarely has one, and the module holds a large table.
+
         return html.unescape(match[0])
     code = int(match[kind], 10 if kind == "number" else 16)
     return chr(code) if code < 0x110000 else "\ufffd"

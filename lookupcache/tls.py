@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.source_options import one_of
+
+if TYPE_CHECKING:
+    import ssl
 
 Result = TypeVar("Result")
 
@@ -77,6 +79,8 @@ class TlsOptions:
 
         ``trust_system`` trusts the system's authorities in addition to ``ca``, not only without it.
         """
+        import ssl  # Here, since drivers in C do without Python's ssl, and it takes long to import.
+
         text, path = (self.ca, None) if self.has_ca_text else (None, self.ca or None)
         context = _load("tls.ca", lambda: ssl.create_default_context(cafile=path, cadata=text))
         if trust_system and self.ca:

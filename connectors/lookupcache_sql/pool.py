@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError
 from lookupcache_sql.database import Database
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -57,7 +59,9 @@ class Pool:
                 finally:
                     busy.clear()
 
-        import asyncio  # Here, since `run` does without, and it takes long to import.
+        # Here, since `run` does without both, and they take long to import.
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._most, thread_name_prefix="lookupcache-sql")

@@ -7,7 +7,7 @@ Arrow key columns ─► KeyBatch.of ─► columns (normalised) · hashes (one 
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ Hashes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_SEED = np.uint64(secrets.randbits(64) | 1)
+_SEED = np.uint64(int.from_bytes(os.urandom(8), "little") | 1)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _BYTE_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from lookupcache.config import LookupConfig
@@ -53,6 +52,10 @@ def _header_seconds(text: str) -> float | None:
         return float(text)
     except ValueError:
         pass
+    from email.utils import (
+        parsedate_to_datetime,
+    )  # Here, since most sources send no dates, and it takes long to import.
+
     try:
         moment = parsedate_to_datetime(text)
         # A date in the zone "-0000" comes without one; it is in UTC too.
