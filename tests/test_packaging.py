@@ -83,6 +83,7 @@ LAYERS = """
     report
     worker.task
     worker.chain
+    daemon
     worker
     spark.forms.left_side spark.forms.join_context
     spark.forms.filters spark.forms.cardinality
@@ -255,7 +256,9 @@ def _modules(tree: ast.AST) -> Iterator[str]:
                     yield package
 
 
-SPARK_ALLOWED = ("spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "report", "demo.", "cli.")
+SPARK_ALLOWED = (
+    "spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "report", "daemon", "demo.", "cli.",
+)  # fmt: skip
 """Modules that may import pyspark: the driver's; in a worker only what needs the task's context, when it is used."""
 
 

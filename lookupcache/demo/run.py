@@ -48,6 +48,7 @@ SETTINGS: dict[str, Any] = {
     "spark.sql.streaming.metricsEnabled": "false",
     # What `lookupcache doctor` would ask for.
     "spark.python.udf.pipelined.enabled": "true",
+    "spark.python.daemon.module": "lookupcache.daemon",
 }
 
 

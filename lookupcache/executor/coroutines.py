@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from lookupcache.executor.call_group import CallGroup, Executor, GroupCall, event_loop, run_async
-from lookupcache.executor.task_slots import TaskSlots
+from lookupcache.executor.task_slots import CANCEL_SECONDS, TaskSlots
 
 
 class Coroutines(Executor):
@@ -32,8 +32,23 @@ class Coroutines(Executor):
         self._open_connector = open_connector
         self._close_connector = close_connector
         self._opening: asyncio.Task[None] | None = None
+        self._ahead: asyncio.Task[None] | None = None
+        self._ahead_until = 0.0
         self._ending: set[asyncio.Task[None]] = set()
         self._slots = TaskSlots(capacity, timeout, own_loop=True)
+
+    def open_ahead(self) -> None:
+        """Connect on the event loop before there is a call."""
+        event_loop().call_soon_threadsafe(self._start_opening_ahead)
+
+    def _start_opening_ahead(self) -> None:
+        if self._opening is None or _has_failed(self._opening):
+            self._opening = self._ahead = asyncio.ensure_future(self._open_connector())
+            self._ahead.add_done_callback(self._end_opening_ahead)
+
+    def _end_opening_ahead(self, opening: asyncio.Task[None]) -> None:
+        self._ahead_until = asyncio.get_running_loop().time() + self._timeout
+        _has_failed(opening)  # Reads the error, which asyncio would log if no call does.
 
     def close(self) -> None:
         """Cancel all that is under way, and disconnect."""
@@ -62,8 +77,11 @@ class Coroutines(Executor):
 
     async def _disconnect(self) -> None:
         await self._slots.cancel(lambda call: True)
-        if self._opening is not None:
-            self._opening = None
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            if not opening.done():
+                opening.cancel()
+                await asyncio.wait([opening], timeout=CANCEL_SECONDS)
             await self._close_connector()
 
     def _submit(self, calls: Sequence[GroupCall]) -> None:
@@ -85,10 +103,15 @@ class Coroutines(Executor):
 
     async def _ensure_open(self) -> None:
         """Open the connector once; after a failure, the next call tries again."""
-        if self._opening is None or _has_failed(self._opening):
+        if self._opening is None or (_has_failed(self._opening) and not self._is_error_of_first_call()):
             self._opening = asyncio.ensure_future(self._open_connector())
         if not self._opening.done() or _has_failed(self._opening):
             await asyncio.shield(self._opening)
+
+    def _is_error_of_first_call(self) -> bool:
+        """Return whether an opening that began before there was a call has failed, and no call with it yet."""
+        ahead, self._ahead = self._ahead, None
+        return ahead is self._opening and asyncio.get_running_loop().time() <= self._ahead_until
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

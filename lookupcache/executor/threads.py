@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 from queue import Empty
-from typing import Any, cast
+from typing import Any
 
 from lookupcache.connector import Connector
 from lookupcache.executor.call_group import CallGroup, Executor, GroupCall
+from lookupcache.executor.job import Job
 from lookupcache.executor.thread_slots import ThreadSlots
 
 
@@ -37,8 +38,16 @@ class Threads(Executor):
         self._open_connector = open_connector
         self._close_connector = close_connector
         self._own = threading.local()
+        self._has_connected = False
+        self._ahead: _Opening | None = None
         # A thread keeps its connector however long it is idle: connecting may take longer than the calls.
         self._slots = ThreadSlots(capacity, math.inf, self._disconnect)
+
+    def open_ahead(self) -> None:
+        """Let a thread connect before there is a call."""
+        if not self._has_connected and (self._ahead is None or self._ahead.has_ended):
+            self._ahead = _Opening(self)
+            self._slots.submit([self._ahead])
 
     def close(self) -> None:
         """Let the threads end, each disconnecting."""
@@ -48,10 +57,10 @@ class Threads(Executor):
     def cancel(self, group: CallGroup) -> None:
         """Forget the calls of a group; a thread that is busy with one ends when the call does."""
         super().cancel(group)
-        self._slots.cancel(lambda call: cast(GroupCall, call).group is group)
+        self._slots.cancel(lambda job: isinstance(job, GroupCall) and job.group is group)
 
     def _abort(self, group: CallGroup) -> None:
-        self._slots.cancel(lambda call: cast(GroupCall, call).group is group)
+        self._slots.cancel(lambda job: isinstance(job, GroupCall) and job.group is group)
         self._completed.put(group)
 
     def _submit(self, calls: Sequence[GroupCall]) -> None:
@@ -63,8 +72,15 @@ class Threads(Executor):
         call.deadline = time.monotonic() + self._timeout
         connector = getattr(self._own, "connector", None)
         if connector is None:
-            connector = self._own.connector = self._open_connector()
+            if self._ahead is not None and not self._has_connected:
+                self._ahead.raise_error()
+            connector = self._connect()
         return self._ask(connector, call.group.calls[call.number])
+
+    def _connect(self) -> Connector:
+        connector = self._own.connector = self._open_connector()
+        self._has_connected = True
+        return connector
 
     def _disconnect(self) -> None:
         if (connector := getattr(self._own, "connector", None)) is not None:
@@ -75,11 +91,41 @@ class Threads(Executor):
             try:
                 return self._completed.get(timeout=self._seconds_to_deadline())
             except Empty:
-                for call in self._slots.abandon_overdue():
-                    call.end(call.timed_out())
+                for job in self._slots.abandon_overdue():
+                    job.end(job.timed_out())
 
     def _seconds_to_deadline(self) -> float | None:
         """Return how long to wait until a call is overdue."""
         # A call may start while we wait; none is overdue before the timeout is over.
         seconds = min(max(self._slots.first_deadline() - time.monotonic(), 0.0), self._timeout)
         return None if seconds == math.inf else min(seconds, threading.TIMEOUT_MAX)
+
+
+class _Opening(Job):
+    """Connects in a thread before there is a call; its error is that of the first call."""
+
+    def __init__(self, executor: Threads) -> None:
+        self.has_ended = False
+        self._ended = 0.0
+        self._executor = executor
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Connect, unless the thread has."""
+        self.deadline = time.monotonic() + self._executor._timeout
+        if getattr(self._executor._own, "connector", None) is None:
+            self._executor._connect()
+
+    def end(self, answer: BaseException | None) -> None:
+        """Note the error."""
+        self._error, self.has_ended, self._ended = answer, True, time.monotonic()
+
+    def timed_out(self) -> BaseException:
+        """Return the answer of an opening that took too long."""
+        return self._executor._timed_out_call()
+
+    def raise_error(self) -> None:
+        """Raise the error, once, unless it is old: the source may be well again."""
+        error, self._error = self._error, None
+        if error is not None and time.monotonic() <= self._ended + self._executor._timeout:
+            raise error

@@ -101,8 +101,9 @@ def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding
     >>> [finding.found for finding in examine(spark) if finding.name == "spark.sql.adaptive.enabled"]
     ['true']
     """
+    own = daemon(setting(spark, DAEMON, ""), setting(spark, "spark.python.use.daemon", "true"))
     pool = idle_pool(setting(spark, POOL, ""), tasks_at_a_time(spark), None if query is None else python_stages(query))
-    return [*(_judged(spark, rule) for rule in RULES), pool, *_java(spark), *_packages(), *_drivers()]
+    return [*(_judged(spark, rule) for rule in RULES), pool, own, *_java(spark), *_packages(), *_drivers()]
 
 
 POOL = "spark.python.factory.idleWorkerMaxPoolSize"
@@ -125,6 +126,37 @@ def idle_pool(size: str, tasks: int | None, stages: int | None) -> Finding:
 _WHY_POOL = (
     "each Python stage of a task, as each lookup of several in a row, has a worker of its own; those that the pool has "
     "no room for end with every task, and with them their caches and connections"
+)
+
+
+DAEMON = "spark.python.daemon.module"
+_OUR_DAEMON = "lookupcache.daemon"
+
+
+def daemon(module: str, used: str = "true") -> Finding:
+    """Judge the module that forks the workers, ``""`` for Spark's, and whether Spark uses one at all.
+
+    >>> daemon("lookupcache.daemon").wanted, daemon("").wanted, daemon("lookupcache.demon").must
+    (None, 'lookupcache.daemon', True)
+    """
+    found = module or "not set"
+    if not _is_true(used):
+        return Finding("spark.python.use.daemon", used, "true", "without a daemon each worker starts a Python anew")
+    if not _is_importable(module or _OUR_DAEMON):
+        return Finding(DAEMON, found, _OUR_DAEMON, "there is no such module, so no Python worker can start", must=True)
+    return Finding(DAEMON, found, None if module == _OUR_DAEMON else _OUR_DAEMON, _WHY_DAEMON)
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+_WHY_DAEMON = (
+    "a fresh worker has its modules at once instead of importing them; set it when the session starts, and only where "
+    "lookupcache is installed for the executors' Python"
 )
 
 

@@ -52,6 +52,9 @@ class Task:
     def join(self, batches: Iterable[pa.RecordBatch], counts: Counters) -> Iterator[pa.RecordBatch]:
         """Yield the joined batches of one partition; when they end, ``counts`` has what was counted."""
         lookup = self.lookup()
+        if not self.plan.never:
+            # While Spark computes the first rows.
+            lookup.source.executor.open_ahead()
         runner = Runner(self.plan, self.layout, lookup, self._dead_letters())
         yield from report_counts(lookup, runner.run(batches), counts)
 

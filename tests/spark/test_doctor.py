@@ -13,7 +13,7 @@ import pytest
 from lookupcache import LookupTable, lookup_join
 from lookupcache.demo import flights
 from lookupcache.demo.run import SETTINGS, chain
-from lookupcache.spark.doctor import POOL, RULES, examine, idle_pool, tasks_at_a_time
+from lookupcache.spark.doctor import DAEMON, POOL, RULES, daemon, examine, idle_pool, tasks_at_a_time
 from lookupcache.spark.stages import python_stages
 
 pytestmark = pytest.mark.spark
@@ -134,6 +134,15 @@ def test_an_idle_pool_is_well_where_it_has_room_for_each_stage_of_each_task(task
     else:
         assert idle_pool(str(tasks * stages), tasks, stages).wanted is None
         assert idle_pool(str(tasks * stages - 1), tasks, stages).wanted.endswith(f"= {tasks * stages}")
+
+
+def test_a_daemon_that_cannot_be_imported_must_be_changed(spark):
+    [found] = [finding for finding in examine(spark) if finding.name == DAEMON]
+    assert (found.wanted, found.must) == ("lookupcache.daemon", False)
+    assert daemon(SETTINGS[DAEMON]).wanted is None
+    for module in ("lookupcache.demon", "no_such_package.daemon", ".daemon"):
+        assert daemon(module).must
+    assert daemon("pyspark.daemon", used="false").name == "spark.python.use.daemon"
 
 
 def test_the_tests_session_runs_two_tasks_at_a_time(spark):

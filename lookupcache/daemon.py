@@ -1,0 +1,89 @@
+"""Spark's Python daemon with all imports that a lookup join's workers need: `spark.python.daemon.module`.
+
+Spark's own daemon forks a worker and lets it import. This one imports first, so that a fresh worker has all modules, in
+memory that it shares with the others until it writes to it. It is otherwise `pyspark.daemon`.
+
+    spark.python.daemon.module                      lookupcache.daemon
+    spark.executorEnv.LOOKUPCACHE_DAEMON_IMPORTS    my_functions,my_model      further modules, if any
+
+What is imported here is imported before a fork, so none of it may start a thread or open a connection. `MODULES` do
+neither; add others only if you know that they don't. The package must be installed for the executors' Python: a daemon
+that cannot be started fails every Python job, and files that are added to a session come too late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+
+ALSO = "LOOKUPCACHE_DAEMON_IMPORTS"
+"""The environment variable with the names of further modules to import, separated by commas."""
+
+MODULES = (
+    "pyspark.worker", "numpy", "pandas", "pyarrow", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet",
+    "lookupcache.worker.chain", "lookupcache.worker.dead_letters", "lookupcache.executor.coroutines",
+    "lookupcache_files", "lookupcache_http", "lookupcache_http.service", "lookupcache_redis", "lookupcache_sql",
+    "lookupcache_sql.sqlite", "lookupcache_sql.postgres", "lookupcache_sql.mysql", "lookupcache_sql.duckdb",
+    "adbc_driver_postgresql.dbapi", "duckdb", "pymysql", "redis", "redis.asyncio",
+)  # fmt: skip
+"""What workers of the connectors of this package import; those of it that are installed."""
+
+
+def import_modules(names: Sequence[str] = MODULES) -> None:
+    """Import modules for the workers that will be forked; one that is missing or fails is left to the workers.
+
+    What modules print appears among the errors, since Spark reads the daemon's output.
+    """
+    with _output_among_errors():
+        for name in names:
+            _import(name)
+    # A forked worker that has its own numpy draws the same random numbers as the others.
+    os.register_at_fork(after_in_child=_reseed_numpy)
+    # The collector writes to every object that it looks at, which would copy the shared memory in each worker.
+    gc.collect()
+    gc.freeze()
+
+
+def _import(name: str) -> None:
+    if find_spec(name.partition(".")[0]) is None:
+        return
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        print(f"lookupcache.daemon: {name} cannot be imported: {error!r}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _output_among_errors() -> Iterator[None]:
+    sys.stdout.flush()
+    output = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+        sys.stdout.flush()
+    finally:
+        os.dup2(output, 1)
+        os.close(output)
+
+
+def _reseed_numpy() -> None:
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()
+
+
+def main() -> None:
+    """Import, then run Spark's daemon."""
+    from pyspark.daemon import manager
+
+    import_modules((*MODULES, *(name.strip() for name in os.environ.get(ALSO, "").split(",") if name.strip())))
+    manager()
+
+
+if __name__ == "__main__":
+    main()

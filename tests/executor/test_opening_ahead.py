@@ -1,0 +1,158 @@
+"""The connection that is opened before the first call: whose error it is, that it is used, and that none is left."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from lookupcache.executor.call_group import CallGroup, run_async
+from lookupcache.executor.coroutines import Coroutines
+from lookupcache.executor.threads import Threads
+
+
+class Source:
+    """A source whose openings do what is listed, and then succeed; it counts what is open."""
+
+    def __init__(self, *openings):
+        self.openings = list(openings)
+        self.opened = 0
+        self.closed = 0
+        self.begun = threading.Event()
+        self.release = threading.Event()
+        self.ended = threading.Event()
+
+    def open(self):
+        self.begun.set()
+        step = self.openings.pop(0) if self.openings else None
+        if step == "hang":
+            assert self.release.wait(20)
+        elif step is not None:
+            raise step
+        self.opened += 1
+        return self
+
+    def close(self, _=None):
+        self.closed += 1
+        self.ended.set()
+
+    async def open_async(self):
+        self.begun.set()
+        step = self.openings.pop(0) if self.openings else None
+        if step == "hang":
+            await asyncio.Event().wait()
+        elif step is not None:
+            raise step
+        self.opened += 1
+
+    async def close_async(self):
+        self.close()
+
+    async def ask(self, call):
+        return call
+
+
+def executor_of(kind, source, capacity=1, timeout=20.0):
+    late = TimeoutError("late")
+    if kind == "threads":
+        return Threads(capacity, lambda _, call: call, source.open, timeout, lambda: late, source.close)
+    return Coroutines(capacity, source.ask, source.open_async, source.close_async, timeout, lambda: late)
+
+
+def answers(executor, *calls):
+    group = CallGroup(list(calls))
+    executor.start(group)
+    while not executor.completed(wait=True):
+        pass
+    return group.answers
+
+
+def wait_until_failed(executor):
+    """Wait until the opening has ended: with one slot, an executor's next job or callback runs after it."""
+    if isinstance(executor, Coroutines):
+        run_async(asyncio.wait([executor._opening]))
+    else:
+        executor._slots.join(20)
+
+
+both = pytest.mark.parametrize("kind", ["threads", "coroutines"])
+
+
+@both
+def test_calls_use_the_connection_that_was_opened_ahead(kind):
+    source = Source()
+    executor = executor_of(kind, source)
+    executor.open_ahead()
+    assert answers(executor, 1, 2) == [1, 2]
+    executor.open_ahead()
+    assert answers(executor, 3) == [3]
+    executor.close()
+    assert source.ended.wait(20)
+    assert (source.opened, source.closed) == (1, 1)
+
+
+@both
+@pytest.mark.parametrize("error", [OSError("refused"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_the_first_call_fails_with_the_error_of_the_opening_and_the_next_connects(kind, error):
+    source = Source(error)
+    executor = executor_of(kind, source)
+    executor.open_ahead()
+    assert source.begun.wait(20)
+    wait_until_failed(executor)
+    assert answers(executor, 1) == [error]
+    assert answers(executor, 2) == [2]
+    assert source.opened == 1
+    executor.close()
+
+
+@both
+def test_an_error_that_no_call_met_is_forgotten_by_the_next_task(kind):
+    source = Source(OSError("refused"))
+    executor = executor_of(kind, source)
+    executor.open_ahead()
+    assert source.begun.wait(20)
+    wait_until_failed(executor)
+    executor.open_ahead()
+    assert answers(executor, 1) == [1]
+    executor.close()
+
+
+@both
+def test_an_opening_that_hangs_times_the_first_call_out_and_the_next_connects(kind):
+    source = Source("hang")
+    executor = executor_of(kind, source, timeout=0.05)
+    executor.open_ahead()
+    assert source.begun.wait(20)
+    [late] = answers(executor, 1)
+    assert isinstance(late, TimeoutError)
+    assert answers(executor, 2) == [2]
+    source.release.set()
+    executor.close()
+
+
+@both
+def test_an_executor_that_is_closed_while_it_opens_leaves_no_connection(kind):
+    source = Source("hang")
+    executor = executor_of(kind, source)
+    executor.open_ahead()
+    assert source.begun.wait(20)
+    closing = threading.Thread(target=executor.close)
+    closing.start()
+    source.release.set()
+    closing.join(20)
+    assert source.ended.wait(20)
+    assert source.opened <= source.closed
+
+
+def test_with_several_threads_an_error_ahead_does_not_fail_calls_after_one_has_connected():
+    source = Source("hang")
+    source.openings = ["hang"]
+    executor = executor_of("threads", source, capacity=3)
+    executor.open_ahead()
+    assert source.begun.wait(20)
+    assert answers(executor, 1, 2) == [1, 2]
+    source.release.set()
+    executor._slots.join(20)
+    assert answers(executor, 3, 4, 5) == [3, 4, 5]
+    executor.close()
