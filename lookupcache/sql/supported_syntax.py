@@ -160,8 +160,8 @@ statements: all are planned before the first is executed.
 [Row(order_id=12)]
 
 **CREATE TEMPORARY VIEW** and **CACHE TABLE … AS** take a query with lookups too. MERGE, UPDATE and DELETE can read
-lookups in a sub-query that stands alone. PIVOT beside a lookup, pipes (``|>``), scripts (``BEGIN … END``) and Hive's
-``FROM … INSERT`` cannot hold lookups: put the lookup in a sub-query or a temporary view. Statements that change a table
+lookups in a separate sub-query. PIVOT with a lookup in one SELECT, pipes (``|>``), scripts (``BEGIN … END``) and Hive's
+``FROM … INSERT`` do not support lookups: put the lookup in a sub-query or a temporary view. Statements that change a table
 of Spark's, such as TRUNCATE or ALTER, are refused for a lookup table.
 
 **Errors** contain line and column, and mark the text.
