@@ -73,7 +73,7 @@ def test_filters_on_the_functions_columns_go_before_the_cache(session):
     sql = """SELECT id, c1 FROM texts, LATERAL TABLE(split(text)) AS T(c1, c2)
              WHERE c2 > 1 AND length(c1) < 3 AND id < 4"""
     [plan] = session.plans(sql)
-    assert {conjunct.text: conjunct.position for conjunct in plan.conjuncts if "argument" not in conjunct.text} == {
+    assert {conjunct.text: conjunct.stage for conjunct in plan.conjuncts if "argument" not in conjunct.text} == {
         "c2 > 1": "calc", "length(c1) < 3": "residual", "id < 4": "pre-filter",
     }  # fmt: skip
     assert plan.columns == ("c1",)
