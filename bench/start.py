@@ -1,6 +1,6 @@
 """Compares the first row of a fresh Python worker with that of `mapInArrow` without a join: `python -m bench.start`.
 
-Each job runs in a worker of its own (`spark.python.worker.reuse` is off) and joins 1,000 rows with 100 keys of a
+Each job runs in a worker of its own (`spark.python.worker.reuse` is off) and joins 1,000 rows with 10 keys of a
 source. Variants run alternately, first with Spark's own daemon, then with `lookupcache.daemon`; the identity function
 imports numpy and pyarrow. Times are of the job, from start to end; ratios are medians of the rounds' ratios.
 """
@@ -29,7 +29,7 @@ from bench.session import session
 from lookupcache.spark.join import lookup_join
 from lookupcache.table import LookupTable
 
-KEYS = 100
+KEYS = 10
 SCHEMA = "n BIGINT, square BIGINT"
 DAEMONS = ("pyspark.daemon", "lookupcache.daemon")
 TARGETS = {"pyspark.daemon": 1.6, "lookupcache.daemon": 1.2}
@@ -95,7 +95,7 @@ def postgres(stack: contextlib.ExitStack) -> dict[str, dict[str, str]]:
     server = PostgresServer().start()
     stack.callback(server.remove)
     with dbapi.connect(server.url) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE s AS SELECT n, n * n AS square FROM generate_series(0::bigint, 99) AS n")
+        cursor.execute("CREATE TABLE s AS SELECT n, n * n AS square FROM generate_series(0::bigint, 9) AS n")
         cursor.execute("CREATE INDEX ON s (n)")
         connection.commit()
     return {"postgres": {"connector": "sql", "url": server.url, "table": "s"}}
@@ -124,7 +124,7 @@ def http(stack: contextlib.ExitStack) -> dict[str, dict[str, str]]:
     service.start()
     stack.callback(service.kill)
     service.set_rows({n: [{"n": n, "square": square}] for n, square in rows()})
-    return {"http": {"connector": "http", "url": f"{service.url}/rows", "body": "{keys}", "key": "n"}}
+    return {"http": {"connector": "http", "url": f"{service.url}/rows/{{n}}"}}
 
 
 def seconds_of(df: Any) -> float:

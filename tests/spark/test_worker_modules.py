@@ -1,0 +1,261 @@
+"""Which modules a fresh worker has loaded after its first batch, by kind of source, and with our daemon before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from servers import RedisServer
+from worker_functions import identity, list_modules, squares_of, squares_of_async
+
+from lookupcache import LookupTable, lookup_join
+
+pytestmark = pytest.mark.spark
+
+ROWS = [(n, n * n) for n in range(10)]
+SCHEMA = "n BIGINT, square BIGINT"
+
+_WORKER = """
+    arrays cache cache.column_cache cache.entry_columns cache.entry_numbers cache.entry_rows cache.entry_table
+    cache.eviction_queue cache.expiry cache.ghost cache.hash_index cache.in_flight cache.key_lookup cache.keys
+    cache.limit_enforcer cache.limits cache.policies cache.policy cache.policy_queues cache.row_cache cache.row_store
+    cache.size config config.contradictions config.flink config.lookup_config config.values connector error_text errors
+    executor executor.call_group executor.job executor.latch executor.nesting executor.thread_slots executor.threads
+    expr functions functions.adapter functions.answers functions.connector metrics plan redaction report resilience
+    resilience.breaker resilience.policy resilience.rate_limit resilience.retry schema secrets source_options worker
+    worker.answers worker.calls worker.connection worker.error_naming worker.full_cache worker.lookup
+    worker.pandas_import worker.partial_cache worker.runner worker.source worker.task
+"""
+ASYNC = ["executor.coroutines", "executor.task_slots"]
+JSON = ["formats", "formats.json_text", "formats.json_values"]
+
+SLOW = {"asyncio", "concurrent", "difflib", "email", "html", "secrets", "ssl"}
+"""Modules of Python's that take long to import, and that sync sources do without."""
+
+
+def in_module(package, *names):
+    """Return the modules of a package of a connector."""
+    return {package, *(f"{package}.{name}" for name in names)}
+
+
+def sqlite_table(folder: Path) -> LookupTable:
+    with sqlite3.connect(folder / "s.db") as connection:
+        connection.execute("CREATE TABLE s (n INTEGER PRIMARY KEY, square INTEGER)")
+        connection.executemany("INSERT INTO s VALUES (?, ?)", ROWS)
+    return LookupTable("s", SCHEMA, {"connector": "sql", "url": f"sqlite:///{folder}/s.db", "table": "s"})
+
+
+def files_table(folder: Path) -> LookupTable:
+    n, square = zip(*ROWS, strict=True)
+    pq.write_table(pa.table({"n": n, "square": square}), folder / "s.parquet")
+    return LookupTable("s", SCHEMA, {"connector": "files", "path": str(folder / "s.parquet")})
+
+
+def postgres_table(request) -> LookupTable:
+    from adbc_driver_postgresql import dbapi
+
+    server = request.getfixturevalue("postgres_server")
+    with dbapi.connect(server.url) as connection, connection.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS squares_of_modules")
+        cursor.execute("CREATE TABLE squares_of_modules AS SELECT n, n * n AS square FROM generate_series(0, 9) AS n")
+        connection.commit()
+    options = {"connector": "sql", "url": server.url, "table": "squares_of_modules"}
+    return LookupTable("s", SCHEMA, options)
+
+
+def redis_table(server: RedisServer) -> LookupTable:
+    with server.client() as client:
+        for n, square in ROWS:
+            client.hset(f"modules:{n}", mapping={"square": square})
+    return LookupTable("s", SCHEMA, {"connector": "redis", "url": server.url, "key": "modules:{n}"})
+
+
+def http_table(request) -> LookupTable:
+    service = request.getfixturevalue("service")
+    service.set_rows({n: [{"n": n, "square": square}] for n, square in ROWS})
+    options = {"connector": "http", "url": service.url + "/rows/{n}"}
+    return LookupTable("s", SCHEMA, options)
+
+
+def function_table(function) -> LookupTable:
+    return LookupTable.from_function("s", SCHEMA, key=["n"], function=function)
+
+
+def modules_of_a_fresh_worker(spark, name, df):
+    """Run a job in a fresh worker; return the modules that it has loaded then."""
+    # Workers of another environment are of another daemon.
+    environment = spark.sparkContext.environment
+    environment["LOOKUPCACHE_TEST"] = name
+    try:
+        rows = df().collect()
+        loaded = spark.range(0, 1, 1, 1).mapInArrow(list_modules, "name STRING").collect()
+    finally:
+        del environment["LOOKUPCACHE_TEST"]
+    return rows, {row.name for row in loaded}
+
+
+@pytest.fixture(scope="module")
+def of_identity(spark):
+    """Return the modules of a worker whose function returns its input."""
+    left = spark.range(0, 10, 1, 1)
+    return modules_of_a_fresh_worker(spark, "identity", lambda: left.mapInArrow(identity, "id BIGINT"))[1]
+
+
+@pytest.fixture
+def loaded(spark, of_identity):
+    """Return what a worker has loaded after its first batch, beyond an identity: our modules, and others' packages."""
+
+    def modules(name, table):
+        left = spark.range(0, 10, 1, 1)
+        rows, found = modules_of_a_fresh_worker(
+            spark, name, lambda: lookup_join(left, table, "id = s.n", select=["id", "square"])
+        )
+        assert sorted(map(tuple, rows)) == ROWS
+        assert "lookupcache.worker.task" in found, "the list is that of another worker"
+        new = found - of_identity
+        own = {module for module in new if module.partition(".")[0].startswith("lookupcache")}
+        return own, {module.partition(".")[0] for module in new - own}
+
+    return modules
+
+
+def ours(*names):
+    return {"lookupcache", *(f"lookupcache.{name}" for name in (*_WORKER.split(), *names))}
+
+
+def packages(names):
+    """Return the packages that are not Python's own."""
+    return {name for name in names if name not in sys.stdlib_module_names and not name.startswith("_")}
+
+
+def test_of_a_function(loaded):
+    own, others = loaded("function", function_table(squares_of))
+    assert own == ours()
+    assert packages(others) == {"numpy", "pyarrow"}
+    assert not others & SLOW
+
+
+def test_of_an_async_function(loaded):
+    own, others = loaded("async function", function_table(squares_of_async))
+    assert own == ours(*ASYNC)
+    assert packages(others) == {"numpy", "pyarrow"}
+
+
+def test_of_sqlite(loaded, tmp_path):
+    own, others = loaded("sqlite", sqlite_table(tmp_path))
+    files = ("connector", "database", "file", "pool", "query", "sqlite", "sqlite_filters", "sqlite_values")
+    assert own == ours("tls") | in_module("lookupcache_sql", *files)
+    assert packages(others) == {"numpy", "pyarrow"}
+    assert not others & SLOW
+
+
+def test_of_files(loaded, tmp_path):
+    """pyarrow's own datasets import pandas."""
+    own, others = loaded("files", files_table(tmp_path))
+    assert own == ours() | in_module("lookupcache_files", "connector")
+    assert packages(others) == {"dateutil", "numpy", "pandas", "pyarrow", "pytz"}
+
+
+def test_of_postgres(loaded, request):
+    own, others = loaded("postgres", postgres_table(request))
+    files = ("connector", "database", "dialects", "filters", "pool", "postgres", "query", "server", "typed")
+    assert own == ours("tls", *JSON) | in_module("lookupcache_sql", *files)
+    assert packages(others) == {"adbc_driver_manager", "adbc_driver_postgresql", "numpy", "pyarrow"}
+
+
+def test_of_redis(loaded):
+    server = RedisServer().start()
+    try:
+        own, others = loaded("redis", redis_table(server))
+    finally:
+        server.close()
+    files = ("connector", "keys", "push", "rows", "server", "values")
+    assert own == ours("tls", *JSON) | in_module("lookupcache_redis", *files)
+    assert packages(others) == {"numpy", "pyarrow", "redis"}
+
+
+def test_of_http(loaded, request):
+    own, others = loaded("http", http_table(request))
+    files = ("client", "coding", "connector", "rows", "service", "template")
+    assert own == ours("tls", "formats.json_path", *ASYNC, *JSON) | in_module("lookupcache_http", *files)
+    assert packages(others) >= {"aiohttp", "numpy", "pyarrow"}
+    assert not others & {"pandas", "sqlglot"}
+
+
+# ── pandas ───────────────────────────────────────────────────────────────────────────────────────────────
+
+DEFERRED = """
+import sys
+import numpy as np, pyarrow as pa
+from lookupcache.worker.pandas_import import defer_pandas
+defer_pandas()
+defer_pandas()
+pa.array(np.arange(3)), pa.array([1, None], pa.int64()), pa.scalar(1, pa.int64())
+before = "pandas" in sys.modules
+import pandas as pd
+series = pa.array(pd.Series([1.0, np.nan]))
+listed = pa.array([pd.NaT, pd.NA, pd.Timestamp("2013-01-01")], from_pandas=True)
+print(before, series.null_count, listed.null_count, listed.type, len(pa.table({"a": [1]}).to_pandas()))
+"""
+
+
+def test_pyarrow_knows_the_types_of_pandas_once_it_is_imported():
+    done = subprocess.run([sys.executable, "-c", DEFERRED], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "1", "2", "timestamp[us]", "1"], done.stdout + done.stderr
+
+
+# ── the daemon ───────────────────────────────────────────────────────────────────────────────────────────
+
+WITH_DAEMON = """
+import json, sys
+from lookupcache.java import local_spark_environment
+local_spark_environment()
+from pathlib import Path
+from pyspark.sql import SparkSession
+from lookupcache import lookup_join
+from test_worker_modules import sqlite_table
+from worker_functions import list_modules
+
+settings = {"spark.ui.enabled": "false", "spark.python.daemon.module": "lookupcache.daemon"}
+spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+spark.sparkContext.environment["LOOKUPCACHE_DAEMON_IMPORTS"] = "prints_when_imported, fails_when_imported"
+left = spark.range(0, 10, 1, 2)
+
+def draw(batches):
+    import os, threading
+    import numpy as np, pyarrow as pa
+    tasks = len(os.listdir("/proc/self/task"))
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"name": [json.dumps([os.getpid(), np.random.random(), tasks])]})
+
+loaded = {row.name for row in spark.range(0, 1, 1, 1).mapInArrow(list_modules, "name STRING").collect()}
+drawn = [json.loads(row.name) for row in left.mapInArrow(draw, "name STRING").collect()]
+joined = lookup_join(left, sqlite_table(Path(sys.argv[1])), "id = s.n", select=["id", "square"]).collect()
+print(json.dumps([sorted(loaded), drawn, sorted(map(list, joined))]))
+spark.stop()
+"""
+
+
+def test_workers_of_the_daemon_have_all_modules_before_their_first_batch_and_draw_their_own_numbers(tmp_path):
+    (tmp_path / "prints_when_imported.py").write_text("import os; print('hello'); os.write(1, b'hello')")
+    (tmp_path / "fails_when_imported.py").write_text("raise SystemError('broken')")
+    paths = [str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-W", "ignore", "-c", WITH_DAEMON, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    loaded, drawn, joined = json.loads(done.stdout.splitlines()[-1])
+    wanted = {*ours("worker.chain", *ASYNC), "lookupcache_sql.sqlite", "pandas", "prints_when_imported"}
+    assert sorted(wanted - set(loaded)) == []
+    assert "fails_when_imported cannot be imported" in done.stderr
+    processes, numbers, threads = zip(*drawn, strict=True)
+    assert len(set(processes)) == len(set(numbers)) == 2
+    assert set(threads) == {1}
+    assert sorted(map(tuple, joined)) == ROWS
