@@ -84,15 +84,15 @@ class KeyTemplate:
 
     def names(self, values: Mapping[str, pa.Array]) -> list[bytes | None]:
         """Return the name of each key, from columns without nulls; None for a key that no name can represent."""
-        parts: list[Any] = [pa.scalar(self.prefix)]
+        parts: list[Any] = [_binary(self.prefix)]
         sound = None
         for number, (field, literal) in enumerate(zip(self.fields, self.literals[1:], strict=True)):
             texts = self._texts(values[field.name], number)
-            parts += [texts, pa.scalar(literal)]
+            parts += [texts, _binary(literal)]
             if number < len(self.fields) - 1:
                 here = _ends_before(texts, literal)
                 sound = here if sound is None else pc.and_(sound, here)
-        joined = pc.binary_join_element_wise(*parts, b"")
+        joined = pc.binary_join_element_wise(*parts, _binary(b""))
         return (joined if sound is None else pc.if_else(sound, joined, pa.scalar(None, pa.binary()))).to_pylist()
 
     def pattern(self, constants: Mapping[str, Any]) -> bytes:
@@ -228,7 +228,8 @@ def _write_moments(values: pa.Array) -> pa.Array:
     """Write timestamps in ISO 8601: ``2013-01-01T05:00:00``, with six digits of a fraction or none, and Z for UTC."""
     texts = values.cast(pa.timestamp("us")).cast(pa.string())
     texts = pc.replace_substring(pc.replace_substring_regex(texts, r"\.000000$", ""), " ", "T")
-    return pc.binary_join_element_wise(texts, _ZONED if values.type.tz else "", "").cast(pa.binary())
+    parts = (_ZONED if values.type.tz else "", "")
+    return pc.binary_join_element_wise(texts, *(pa.scalar(part, pa.string()) for part in parts)).cast(pa.binary())
 
 
 def _write_decimal(value: Decimal) -> str:
@@ -239,9 +240,14 @@ def _escape(text: bytes) -> str:
     return quote_from_bytes(text, safe="")
 
 
+def _binary(value: bytes) -> pa.Scalar:
+    # With its type: to find one, pyarrow imports pandas.
+    return pa.scalar(value, pa.binary())
+
+
 def _ends_before(texts: pa.Array, literal: bytes) -> pa.Array:
     """Return for each text whether it does not contain the literal after it, nor overlaps with it."""
-    found = pc.find_substring(pc.binary_join_element_wise(texts, literal, b""), literal)
+    found = pc.find_substring(pc.binary_join_element_wise(texts, _binary(literal), _binary(b"")), literal)
     return pc.equal(found, pc.binary_length(texts))
 
 

@@ -61,7 +61,7 @@ def _read_moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     zoned = pc.match_substring_regex(pc.utf8_slice_codeunits(texts, 10), _ZONE)
     if not pc.any(zoned).as_py():
         return texts.cast(pa.timestamp("us")).cast(type_)
-    return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")).cast(type_)
+    return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, _text("Z"), _text(""))).cast(type_)
 
 
 def _rounded(doubles: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -70,3 +70,8 @@ def _rounded(doubles: pa.Array, type_: pa.DataType) -> pa.Array:
     if pc.any(pc.and_(pc.is_finite(doubles), pc.is_inf(floats))).as_py():
         raise OverflowError("beyond the range of a FLOAT")
     return floats
+
+
+def _text(value: str) -> pa.Scalar:
+    # With its type: to find one, pyarrow imports pandas.
+    return pa.scalar(value, pa.string())
