@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -34,28 +35,31 @@ def defer_pandas() -> None:
 
 
 class _PandasFinder:
-    """Refuses the import of pandas that pyarrow attempts, and tells pyarrow when another import has loaded it."""
+    """Refuses the import of pandas that pyarrow attempts, and reports to pyarrow when another import has loaded it."""
 
     def __init__(self, interface: Any) -> None:
         self._interface = interface
-        self._refused: int | None = None
+        self._own = threading.local()
 
     def refuse_once(self) -> None:
         """Let pyarrow attempt its import, which it does once."""
-        self._refused = threading.get_ident()
+        self._own.refuses = True
         try:
             _ = self._interface.have_pandas
         finally:
-            self._refused = None
+            self._own.refuses = False
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return where pandas is found by the other finders, to be reported to pyarrow once it is loaded."""
-        if name != _PANDAS:
+        """Return where the other finders find pandas, to be reported to pyarrow once it is loaded."""
+        if name != _PANDAS or getattr(self._own, "searches", False):
             return None
-        if self._refused == threading.get_ident():
+        if getattr(self._own, "refuses", False):
             raise ModuleNotFoundError("pandas has not been imported yet", name=_PANDAS)
-        sys.meta_path.remove(self)
-        spec = find_spec(_PANDAS)
+        self._own.searches = True
+        try:
+            spec = find_spec(_PANDAS)
+        finally:
+            self._own.searches = False
         if spec is not None and spec.loader is not None:
             self._report_after(spec.loader)
         return spec
@@ -65,6 +69,11 @@ class _PandasFinder:
 
         def exec_module(module: ModuleType) -> None:
             load(module)
-            _ = self._interface.pd  # pyarrow imports pandas again where it must, and from now on knows its types.
+            # Only now: a search for pandas is not always followed by an import.
+            with suppress(ValueError):
+                sys.meta_path.remove(self)
+            # pyarrow refuses versions that are too old, which is no error of this import.
+            with suppress(ImportError):
+                _ = self._interface.pd
 
         loader.exec_module = exec_module
