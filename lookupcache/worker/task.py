@@ -52,11 +52,13 @@ class Task:
     def join(self, batches: Iterable[pa.RecordBatch], counts: Counters) -> Iterator[pa.RecordBatch]:
         """Yield the joined batches of one partition; when they end, ``counts`` has what was counted."""
         lookup = self.lookup()
+        yield from report_counts(lookup, self._run(lookup, batches), counts)
+
+    def _run(self, lookup: PartialCacheLookup, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not self.plan.never:
-            # While Spark computes the first rows.
+            # While Spark computes the first rows; in here, so that an error of it is among the counts.
             lookup.source.executor.open_ahead()
-        runner = Runner(self.plan, self.layout, lookup, self._dead_letters())
-        yield from report_counts(lookup, runner.run(batches), counts)
+        yield from Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches)
 
     def lookup(self) -> PartialCacheLookup:
         """Return this process's lookup for the plan."""
