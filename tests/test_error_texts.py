@@ -192,7 +192,7 @@ class Unasked(Connector):
 @pytest.mark.spark
 def test_errors_before_a_call_are_reported_too(spark):
     table = LookupTable("t", "id BIGINT, name STRING", {"connector": "test_error_texts:Unasked"})
-    with pytest.raises(PythonException, match=r"asking what has changed failed.*no file \\udcff"):
+    with pytest.raises(PythonException, match=r"reading the changed keys failed.*no file \\udcff"):
         lookup_join(spark.range(0, 3, 1, 1), table, ["id"]).collect()
 
 

@@ -170,9 +170,9 @@ class HttpConnector(Connector):
             return
         service = Service.of(self.schema, self.settings)
         given = {*request.key_columns, *request.constants}
-        for name in dict.fromkeys((*(service.key if service.batched else ()), *service.places)):
+        for name in dict.fromkeys((*(service.key if service.batched else ()), *service.placeholders)):
             if name not in given:
-                raise _not_given(request.table, name, service.places)
+                raise _not_given(request.table, name, service.placeholders)
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key."""
@@ -188,7 +188,7 @@ class HttpConnector(Connector):
 
     async def _of_key(self, given: _Given, reader: RowReader, number: int) -> pa.Table:
         """Request one key; if several are requested one by one, only rows of the own key count."""
-        own = given.only(self._service.places, number)
+        own = given.only(self._service.placeholders, number)
         sent = self._request(own, reader)
         if sent is None:
             return reader.empty
@@ -200,9 +200,9 @@ class HttpConnector(Connector):
 
         Only rows with the values of their own request count.
         """
-        groups = given.grouped(self._service.places)
+        groups = given.grouped(self._service.placeholders)
         asked = [group.distinct(self._service.key) for group in groups]
-        placed = [group.only(self._service.places, 0) for group in groups]
+        placed = [group.only(self._service.placeholders, 0) for group in groups]
         both = zip(asked, placed, strict=True)
         tables = await _together(self._of_group(keys, place, reader) for keys, place in both)
         if len(tables) > 1:
@@ -418,6 +418,6 @@ class _Given:
 
 def _not_given(table: str, name: str, names: Sequence[str]) -> PlanError:
     return PlanError(
-        f"Table {table!r} is a function of {', '.join(names)}; the join gives no {name!r}.",
+        f"Table {table!r} is a function of {', '.join(names)}; the join has no {name!r}.",
         hint=f"Join by {', '.join(names)}.",
     )

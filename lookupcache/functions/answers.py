@@ -1,4 +1,4 @@
-"""Turns what a batch function returns into one answer per key, or an error that says why that is impossible."""
+"""Converts the result of a batch function to one answer per key, or raises an error with the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lookupcache.errors import SourceError
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How a batch function is to answer, in the words of its errors.
+    """The expected result of a batch function, with the wording of its errors.
 
     ``subject`` is the function, ``answer`` what it returns for a key, ``answers`` several of them; ``by_key`` says
     that it may be a dict of answers by key instead of a list.
@@ -28,9 +28,9 @@ class BatchShape:
     by_key: bool = True
 
     def in_order(self, returned: Any, keys: Sequence[Any]) -> list[Any]:
-        """Return the answer of each key, None for one that is not in a dict.
+        """Return the answer of each key, None for a key that is not in a dict.
 
-        Raises SourceError where the order of the answers may be another than that of the keys.
+        Raises SourceError if the order of the answers may differ from that of the keys.
         """
         if isinstance(returned, Mapping) and self.by_key:
             return self._by_key(returned, keys)
@@ -65,9 +65,9 @@ class BatchShape:
 
 
 def reusable(value: Any) -> Any:
-    """Return a value that can be given to many callers: itself, or a list of what can be read only once.
+    """Return a value that can be returned to many callers: itself, or a list of an iterator's items.
 
-    Raises SourceError for what has to be awaited, and for open files.
+    Raises SourceError for objects that must be awaited, and for open files.
 
     >>> reusable(iter("ab")), reusable("ab")
     (['a', 'b'], 'ab')

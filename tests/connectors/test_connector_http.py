@@ -31,7 +31,7 @@ from lookupcache.errors import (
 )  # fmt: skip
 from lookupcache.formats.json_path import Path
 from lookupcache.formats.json_text import parse_json, plain_text
-from lookupcache.formats.json_values import Misfit, json_array
+from lookupcache.formats.json_values import MismatchError, json_array
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.resilience.retry import retry_after_of
 from lookupcache.schema import parse_ddl, parse_type
@@ -364,7 +364,7 @@ def test_a_value_becomes_what_its_column_says(type_, text, value):
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_its_columns_type(type_, text):
-    with pytest.raises(Misfit):
+    with pytest.raises(MismatchError):
         json_array([None, parse_json(text)], parse_type(type_))
 
 
@@ -436,7 +436,7 @@ def test_where_the_rows_are(serve, connect, path, document, found):
         (Reply('{"a": {"b": ['), "is not JSON"),
         (Reply(b"\xff"), "is not JSON"),
         (Reply("[" * 9_999), "is not JSON: it is nested too deeply"),
-        (Reply('{"v":1e' + "9" * 22 + "}"), "is not JSON: it holds a number whose exponent is too large"),
+        (Reply('{"v":1e' + "9" * 22 + "}"), "is not JSON: it has a number whose exponent is too large"),
         (Reply("9" * 9_999), "is not JSON"),
         (Reply(" " * 10_001), "more than 10,000 bytes(?s:.*)'max-bytes'"),
     ],

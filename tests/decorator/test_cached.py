@@ -357,7 +357,7 @@ def test_one_call_however_spelled_is_one_key(case):
     decorated = cached(lambda *args, **named: function(*args, **named)) if case == "no signature" else cached(function)
     answers = [decorated(*args, **named) for args, named in calls]
     assert answers == [function(*args, **named) for args, named in calls]
-    assert decorated.metrics().asked_keys == 1
+    assert decorated.metrics().requested_keys == 1
     assert all(decorated.invalidate(*args, **named) is (n == 0) for n, (args, named) in enumerate(calls))
 
 
@@ -365,7 +365,7 @@ def test_different_calls_are_different_keys():
     function = cached(variable)
     calls = [((1,), {}), ((1, 2), {}), ((1,), {"b": 3}), ((1,), {"x": 2}), ((1,), {"y": 2}), ((1, 2), {"x": 2})]
     assert [function(*args, **named) for args, named in calls] == [variable(*args, **named) for args, named in calls]
-    assert function.metrics().asked_keys == len(calls)
+    assert function.metrics().requested_keys == len(calls)
 
 
 EQUAL = [1, 1.0, True, np.int64(1), 1 + 0j]

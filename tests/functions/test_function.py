@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookupcache.connector import LookupRequest
-from lookupcache.errors import PlanError, SchemaError, SourceError, WrongRows
+from lookupcache.errors import PlanError, SchemaError, SourceError, WrongRowsError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.schema import parse_ddl
 
@@ -165,7 +165,7 @@ def test_only_the_keys_with_wrong_rows_fail(kinds):
     rows, failed = [], []
     try:
         rows = [row[0] for row in answer(asked, id=keys)]
-    except WrongRows as error:
+    except WrongRowsError as error:
         rows, failed = error.table.column("id").to_pylist(), sorted(error.wrong)
     assert failed == wrong
     borne = {key: max(keys) + key + 1 if kind == "of another" else key for key, kind in enumerate(kinds)}
@@ -191,14 +191,14 @@ def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds,
             id=asked,
             name=[str(i) for i, _ in enumerate(asked)],
         )
-    except WrongRows as error:
+    except WrongRowsError as error:
         failed = sorted(error.wrong)
     assert failed == [place for place, key in enumerate(asked) if kinds[key] in WRONG]
 
 
 def test_rows_that_are_made_as_they_are_read_are_read_once():
     asked = connector(lambda keys: [one_as_generator(1), iter([7]), one_as_generator(2)], batch=True)
-    with pytest.raises(WrongRows) as raised:
+    with pytest.raises(WrongRowsError) as raised:
         answer(asked, id=[1, 9, 2])
     assert (list(raised.value.wrong), raised.value.table.num_rows) == ([1], 3)
 
@@ -207,7 +207,7 @@ def test_lists_in_another_order_than_the_keys_are_all_wrong_whatever_else_is():
     asked = connector(lambda keys: [one(2), [7], one(1)], batch=True)
     with pytest.raises(SourceError, match="in the list of another") as raised:
         answer(asked)
-    assert not isinstance(raised.value, WrongRows)
+    assert not isinstance(raised.value, WrongRowsError)
 
 
 ROW = namedtuple("ROW", "id name")

@@ -251,7 +251,7 @@ def test_a_retry_that_is_refused_gives_the_error_it_had() -> None:
         resilience.call_sync(world.ask, sleep)
     assert isinstance(end.value.error, Down)
     assert (world.asked, end.value.attempts, resilience.counters["refused"]) == (1, 1, 1)
-    assert "Not tried again: The source was not asked" in end.value.error.__notes__[0]
+    assert "Not retried: The circuit breaker is open" in end.value.error.__notes__[0]
 
 
 def test_an_error_of_the_program_says_nothing_about_the_source(call: Call) -> None:
