@@ -59,6 +59,10 @@ class HttpConnector(Connector):
     rows for one key are a list. Responses may be compressed with gzip or deflate; ``max-bytes`` limits the decompressed
     size. The server's certificate is always checked.
 
+    Connections are reused. A connection on which a response arrives without a request is closed. A second response that
+    arrives while the next request is in progress cannot be recognized, since HTTP/1.1 responses have no identifier: if
+    the service may send such responses, let its rows contain the key columns, since rows of other keys are dropped.
+
     >>> HttpConnector(pa.schema([("id", pa.int64())]), {"url": "https://api/customers/{id}", "token": "env:API_TOKEN"})
     HttpConnector({'url': 'https://api/customers/{id}', 'token': '***'})
     """
@@ -201,23 +205,23 @@ class HttpConnector(Connector):
         Only rows with the values of their own request count.
         """
         groups = given.grouped(self._service.placeholders)
-        asked = [group.distinct(self._service.key) for group in groups]
+        requested = [group.distinct(self._service.key) for group in groups]
         placed = [group.only(self._service.placeholders, 0) for group in groups]
-        both = zip(asked, placed, strict=True)
+        both = zip(requested, placed, strict=True)
         tables = await _together(self._of_group(keys, place, reader) for keys, place in both)
         if len(tables) > 1:
             tables = [place.rows_of(table) for place, table in zip(placed, tables, strict=True)]
         return pa.concat_tables([reader.empty, *tables]) if len(tables) != 1 else tables[0]
 
-    async def _of_group(self, asked: _Given, placed: _Given, reader: RowReader) -> pa.Table:
-        sent = self._request(placed, reader, keys=asked.keys())
+    async def _of_group(self, requested: _Given, placed: _Given, reader: RowReader) -> pa.Table:
+        sent = self._request(placed, reader, keys=requested.keys())
         if sent is None:
             return reader.empty
         rows = await self._rows(sent)
         if not self._service.rows_per_key:
             return reader.table(rows, placed.columns)
-        counted, origin = self._by_position(rows, len(asked))
-        return reader.table(counted, {**placed.repeated(len(asked)), **asked.columns}, origin)
+        counted, origin = self._by_position(rows, len(requested))
+        return reader.table(counted, {**placed.repeated(len(requested)), **requested.columns}, origin)
 
     def _request(self, given: _Given, reader: RowReader, keys: Sequence[Any] = ()) -> Request | None:
         """Return the request for these values; None if no URL can contain them."""

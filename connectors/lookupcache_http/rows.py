@@ -29,8 +29,8 @@ def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
     if not path.steps:
         nodes = [document]
     elif path.start().find(document) is ABSENT:
-        told = f"; it has {shortened(document, 100, hide)}" if isinstance(document, dict) else ""
-        raise wrong(f"has nothing at {path.text!r}{told}", "Correct option 'rows'.")
+        found_text = f"; it has {shortened(document, 100, hide)}" if isinstance(document, dict) else ""
+        raise wrong(f"has nothing at {path.text!r}{found_text}", "Correct option 'rows'.")
     else:
         nodes = path.nodes(document)
     return [row for node in nodes if node is not None for row in (node if isinstance(node, list) else [node])]

@@ -7,6 +7,7 @@ A method's key begins with the `Instance` it was called on, in place of ``self``
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 import weakref
@@ -155,10 +156,10 @@ class Parameters:
 
     def __init__(self, function: Callable[..., Any], batch: bool = False) -> None:
         try:
-            found = list(inspect.signature(_called(function)).parameters.values())
+            found = _parameters_of(function)
         except (TypeError, ValueError):  # some builtins have no signature
             found = [Parameter("arguments", Parameter.VAR_POSITIONAL)]
-        parameters = found[1:] if isinstance(function, type) else found
+        parameters = found
         if batch:
             parameters = _keys_only(parameters)
             _refuse_more_than_keys(parameters, function)
@@ -238,9 +239,24 @@ def hint_without_hash(value: Any) -> str:
     return "Give a number, a text, or a tuple of such instead."
 
 
-def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the called object: for a class, its ``__call__``."""
-    return function.__call__ if isinstance(function, type) else function
+def _parameters_of(function: Any) -> list[Parameter]:
+    """Return the parameters of a call of a function, of an object, or of an object of a class."""
+    if isinstance(function, type):
+        call = inspect.getattr_static(function, "__call__")
+        if isinstance(call, classmethod | staticmethod):
+            # Bound to the class, as it is when an object is called.
+            return list(inspect.signature(call.__get__(None, function)).parameters.values())
+        return list(inspect.signature(call).parameters.values())[1:]
+    return list(inspect.signature(_with_bound_call(function)).parameters.values())
+
+
+def _with_bound_call(function: Any) -> Any:
+    """Return an object's ``__call__`` where it is static: `inspect.signature` would leave out its first parameter."""
+    if isinstance(function, functools.partial):
+        inner = _with_bound_call(function.func)
+        return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
+    call = inspect.getattr_static(type(function), "__call__", None)
+    return function.__call__ if isinstance(call, classmethod | staticmethod) else function
 
 
 def _binder(parameters: Iterable[Parameter], name: str) -> Callable[..., Key]:

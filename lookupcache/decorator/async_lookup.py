@@ -12,7 +12,7 @@ from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import Call
 from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
 from lookupcache.executor.job import Job
-from lookupcache.executor.nesting import is_within, set_current_call, waiting_for
+from lookupcache.executor.nesting import is_within, refuse_close_within, set_current_call, waiting_for
 from lookupcache.executor.task_slots import TaskSlots
 from lookupcache.functions.adapter import POLL_SECONDS
 
@@ -29,6 +29,7 @@ class AsyncLookup(SingleFlight):
 
     async def close(self) -> None:
         """Cancel the calls of this event loop, and the callers that wait for them; close the function's object."""
+        refuse_close_within(self)
         slots = self._slots_here()
         for job in slots.jobs():
             self._failed(cast(_CallJob, job).call, asyncio.CancelledError("The decorated function was closed."))

@@ -29,7 +29,7 @@ from lookupcache.decorator.decorated import (
 from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
-from lookupcache.functions.adapter import is_async, is_async_generator
+from lookupcache.functions.adapter import is_async, is_async_generator, refuse_uncallable
 from lookupcache.metrics import Counters
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
@@ -309,6 +309,7 @@ def _limit_name(function: Any) -> str:
 def _refuse_what_is_no_function(function: Any) -> None:
     if not callable(function):
         raise OptionError(f"'cached' decorates a function, not {type(function).__name__}.")
+    refuse_uncallable(function)
     if is_async_generator(function):
         raise OptionError(
             f"{_name(function)} is an async generator, whose items can be read only once.",

@@ -12,7 +12,7 @@ from lookupcache.decorator.batching import Call
 from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
 from lookupcache.executor.job import Job
-from lookupcache.executor.nesting import is_within, run_within, waiting_for
+from lookupcache.executor.nesting import is_within, refuse_close_within, run_within, waiting_for
 from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.resilience.policy import ResiliencePolicy
 
@@ -32,6 +32,7 @@ class SyncLookup(SingleFlight):
 
     def close(self) -> None:
         """Wait for the calls in slots, at most ``lookup.timeout``, and close the function's object."""
+        refuse_close_within(self)
         self.slots.join(self.config.timeout)
         self.function.adapter.close()
 

@@ -64,6 +64,15 @@ def is_within(maker: Any) -> bool:
     return False
 
 
+def refuse_close_within(maker: Any) -> None:
+    """Raise RuntimeError if this code runs in a call of this maker: closing would wait for itself."""
+    if is_within(maker):
+        raise RuntimeError(
+            "'close' was called inside a call of the function that it closes.\n\n"
+            "Hint: Call it after the call has returned."
+        )
+
+
 @contextmanager
 def run_within(call: NestedCall) -> Iterator[None]:
     """Record that a call is made by the code inside the block."""

@@ -130,7 +130,7 @@ class ThreadSlots:
             return min((job.deadline for job in self._running), default=math.inf)
 
     def join(self, timeout: float) -> None:
-        """Wait until no job is queued or running in a thread, at most ``seconds``."""
+        """Wait until no job is queued or running in a thread, at most ``timeout`` seconds."""
         with self._lock:
             self._wait_until(self._has_no_jobs, timeout)
 

@@ -42,6 +42,46 @@ def is_async_generator(function: Callable[..., Any]) -> bool:
     return any(map(inspect.isasyncgenfunction, _called(function)))
 
 
+def refuse_uncallable(function: Any) -> None:
+    """Raise OptionError for an object that cannot be called, or a class that makes no such objects.
+
+    >>> refuse_uncallable(int)
+    Traceback (most recent call last):
+    lookupcache.errors.OptionError: Class int has no '__call__', so its objects cannot be called with a key.
+    <BLANKLINE>
+    Hint: Pass a function that calls the class, such as lambda key: int(key).
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    by_function = f"Pass a function that calls the class, such as lambda key: {name}(key)."
+    if isinstance(function, functools.partial) and isinstance(function.func, type):
+        raise OptionError(
+            f"A functools.partial of class {function.func.__name__} is not a function of a key.",
+            hint="Pass an object of the class, or a function that calls the class.",
+        )
+    if not callable(function):
+        raise OptionError(f"{type(function).__name__} object {name!r} is not callable.", hint="Pass a function.")
+    if not isinstance(function, type):
+        return
+    if not any("__call__" in vars(kind) for kind in function.__mro__):
+        raise OptionError(
+            f"Class {name} has no '__call__', so its objects cannot be called with a key.", hint=by_function
+        )
+    if missing := _required_arguments(function):
+        raise OptionError(
+            f"Class {name} cannot be instantiated without arguments: it requires {missing[0]!r}.",
+            hint=f"Pass an object, as in {name}({missing[0]}=…), or give the parameter a default.",
+        )
+
+
+def _required_arguments(kind: type) -> list[str]:
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):  # some builtins have no signature
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
+
+
 def _called(function: Any) -> tuple[Any, Any]:
     while isinstance(function, functools.partial):
         function = function.func
@@ -64,6 +104,7 @@ def adapter_of(
         arguments: Returns the positional and keyword arguments for some keys.
         timeout: The seconds that others wait for an ``open`` that hangs, before one of them tries again.
     """
+    refuse_uncallable(function)
     return (AsyncFunction if is_async(function) else SyncFunction)(function, arguments, timeout)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from itertools import chain
@@ -17,6 +19,7 @@ import pyarrow as pa
 
 from lookupcache.connector import Connector, LookupRequest
 from lookupcache.errors import (
+    ConnectorError,
     LookupCacheError,
     LookupRuntimeError,
     OptionError,
@@ -26,7 +29,7 @@ from lookupcache.errors import (
     WrongRowsError,
 )
 from lookupcache.functions.adapter import Arguments, adapter_of
-from lookupcache.functions.answers import BatchShape
+from lookupcache.functions.answers import BatchShape, list_of_rows
 
 
 class FunctionConnector(Connector):
@@ -53,6 +56,7 @@ class FunctionConnector(Connector):
         self.key = key
         self.function = function
         self.batch = batch
+        self._subject = f"Function {_name_of(function)!r}"
         self._adapter: Any = adapter_of(function, self._call_arguments)
         self.is_async: bool = self._adapter.is_async
 
@@ -72,8 +76,14 @@ class FunctionConnector(Connector):
 
     def identity(self) -> Mapping[str, Any]:
         """Return the function's name and a hash of its code and closure."""
-        pickled = hashlib.sha256(cloudpickle.dumps(self.function)).hexdigest()
-        return {"function": getattr(self.function, "__qualname__", type(self.function).__qualname__), "code": pickled}
+        try:
+            pickled = hashlib.sha256(cloudpickle.dumps(self.function)).hexdigest()
+        except Exception as error:
+            raise ConnectorError(
+                f"{self._subject} cannot be pickled: {error}.",
+                hint="Workers get a pickled copy: define it in a module, or create what cannot be pickled in 'open'.",
+            ) from error
+        return {"function": _name_of(self.function), "code": pickled}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self.schema, self.key, cloudpickle.dumps(self.function), self.batch)
@@ -93,11 +103,11 @@ class FunctionConnector(Connector):
 
     def rows(self, key: Any) -> list[Any]:
         """Call the function for one key."""
-        return _list_of_rows(self._adapter.call([key]))
+        return list_of_rows(self._adapter.call([key]), self._subject)
 
     async def rows_async(self, key: Any) -> list[Any]:
         """Await the function for one key."""
-        return _list_of_rows(await self._adapter.call([key]))
+        return list_of_rows(await self._adapter.call([key]), self._subject)
 
     def _call_arguments(self, keys: Sequence[Any]) -> Arguments:
         return ((keys,) if self.batch else self._tuple(keys[0])), {}
@@ -139,7 +149,10 @@ class FunctionConnector(Connector):
         shape = BatchShape(f"The function of table {request.table!r}", "list of rows", "lists", by_key=False)
         answers = shape.in_order(answers, arguments)
         # An iterator can be read only once, and the rows of a call with wrong ones are read several times.
-        answers = [list(answer) if isinstance(answer, Iterator) else answer for answer in answers]
+        answers = [
+            list(answer) if isinstance(answer, Iterator) and not isinstance(answer, io.IOBase) else answer
+            for answer in answers
+        ]
         reader = _RowReader(self, request, arguments, answers)
         tables = reader.tables(0, len(answers))
         table = tables[0] if len(tables) == 1 else pa.concat_tables([reader.fields.empty_table(), *tables])
@@ -202,13 +215,7 @@ class _RowReader:
         return table.filter(pa.array(own))
 
     def _rows_of_key(self, answer: Any) -> list[Any]:
-        if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):
-            raise SourceError(
-                f"The function of table {self.request.table!r} returned {type(answer).__name__} for a key, "
-                "not a list of rows.",
-                hint="A key's answer is a list of rows; a row is a dict or a tuple.",
-            )
-        return _list_of_rows(answer)
+        return list_of_rows(answer, f"The function of table {self.request.table!r}")
 
     def _columns(
         self, keys: Sequence[tuple[Any, ...]], answers: Sequence[Sequence[Any]]
@@ -222,6 +229,8 @@ class _RowReader:
         return {name: [row.get(name) for row in dicts] for name in self.names}
 
     def _row(self, key: tuple[Any, ...], row: Any) -> dict[str, Any]:
+        if isinstance(row, pa.Scalar):
+            row = row.as_py()
         if isinstance(row, Mapping):
             if unknown := [name for name in row if name not in self.names]:
                 raise SourceError(f"The function of table {self.request.table!r} returned a column {unknown[0]!r}.")
@@ -234,14 +243,11 @@ class _RowReader:
         )
 
 
-def _list_of_rows(answer: Iterable[Any] | None) -> list[Any]:
-    """Return the rows of a key; raises SourceError for a row or columns, whose items would be taken for rows."""
-    if isinstance(answer, Mapping | str | bytes) or hasattr(answer, "_fields") or hasattr(answer, "columns"):
-        raise SourceError(
-            f"The function returned {type(answer).__name__} for a key, not a list of rows.",
-            hint="Return a list, also where there is one row.",
-        )
-    return [] if answer is None else list(answer)
+def _name_of(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name
 
 
 def _of_join_keys(wrong: Mapping[int, BaseException], call_of: npt.NDArray[np.int64]) -> dict[int, BaseException]:
@@ -267,7 +273,7 @@ def _refuse_loss(array: pa.Array, values: Sequence[Any]) -> None:
         _refuse_loss_within(type_, values)
     elif (pa.types.is_integer(type_) or pa.types.is_date(type_)) and not _are_exact(type_, values):
         for kept, value in zip(array.to_pylist(), values, strict=True):
-            if kept is not None and kept != value:
+            if kept is not None and kept != (value.as_py() if isinstance(value, pa.Scalar) else value):
                 raise ValueError(f"{value!r} would become {kept!r}")
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lookupcache.errors import PlanError, SchemaError, SourceError
 from lookupcache.functions.adapter import Arguments, adapter_of, is_async
-from lookupcache.functions.answers import BatchShape
+from lookupcache.functions.answers import BatchShape, list_of_rows
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.table import LookupTable
 
@@ -251,7 +251,7 @@ class Calls:
     def rows(self, key: Any, answer: Iterable[Any] | None) -> list[tuple[Any, ...]]:
         """Return a call's rows, each after the values of its key."""
         values = tuple(key) if self.width > 1 else (key,)
-        return [(*values, *self._row(row)) for row in answer or ()]
+        return [(*values, *self._row(row)) for row in list_of_rows(answer, f"Function {self.name!r}")]
 
     def _rows_or_error(self, key: Any, answer: Any) -> list[tuple[Any, ...]] | Exception:
         if isinstance(answer, Exception):

@@ -1,7 +1,7 @@
-"""Translates sqlglot's trees to expressions that a worker evaluates with exactly Spark's meaning, or to None.
+"""From sqlglot's trees to expressions that a worker evaluates with exactly Spark's meaning, or to None.
 
-Spark's implicit coercions become explicit casts, if Arrow's casts are the same. A condition without a certain
-translation is evaluated by Spark.
+Spark's coercions are written out as casts, and only those that Arrow makes the same way. A guess is worse than
+None: what has no translation is evaluated by Spark itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _unknown(_text: str, _type: pa.DataType) -> Literal | None:
     return None
 
 
-class _NoTranslationError(Exception):
+class _NoTranslation(Exception):
     """Part of the tree has no exact counterpart."""
 
 
@@ -56,10 +56,10 @@ def translate(
     moment: Moment = _unknown,
     settings: Settings | None = None,
 ) -> Expr | None:
-    """Return a condition as a worker's expression, or None if that would not be exact.
+    """Return a condition as a worker's expression, or None where that would not be exact.
 
-    ``column`` returns the column of a side and name, None if Arrow does not know its type; ``moment``
-    returns the value of a string as a timestamp; ``settings`` are the session's.
+    ``column`` gives the column of a side and name, None where its type is unknown to Arrow; ``moment``
+    gives the value of a string as a timestamp; ``settings`` are the session's.
 
     >>> from lookupcache.planner.naming import LeftColumn, Scope
     >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))
@@ -73,7 +73,7 @@ def translate(
         return None
     try:
         found = _Translation(fragment, column, ansi, moment, settings or Settings()).condition(fragment.tree)
-    except (_NoTranslationError, RecursionError):
+    except (_NoTranslation, RecursionError):
         return None
     return found if _depth(found) <= _MOST_LEVELS else None
 
@@ -101,17 +101,17 @@ class _Translation:
             return self._computed(_ARITHMETIC[type(node)], self.any(node.this), self.any(node.expression))
         handler = _HANDLERS.get(type(node))
         if handler is None:
-            raise _NoTranslationError
+            raise _NoTranslation
         return handler(self, node)
 
     def _column(self, node: exp.Expr) -> Expr:
         reference = self.fragment.reference(node)
         if reference is None or reference.fields:
-            raise _NoTranslationError
+            raise _NoTranslation
         return _known(self.column(reference.side, reference.name))
 
     def _written_moment(self, node: exp.Expr) -> Literal | None:
-        """Read ``TIMESTAMP '…'`` by the session's rules."""
+        """Read ``TIMESTAMP '…'`` with the session's help."""
         if not isinstance(node, exp.Cast) or not isinstance(node.this, exp.Literal) or not node.this.is_string:
             return None
         type_ = _WRITTEN_MOMENTS.get(node.to.this)
@@ -122,14 +122,14 @@ class _Translation:
     # ── logic ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _all_of(self, node: exp.Expr) -> Expr:
-        """Read a chain of ANDs or ORs; in sqlglot's tree it is as deep as it is long."""
+        """Read a chain of ANDs or ORs, which sqlglot's tree has as deep as it is long."""
         kind, parts = type(node), []
         while type(node) is kind:
             parts.append(node.expression)
             node = node.this.unnest()
         first, *others = [self.condition(part) for part in (node, *reversed(parts))]
-        if any(can_fail(other) for other in others):  # Spark may not evaluate this operand; a worker would
-            raise _NoTranslationError
+        if any(can_fail(other) for other in others):  # Spark may never get there; a worker would
+            raise _NoTranslation
         return _balanced("and" if kind is exp.And else "or", [first, *others])
 
     def _not(self, node: exp.Expr) -> Expr:
@@ -141,13 +141,13 @@ class _Translation:
             return Call("is null", (_typed(self.any(node.this)),))
         if isinstance(value, exp.Boolean):
             return Call("<=>", (self.condition(node.this), Literal(bool(value.this), pa.bool_())))
-        raise _NoTranslationError
+        raise _NoTranslation
 
     # ── comparisons ──────────────────────────────────────────────────────────────────────────────────────
 
     def _compared(self, op: str, a: Expr, b: Expr) -> Expr:
         if op in _ORDERS and (_is_beyond(a, b) or _is_beyond(b, a)):
-            raise _NoTranslationError
+            raise _NoTranslation
         a, b = self._alike(a, b)
         if op == "<>":
             return Call("not", (Call("=", (a, b)),))
@@ -157,42 +157,42 @@ class _Translation:
 
     def _between(self, node: exp.Expr) -> Expr:
         if node.args.get("symmetric"):
-            raise _NoTranslationError
+            raise _NoTranslation
         value, low, high = (self.any(node.args[name]) for name in ("this", "low", "high"))
         return Call("and", (self._compared(">=", value, low), self._compared("<=", value, high)))
 
     def _in(self, node: exp.Expr) -> Expr:
         value, items = self.any(node.this), [self.any(item) for item in node.expressions]
         if set(node.args) - {"this", "expressions"} and any(node.args.get(k) for k in ("query", "unnest", "field")):
-            raise _NoTranslationError
+            raise _NoTranslation
         if not items or len(items) > _MOST_ALTERNATIVES or not all(isinstance(item, Literal) for item in items):
-            raise _NoTranslationError
+            raise _NoTranslation
         type_ = self._type_of_all([value, *items])
         value = _cast(value, type_)
         return _balanced("or", [Call("=", (value, _cast(item, type_))) for item in items])
 
     def _type_of_all(self, items: list[Expr]) -> pa.DataType:
-        """Return Spark's common type of a list; there is none if the order might matter."""
+        """Return the type that Spark takes for a whole list; where the order might matter there is none."""
         types = list({item.type for item in items if not pa.types.is_null(item.type)})
         if not types:
-            raise _NoTranslationError
+            raise _NoTranslation
         names = [type_name(type_) for type_ in types]
         whole = names[0]
         for name in names[1:]:
             whole = _known(common_type(whole, name, ansi=self.ansi))
         if len(types) > 1 and not (all(map(_is_number, types)) and _same_kind(types)):
-            raise _NoTranslationError
+            raise _NoTranslation
         return parse_type(whole)
 
     def _like(self, node: exp.Expr) -> Expr:
         value, pattern = _typed(self.any(node.this)), node.expression.unnest()
         if not (pa.types.is_string(value.type) and isinstance(pattern, exp.Literal) and pattern.is_string):
-            raise _NoTranslationError
+            raise _NoTranslation
         found = read_literal(pattern, self.fragment.text)
         text = str(_known(found).value)
         inner = text[text.startswith("%") : len(text) - (text.endswith("%") and len(text) > 1)]
         if "%" in inner or "_" in inner or "\\" in inner:
-            raise _NoTranslationError
+            raise _NoTranslation
         op = {(False, False): "=", (False, True): "starts with", (True, False): "ends with", (True, True): "contains"}
         like = Call(op[text.startswith("%"), text.endswith("%")], (value, Literal(inner, pa.string())))
         return Call("not", (like,)) if node.args.get("negate") else like
@@ -201,21 +201,21 @@ class _Translation:
         """Read startswith, endswith and contains."""
         value, part = self.any(node.this), self.any(node.expression)
         if not (pa.types.is_string(value.type) and _is_string(part)) or set(node.args) - {"this", "expression"}:
-            raise _NoTranslationError
+            raise _NoTranslation
         assert isinstance(part, Literal)
         if part.value is None:
             return Literal(None, pa.bool_())
         return Call(_PARTS[type(node)], (value, part))
 
     def _alike(self, a: Expr, b: Expr) -> tuple[Expr, Expr]:
-        """Return both operands in the type in which Spark compares them."""
+        """Return both in the type in which Spark compares them."""
         if pa.types.is_null(a.type) and pa.types.is_null(b.type):
-            raise _NoTranslationError
+            raise _NoTranslation
         if moments := self._string_as_moment(a, b):
             return moments
         type_ = parse_type(_known(common_type(_name(a), _name(b), ansi=self.ansi)))
         if pa.types.is_nested(type_):
-            raise _NoTranslationError
+            raise _NoTranslation
         return _cast(a, type_), _cast(b, type_)
 
     def _string_as_moment(self, a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
@@ -234,17 +234,17 @@ class _Translation:
             return Literal(None, type_)
         text = str(node.value)
         if "'" in text or "\\" in text:
-            raise _NoTranslationError
+            raise _NoTranslation
         return _known(convert(node, type_) if pa.types.is_date(type_) else self.moment(text, type_))
 
     # ── arithmetic ───────────────────────────────────────────────────────────────────────────────────────
 
     def _computed(self, op: str, a: Expr, b: Expr) -> Expr:
         if not (_is_number(a.type) and _is_number(b.type)):
-            raise _NoTranslationError
+            raise _NoTranslation
         type_ = parse_type(_known(common_type(_name(a), _name(b), ansi=self.ansi)))
         if pa.types.is_decimal(type_) or (pa.types.is_integer(type_) and not self.ansi):
-            raise _NoTranslationError
+            raise _NoTranslation
         return Call(op, (_cast(a, type_), _cast(b, type_)), type_)
 
 
@@ -269,7 +269,7 @@ _WRITTEN_MOMENTS = {
 
 
 def can_fail(expression: Expr) -> bool:
-    """Return whether evaluation may raise an error, such as an overflow."""
+    """Return whether evaluation may end in an error: an overflow."""
     if not isinstance(expression, Call):
         return False
     return (expression.op in ("+", "-", "*") and pa.types.is_integer(expression.type)) or any(
@@ -289,19 +289,19 @@ def _cast(node: Expr, type_: pa.DataType) -> Expr:
         or (pa.types.is_decimal(node.type) and pa.types.is_decimal(type_))
     )
     if not castable:
-        raise _NoTranslationError
+        raise _NoTranslation
     return Call("cast", (node,), type_)
 
 
 def _known(value: T | None) -> T:
     if value is None:
-        raise _NoTranslationError
+        raise _NoTranslation
     return value
 
 
 def _typed(node: Expr) -> Expr:
     if pa.types.is_null(node.type):
-        raise _NoTranslationError
+        raise _NoTranslation
     return node
 
 
@@ -309,7 +309,7 @@ def _boolean(node: Expr) -> Expr:
     if isinstance(node, Literal) and node.value is None:
         return Literal(None, pa.bool_())
     if not pa.types.is_boolean(node.type):
-        raise _NoTranslationError
+        raise _NoTranslation
     return node
 
 
@@ -322,7 +322,7 @@ def _is_string(node: Expr) -> bool:
 
 
 def _is_beyond(literal: Expr, other: Expr) -> bool:
-    """Return whether no BIGINT is as large as a decimal literal: Spark then uses TRUE or FALSE, even for a null."""
+    """Return whether no BIGINT is as large as a decimal literal: Spark then takes TRUE or FALSE, for a null too."""
     if not (isinstance(literal, Literal) and pa.types.is_decimal(literal.type) and pa.types.is_integer(other.type)):
         return False
     return literal.value is not None and not -(2**63) <= Decimal(str(literal.value)) < 2**63
@@ -338,7 +338,7 @@ def _same_kind(types: list[pa.DataType]) -> bool:
 
 
 def _balanced(op: str, items: list[Expr]) -> Expr:
-    """Combine by AND or OR as a balanced tree, so that a long list does not become a deep tree."""
+    """Join by AND or OR, as a balanced tree, so that a long list makes no deep one."""
     if len(items) == 1:
         return items[0]
     middle = (len(items) + 1) // 2

@@ -113,6 +113,6 @@ def _is_named(error: Exception, name: str) -> bool:
     module, _, bare = name.rpartition(".")
     if not module:
         return any(kind.__name__ == bare for kind in kinds)
-    # `aiohttp.ClientError` is of another module, `asyncio.TimeoutError` is a builtin: look the name up in the named module.
+    # `aiohttp.ClientError` and `asyncio.TimeoutError` are defined elsewhere: look the name up in the named module.
     meant = getattr(sys.modules.get(module), bare, None)
     return any(kind is meant or f"{kind.__module__}.{kind.__qualname__}" == name for kind in kinds)

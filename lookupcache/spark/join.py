@@ -55,7 +55,7 @@ def lookup_join(
     PlanError, SchemaError or OptionError for what cannot be joined as written, before any job.
 
     A lookup that fails, after its retries, is never a missing row. ``lookup.on-error`` says what it is: ``fail``
-    ends the job with an error that names the table, how many keys were asked for, and how often. With ``null`` each
+    ends the job with an error that names the table, how many keys were requested, and how often. With ``null`` each
     left row whose lookup failed stands in the result once, whatever ``how``, ``on`` and ``where`` ask of a row
     of the table: its columns of the table are null, and ``lookup.error-column`` holds the error. With
     ``dead-letter`` those left rows are not in the result but in Parquet files under ``lookup.dead-letter.path``,

@@ -8,6 +8,7 @@ import datetime as dt
 import json
 import math
 import pickle
+import socket
 import threading
 from decimal import Decimal
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -194,7 +195,7 @@ def test_keys_that_only_the_join_distinguishes_are_requested_once(serve, connect
 
 def test_a_join_without_the_required_columns(people, connect):
     for options in ({"url": people.url + "/{id}"}, {"url": people.url, "body": "{keys}", "key": "id"}):
-        with pytest.raises(PlanError, match="gives no 'id'"):
+        with pytest.raises(PlanError, match="has no 'id'"):
             rows_for(connect(**options), request(["name"], ["country"]), ("ann",))
 
 
@@ -1061,3 +1062,60 @@ def test_every_join_is_sparks_own(spark, serve, tmp_path, batch):
     verdicts = [judge(case) for case in drawn]
     assert [verdict.reason for verdict in verdicts if verdict.word == "wrong"] == []
     assert sum(verdict.word == "joined" for verdict in verdicts) > 12
+
+
+# ── a server that sends two answers to one request ───────────────────────────────────────────────────────────
+
+
+class TwiceAnswering:
+    """Answers each request with the last segment of its path as the name; `answer_again` repeats the last answer."""
+
+    def __init__(self, twice):
+        self.twice = twice
+        self.connections = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}/{{id}}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with self.listener:
+            while True:
+                try:
+                    connection, _ = self.listener.accept()
+                except OSError:
+                    return
+                self.connections.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with connection, connection.makefile("rb") as lines:
+            while line := lines.readline():
+                if line.startswith(b"GET "):
+                    body = json.dumps({"name": line.split()[1].decode().strip("/")}).encode()
+                    self.answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+                elif not line.strip():
+                    connection.sendall(self.answer * (2 if self.twice else 1))
+
+    def answer_again(self):
+        self.connections[-1].sendall(self.answer)
+
+
+@pytest.mark.parametrize("twice", [True, False], ids=["at once", "later"])
+def test_a_second_answer_is_never_that_of_the_next_key(connect, twice):
+    server = TwiceAnswering(twice)
+    connector = connect("id STRING, name STRING", url=server.url)
+    for key in ("a", "b", "c"):
+        assert rows_for(connector, request(columns=["name"]), (key,)) == [(key, key)]
+        if not twice:
+            server.answer_again()
+    assert len(server.connections) == 3
+    server.listener.close()
+
+
+def test_a_connection_with_one_answer_for_each_request_is_reused(connect):
+    server = TwiceAnswering(twice=False)
+    connector = connect("id STRING, name STRING", url=server.url)
+    for key in ("a", "b", "c"):
+        assert rows_for(connector, request(columns=["name"]), (key,)) == [(key, key)]
+    assert len(server.connections) == 1
+    server.listener.close()

@@ -841,3 +841,79 @@ def test_a_thread_that_cannot_be_started_fails_its_callers_and_no_other(monkeypa
         with pytest.raises(RuntimeError, match="can't start new thread"):
             f(1)
     assert (f(1), f(2)) == (1, 2)
+
+
+# ── odd callables ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class WithStaticCall:
+    @staticmethod
+    def __call__(key):
+        return key + 1
+
+
+class WithClassCall:
+    @classmethod
+    def __call__(cls, key):
+        return key + 1
+
+
+class WithRequiredArgument:
+    def __init__(self, step):
+        self.step = step
+
+    def __call__(self, key):
+        return key + self.step
+
+
+CALLABLES: dict[str, tuple[Any, str | None]] = {
+    "class with static call": (WithStaticCall, None),
+    "object with static call": (WithStaticCall(), None),
+    "class with class call": (WithClassCall, None),
+    "object with class call": (WithClassCall(), None),
+    "partial of an object": (functools.partial(WithStaticCall()), None),
+    "partial of a function": (functools.partial(lambda step, key: key + step, 1), None),
+    "object": (WithRequiredArgument(1), None),
+    "class with an argument": (WithRequiredArgument, r"requires 'step'(?s:.*)WithRequiredArgument\(step=…\)"),
+    "builtin class": (int, r"Class int has no '__call__'(?s:.*)lambda key: int\(key\)"),
+    "dataclass": (Customer, r"Class Customer has no '__call__'"),
+    "partial of a class": (functools.partial(WithRequiredArgument, 1), r"partial of class WithRequiredArgument"),
+}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_any_callable_works_or_is_refused_with_a_cure(name):
+    function, wrong = CALLABLES[name]
+    if wrong is None:
+        decorated = cached(function)
+        assert [decorated(1), decorated(key=1), decorated.cache_info().hits] == [2, 2, 1]
+        return
+    with pytest.raises(OptionError, match=wrong):
+        cached(function)
+
+
+# ── close within a call ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("in_slots", [False, True], ids=["in the caller's thread", "in a slot"])
+def test_close_within_the_functions_own_call_is_refused(in_slots):
+    @cached(async_=in_slots or None, max_retries=0, timeout="1 h")
+    def close_it(key):
+        close_it.close()
+
+    with pytest.raises(RuntimeError, match="inside a call of the function"):
+        close_it(1)
+    close_it.close()
+
+
+def test_close_within_an_async_functions_own_call_is_refused():
+    @cached(max_retries=0)
+    async def close_it(key):
+        await close_it.close()
+
+    async def main():
+        with pytest.raises(RuntimeError, match="inside a call of the function"):
+            await close_it(1)
+        await close_it.close()
+
+    asyncio.run(main())

@@ -535,7 +535,7 @@ ASKED_BY_KEY = [
 def test_a_source_that_is_asked_by_its_whole_key_refuses_a_part_of_it(options):
     table = LookupTable("w", "origin STRING, hour INT, temp DOUBLE", options)
     left = [LeftColumn("o", "string"), LeftColumn("h", "int")]
-    with pytest.raises(PlanError, match=r"'w'.*the join gives no 'hour'"):
+    with pytest.raises(PlanError, match=r"'w'.*the join has no 'hour'"):
         plan_join(left, table, on="o = w.origin", analyst=None)
     for on in ("o = w.origin AND h = w.hour", "h = w.hour AND w.origin = 'JFK'"):
         assert plan_join(left, table, on=on, analyst=None).keys
