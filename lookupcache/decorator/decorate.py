@@ -232,7 +232,7 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
     elif given.cache == "NONE" and "cache" not in options:
         warnings.warn(
             "'cached' has no cache here: 'lookup.cache' of its config is NONE.\n\nHint: Set it to LRU or TTL, or pass "
-            "cached(cache='NONE') too where only retries and limits are wanted.",
+            "cached(cache='NONE') if only retries and limits are needed.",
             LookupAdvice,
             stacklevel=3,
         )
