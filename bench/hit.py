@@ -1,7 +1,7 @@
-"""What a hit of `cached` costs, beside functools and cachetools: `python -m bench.hit [--against CHECKOUT]`.
+"""Compares the cost of a hit of `cached` with functools and cachetools: `python -m bench.hit [--against CHECKOUT]`.
 
-One hit at a time, each timed by itself, the clock's own cost taken off: p50 and p99 in nanoseconds. With ``--against``,
-another checkout is measured in processes of its own, in turns with this one, and ratios are shown of the medians over
+Each hit is timed separately, and the cost of the clock subtracted: p50 and p99 in nanoseconds. With ``--against``,
+another checkout is measured in separate processes, alternately with this one, and ratios are shown of the medians over
 the rounds.
 """
 

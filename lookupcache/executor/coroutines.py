@@ -13,9 +13,16 @@ from lookupcache.executor.task_slots import TaskSlots
 class Coroutines(Executor):
     """Makes calls in `TaskSlots` on the event loop of the worker, with one connector.
 
-    ``ask`` makes a call; an exception that it raises is the answer. A call is cancelled with its group, and after
-    ``timeout`` seconds, when its answer is the result of ``timed_out``. A call that ignores its cancellation is
-    abandoned, and another takes its slot.
+    A call is cancelled with its group, and after its timeout. A call that ignores its cancellation is abandoned, and
+    another takes its slot.
+
+    Args:
+        capacity: The maximum number of concurrent calls.
+        ask: Makes a call; an exception that it raises is the answer.
+        open_connector: Connects; awaited before the first call.
+        close_connector: Disconnects.
+        timeout: The seconds after which a call is cancelled.
+        timed_out: Returns the answer of a call that was cancelled by its timeout.
     """
 
     def __init__(

@@ -18,9 +18,15 @@ from lookupcache.executor.thread_slots import ThreadSlots
 class Threads(Executor):
     """Makes calls in `ThreadSlots`, with one connector per thread.
 
-    A thread gets its connector from ``open_connector`` for its first call and gives it to ``close_connector`` when it
-    ends. A call that takes longer than ``timeout`` seconds is answered with the result of ``timed_out``; another thread
-    takes its slot, and the late answer is ignored.
+    A call that takes longer than its timeout loses its slot to another thread, and its late answer is ignored.
+
+    Args:
+        capacity: The maximum number of concurrent calls.
+        ask: Makes a call; an exception that it raises is the answer.
+        open_connector: Returns the connector of a thread, for its first call.
+        timeout: The seconds after which a call is abandoned.
+        timed_out: Returns the answer of a call that was abandoned.
+        close_connector: Closes the connector of a thread that ends.
     """
 
     def __init__(

@@ -39,8 +39,12 @@ class FunctionConnector(Connector):
     ``__call__``, or a class that each worker instantiates once, without arguments; its methods ``open`` and ``close``,
     async only if the function is, are called before the first lookup and when the worker closes it.
 
-    With ``batch`` an exception in place of a key's list of rows means that the lookup of that key failed with it; it is
-    not retried.
+    Args:
+        schema: The columns of the rows.
+        key: The columns whose values are passed to the function.
+        function: A function, an object with ``__call__``, or a class of such objects.
+        batch: Whether it takes a list of keys. An exception in place of a key's list of rows then means that the lookup
+            of that key failed with it; it is not retried.
     """
 
     thread_safe = True

@@ -98,6 +98,13 @@ class Fragment:
 class Scope:
     """The columns that are visible in a condition, and the rules for their names.
 
+    Args:
+        left: The columns of the left side.
+        table: The name of the lookup table.
+        right: The schema of the lookup table.
+        case_sensitive: Whether the session distinguishes names by case.
+        settings: The session's settings.
+
     >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
     >>> scope.read("o.id = c.id AND age > 18").sql
     'l.`id` = r.`ID` AND r.`age` > 18'

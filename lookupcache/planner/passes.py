@@ -137,10 +137,21 @@ def plan_join(
 ) -> LookupPlan:
     """Plan the join of a left side with a lookup table.
 
-    ``on`` is SQL text, which may end in a WHERE, or names of columns that both sides have. ``analyst`` returns
-    what only Spark knows: types of expressions over the left side, values of constants, names of selected
-    expressions. ``settings`` are the session's. Raises PlanError and SchemaError for a join that cannot be planned as
-    written.
+    Raises PlanError and SchemaError for a join that cannot be planned as written.
+
+    Args:
+        left: The columns of the left side.
+        table: The lookup table.
+        on: SQL text, which may end in a WHERE, or names of columns that both sides have.
+        how: The join type, by any of Spark's names.
+        where: SQL text that filters the result.
+        select: The columns of the result; by default those of both sides.
+        matches: How many rows of the table a left row is joined with.
+        analyst: Returns what only Spark knows: types of expressions over the left side, values of constants, names of
+            selected expressions.
+        case_sensitive: Whether the session distinguishes names by case.
+        ansi: Whether the session is in ANSI mode.
+        settings: The session's settings.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
     >>> plan = plan_join([LeftColumn("id", "bigint")], squares, on="id = s.n AND s.square > 10", analyst=None)
