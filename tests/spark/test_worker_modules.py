@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -225,43 +226,48 @@ def test_pyarrow_knows_the_types_of_pandas_once_it_is_imported():
 # ── the daemon ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def draw_numbers(batches):
-    """Yield the process, a random number and the number of threads, as JSON."""
-    import os
+WITH_DAEMON = """
+import json, sys
+from lookupcache.java import local_spark_environment
+local_spark_environment()
+from pathlib import Path
+from pyspark.sql import SparkSession
+from lookupcache import lookup_join
+from test_worker_modules import sqlite_table
+from worker_functions import list_modules
 
-    import numpy as np
+settings = {"spark.ui.enabled": "false", "spark.python.daemon.module": "lookupcache.daemon"}
+spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+spark.sparkContext.environment["LOOKUPCACHE_DAEMON_IMPORTS"] = "prints_when_imported, fails_when_imported"
+left = spark.range(0, 10, 1, 2)
 
-    threads = len(os.listdir("/proc/self/task"))
-    for _ in batches:
-        found = json.dumps([os.getpid(), np.random.random(), threads])
-        yield pa.RecordBatch.from_pydict({"name": [found]})
+def draw(batches):
+    import os, threading
+    import numpy as np, pyarrow as pa
+    tasks = len(os.listdir("/proc/self/task"))
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"name": [json.dumps([os.getpid(), np.random.random(), tasks])]})
+
+loaded = {row.name for row in spark.range(0, 1, 1, 1).mapInArrow(list_modules, "name STRING").collect()}
+drawn = [json.loads(row.name) for row in left.mapInArrow(draw, "name STRING").collect()]
+joined = lookup_join(left, sqlite_table(Path(sys.argv[1])), "id = s.n", select=["id", "square"]).collect()
+print(json.dumps([sorted(loaded), drawn, sorted(map(list, joined))]))
+spark.stop()
+"""
 
 
-@pytest.fixture
-def with_daemon(spark, tmp_path):
-    """Let the next new environment's workers come from our daemon, with further imports."""
+def test_workers_of_the_daemon_have_all_modules_before_their_first_batch_and_draw_their_own_numbers(tmp_path):
     (tmp_path / "prints_when_imported.py").write_text("import os; print('hello'); os.write(1, b'hello')")
     (tmp_path / "fails_when_imported.py").write_text("raise SystemError('broken')")
-    conf, environment = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().conf(), spark.sparkContext.environment
-    own = {"LOOKUPCACHE_DAEMON_IMPORTS": "fails_when_imported, prints_when_imported", "PYTHONPATH": str(tmp_path)}
-    before = dict(environment)
-    conf.set("spark.python.daemon.module", "lookupcache.daemon")
-    environment.update(own)
-    yield
-    conf.remove("spark.python.daemon.module")
-    environment.clear()
-    environment.update(before)
-
-
-def test_workers_of_the_daemon_have_all_modules_before_their_first_batch_and_draw_their_own_numbers(
-    spark, tmp_path, with_daemon
-):
-    left = spark.range(0, 10, 1, 2)
-    loaded = {row.name for row in spark.range(0, 1, 1, 1).mapInArrow(list_modules, "name STRING").collect()}
-    drawn = [json.loads(row.name) for row in left.mapInArrow(draw_numbers, "name STRING").collect()]
-    joined = lookup_join(left, sqlite_table(tmp_path), "id = s.n", select=["id", "square"]).collect()
+    paths = [str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-W", "ignore", "-c", WITH_DAEMON, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    loaded, drawn, joined = json.loads(done.stdout.splitlines()[-1])
     wanted = {*ours("worker.chain", *ASYNC), "lookupcache_sql.sqlite", "pandas", "prints_when_imported"}
-    assert sorted(wanted - loaded) == []
+    assert sorted(wanted - set(loaded)) == []
+    assert "fails_when_imported cannot be imported" in done.stderr
     processes, numbers, threads = zip(*drawn, strict=True)
     assert len(set(processes)) == len(set(numbers)) == 2
     assert set(threads) == {1}
