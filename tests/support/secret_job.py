@@ -57,7 +57,9 @@ class Careless(Connector):
 def main(folder: Path, literal: str) -> None:
     shown: dict[str, str] = {}
     commands = _record_pickles()
-    server = HttpServer(lambda asked: Reply({"id": int(asked.path.strip("/").partition("?")[0]), "name": "ann"})).start()
+    server = HttpServer(
+        lambda asked: Reply({"id": int(asked.path.strip("/").partition("?")[0]), "name": "ann"})
+    ).start()
     spark = _session(folder)
     options = {"connector": f"{Careless.__module__}:Careless", "password": literal, "token": "env:REFERRED",
                "lookup.max-retries": "0"}  # fmt: skip
@@ -117,7 +119,7 @@ def _record_pickles() -> list[str]:
 
 def _plans(df: DataFrame) -> str:
     query = df._jdf.queryExecution()
-    modes = [query.explainString(getattr(df._sc._jvm.org.apache.spark.sql.execution.ExplainMode, "fromString")(mode))
+    modes = [query.explainString(df._sc._jvm.org.apache.spark.sql.execution.ExplainMode.fromString(mode))
              for mode in ("simple", "extended", "codegen", "cost", "formatted")]  # fmt: skip
     trees = [query.logical().toJSON(), query.optimizedPlan().toJSON(), query.executedPlan().toString()]
     return "\n".join([*modes, *trees, str(query.toString()), df._jdf.schema().json()])
