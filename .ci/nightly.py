@@ -41,6 +41,7 @@ SUITES = [
     Suite("option pairs of functions", "tests/decorator/test_cached_options.py", "the same for `cached`"),
     Suite("fault points", "tests/worker/test_fault_points.py", "a fault at any point leaves nothing wrong"),
     Suite("failures", "tests/worker/test_failures.py", "an error never becomes a miss, in threads and coroutines"),
+    Suite("interleavings", "tests/interleavings", "no order of threads or coroutines breaks what they share"),
     Suite("joins", "tests/properties", "the rows are those of Spark's own join", cases=120),
 ]
 
@@ -85,7 +86,7 @@ def run(suite: Suite, scale: float, seed: int) -> Result:
     passed = re.search(r"(\d+) passed", done.stdout)
     return Result(
         suite, done.returncode, time.monotonic() - started, int(passed[1]) if passed else 0,
-        re.findall(r"^(?:\d+ steps|Options) of .*$", done.stdout, re.MULTILINE),
+        re.findall(r"^(?:\d+ steps|\d+ orders|\d+ inputs|Options) of .*$", done.stdout, re.MULTILINE),
         re.findall(r"^(?:FAILED|ERROR) (.*)$", done.stdout, re.MULTILINE),
     )  # fmt: skip
 
