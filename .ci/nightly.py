@@ -42,6 +42,7 @@ SUITES = [
     Suite("fault points", "tests/worker/test_fault_points.py", "a fault at any point leaves nothing wrong"),
     Suite("failures", "tests/worker/test_failures.py", "an error never becomes a miss, in threads and coroutines"),
     Suite("interleavings", "tests/interleavings", "no order of threads or coroutines breaks what they share"),
+    Suite("fuzzing", "tests/fuzz", "bytes from outside raise only what is documented"),
     Suite("joins", "tests/properties", "the rows are those of Spark's own join", cases=120),
 ]
 
