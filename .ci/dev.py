@@ -29,7 +29,7 @@ EXTRAS = {
     "test": ["test"],
     "check": ["check"],
     "bench": ["bench"],
-    "nightly": ["fuzz"],
+    "nightly": ["fuzz", "mutation", "bench"],
     "mutation": ["mutation"],
 }
 PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
