@@ -92,9 +92,10 @@ def run(suite: Suite, scale: float, seed: int) -> Result:
         line = [sys.executable, *suite.line]
     done = subprocess.run(line, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
     print(done.stdout[-4000:] if done.returncode else "\n".join(done.stdout.splitlines()[-1:]), flush=True)
-    passed = re.search(r"(\d+) passed", done.stdout)
+    found = re.search(r"(\d+) passed", done.stdout)
+    passed = int(found[1]) if found else int(bool(suite.line) and not done.returncode)
     return Result(
-        suite, done.returncode, time.monotonic() - started, int(passed[1]) if passed else int(bool(suite.line) and not done.returncode),
+        suite, done.returncode, time.monotonic() - started, passed,
         re.findall(COUNTS, done.stdout, re.MULTILINE),
         re.findall(r"^(?:FAILED|ERROR) (.*)$", done.stdout, re.MULTILINE),
     )  # fmt: skip
