@@ -50,6 +50,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if options.part == "stream":
         run_stream(folder)
+        return 0
     if options.part == "check":
         return check(folder)
     return soak(folder, options.minutes * 60, options.restart_seconds, random.Random(options.seed))
@@ -233,7 +234,8 @@ def check(folder: Path) -> int:
 
     # The files that Spark has committed; a compacted log has all files before it.
     files: dict[str, None] = {}
-    for path in sorted((folder / "out" / "_spark_metadata").iterdir(), key=lambda one: int(one.name.partition(".")[0])):
+    logs = [path for path in (folder / "out" / "_spark_metadata").iterdir() if not path.name.startswith(".")]
+    for path in logs:
         for line in path.read_text().splitlines()[1:]:
             files[json.loads(line)["path"].removeprefix("file://")] = None
     rows = ds.dataset(list(files)).to_table().to_pylist()

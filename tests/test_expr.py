@@ -229,3 +229,9 @@ def test_a_literal_as_a_person_writes_it(value, type_, text):
 
 def test_every_operator_is_tried_here():
     assert set(OPERATORS) == set(MODEL) | {"+", "-", "*"}
+
+
+@pytest.mark.parametrize(("value", "count"), [(True, 3), (False, 0), (None, 0)])
+def test_keep_with_a_constant_keeps_all_rows_or_none(value, count):
+    table = pa.table({"n": [1, 2, 3]})
+    assert keep(table, [Literal(value, pa.bool_())]).num_rows == count
