@@ -58,7 +58,7 @@ def cooperative() -> Iterator[None]:
         unpatch_locks()
 
 
-def explore(setup: Any, workers: list[Any], invariant: Any, most: int = 25, most_steps: int = 1_500) -> None:
+def explore(setup: Any, workers: list[Any], invariant: Any, most: int = 12, most_steps: int = 1_500) -> None:
     """Explore the orders of these workers until none is left, or so many, times the scale; then as many at random.
 
     The systematic exploration does not see all that threads share: a latch that lost a wake-up passed it, and not the
@@ -261,7 +261,7 @@ def test_a_group_is_started_or_withdrawn_never_both():
 # ── single flight ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-FEW = 5, 15_000
+FEW = 3, 15_000
 """How many orders, and the steps of one: a call of a cached function has a thousand."""
 
 
