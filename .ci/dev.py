@@ -6,6 +6,7 @@
     python3 .ci/dev.py check              run ruff, the format check and mypy
     python3 .ci/dev.py bench NAME         run a benchmark of bench/
     python3 .ci/dev.py nightly [SCALE]    run the tests that draw, 20 times as large; write docs/nightly.md
+    python3 .ci/dev.py mutation           change the code in one place at a time, and see whether a test fails
 
 The first run creates `.venv` and installs what the command needs; later runs install again only if
 pyproject.toml or constraints.txt has changed.
@@ -23,7 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "installed.json"
-EXTRAS = {"demo": ["demo"], "test": ["test"], "check": ["check"], "bench": ["bench"], "nightly": ["test"]}
+EXTRAS = {
+    "demo": ["demo"],
+    "test": ["test"],
+    "check": ["check"],
+    "bench": ["bench"],
+    "nightly": ["fuzz", "mutation", "bench"],
+    "mutation": ["mutation"],
+}
 PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 """By default, tests run in two processes, each with its own Spark."""
 FAST = ["-n", "2", "--dist", "worksteal"]
@@ -60,8 +68,8 @@ def command_lines(command, rest):
         return [[PYTHON, "-m", "pytest", *(parallel if all(word.startswith("--") for word in rest) else []), *rest]]
     if command == "bench":
         return [[PYTHON, "-m", f"bench.{name}", *options] for name, *options in [rest or ["join"]]]
-    if command == "nightly":
-        return [[PYTHON, ROOT / ".ci" / "nightly.py", *rest]]
+    if command in ("nightly", "mutation"):
+        return [[PYTHON, ROOT / ".ci" / f"{command}.py", *rest]]
     tools = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     return [[PYTHON, "-m", *tool] for tool in tools]
 

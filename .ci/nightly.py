@@ -30,6 +30,8 @@ class Suite:
     path: str
     shows: str
     cases: int | None = None
+    line: tuple[str, ...] = ()
+    """Arguments of Python, where it is no suite of pytest."""
 
 
 SUITES = [
@@ -41,8 +43,14 @@ SUITES = [
     Suite("option pairs of functions", "tests/decorator/test_cached_options.py", "the same for `cached`"),
     Suite("fault points", "tests/worker/test_fault_points.py", "a fault at any point leaves nothing wrong"),
     Suite("failures", "tests/worker/test_failures.py", "an error never becomes a miss, in threads and coroutines"),
+    Suite("interleavings", "tests/interleavings", "no order of threads or coroutines breaks what they share"),
+    Suite("fuzzing", "tests/fuzz", "bytes from outside raise only what is documented"),
     Suite("joins", "tests/properties", "the rows are those of Spark's own join", cases=120),
+    Suite("mutants", "", "a test fails whatever is changed", line=(".ci/mutation.py", "--sample", "60")),
+    Suite("soak", "", "a stream whose sources fail loses no row", line=("-m", "bench.soak", "--minutes", "2")),
 ]
+COUNTS = r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups)\b|Options of|survived ).*$"
+"""The lines of a run's output that are part of the report."""
 
 
 def main() -> int:
@@ -80,12 +88,15 @@ def run(suite: Suite, scale: float, seed: int) -> Result:
     started = time.monotonic()
     line = [sys.executable, "-m", "pytest", "-q", "-n0", f"--hypothesis-seed={seed}", suite.path]
     line += ["-o", "faulthandler_timeout=0"]
+    if suite.line:
+        line = [sys.executable, *suite.line]
     done = subprocess.run(line, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
     print(done.stdout[-4000:] if done.returncode else "\n".join(done.stdout.splitlines()[-1:]), flush=True)
-    passed = re.search(r"(\d+) passed", done.stdout)
+    found = re.search(r"(\d+) passed", done.stdout)
+    passed = int(found[1]) if found else int(bool(suite.line) and not done.returncode)
     return Result(
-        suite, done.returncode, time.monotonic() - started, int(passed[1]) if passed else 0,
-        re.findall(r"^(?:\d+ steps|Options) of .*$", done.stdout, re.MULTILINE),
+        suite, done.returncode, time.monotonic() - started, passed,
+        re.findall(COUNTS, done.stdout, re.MULTILINE),
         re.findall(r"^(?:FAILED|ERROR) (.*)$", done.stdout, re.MULTILINE),
     )  # fmt: skip
 

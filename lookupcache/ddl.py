@@ -6,6 +6,7 @@ import than all that a worker needs of this package.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -42,15 +43,24 @@ def read_columns(text: str) -> list[pa.Field]:
     """Return the columns of a list such as ``"id BIGINT, name STRING"``; raises SchemaError for another text."""
     try:
         tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", read="spark")
-    except SqlglotError as error:
-        raise SchemaError(
-            f"The schema {text!r} is not a list of columns.",
-            hint="Write it as in CREATE TABLE: 'id BIGINT, name STRING'.",
-        ) from error
+    except (SqlglotError, ValueError) as error:
+        raise _no_list(text) from error
+    if not isinstance(tree, exp.Create) or any(value for name, value in tree.args.items() if name not in _OF_CREATE):
+        # A closing parenthesis in the text would end the list, and hide what follows.
+        raise _no_list(text)
     table = tree.find(exp.Schema)
     if table is None or not table.expressions:
         raise SchemaError("The schema has no columns.", hint="Write it as in CREATE TABLE: 'id BIGINT, name STRING'.")
     return [_field(definition) for definition in table.expressions]
+
+
+_OF_CREATE = ("this", "kind", "replace")
+
+
+def _no_list(text: str) -> SchemaError:
+    return SchemaError(
+        f"The schema {text!r} is not a list of columns.", hint="Write it as in CREATE TABLE: 'id BIGINT, name STRING'."
+    )
 
 
 def read_type(text: str) -> pa.DataType:
@@ -67,11 +77,12 @@ def read_type(text: str) -> pa.DataType:
 
 def _field(definition: exp.Expression) -> pa.Field:
     if not isinstance(definition, exp.ColumnDef) or definition.args.get("kind") is None:
-        raise SchemaError(
-            f"{definition.sql(dialect='spark')!r} is not a column with a type.",
-            hint="Write each column as NAME TYPE.",
-        )
-    kinds = {type(constraint.kind) for constraint in definition.constraints}
+        written = "A part of the schema"
+        with suppress(ValueError):  # sqlglot reads more than it can write
+            written = repr(definition.sql(dialect="spark"))
+        raise SchemaError(f"{written} is not a column with a type.", hint="Write each column as NAME TYPE.")
+    # Some constraints, such as IN of PL/SQL, have no kind.
+    kinds = {type(constraint.args.get("kind")) for constraint in definition.constraints}
     refused = kinds - {exp.NotNullColumnConstraint, exp.CommentColumnConstraint}
     if refused:
         raise SchemaError(f"Column {definition.name!r}: only NOT NULL and COMMENT may follow the type.")
@@ -83,7 +94,7 @@ def _arrow(kind: exp.DataType) -> pa.DataType:
     if this in _TYPES:
         return _TYPES[this]
     if this == exp.DataType.Type.DECIMAL:
-        return _decimal(*(int(parameter.name) for parameter in inner))
+        return _decimal(*map(_digits, inner))
     if this == exp.DataType.Type.ARRAY and inner:
         return pa.list_(_arrow(inner[0]))
     if this == exp.DataType.Type.MAP and len(inner) == 2:
@@ -95,6 +106,12 @@ def _arrow(kind: exp.DataType) -> pa.DataType:
         hint="Known types: BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, "
         "BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, ARRAY<…>, MAP<…>, STRUCT<…>.",
     )
+
+
+def _digits(parameter: exp.Expression) -> int:
+    if not (parameter.name.isascii() and parameter.name.isdigit() and len(parameter.name) < 4):
+        raise SchemaError(f"{parameter.sql(dialect='spark')!r} is not a number of digits.")
+    return int(parameter.name)
 
 
 def _decimal(precision: int = 10, scale: int = 0) -> pa.DataType:

@@ -1,13 +1,16 @@
 """The text of errors that leave a worker: readable, without secrets, and encodable.
 
 An error leaves a worker as text, for Spark's driver, for a column of the result or for a file. `errors.text_of` reads
-the text of any error; `presentable` returns an error that can be shown with all of its causes.
+the text of any error; `presentable` returns an error that can be shown with all of its causes, and `clear_locals`
+deletes the local variables of their tracebacks.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TypeVar
 
 from lookupcache import errors
@@ -59,6 +62,35 @@ def shown_as(error: Ours, hide: Callable[[str], str]) -> Ours:
     shown = rebuilt(error, hide(error.fact), None if error.hint is None else hide(error.hint))
     shown.__cause__ = None
     return shown
+
+
+def clear_locals(error: BaseException) -> None:
+    """Delete the local variables that the tracebacks of an error and its causes refer to; the lines stay.
+
+    Spark and many tools can show local variables with a traceback, and those of a connector or a client library
+    contain passwords. Frames that are still running keep theirs.
+    """
+    frames = {}
+    for one in error_chain(error):
+        traceback = one.__traceback__
+        while traceback is not None:
+            frames[id(traceback.tb_frame)] = traceback.tb_frame
+            traceback = traceback.tb_next
+    # Python 3.12 and earlier would close a suspended coroutine with its frame: an error that several coroutines wait
+    # for is raised in all of them, and some may go on.
+    suspended = _suspended_frames() if frames else set()
+    for number, frame in frames.items():
+        if number not in suspended:
+            with suppress(RuntimeError):
+                frame.clear()
+
+
+def _suspended_frames() -> set[int]:
+    """Return the identities of the frames of coroutines and generators that have not ended."""
+    return {id(getattr(one, _FRAME_OF[type(one)])) for one in gc.get_objects() if type(one) in _FRAME_OF}
+
+
+_FRAME_OF: dict[type, str] = {CoroutineType: "cr_frame", GeneratorType: "gi_frame", AsyncGeneratorType: "ag_frame"}
 
 
 def _notes(error: BaseException) -> list[str]:

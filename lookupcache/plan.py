@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.config import LookupConfig
+from lookupcache.errors import PlanError
 from lookupcache.schema import parse_ddl, to_ddl
 
 How = OneOf["inner", "left", "semi", "anti"]
@@ -150,8 +151,14 @@ class LookupPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LookupPlan:
-        """Return the plan that `to_json` returned as JSON data."""
-        return cls(**{name: _READERS.get(name, _list_to_tuple)(value) for name, value in data.items()})
+        """Return the plan that `to_json` returned as JSON data; raises PlanError for other data."""
+        try:
+            return cls(**{name: _READERS.get(name, _list_to_tuple)(value) for name, value in data.items()})
+        except (TypeError, ValueError, AttributeError, LookupError, AssertionError) as error:
+            raise PlanError(
+                f"The data is not a lookup plan: {type(error).__name__}: {error}.",
+                hint="Read what LookupPlan.to_json has written, with the same major version of lookupcache.",
+            ) from error
 
 
 def digest(data: Any) -> str:

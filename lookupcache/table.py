@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lookupcache.config import LookupConfig, split_options
 from lookupcache.connector import Connector, build_connector, offers
+from lookupcache.error_text import clear_locals
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import digest
@@ -128,9 +129,11 @@ class LookupTable:
         connector.resolve()
         try:
             return connector.infer_schema()
-        except LookupCacheError:
+        except LookupCacheError as error:
+            clear_locals(error)
             raise
         except Exception as error:
+            clear_locals(error)
             text = hidden(str(error), connector.secret_values())
             raise ConnectorError(f"Table {self.name!r}: the schema cannot be read from the source: {text}") from None
 
@@ -155,5 +158,8 @@ class LookupTable:
         return digest([kind.__module__, kind.__qualname__, dict(self.connector.identity())])
 
     def __repr__(self) -> str:
+        if "connector" not in self.__dict__:
+            # A debugger or a traceback with local variables also shows a table whose arguments were refused.
+            return f"<LookupTable {self.name!r}, not built>"
         shown = self.connector.show_options(self.options)
         return f"LookupTable({self.name!r}, {to_ddl(self.schema)!r}, {shown})"

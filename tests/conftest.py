@@ -125,7 +125,7 @@ def service(running_service: Service) -> Service:
     return running_service
 
 
-SLOW_FOLDERS = ("connectors", "properties", "spark", "sql", "testing", "stranger")
+SLOW_FOLDERS = ("connectors", "interleavings", "properties", "spark", "sql", "testing", "stranger")
 """Folders whose tests need servers, Spark or other processes; `--fast` omits them, and tests marked as slow."""
 SLOW_FIXTURES = {"spark", "postgres_server", "maria_server", "running_service", "wheel", "installed"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -553,3 +554,16 @@ def test_files_and_sockets_that_are_left_are_found(tmp_path, monkeypatch):
     assert f"a file or socket is left open: {tmp_path}/left" in found
     os.close(file)
     end.close()
+
+
+def test_a_task_that_is_left_is_found(monkeypatch):
+    from lookupcache.executor.call_group import event_loop
+
+    monkeypatch.setattr(audit._until_empty, "__defaults__", (0.05,))
+    loop = event_loop()
+    with audit.watching() as auditor:
+        left = asyncio.run_coroutine_threadsafe(asyncio.Event().wait(), loop)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+        [found] = auditor.finish()
+    left.cancel()
+    assert found.startswith("a task is left: <coroutine object Event.wait")

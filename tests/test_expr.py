@@ -229,3 +229,15 @@ def test_a_literal_as_a_person_writes_it(value, type_, text):
 
 def test_every_operator_is_tried_here():
     assert set(OPERATORS) == set(MODEL) | {"+", "-", "*"}
+
+
+@pytest.mark.parametrize(("value", "count"), [(True, 3), (False, 0), (None, 0)])
+def test_keep_with_a_constant_keeps_all_rows_or_none(value, count):
+    table = pa.table({"n": [1, 2, 3]})
+    assert keep(table, [Literal(value, pa.bool_())]).num_rows == count
+
+
+def test_a_timestamp_is_counted_from_1970():
+    moment = dt.datetime(1970, 1, 2, tzinfo=dt.UTC)
+    assert literal(moment, pa.timestamp("us", "UTC")) == Literal(86_400_000_000, pa.timestamp("us", "UTC"))
+    assert python_value(Literal(0, pa.timestamp("us"))) == dt.datetime(1970, 1, 1)

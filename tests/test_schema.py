@@ -115,3 +115,14 @@ def test_a_struct_type_of_spark():
 def test_values_that_are_not_a_schema():
     with pytest.raises(SchemaError, match="not dict"):
         as_schema({"id": "BIGINT"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["id INT) USING csv --", "a INT) AS SELECT (1", "id INT) LIKE (x", "a IN INT", "a DECIMAL(x)",
+     "a DECIMAL(\u0668,1)",
+     ",a\x97{id1e..999}", "id INT; DROP TABLE x"],
+)  # fmt: skip
+def test_text_that_is_more_or_less_than_a_list_of_columns(text):
+    with pytest.raises(SchemaError):
+        parse_ddl(text)

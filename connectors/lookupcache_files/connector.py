@@ -11,6 +11,7 @@ import datetime as dt
 import functools
 import importlib.util
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -46,10 +47,11 @@ class FilesConnector(Connector):
     """Reads a table from Parquet files or a Delta table; it is for ``'lookup.cache' = 'ALL'``.
 
     Otherwise each call reads the files that may contain its keys. ``path`` is a file or a folder, which is read with
-    all subfolders; folder names like ``country=NL`` are columns, as Spark writes them. Each load lists the files again.
-    At least one file must have each requested column, in the schema's type or one that is converted without loss: INT
-    to BIGINT, FLOAT or INT to DOUBLE, DECIMAL(4,2) to DECIMAL(10,2). Names of columns are not case-sensitive, unless a
-    file has both spellings; a column is null for files that lack it.
+    all subfolders; folder names like ``country=NL`` are columns, as Spark writes them. Each load lists the files again;
+    a link that leads out of a local folder is refused. At least one file must have each requested column, in the
+    schema's type or one that is converted without loss: INT to BIGINT, FLOAT or INT to DOUBLE, DECIMAL(4,2) to
+    DECIMAL(10,2). Names of columns are not case-sensitive, unless a file has both spellings; a column is null for files
+    that lack it.
 
     Only the requested columns are read, and with Parquet's statistics only the row groups that may contain rows that
     pass the filters. All filters are applied while reading.
@@ -184,19 +186,22 @@ class FilesConnector(Connector):
         """Return the current files as datasets, one for each schema."""
         if self._delta:
             return [self._delta_table()]
-        filesystem, path = self._location()
-        if self.settings.get("snapshots") == "true":
-            path = _newest_snapshot(filesystem, path)
-        return _parquet(filesystem, path, self.schema)
+        filesystem, root = self._location()
+        path = _newest_snapshot(filesystem, root) if self.settings.get("snapshots") == "true" else root
+        files = _files(filesystem, path)
+        if isinstance(filesystem, fs.LocalFileSystem):
+            _refuse_links_out(root, files)
+        return _parquet(filesystem, path, files, self.schema)
 
     def _delta_table(self) -> ds.Dataset:
         from deltalake import DeltaTable
 
         version = self.settings.get("version")
-        storage = self._storage()
-        return DeltaTable(
-            self.settings["path"], int(version) if version else None, storage_options=storage or None
-        ).to_pyarrow_dataset()
+        path, storage = self.settings["path"], self._storage()
+        table = DeltaTable(path, int(version) if version else None, storage_options=storage or None)
+        if "://" not in path:
+            _refuse_links_out(path, [unquote(file.removeprefix("file://")) for file in table.file_uris()])
+        return table.to_pyarrow_dataset()
 
     def _location(self) -> tuple[fs.FileSystem, str]:
         """Return the file system, and the path on it."""
@@ -274,13 +279,12 @@ def _newest_snapshot(filesystem: fs.FileSystem, path: str) -> str:
     raise FileNotFoundError(f"Option 'path': no folder there holds a file {_COMPLETE}, so no snapshot is complete.")
 
 
-def _parquet(filesystem: fs.FileSystem, path: str, declared: pa.Schema) -> list[ds.Dataset]:
-    """Return a file, or all files below a folder, as datasets of one schema each; raises FileNotFoundError.
+def _parquet(filesystem: fs.FileSystem, path: str, files: Sequence[str], declared: pa.Schema) -> list[ds.Dataset]:
+    """Return files at or below a path as datasets of one schema each; raises FileNotFoundError if there are none.
 
     Arrow's own union of schemas is case-sensitive, fails if two files have different types, and cannot read folder
     names as all types.
     """
-    files = _files(filesystem, path)
     if not files:
         raise FileNotFoundError("Option 'path': there are no files.")
     # Spark's INT96 timestamps would overflow as nanoseconds.
@@ -322,6 +326,24 @@ def _files(filesystem: fs.FileSystem, path: str) -> list[str]:
         return [path] if info.type == fs.FileType.File else []
     found = [one.path for one in filesystem.get_file_info(fs.FileSelector(path, recursive=True)) if one.is_file]
     return sorted(one for one in found if not any(map(_is_hidden, _below(one, path))))
+
+
+def _refuse_links_out(root: str, files: Iterable[str]) -> None:
+    """Raise SourceError for a file that is a link, or in a linked folder, which leads out of the path.
+
+    Otherwise whoever may write to the folder could make workers read any file of theirs.
+    """
+    real_root = os.path.realpath(root)
+    real_folder = functools.cache(os.path.realpath)
+    for file in files:
+        folder, name = os.path.split(file)
+        # One call for each file, and for each folder: resolving every path would take longer than listing them.
+        real = os.path.realpath(file) if os.path.islink(file) else os.path.join(real_folder(folder), name)
+        if real != real_root and not real.startswith(os.path.join(real_root, "")) and file != root:
+            raise SourceError(
+                f"Option 'path': {file!r} is a link that leads out of the folder.",
+                hint="Copy the file into the folder, or name the folder that it is in.",
+            )
 
 
 def _below(file: str, path: str) -> list[str]:

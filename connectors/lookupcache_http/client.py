@@ -130,17 +130,20 @@ class Client:
             session, self._session = self._session, None
             await session.close()
 
-    async def send(self, request: Request) -> Answer:
-        """Return the response to a request; raises one of this module's errors, SourceError, or aiohttp's errors."""
-        url = self._complete(request.url)
+    async def send(self, request: Request, most_bytes: int | None = None) -> Answer:
+        """Return the response to a request; raises one of this module's errors, SourceError, or aiohttp's errors.
+
+        ``most_bytes`` is what is left of the maximum size after earlier pages.
+        """
+        url, most = self._complete(request.url), self._most_bytes if most_bytes is None else most_bytes
         for _ in range(_MOST_REDIRECTS + 1):
-            answer = await self._send_once(request, url)
+            answer = await self._send_once(request, url, most)
             if isinstance(answer, Answer):
                 return answer
             url = answer
         raise HttpStatusError(f"{self._name(request)} redirects more than {_MOST_REDIRECTS} times.")
 
-    async def _send_once(self, request: Request, url: URL) -> Answer | URL:
+    async def _send_once(self, request: Request, url: URL, most: int) -> Answer | URL:
         """Send once; return the response, or the URL that the server redirects to."""
         import aiohttp
 
@@ -152,7 +155,7 @@ class Client:
             async with self._session.request(
                 request.method, url, data=body, headers=kind, allow_redirects=False
             ) as response:
-                return await self._interpret(request, url, response)
+                return await self._interpret(request, url, response, most)
         except aiohttp.ClientResponseError as error:
             # The error's own text contains the full URL.
             reason = self._brief(error.message)
@@ -160,23 +163,23 @@ class Client:
         except aiohttp.InvalidURL:
             raise HttpStatusError(f"{self._name(request)} failed: the URL is invalid.") from None
 
-    async def _interpret(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> Answer | URL:
+    async def _interpret(self, request: Request, url: URL, response: aiohttp.ClientResponse, most: int) -> Answer | URL:
         status = response.status
         if status in self._miss or status in _WITHOUT_BODY:
             await _read(response, Decoder(""), self._most_bytes)
             return Answer(str(url), None)
         if 200 <= status < 300:
-            return Answer(str(url), await self._body(request, response), _following(response))
+            return Answer(str(url), await self._body(request, response, most), _following(response))
         if status in _REDIRECTS and "Location" in response.headers:
             return self._redirected(request, url, response)
         raise self._refused(request, response, await _text(response))
 
-    async def _body(self, request: Request, response: aiohttp.ClientResponse) -> bytes:
+    async def _body(self, request: Request, response: aiohttp.ClientResponse, most: int) -> bytes:
         """Return the body with rows; raises SourceError, or HttpProtocolError if it is incomplete or corrupt."""
         coding = response.headers.get("Content-Encoding", "")
         try:
             decoder = Decoder(coding)
-            body, over = await _read(response, decoder, self._most_bytes)
+            body, over = await _read(response, decoder, most)
         except zlib.error:
             raise HttpProtocolError(f"{self._name(request)} answered with invalid {coding} data.") from None
         except ValueError:
@@ -214,8 +217,8 @@ class Client:
 
     def _too_large(self, request: Request) -> SourceError:
         return SourceError(
-            f"{self._name(request)} answered with more than {self._most_bytes:,} bytes.",
-            hint="Raise option 'max-bytes', request fewer keys per call with 'lookup.batch.max-size', or use pages.",
+            f"{self._name(request)} answered with more than {self._most_bytes:,} bytes, all pages together.",
+            hint="Raise option 'max-bytes', or request fewer keys per call with 'lookup.batch.max-size'.",
         )
 
     def _name(self, request: Request) -> str:

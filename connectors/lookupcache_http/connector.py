@@ -256,7 +256,7 @@ class HttpConnector(Connector):
         url = template.fill({"columns": reader.columns})
         page: PageRequest | None = self._service.first_page(Request(str(url), None, template.text))
         while page is not None:
-            rows, page = self._run(self._page(page))
+            rows, page, _ = self._run(self._page(page, self._service.most_bytes))
             yield from reader.table(rows).to_batches()
 
     def retryable(self, error: Exception) -> bool:
@@ -268,26 +268,29 @@ class HttpConnector(Connector):
     async def _rows(self, request: Request) -> Rows:
         rows: Rows = []
         page: PageRequest | None = self._service.first_page(request)
+        left = self._service.most_bytes
         while page is not None:
-            more, page = await self._page(page)
+            more, page, size = await self._page(page, left)
             rows += more
+            left -= size
         return rows
 
-    async def _page(self, page: PageRequest) -> tuple[Rows, PageRequest | None]:
-        """Return the rows of a page, and the next page."""
+    async def _page(self, page: PageRequest, most_bytes: int) -> tuple[Rows, PageRequest | None, int]:
+        """Return the rows of a page, the next page, and the bytes of this one."""
         assert self._client is not None
-        answer = await self._client.send(page.request)
+        answer = await self._client.send(page.request, most_bytes)
         if answer.body is None:
-            return [], None
+            return [], None, 0
         try:
             document = parse_json(answer.body)
         except ValueError as error:
             raise self._wrong(f"is not JSON: {error}") from None
         rows, pages = rows_at(self._service.rows, document, self._wrong, self._hidden), self._service.pages
         try:
-            return rows, None if pages is None else pages.following(page, answer.following, document, rows)
+            following = None if pages is None else pages.following(page, answer.following, document, rows)
         except ValueError as error:
             raise self._wrong(str(error), hint="Correct 'pages.next', or raise 'pages.max'.") from None
+        return rows, following, len(answer.body)
 
     def _reader_of(self, request: LookupRequest) -> RowReader:
         """Return the reader for a request; all calls of a join have the same request."""

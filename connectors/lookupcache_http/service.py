@@ -58,7 +58,7 @@ OPTIONS = Options({
     "pages.parameter": "The URL parameter for what pages.next leads to; without pages.next, for the page's number.",
     "pages.first": "The first page's number; by default 1.",
     "pages.max": "The maximum number of pages of a response; by default 1000. More are an error.",
-    "max-bytes": "The maximum number of bytes of a response; by default 67108864.",
+    "max-bytes": "The maximum number of bytes of a response, with all its pages; by default 67108864.",
     "connect.timeout": f"Seconds to connect; {SECONDS_TO_CONNECT} by default.",
     **TLS_OPTIONS,
     "tls.ca": "A PEM file of authorities to trust in addition to the system's, or its text, as by 'file:PATH'.",

@@ -121,8 +121,8 @@ class BodyTemplate:
         """Parse a template; raises ValueError if it is not JSON when filled."""
         template = cls(text)
         try:
-            json.loads(template.fill(dict.fromkeys(template.names)))
-        except ValueError:
+            json.loads(template.fill(dict.fromkeys(template.names)), parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
             raise ValueError("is not JSON in which names in braces stand for values") from None
         return template
 
@@ -139,3 +139,8 @@ class BodyTemplate:
     def fill(self, values: Mapping[str, Any]) -> str:
         """Return the document."""
         return _BODY_PART.sub(lambda part: part[0] if part[1] is None else json_text(values[part[1]]), self.text)
+
+
+def _refuse_constant(name: str) -> Any:
+    """Raise ValueError for NaN and Infinity, which Python reads although they are not JSON."""
+    raise ValueError(name)

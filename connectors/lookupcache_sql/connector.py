@@ -69,7 +69,7 @@ class SqlConnector(Connector):
         "user": "The user to log in as, if it is not in the URL.",
         "password": "The password, if it is not in the URL; 'env:NAME' or 'file:PATH' keep it out of the code.",
         "tls.mode": "Encryption: 'disable', 'prefer' (if the server does; the default), 'require' (any certificate), "
-        "'verify-ca' (any host name) or 'verify-full'.",
+        "'verify-ca' (any host name) or 'verify-full' (the default with tls.ca).",
         **TLS_OPTIONS,
         "connect.timeout": "Seconds to connect; 10 by default.",
         "statement.timeout": "Seconds that a query may take; by default the database's own setting.",
@@ -146,12 +146,19 @@ class SqlConnector(Connector):
             database.close()
 
     def advice(self, request: LookupRequest) -> list[str]:
-        """Return the advice to create an index if no index starts with a key column."""
+        """Return the advice to verify a server on another machine, and to create an index that starts with a key."""
+        from lookupcache_sql.server import unverified  # Workers ask for no advice, and those of files have no server.
+
         keys = request.key_columns
+        advice = [] if self._scheme() in _FILES else [unverified(self.settings)]
+        found = [sentence for sentence in advice if sentence]
         if not self._opened().run(lambda database: database.without_index(keys)):
-            return []
-        place = Relation.of(self.settings)
-        return [f"In {place} no index starts with a key column ({', '.join(keys)}): each call reads the full table."]
+            return found
+        relation = Relation.of(self.settings)
+        return [
+            *found,
+            f"In {relation} no index starts with a key column ({', '.join(keys)}): each call reads the full table.",
+        ]
 
     def retryable(self, error: Exception) -> bool:
         """Return whether the same call may succeed later: the database was busy, unreachable or too slow."""

@@ -419,7 +419,8 @@ def _address(settings: Mapping[str, str]) -> str:
     added = {
         "user": settings.get("user"),
         "password": settings.get("password"),
-        "sslmode": settings.get("tls.mode") and tls.mode,
+        # A mode in the URL counts where no option is set.
+        "sslmode": tls.mode if settings.get("tls.mode") or (tls.ca and "sslmode=" not in rest) else None,
         "sslrootcert": tls.ca or ("system" if tls.mode == "verify-full" else None),
         "sslcert": tls.certificate,
         "sslkey": tls.key or tls.certificate,

@@ -71,5 +71,23 @@ def _host(netloc: str) -> str:
 
 
 def tls_options(settings: Mapping[str, str]) -> TlsOptions:
-    """Return the options ``tls.*``; by default, drivers encrypt if the server does. Raises OptionError."""
-    return TlsOptions.of(settings, default="prefer")
+    """Return the options ``tls.*``; raises OptionError.
+
+    By default, drivers encrypt if the server does. Whoever names an authority expects that it is checked.
+    """
+    return TlsOptions.of(settings, default="verify-full" if settings.get("tls.ca") else "prefer")
+
+
+def unverified(settings: Mapping[str, str]) -> str | None:
+    """Return the advice to verify the server, where it is another machine and no option says how."""
+    server = Server.of(settings, 0)
+    chosen = settings.get("tls.mode") or settings.get("tls.ca") or "sslmode=" in settings["url"]
+    if chosen or server.is_socket or server.host in _LOCAL or server.host.startswith("127."):
+        return None
+    return (
+        f"The identity of {server.host} is not verified, and without TLS nothing is encrypted: set 'tls.mode' = "
+        "'verify-full', or 'prefer' if the network is trusted."
+    )
+
+
+_LOCAL = ("localhost", "::1")

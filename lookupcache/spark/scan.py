@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,7 @@ from lookupcache.spark.forms.join_context import spark_type
 from lookupcache.spark.join import pickled
 from lookupcache.table import LookupTable
 from lookupcache.worker.source import Source
-from lookupcache.worker.task import unpickled
+from lookupcache.worker.task import send_errors, unpickled
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,13 @@ class Scan:
     """Called in the worker: the rows of the whole table out, whatever comes in."""
 
     plan: LookupPlan
-    connector: bytes
+    connector: bytes = field(repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the table once, however many batches there are."""
+        return send_errors(self._rows(batches))
+
+    def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if sum(batch.num_rows for batch in batches):
             yield from (
                 Source(self.plan, unpickled(self.plan, self.connector))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.connector import Connector
-from lookupcache.error_text import presentable
+from lookupcache.error_text import clear_locals, presentable
 from lookupcache.errors import ConnectorError
 from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
@@ -36,10 +36,10 @@ class Task:
     """
 
     plan: LookupPlan
-    connector: bytes
+    connector: bytes = field(repr=False)
     layout: Layout
     channel: Channel
-    letters: str | None = None
+    letters: str | None = field(default=None, repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the join over one partition."""
@@ -79,7 +79,7 @@ class ScanTask:
     """
 
     plan: LookupPlan
-    connector: bytes
+    connector: bytes = field(repr=False)
     channel: Channel
     counted: bool = False
 
@@ -108,7 +108,7 @@ class LetterTask:
     The others are written as dead letters, with their first columns under ``names``.
     """
 
-    path: str
+    path: str = field(repr=False)
     table: str
     names: Sequence[str]
 
@@ -143,12 +143,14 @@ def _dead_letters(path: str, table: str, names: Sequence[str]) -> DeadLetters:
 def send_errors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield batches; raise their error as one that Spark can send to the driver.
 
-    Spark's worker encodes the traceback as UTF-8; if that fails, the job waits forever.
+    Spark's worker encodes the traceback as UTF-8; if that fails, the job waits forever. With local variables, which it
+    can show too, the traceback would contain secrets.
     """
     defer_pandas()
     try:
         yield from batches
     except Exception as error:
+        clear_locals(error)
         shown = presentable(error, partial(hidden, secrets=()))
         if shown is error:
             raise

@@ -615,6 +615,16 @@ def test_pages_are_bounded(serve, connect):
     assert len(server.asked) == 5
 
 
+def test_the_bytes_of_all_pages_are_bounded(serve, connect):
+    page = Reply({"rows": [{"id": 1, "name": "x" * 300, "country": None}], "next": "?page=2"})
+    server = serve(always(page, Reply({**page.body, "next": "?page=3"}), Reply({**page.body, "next": None})))
+    options = {"url": server.url + "/{id}", "rows": "$.rows", "pages_next": "$.next"}
+    assert len(rows_for(connect(**options, max__bytes="1200"), request(), (1,))) == 3
+    server.reply = always(page, Reply({**page.body, "next": "?page=3"}), page)
+    with pytest.raises(SourceError, match="more than 1,000 bytes, all pages together"):
+        rows_for(connect(**options, max__bytes="1000"), request(), (1,))
+
+
 def test_the_next_page_is_never_on_another_host(serve, connect):
     other = serve(always(Reply([])))
     server = serve(always(Reply({"rows": [], "next": other.url})))

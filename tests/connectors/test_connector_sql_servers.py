@@ -14,6 +14,7 @@ import pytest
 from databases import DuckTables, MariaTables, PostgresTables, SqliteTables, sent_to
 from lookupcache_sql.connector import SqlConnector
 from lookupcache_sql.database import UnreachableError
+from lookupcache_sql.server import unverified
 from servers import PASSWORD, MariaServer, PostgresServer
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -640,6 +641,33 @@ def test_a_server_that_is_not_the_one_is_refused(private, authority, trusted):
     options = {"tls.ca": str(authority / "ca.pem")} if trusted else {}
     with pytest.raises(ConnectorError, match=r"refuses: .*(?i:certificate)"):
         encrypted(name, elsewhere if trusted else server, **{"tls.mode": "verify-full"}, **options)
+
+
+def test_whoever_names_an_authority_has_it_checked(private, authority):
+    name, server, elsewhere = private
+    trust = {"tls.ca": str(authority / "ca.pem")}
+    assert encrypted(name, server, **trust)
+    with pytest.raises(ConnectorError, match=r"refuses: .*(?i:certificate)"):
+        encrypted(name, elsewhere, **trust)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "is_advised"),
+    [
+        ("postgresql://h/d", {}, True),
+        ("mariadb://ann@h:1/d", {}, True),
+        ("postgresql://localhost/d", {}, False),
+        ("postgresql://127.0.0.2:1/d", {}, False),
+        ("mariadb://[::1]/d", {}, False),
+        ("postgresql:///d?host=/run/pg", {}, False),
+        ("postgresql://h/d?sslmode=require", {}, False),
+        ("postgresql://h/d", {"tls.mode": "prefer"}, False),
+        ("postgresql://h/d", {"tls.ca": "/ca.pem"}, False),
+    ],
+)
+def test_advice_to_verify_another_machine(url, options, is_advised):
+    advice = unverified({"url": url, **options})
+    assert ("'tls.mode' = 'verify-full'" in (advice or "")) is is_advised
 
 
 @each(*SERVERS)

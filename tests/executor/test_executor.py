@@ -17,6 +17,8 @@ from lookupcache.connector import Connector
 from lookupcache.errors import LookupTimeoutError
 from lookupcache.executor.call_group import CallGroup, event_loop, run_async
 from lookupcache.executor.coroutines import Coroutines
+from lookupcache.executor.job import Job
+from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.executor.threads import Threads
 
 
@@ -488,3 +490,42 @@ atexit.register(let_go.set)
 def test_the_process_waits_a_moment_at_exit_for_threads_that_are_busy():
     ended = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=60)
     assert (ended.stdout.splitlines(), ended.returncode) == (["the job ended", "so did its thread"], 0), ended.stderr
+
+
+# ── jobs that are run inline ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Counted(Job):
+    def __init__(self):
+        self.runs = 0
+        self.answers = []
+
+    def run(self):
+        self.runs += 1
+        return self.runs
+
+    def end(self, answer):
+        self.answers.append(answer)
+
+
+def test_a_job_runs_inline_once_and_not_if_it_was_abandoned():
+    slots, job, abandoned = ThreadSlots(1), Counted(), Counted()
+    slots.run_inline(job)
+    slots.run_inline(job)
+    assert (job.runs, job.answers) == (1, [1])
+    slots.abandon(abandoned)
+    slots.run_inline(abandoned)
+    assert (abandoned.runs, abandoned.answers) == (0, [])
+
+
+def test_a_queued_job_that_runs_inline_is_not_run_by_a_thread_too():
+    slots, busy, queued, release = ThreadSlots(1), Counted(), Counted(), threading.Event()
+    busy.run = lambda: release.wait(60)
+    slots.submit([busy])
+    slots.submit([queued])
+    slots.run_inline(queued)
+    assert queued.answers == [1]
+    release.set()
+    slots.join(60)
+    assert (queued.runs, busy.answers) == (1, [True])
+    slots.close()

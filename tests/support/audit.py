@@ -10,6 +10,7 @@ Each ``audit_…`` function returns one text per violation, and nothing where al
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import os
@@ -374,13 +375,26 @@ def files() -> Counter[str]:
     return found
 
 
-def loop_files() -> set[str]:
-    """Return the sockets of the worker's event loop, which it has as long as the process lives."""
+def worker_loop() -> Any:
+    """Return the worker's event loop, or None if there is none yet."""
     from lookupcache.executor import call_group
 
     if not getattr(call_group, "_loop_of", None) or not call_group._loop_of.cache_info().currsize:
+        return None
+    return call_group.event_loop()
+
+
+def tasks() -> set[Any]:
+    """Return the tasks of the worker's event loop that have not ended."""
+    loop = worker_loop()
+    return set() if loop is None else asyncio.all_tasks(loop)
+
+
+def loop_files() -> set[str]:
+    """Return the sockets of the worker's event loop, which it has as long as the process lives."""
+    loop = worker_loop()
+    if loop is None:
         return set()
-    loop: Any = call_group.event_loop()
     return {os.readlink(f"/proc/self/fd/{end.fileno()}") for end in (loop._ssock, loop._csock)}
 
 
@@ -397,7 +411,7 @@ class Auditor:
         self.lookups: weakref.WeakSet[PartialCacheLookup] = weakref.WeakSet()
         self.executors: weakref.WeakSet[Executor] = weakref.WeakSet()
         self._used: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._threads, self._files = threads(), files()
+        self._threads, self._files, self._tasks = threads(), files(), tasks()
 
     def note(self, audit: Callable[..., Any], *subjects: Any) -> None:
         """Audit, and keep what is wrong."""
@@ -424,12 +438,17 @@ class Auditor:
         for cache in list(self.caches):
             self.note(_settled, audit_columns if isinstance(cache, ColumnCache) else audit_rows, cache)
         self.note(self._left_threads)
+        self.note(self._left_tasks)
         self.note(self._left_files)
         return self.violations
 
     def _left_threads(self) -> list[str]:
         left = _until_empty(lambda: [thread for thread in threads() - self._threads if not is_idle(thread)])
         return [f"a thread is left: {thread.name}" for thread in left]
+
+    def _left_tasks(self) -> list[str]:
+        left = _until_empty(lambda: list(tasks() - self._tasks))
+        return [f"a task is left: {task.get_coro()!r}" for task in left]
 
     def _left_files(self) -> list[str]:
         def look() -> list[str]:

@@ -8,7 +8,7 @@ variables whose names begin so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
@@ -38,9 +38,9 @@ class JoinContext:
 
     plan: LookupPlan
     left: DataFrame
-    connector: bytes
+    connector: bytes = field(repr=False)
     channel: Channel
-    letters: str | None = None
+    letters: str | None = field(default=None, repr=False)
     again: bool = False
 
     @property

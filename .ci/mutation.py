@@ -1,0 +1,234 @@
+"""Mutation testing: change one thing in the code at a time, and see whether a test fails.
+
+    python3 .ci/dev.py mutation --sample 60                60 mutants of each package, drawn from a seed
+    python3 .ci/dev.py mutation --only cache --seed 17     another seed, one package
+    python3 .ci/dev.py mutation --only cache --mutant 381  one mutant, whose change and test output are shown
+
+The changes are those of cosmic-ray's operators, without those in annotations. Each mutant runs in a forked process
+that has imported the libraries, with the package's tests that need neither Spark nor servers, until the first fails:
+first the quick ones, then, if none fails, the others. What is left is printed as `survived`, with its line.
+"""
+
+import argparse
+import ast
+import difflib
+import importlib.machinery
+import os
+import random
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 45.0
+"""A mutant whose tests take longer counts as found: most of them wait or loop for ever."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """Modules, and the tests that are to find their mutants: quick ones, and the rest."""
+
+    modules: str
+    quick: tuple[str, ...]
+    rest: tuple[str, ...]
+
+
+PACKAGES = {
+    "cache": Package(
+        "lookupcache/cache",
+        ("tests/cache/test_keys.py", "tests/cache/test_hash_index.py", "tests/cache/test_row_store.py",
+         "tests/cache/test_size.py", "tests/cache/test_cache.py"),
+        ("tests/cache/test_cache_states.py", "tests/worker/test_lookup.py", "tests/worker/test_freshness.py"),
+    ),
+    "executor": Package(
+        "lookupcache/executor", ("tests/executor",),
+        ("tests/worker/test_lookup.py", "tests/decorator/test_cached.py", "tests/worker/test_failures.py"),
+    ),
+    "planner": Package("lookupcache/planner", ("tests/planner",), ("tests/test_plan.py", "tests/test_error_texts.py")),
+    "expr": Package("lookupcache/expr.py", ("tests/test_expr.py",), ("tests/planner/test_translate.py",)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """The n-th place in a module at which an operator of cosmic-ray changes something."""
+
+    path: Path
+    operator: str
+    occurrence: int
+
+
+def main() -> int:
+    """Draw mutants of each package and try them; return 1 if fewer than ``--least`` percent are found."""
+    parser = argparse.ArgumentParser(prog="dev.py mutation")
+    parser.add_argument("--sample", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--mutant", type=int)
+    parser.add_argument("--least", type=float, default=0.0)
+    options = parser.parse_args()
+    rates = [
+        try_package(name, options.sample, options.seed, options.mutant)
+        for name in PACKAGES
+        if options.only in ("", name)
+    ]
+    return int(min(rates) < options.least)
+
+
+def try_package(name: str, sample: int, seed: int, only: int | None) -> float:
+    """Try a sample of a package's mutants, print those that survive, and return the percentage of the others."""
+    preload()
+    package = PACKAGES[name]
+    mutants = list(mutants_of(ROOT / package.modules))
+    numbers = list(range(len(mutants)))
+    random.Random(seed).shuffle(numbers)
+    first = next(iter(mutants)).path
+    if try_mutant(first, first.read_text(), package, shown=False) != "survived":
+        sys.exit(f"The tests of {name} fail without a change.")
+    tried = found = 0
+    started = time.monotonic()
+    for number in numbers if only is None else [only]:
+        if tried == sample:
+            break
+        source = mutants[number].path.read_text()
+        changed = mutated(source, mutants[number])
+        if changed is None or not is_change(source, changed):
+            continue
+        tried += 1
+        outcome = try_mutant(mutants[number].path, changed, package, shown=only is not None)
+        found += outcome != "survived"
+        if tried % 10 == 0:
+            print(f"{found} of {tried} found", flush=True)
+        if outcome == "survived" or only is not None:
+            print(f"{outcome} {name} {number}: {describe(source, changed, mutants[number].path)}", flush=True)
+    minutes = (time.monotonic() - started) / 60
+    rate = 100 * found / max(tried, 1)
+    print(f"{found} mutants of {tried} found in {name}, {rate:.0f} %, of {len(mutants)} places, seed {seed}; "
+          f"{tried / max(minutes, 0.01):.0f} a minute", flush=True)  # fmt: skip
+    return rate
+
+
+def preload() -> None:
+    """Import what the tests import, except the code under test, so that forked processes need not."""
+    import cosmic_ray.plugins  # noqa: F401
+    import hypothesis.stateful
+    import numpy as np
+    import pandas as pd
+    import pyarrow.compute
+    import pyarrow.dataset
+    import pyarrow.parquet
+    import pyspark.sql.functions
+    import pytest
+    import sqlglot.dialects.spark
+
+    _ = hypothesis, np, pd, pyarrow, pyspark, pytest, sqlglot
+
+
+def mutants_of(path: Path):
+    """Yield all mutants of a module or of the modules of a folder."""
+    from cosmic_ray import plugins
+    from cosmic_ray.ast import get_ast
+    from cosmic_ray.mutating import MutationVisitor
+
+    for module in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+        tree = get_ast(module.read_text())
+        for name in plugins.operator_names():
+            if "Decorator" in name or "Variable" in name:
+                continue
+            visitor = MutationVisitor(sys.maxsize, plugins.get_operator(name)())
+            visitor.walk(tree)
+            for occurrence in range(visitor._count):
+                yield Mutant(module, name, occurrence)
+
+
+def mutated(source: str, mutant: Mutant) -> str | None:
+    """Return the changed source."""
+    from cosmic_ray import plugins
+    from cosmic_ray.mutating import mutate_code
+
+    return mutate_code(source, plugins.get_operator(mutant.operator)(), mutant.occurrence)
+
+
+def is_change(source: str, changed: str) -> bool:
+    """Return whether anything but annotations has changed, and it is still Python."""
+    try:
+        return _without_annotations(source) != _without_annotations(changed)
+    except SyntaxError:
+        return False
+
+
+def _without_annotations(source: str) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            if getattr(node, name, None) is not None:
+                setattr(node, name, ast.Constant(None))
+    return ast.dump(tree)
+
+
+def try_mutant(path: Path, source: str, package: Package, *, shown: bool) -> str:
+    """Run the tests on a mutant; return `killed`, `timeout` or `survived`."""
+    for tests in (package.quick, package.rest):
+        code = run_forked(path, source, tests, shown=shown)
+        if code:
+            return "killed" if code > 0 else "timeout"
+    return "survived"
+
+
+def run_forked(path: Path, source: str, tests: tuple[str, ...], *, shown: bool) -> int:
+    """Return the exit code of pytest in a forked process, or -1 if it had to be killed."""
+    process = os.fork()
+    if not process:
+        os.setsid()
+        os._exit(run_tests(path, source, tests, shown=shown))
+    ends = time.monotonic() + SECONDS
+    while time.monotonic() < ends:
+        done, status = os.waitpid(process, os.WNOHANG)
+        if done:
+            return abs(os.waitstatus_to_exitcode(status))
+        time.sleep(0.02)
+    os.killpg(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return -1
+
+
+def run_tests(path: Path, source: str, tests: tuple[str, ...], *, shown: bool) -> int:
+    """Run tests in this process, in which the module of a path has another source."""
+    if not shown:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+    sys.path[:0] = [str(ROOT), str(ROOT / "connectors")]
+    os.chdir(ROOT)
+    original = importlib.machinery.SourceFileLoader.get_code
+
+    def get_code(self, name):
+        if self.path == str(path):
+            return compile(source, str(path), "exec", dont_inherit=True)
+        return original(self, name)
+
+    importlib.machinery.SourceFileLoader.get_code = get_code
+    from hypothesis.internal.conjecture.engine import ConjectureRunner
+
+    # That a test fails is enough; a smaller example is not needed.
+    ConjectureRunner.shrink_interesting_examples = lambda self: None
+    import pytest
+
+    quiet = ["-p", "no:cacheprovider", "-o", "faulthandler_timeout=0"]
+    # What was imported before keeps its plain asserts.
+    quiet += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    return int(pytest.main(["-x", "-q", "-n0", "--fast", *quiet, *tests]))
+
+
+def describe(source: str, changed: str, path: Path) -> str:
+    """Return the changed lines."""
+    lines = list(difflib.unified_diff(source.splitlines(), changed.splitlines(), n=0, lineterm=""))
+    place = next((line for line in lines if line.startswith("@@")), "").split()
+    texts = [line[1:].strip() for line in lines[2:] if line[:1] in "+-"]
+    return f"{path.relative_to(ROOT)}:{place[1].lstrip('-').partition(',')[0] if place else ''}: {' => '.join(texts)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
