@@ -94,6 +94,8 @@ def parse_type(text: str) -> pa.DataType:
     >>> parse_type("decimal(10,2)")
     Decimal128Type(decimal128(10, 2))
     """
+    if _COLLATED.search(text):  # sqlglot leaves the collation out.
+        raise SchemaError(f"Type {text} is not supported: its values are not compared by their bytes.")
     try:
         return _arrow(exp.DataType.build(text, dialect="spark"))
     except SchemaError:
@@ -147,6 +149,7 @@ def upper_but_names(text: str) -> str:
     return re.sub(_UNQUOTED, lambda found: found[0].upper() if found[0][0] not in "`'\"" else found[0], text)
 
 
+_COLLATED = re.compile(r"\bstring collate\b", re.IGNORECASE)
 _UNQUOTED = r"`(?:[^`]|``)*`|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[^`'\"]+|."
 
 

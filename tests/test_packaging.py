@@ -48,6 +48,7 @@ LAYERS = """
     planner.grammar planner.settings
     planner.naming planner.coercion
     planner.constants planner.translate planner.output
+    planner.reading
     planner.column
     planner.passes
     planner
@@ -83,12 +84,13 @@ LAYERS = """
     worker.task
     worker.chain
     worker
-    spark.forms.left_side spark.forms.join_context
-    spark.forms.filters spark.forms.cardinality
+    spark.forms.left_side spark.forms.join_context spark.forms.between
+    spark.forms.filters spark.forms.cardinality spark.forms.slots
     spark.forms.choice
     spark.forms.chain
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
+    spark.catalyst spark.connect_plan
     spark.lineage
     spark.join
     spark.scan

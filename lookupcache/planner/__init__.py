@@ -8,6 +8,7 @@ constants   constant keys, and what may be computed once
 translate   conditions that a worker can evaluate exactly
 output      the select list
 passes      each conjunct to a step of the join: `plan_join`
+reading     a plan's SQL as expressions of a worker
 explain     the plan as text
 column      a pyspark Column as SQL text
 analyst     questions to Spark
