@@ -78,7 +78,7 @@ LAYERS = """
     worker.source
     worker.partial_cache worker.full_cache
     worker.lookup
-    worker.dead_letters
+    worker.dead_letters worker.shared
     worker.runner
     report
     worker.task

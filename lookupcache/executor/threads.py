@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import methodcaller
 from queue import Empty
 from typing import Any, cast
@@ -64,7 +65,9 @@ class Threads(Executor):
         connector = getattr(self._own, "connector", None)
         if connector is None:
             connector = self._own.connector = self._open_connector()
-        return self._ask(connector, call.group.calls[call.number])
+        ask = partial(self._ask, connector, call.group.calls[call.number])
+        # A copy: two threads cannot run in the same context.
+        return ask() if call.context is None else call.context.copy().run(ask)
 
     def _disconnect(self) -> None:
         if (connector := getattr(self._own, "connector", None)) is not None:

@@ -244,9 +244,6 @@ def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
             raise NotFusedError(f"the lookup of {table} takes the form {join.choice.form}")
         if join.plan.config.metrics == "observe" and is_classic(join.spark) and not join.left.isStreaming:
             raise NotFusedError(f"'lookup.metrics' of {table} is observe, which Spark attaches to one query only")
-    earlier = first.chain
-    if second.plan.fingerprint in {context.plan.fingerprint for context in earlier.contexts}:
-        raise NotFusedError(f"the lookup of {second.plan.table} shares its cache and counts with a join before")
     if second.plan.config.shuffle:
         raise NotFusedError(f"'lookup.shuffle' of {second.plan.table} partitions its left side")
     if is_persisted(second.left):

@@ -6,7 +6,7 @@ batches ─► prefetch the keys that are known ─► first join ─► filter,
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from lookupcache.expr import Column, Expr, evaluate
 from lookupcache.metrics import Counters
 from lookupcache.report import ChannelChain
 from lookupcache.worker.lookup import PartialCacheLookup, PendingKeys
+from lookupcache.worker.shared import SharedLookup
 from lookupcache.worker.task import Task, send_errors
 
 
@@ -83,7 +84,10 @@ class ChainTask:
 
     def _join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = [Counters() for _ in self.tasks]
-        prefetching = {number: Prefetching(self.tasks[number].lookup(), keys) for number, keys in self.ahead}
+        shared = self._shared_lookups()
+        prefetching = {
+            number: Prefetching(shared.get(number) or self.tasks[number].lookup(), keys) for number, keys in self.ahead
+        }
         joined = self._prefetch(batches, list(prefetching.values()))
         try:
             for number, (task, counted) in enumerate(zip(self.tasks, counts, strict=True)):
@@ -91,11 +95,23 @@ class ChainTask:
                     joined = self._follow(number - 1, joined)
                 if number in prefetching:
                     joined = prefetching[number].pass_on(joined)
-                joined = task.join(joined, counted)
+                joined = task.join(joined, counted, shared.get(number), self._others(number, shared))
             yield from self.channel.reporting_all(joined, counts)
         finally:
             for one in prefetching.values():
                 one.end()
+
+    def _shared_lookups(self) -> dict[int, SharedLookup]:
+        """Return the lookups of joins before which another join of the chain has the same."""
+        names = [task.plan.fingerprint for task in self.tasks]
+        repeated = (number for number, name in enumerate(names) if name in names[:number])
+        return {number: SharedLookup(self.tasks[number].lookup()) for number in repeated}
+
+    def _others(self, number: int, shared: Mapping[int, SharedLookup]) -> list[SharedLookup]:
+        """Return for the first of several joins with the same lookup what the others have of it."""
+        name = self.tasks[number].plan.fingerprint
+        alike = [one for other, one in shared.items() if self.tasks[other].plan.fingerprint == name]
+        return [] if number in shared else alike
 
     def _follow(self, number: int, joined: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a join as the next one reads them."""
@@ -149,7 +165,7 @@ class Prefetching:
     joins before it keep all rows: for each batch that enters the first, one or more enter the later one.
     """
 
-    def __init__(self, lookup: PartialCacheLookup, keys: Sequence[int]) -> None:
+    def __init__(self, lookup: PartialCacheLookup | SharedLookup, keys: Sequence[int]) -> None:
         self._lookup = lookup
         self._keys = keys
         self._entered = 0

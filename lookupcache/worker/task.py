@@ -21,6 +21,7 @@ from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.full_cache import FullCacheLookup
 from lookupcache.worker.lookup import PartialCacheLookup
 from lookupcache.worker.runner import Layout, Runner, report_counts, shared_lookup
+from lookupcache.worker.shared import SharedLookup
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,24 @@ class Task:
         counts = Counters()
         yield from self.channel.reporting(self.join(batches, counts), counts)
 
-    def join(self, batches: Iterable[pa.RecordBatch], counts: Counters) -> Iterator[pa.RecordBatch]:
-        """Yield the joined batches of one partition; when they end, ``counts`` has what was counted."""
-        lookup = self.lookup()
+    def join(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        counts: Counters,
+        shared: SharedLookup | None = None,
+        others: Sequence[SharedLookup] = (),
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the joined batches of one partition; when they end, ``counts`` has what was counted.
+
+        Args:
+            batches: The batches of the left side.
+            counts: Where the counts are written.
+            shared: The lookup, if a join before this one in the same chain has the same.
+            others: If this is the first of several joins with the same lookup, what the others have of it.
+        """
+        lookup = shared or self.lookup()
         runner = Runner(self.plan, self.layout, lookup, self._dead_letters())
-        yield from report_counts(lookup, runner.run(batches), counts)
+        yield from report_counts(lookup, runner.run(batches), counts, [other.part for other in others])
 
     def lookup(self) -> PartialCacheLookup:
         """Return this process's lookup for the plan."""
