@@ -123,6 +123,7 @@ class Chain:
     def task(self, output: Sequence[str] | None, channel: Channel) -> Task | ChainTask:
         """Return what the worker runs; ``output`` are the columns that it returns, all that it has where it is None."""
         tasks = [self._task(number, output) for number in range(len(self.links))]
+        _ = [task.plan.fingerprint for task in tasks]  # It travels with the plan.
         if not isinstance(channel, ChannelChain):
             return tasks[0]
         between = tuple(self._between(number) for number in range(len(tasks) - 1))
