@@ -82,6 +82,15 @@ FUSED = {
     "a key from both": (lambda df: df.withColumn("city", F.col("city") + F.col("visit") - 10), WORKER),
     "a column beside the key": (lambda df: df.withColumn("label", F.concat("note", F.lit("-"), "person")), WORKER),
     "a column of Spark's beside it": (lambda df: df.withColumn("label", F.reverse("note")), BEFORE),
+    "the same text twice, of other columns": (
+        lambda df: (
+            df.withColumn("a", F.expr("city + 1"))
+            .withColumn("city", F.expr("city * 2"))
+            .withColumn("b", F.expr("city + 1"))
+            .withColumn("city", F.expr("a + b - city - 1"))
+        ),
+        WORKER,
+    ),
     "a column, then a filter on it": (
         lambda df: df.withColumn("n", F.col("city") * 2).where("n > 20").drop("n"),
         WORKER,
@@ -117,9 +126,18 @@ def test_what_spark_or_the_worker_evaluates_shares_the_stage(visits, between, wh
     assert rows(fused.df) == rows(apart.df)
 
 
-def test_each_join_counts_what_is_its_own_if_both_have_the_same_lookup(spark):
+async def of_person(key):
+    return PEOPLE.get(key, [])
+
+
+@pytest.mark.parametrize("function", [None, of_person], ids=["sync", "async"])
+def test_each_join_counts_what_is_its_own_if_both_have_the_same_lookup(spark, function):
     left = spark.range(0, 8, 1, 1).selectExpr("id % 4 AS a", "id % 4 + 2 AS b")
     numbered = people()
+    if function is not None:
+        schema = "id BIGINT, city INT, person STRING, score DOUBLE"
+        options = {"lookup.cache": "LRU", "lookup.max-retries": "0"}
+        numbered = LookupTable.from_function("people", schema, key=["id"], function=function, options=options)
     one = LookupJoin(left, numbered, "a = people.id", "left", ["a", "b", "people.person AS first"])
     two = LookupJoin(one.df, numbered, "b = people.id", "inner", ["a", "b", "first", "people.person AS second"])
     assert "in one Python stage" in two.explain()

@@ -185,7 +185,9 @@ class Slots:
         if self._may_precede(number, value, slots):
             found = self._computed_before(value, slots)
         elif value.expression is not None:
-            found = Slot(number - 1, f"{number} {value.text}", self._inlined(number, value.expression, columns))
+            expression = self._inlined(number, value.expression, columns)
+            # By its content: another column may have the same text, over columns that have got new names.
+            found = Slot(number - 1, repr(expression), expression)
         else:
             raise NotFusedError(self._obstacle(value, slots, what))
         if number:
