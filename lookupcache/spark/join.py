@@ -127,6 +127,7 @@ class LookupJoin:
         """The result, lazy as any DataFrame."""
         context = replace(self._context, again=self.choice.again)
         form = self.choice.form
+        _ = self.chain.settings  # Those of now count.
         result = by_worker(context, self.chain) if form == "worker" else FORMS[form](context)
         remember(result, self)
         return result
@@ -240,7 +241,7 @@ def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
         table = join.plan.table
         if join.plan.config.fuse == "off":
             raise NotFusedError(f"'lookup.fuse' of {table} is off")
-        if join.choice.form != "worker":
+        if join.choice.form != "worker" and not (join is first and _may_be_worker(join)):
             raise NotFusedError(f"the lookup of {table} takes the form {join.choice.form}")
         if join.plan.config.metrics == "observe" and is_classic(join.spark) and not join.left.isStreaming:
             raise NotFusedError(f"'lookup.metrics' of {table} is observe, which Spark attaches to one query only")
@@ -248,6 +249,14 @@ def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
         raise NotFusedError(f"'lookup.shuffle' of {second.plan.table} partitions its left side")
     if is_persisted(second.left):
         raise NotFusedError("the left side is persisted")
+
+
+def _may_be_worker(join: LookupJoin) -> bool:
+    """Return whether a join whose form was chosen for it alone takes the form `worker` in a chain.
+
+    The next join sends all left rows to Python anyway: then one pass is cheaper than Spark's join with distinct keys.
+    """
+    return join.choice.form == "distinct" and join.plan.config.form == "auto"
 
 
 def _condition(on: Condition, settings: Settings) -> str | Sequence[str]:

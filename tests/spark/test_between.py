@@ -239,6 +239,23 @@ def test_failed_rows_pass_the_where_of_their_join_and_not_the_one_after(visits, 
         assert two.df.count() == count, condition
 
 
+def test_a_join_that_alone_would_take_distinct_keys_shares_the_stage_of_the_next(spark, monkeypatch, tmp_path):
+    monkeypatch.setattr("lookupcache.spark.forms.choice.WIDE", 1)
+    monkeypatch.setattr("lookupcache.spark.forms.choice.LARGE", 1)
+    spark.range(0, 50, 1, 1).selectExpr("id % 5 AS person_id", "id AS visit").write.parquet(str(tmp_path / "visits"))
+    left = spark.read.parquet(str(tmp_path / "visits"))
+    one = LookupJoin(left, people(), "person_id = people.id", "left", ["visit", "people.city"])
+    two = LookupJoin(one.df, cities(), "city = cities.cid", "left", ["visit", "cities.name"])
+    asked = LookupJoin(
+        left, people(**{"lookup.form": "distinct"}), "person_id = people.id", "left", ["visit", "people.city"]
+    )
+    three = LookupJoin(asked.df, cities(), "city = cities.cid", "left", ["visit", "cities.name"])
+    assert (one.choice.form, two.choice.form) == ("distinct", "worker")
+    assert "in one Python stage with the lookups of people" in two.explain()
+    assert "the lookup of people takes the form distinct" in three.explain()
+    assert rows(two.df) == rows(three.df)
+
+
 def test_the_age_of_an_answer_can_be_filtered_by(visits):
     one = LookupJoin(visits, people(**{"lookup.age-column": "age"}), "person_id = people.id", "left")
     two = LookupJoin(

@@ -106,7 +106,6 @@ class Chain:
 
     def rows(self) -> DataFrame:
         """Return what Spark computes of the first left side: the columns that enter the stage."""
-        _ = self.settings  # They count from now on.
         first, steps = self.contexts[0], self.slots.steps
         filters = [step.sql for step in steps if step.sql is not None]
         if not all(step.is_plain for step in steps):
