@@ -142,7 +142,9 @@ def test_each_join_counts_what_is_its_own_if_both_have_the_same_lookup(spark, fu
     two = LookupJoin(one.df, numbered, "b = people.id", "inner", ["a", "b", "first", "people.person AS second"])
     assert "in one Python stage" in two.explain()
     assert sum(rows(two.df).values()) == 10
-    counts = [(m.rows, m.hits, m.misses, m.asked_keys, m.calls, m.fetched_rows) for m in (one.metrics(), two.metrics())]
+    counts = [
+        (m.rows, m.hits, m.misses, m.requested_keys, m.calls, m.fetched_rows) for m in (one.metrics(), two.metrics())
+    ]
     # The second join finds the keys 2 and 3 that the first has fetched, and requests 4 and 5.
     assert counts == [(8, 4, 4, 4, 4, 4), (10, 8, 2, 2, 2, 1)]
     assert one.metrics().cached_keys == two.metrics().cached_keys == 6
