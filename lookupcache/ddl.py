@@ -6,6 +6,7 @@ import than all that a worker needs of this package.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -63,8 +64,13 @@ def _no_list(text: str) -> SchemaError:
     )
 
 
+_COLLATED = re.compile(r"\bstring collate\b", re.IGNORECASE)
+
+
 def read_type(text: str) -> pa.DataType:
     """Return the type of a name such as ``decimal(10,2)``; raises SchemaError for another text."""
+    if _COLLATED.search(text):  # sqlglot leaves the collation out.
+        raise SchemaError(f"Type {text} is not supported: its values are not compared by their bytes.")
     try:
         return _arrow(exp.DataType.build(text, dialect="spark"))
     except SchemaError:

@@ -50,7 +50,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class Call:
-    """An operator on one or two expressions; `OPERATORS` lists them."""
+    """An operator on expressions: one of `OPERATORS`, or outside of conditions one of `VALUE_OPERATORS`."""
 
     op: str
     args: tuple[Expr, ...]
@@ -123,7 +123,9 @@ def evaluate(expr: Expr, resolve: Callable[[Column], Values]) -> Values:
         return pc.cast(arguments[0], expr.type, safe=False)
     floating = any(pa.types.is_floating(argument.type) for argument in expr.args)
     function = _FLOAT_OPERATORS.get(expr.op) if floating else None
-    return (function or OPERATORS[expr.op])(*arguments)
+    if expr.op == "try_cast":
+        return _fitting(arguments[0], expr.type)
+    return (function or OPERATORS.get(expr.op) or VALUE_OPERATORS[expr.op])(*arguments)
 
 
 def keep(table: pa.Table, conjuncts: Sequence[Expr]) -> pa.Table:
@@ -184,6 +186,10 @@ def to_text(expr: Expr) -> str:
     arguments = [_argument_text(argument, bare=expr.op in ("and", "or", "not")) for argument in expr.args]
     if expr.op == "cast":
         return f"CAST({to_text(expr.args[0])} AS {type_name(expr.type).upper()})"
+    if expr.op == "try_cast":
+        return f"TRY_CAST({to_text(expr.args[0])} AS {type_name(expr.type).upper()})"
+    if expr.op in VALUE_OPERATORS:
+        return f"{expr.op}({', '.join(map(to_text, expr.args))})"
     if expr.op == "is null":
         return f"{arguments[0]} IS NULL"
     if len(arguments) == 1:
@@ -216,7 +222,7 @@ def literal_text(node: Literal) -> str:
 def _argument_text(expr: Expr, *, bare: bool) -> str:
     """Return an argument's text, in parentheses where needed; with ``bare``, comparisons have none."""
     text = to_text(expr)
-    if not isinstance(expr, Call) or expr.op == "cast":
+    if not isinstance(expr, Call) or expr.op in ("cast", "try_cast", *VALUE_OPERATORS):
         return text
     return text if bare and expr.op not in ("and", "or", "+", "-", "*") else f"({text})"
 
@@ -264,6 +270,21 @@ OPERATORS: dict[str, Callable[..., Values]] = {
     "ends with": lambda a, b: pc.ends_with(a, pattern=b.as_py()),
     "contains": lambda a, b: pc.match_substring(a, pattern=b.as_py()),
 }
+
+VALUE_OPERATORS: dict[str, Callable[..., Values]] = {
+    "coalesce": pc.coalesce,
+    "concat": lambda *parts: pc.binary_join_element_wise(*parts, "", null_handling="emit_null"),
+    "if": lambda condition, then, otherwise: pc.if_else(pc.fill_null(condition, False), then, otherwise),
+}
+"""Operators of computed columns, and ``try_cast`` between integers; no source is offered a filter that has them."""
+
+
+def _fitting(values: Values, type_: pa.DataType) -> Values:
+    """Return integers in a narrower type, null where they do not fit."""
+    least, most = -(2 ** (type_.bit_width - 1)), 2 ** (type_.bit_width - 1) - 1
+    fits = pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most))
+    return pc.cast(pc.if_else(fits, values, pa.scalar(None, values.type)), type_)
+
 
 # Replacements for operands of float types: Arrow compares NaN as unequal to everything, unlike Spark, and float
 # arithmetic needs no overflow check.

@@ -7,7 +7,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 
 
@@ -102,6 +104,30 @@ GAUGES = ("cached_rows", "cached_bytes", "cached_keys")
 """Counts that describe the current content of a cache; the last report of a worker replaces earlier ones."""
 
 
+_part: ContextVar[Counters | None] = ContextVar("part", default=None)
+"""Where the counts of a join are counted as well that shares its lookup with another of the same chain."""
+
+
+@contextmanager
+def counting_into(part: Counters | None) -> Iterator[None]:
+    """Count all that `SharedCounters` count in this context in ``part`` as well, or with None nowhere else."""
+    token = _part.set(part)
+    try:
+        yield
+    finally:
+        _part.reset(token)
+
+
+def counting_part() -> Counters | None:
+    """Return where this context counts as well."""
+    return _part.get()
+
+
+def counting_context() -> Context | None:
+    """Return the context in which calls are to be made, None where any will do."""
+    return None if _part.get() is None else copy_context()
+
+
 class Counters(Counter[str]):
     """Running counts of a worker, by the names of `LookupMetrics`; seconds are floats.
 
@@ -132,3 +158,22 @@ class Counters(Counter[str]):
         {'calls': 3}
         """
         return {name: value - before.get(name, 0) for name, value in self.items() if value != before.get(name, 0)}
+
+
+class SharedCounters(Counters):
+    """The counts of a lookup that several joins may share; what `counting_into` a part has counted is in both.
+
+    >>> counters, part = SharedCounters(), Counters()
+    >>> counters["rows"] += 2
+    >>> with counting_into(part):
+    ...     counters["rows"] += 3
+    >>> counters["rows"], part["rows"]
+    (5, 3)
+    """
+
+    def __setitem__(self, name: str, value: float) -> None:
+        """Set a count."""
+        part = _part.get()
+        if part is not None:
+            part[name] += value - self[name]  # type: ignore[assignment]
+        super().__setitem__(name, value)  # type: ignore[assignment]

@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from typing import Literal as OneOf
 
@@ -117,11 +118,11 @@ class LookupPlan:
         """The columns of the lookup table that keys are passed for."""
         return tuple(key.column for key in self.keys)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """The identity of the cache: joins share a cache only if everything that determines its content is equal.
 
-        32 hexadecimal digits of the SHA-256 of canonical JSON.
+        32 hexadecimal digits of the SHA-256 of canonical JSON. It travels with the plan, so that no task computes it.
         """
         data = self.to_json()
         content_fields = (

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from lookupcache.expr import (
     OPERATORS,
+    VALUE_OPERATORS,
     Call,
     Column,
     Literal,
@@ -227,8 +228,29 @@ def test_a_literal_as_a_person_writes_it(value, type_, text):
     assert literal_text(literal(value, type_)) == text
 
 
+TEXT, FLAG = Column("left", "t", pa.string()), Column("left", "f", pa.bool_())
+BIG = Column("left", "b", pa.int64())
+VALUES = {
+    "coalesce": (Call("coalesce", (TEXT, Literal("x", pa.string())), pa.string()), ["a", "x", ""]),
+    "concat": (Call("concat", (TEXT, Literal("-", pa.string()), TEXT), pa.string()), ["a-a", None, "-"]),
+    "if": (Call("if", (FLAG, BIG, Literal(None, pa.int64())), pa.int64()), [1, None, None]),
+    "try_cast": (Call("try_cast", (BIG,), pa.int8()), [1, None, -128]),
+}
+
+
+@pytest.mark.parametrize("op", VALUES)
+def test_an_operator_of_computed_columns(op):
+    columns = {"t": pa.array(["a", None, ""]), "f": pa.array([True, None, False]), "b": pa.array([1, 2**40, -128])}
+    expression, expected = VALUES[op]
+    values = evaluate(expression, lambda column: columns[column.name])
+    assert (values.to_pylist(), values.type) == (expected, expression.type)
+    assert from_json(to_json(expression)) == expression
+    assert to_text(expression).lower().startswith(op)
+
+
 def test_every_operator_is_tried_here():
     assert set(OPERATORS) == set(MODEL) | {"+", "-", "*"}
+    assert {*VALUE_OPERATORS, "try_cast"} == set(VALUES)
 
 
 @pytest.mark.parametrize(("value", "count"), [(True, 3), (False, 0), (None, 0)])

@@ -49,6 +49,7 @@ LAYERS = """
     planner.grammar planner.settings
     planner.naming planner.coercion
     planner.constants planner.translate planner.output
+    planner.reading
     planner.column
     planner.passes
     planner
@@ -78,19 +79,20 @@ LAYERS = """
     worker.source
     worker.partial_cache worker.full_cache
     worker.lookup
-    worker.dead_letters worker.pandas_import
+    worker.dead_letters worker.pandas_import worker.shared
     worker.runner
     report
     worker.task
     worker.chain
     daemon
     worker
-    spark.forms.left_side spark.forms.join_context
-    spark.forms.filters spark.forms.cardinality
+    spark.forms.left_side spark.forms.join_context spark.forms.between
+    spark.forms.filters spark.forms.cardinality spark.forms.slots
     spark.forms.choice
     spark.forms.chain
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
+    spark.catalyst spark.connect_plan
     spark.lineage
     spark.join
     spark.scan

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, field
 from functools import cache
 from queue import SimpleQueue
@@ -30,12 +31,13 @@ class CallGroup:
     """Calls that were started together, and the result of each, or the exception that it ended with.
 
     ``number`` is the caller's name for it. With ``all_or_nothing``, one call that fails makes the group fail: the
-    others are then not made, or cancelled, and end with the same exception.
+    others are then not made, or cancelled, and end with the same exception. The calls run in ``context``, if given.
     """
 
     calls: list[Any]
     number: int = 0
     all_or_nothing: bool = False
+    context: Context | None = None
     answers: list[Any] = field(init=False)
     remaining: int = field(init=False)
     started: bool = False
@@ -59,6 +61,7 @@ class GroupCall(Job):
         self.executor = executor
         self.group = group
         self.number = number
+        self.context = group.context
 
     def run(self) -> Any:
         """Make the call."""

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import methodcaller
 from queue import Empty
 from typing import Any
@@ -81,7 +82,9 @@ class Threads(Executor):
             if self._ahead is not None and not self._has_connected:
                 self._ahead.raise_error()
             connector = self._connect()
-        return self._ask(connector, call.group.calls[call.number])
+        ask = partial(self._ask, connector, call.group.calls[call.number])
+        # A copy: two threads cannot run in the same context.
+        return ask() if call.context is None else call.context.copy().run(ask)
 
     def _connect(self) -> Connector:
         connector = self._own.connector = self._open_connector()

@@ -8,6 +8,7 @@ constants   constant keys, and expressions that are computed once
 translate   conditions that a worker can evaluate exactly
 output      the select list
 passes      assigns each conjunct to a step of the join: `plan_join`
+reading     reads a plan's SQL as expressions of a worker
 explain     the plan as text
 column      a pyspark Column as SQL text
 analyst     the interface to Spark's analyzer

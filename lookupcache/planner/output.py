@@ -101,7 +101,7 @@ def _starred(scope: Scope, how: How, qualifier: str) -> Iterator[_Item]:
 
 
 def _item(scope: Scope, how: How, text: str) -> _Item:
-    written, name = _parted(scope, text)
+    written, name = split_alias(scope, text)
     fragment = scope.read(written)
     if "right" in fragment.sides and how in ("semi", "anti"):
         _refuse_right(scope, how, text)
@@ -120,7 +120,7 @@ def _named(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:
     ]
 
 
-def _parted(scope: Scope, text: str) -> tuple[str, str | None]:
+def split_alias(scope: Scope, text: str) -> tuple[str, str | None]:
     """Split an expression from its alias."""
     tree = scope.read(text).tree
     if not isinstance(tree, exp.Alias):

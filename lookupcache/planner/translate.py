@@ -6,17 +6,18 @@ None: what has no translation is evaluated by Spark itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
 
 from lookupcache import expr
+from lookupcache.errors import SchemaError
 from lookupcache.expr import Call, Expr, Literal
-from lookupcache.planner.coercion import common_type
+from lookupcache.planner.coercion import common_type, is_exact
 from lookupcache.planner.literals import convert, read_literal
 from lookupcache.planner.naming import Fragment
 from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
@@ -44,7 +45,7 @@ def _unknown(_text: str, _type: pa.DataType) -> Literal | None:
     return None
 
 
-class _NoTranslation(Exception):
+class NoTranslationError(Exception):
     """Part of the tree has no exact counterpart."""
 
 
@@ -69,13 +70,40 @@ def translate(
     >>> translate(scope.read("sqrt(c.age) > 4"), lambda side, name: age) is None
     True
     """
-    if fragment.doubtful:
+    reader = _Translation(fragment, column, ansi, moment, settings or Settings())
+    return _translated(reader, lambda: reader.condition(fragment.tree))
+
+
+def translate_value(
+    fragment: Fragment,
+    column: Callable[[expr.Side, str], expr.Column | None],
+    *,
+    ansi: bool = True,
+    moment: Moment = _unknown,
+    settings: Settings | None = None,
+) -> Expr | None:
+    """Return any expression as a worker's, or None where that would not be exact; it is offered to no source.
+
+    Takes what `translate` takes, and knows casts, CASE, COALESCE and CONCAT as well.
+
+    >>> from lookupcache.planner.naming import LeftColumn, Scope
+    >>> scope = Scope([LeftColumn("id", "int")], "c", pa.schema([]))
+    >>> column = expr.Column("left", "id", pa.int32())
+    >>> expr.to_text(translate_value(scope.read("coalesce(CAST(id AS BIGINT), 7L)"), lambda side, name: column))
+    'coalesce(CAST(left.id AS BIGINT), 7)'
+    """
+    reader = _ValueTranslation(fragment, column, ansi, moment, settings or Settings())
+    return _translated(reader, lambda: reader.any(fragment.tree))
+
+
+def _translated(reader: _Translation, read: Callable[[], Expr]) -> Expr | None:
+    if reader.fragment.doubtful:
         return None
     try:
-        found = _Translation(fragment, column, ansi, moment, settings or Settings()).condition(fragment.tree)
-    except (_NoTranslation, RecursionError):
+        found = read()
+    except (NoTranslationError, RecursionError):
         return None
-    return found if _depth(found) <= _MOST_LEVELS else None
+    return found if not is_too_deep(found) else None
 
 
 @dataclass(frozen=True)
@@ -99,15 +127,19 @@ class _Translation:
             return self._compared(_COMPARISONS[type(node)], self.any(node.this), self.any(node.expression))
         if type(node) in _ARITHMETIC:
             return self._computed(_ARITHMETIC[type(node)], self.any(node.this), self.any(node.expression))
-        handler = _HANDLERS.get(type(node))
+        handler = self.handler(node)
         if handler is None:
-            raise _NoTranslation
+            raise NoTranslationError
         return handler(self, node)
+
+    def handler(self, node: exp.Expr) -> Callable[[Any, exp.Expr], Expr] | None:
+        """Return the method that reads this kind of node."""
+        return _HANDLERS.get(type(node))
 
     def _column(self, node: exp.Expr) -> Expr:
         reference = self.fragment.reference(node)
         if reference is None or reference.fields:
-            raise _NoTranslation
+            raise NoTranslationError
         return _known(self.column(reference.side, reference.name))
 
     def _written_moment(self, node: exp.Expr) -> Literal | None:
@@ -129,7 +161,7 @@ class _Translation:
             node = node.this.unnest()
         first, *others = [self.condition(part) for part in (node, *reversed(parts))]
         if any(can_fail(other) for other in others):  # Spark may never get there; a worker would
-            raise _NoTranslation
+            raise NoTranslationError
         return _balanced("and" if kind is exp.And else "or", [first, *others])
 
     def _not(self, node: exp.Expr) -> Expr:
@@ -141,13 +173,13 @@ class _Translation:
             return Call("is null", (_typed(self.any(node.this)),))
         if isinstance(value, exp.Boolean):
             return Call("<=>", (self.condition(node.this), Literal(bool(value.this), pa.bool_())))
-        raise _NoTranslation
+        raise NoTranslationError
 
     # ── comparisons ──────────────────────────────────────────────────────────────────────────────────────
 
     def _compared(self, op: str, a: Expr, b: Expr) -> Expr:
         if op in _ORDERS and (_is_beyond(a, b) or _is_beyond(b, a)):
-            raise _NoTranslation
+            raise NoTranslationError
         a, b = self._alike(a, b)
         if op == "<>":
             return Call("not", (Call("=", (a, b)),))
@@ -157,16 +189,16 @@ class _Translation:
 
     def _between(self, node: exp.Expr) -> Expr:
         if node.args.get("symmetric"):
-            raise _NoTranslation
+            raise NoTranslationError
         value, low, high = (self.any(node.args[name]) for name in ("this", "low", "high"))
         return Call("and", (self._compared(">=", value, low), self._compared("<=", value, high)))
 
     def _in(self, node: exp.Expr) -> Expr:
         value, items = self.any(node.this), [self.any(item) for item in node.expressions]
         if set(node.args) - {"this", "expressions"} and any(node.args.get(k) for k in ("query", "unnest", "field")):
-            raise _NoTranslation
+            raise NoTranslationError
         if not items or len(items) > _MOST_ALTERNATIVES or not all(isinstance(item, Literal) for item in items):
-            raise _NoTranslation
+            raise NoTranslationError
         type_ = self._type_of_all([value, *items])
         value = _cast(value, type_)
         return _balanced("or", [Call("=", (value, _cast(item, type_))) for item in items])
@@ -175,33 +207,27 @@ class _Translation:
         """Return the type that Spark takes for a whole list; where the order might matter there is none."""
         types = list({item.type for item in items if not pa.types.is_null(item.type)})
         if not types:
-            raise _NoTranslation
+            raise NoTranslationError
         names = [type_name(type_) for type_ in types]
         whole = names[0]
         for name in names[1:]:
             whole = _known(common_type(whole, name, ansi=self.ansi))
         if len(types) > 1 and not (all(map(_is_number, types)) and _same_kind(types)):
-            raise _NoTranslation
+            raise NoTranslationError
         return parse_type(whole)
 
     def _like(self, node: exp.Expr) -> Expr:
         value, pattern = _typed(self.any(node.this)), node.expression.unnest()
         if not (pa.types.is_string(value.type) and isinstance(pattern, exp.Literal) and pattern.is_string):
-            raise _NoTranslation
-        found = read_literal(pattern, self.fragment.text)
-        text = str(_known(found).value)
-        inner = text[text.startswith("%") : len(text) - (text.endswith("%") and len(text) > 1)]
-        if "%" in inner or "_" in inner or "\\" in inner:
-            raise _NoTranslation
-        op = {(False, False): "=", (False, True): "starts with", (True, False): "ends with", (True, True): "contains"}
-        like = Call(op[text.startswith("%"), text.endswith("%")], (value, Literal(inner, pa.string())))
-        return Call("not", (like,)) if node.args.get("negate") else like
+            raise NoTranslationError
+        found = like(value, _known(read_literal(pattern, self.fragment.text)))
+        return Call("not", (found,)) if node.args.get("negate") else found
 
     def _part(self, node: exp.Expr) -> Expr:
         """Read startswith, endswith and contains."""
         value, part = self.any(node.this), self.any(node.expression)
         if not (pa.types.is_string(value.type) and _is_string(part)) or set(node.args) - {"this", "expression"}:
-            raise _NoTranslation
+            raise NoTranslationError
         assert isinstance(part, Literal)
         if part.value is None:
             return Literal(None, pa.bool_())
@@ -210,12 +236,12 @@ class _Translation:
     def _alike(self, a: Expr, b: Expr) -> tuple[Expr, Expr]:
         """Return both in the type in which Spark compares them."""
         if pa.types.is_null(a.type) and pa.types.is_null(b.type):
-            raise _NoTranslation
+            raise NoTranslationError
         if moments := self._string_as_moment(a, b):
             return moments
         type_ = parse_type(_known(common_type(_name(a), _name(b), ansi=self.ansi)))
         if pa.types.is_nested(type_):
-            raise _NoTranslation
+            raise NoTranslationError
         return _cast(a, type_), _cast(b, type_)
 
     def _string_as_moment(self, a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
@@ -234,17 +260,17 @@ class _Translation:
             return Literal(None, type_)
         text = str(node.value)
         if "'" in text or "\\" in text:
-            raise _NoTranslation
+            raise NoTranslationError
         return _known(convert(node, type_) if pa.types.is_date(type_) else self.moment(text, type_))
 
     # ── arithmetic ───────────────────────────────────────────────────────────────────────────────────────
 
     def _computed(self, op: str, a: Expr, b: Expr) -> Expr:
         if not (_is_number(a.type) and _is_number(b.type)):
-            raise _NoTranslation
+            raise NoTranslationError
         type_ = parse_type(_known(common_type(_name(a), _name(b), ansi=self.ansi)))
         if pa.types.is_decimal(type_) or (pa.types.is_integer(type_) and not self.ansi):
-            raise _NoTranslation
+            raise NoTranslationError
         return Call(op, (_cast(a, type_), _cast(b, type_)), type_)
 
 
@@ -261,11 +287,115 @@ _HANDLERS: dict[type[exp.Expr], Callable[[_Translation, exp.Expr], Expr]] = {
     exp.EndsWith: _Translation._part,
     exp.Contains: _Translation._part,
 }
+
+
+class _ValueTranslation(_Translation):
+    """Reads what only computed columns have."""
+
+    def handler(self, node: exp.Expr) -> Callable[[Any, exp.Expr], Expr] | None:
+        return _VALUE_HANDLERS.get(type(node)) or super().handler(node)
+
+    def _cast(self, node: exp.Expr) -> Expr:
+        try:
+            type_ = parse_type(node.args["to"].sql("spark"))
+            return cast_to(self.any(node.this), type_, trying=bool(node.args.get("safe")))
+        except SchemaError:
+            raise NoTranslationError from None
+
+    def _coalesce(self, node: exp.Expr) -> Expr:
+        return choice("coalesce", [self.any(node.this), *(self.any(other) for other in node.expressions)])
+
+    def _concat(self, node: exp.Expr) -> Expr:
+        return concat([self.any(part) for part in node.expressions])
+
+    def _case(self, node: exp.Expr) -> Expr:
+        if node.this is not None:
+            raise NoTranslationError
+        branches = [(self.condition(branch.this), self.any(branch.args["true"])) for branch in node.args["ifs"]]
+        default = node.args.get("default")
+        return case(branches, None if default is None else self.any(default))
+
+    def _if(self, node: exp.Expr) -> Expr:
+        otherwise = node.args.get("false")
+        branch = self.condition(node.this), self.any(node.args["true"])
+        return case([branch], None if otherwise is None else self.any(otherwise))
+
+
+_VALUE_HANDLERS: dict[type[exp.Expr], Callable[[_ValueTranslation, exp.Expr], Expr]] = {
+    exp.Cast: _ValueTranslation._cast,
+    exp.TryCast: _ValueTranslation._cast,
+    exp.Coalesce: _ValueTranslation._coalesce,
+    exp.Concat: _ValueTranslation._concat,
+    exp.Case: _ValueTranslation._case,
+    exp.If: _ValueTranslation._if,
+}
 _WRITTEN_MOMENTS = {
     exp.DataType.Type.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
     exp.DataType.Type.TIMESTAMPLTZ: pa.timestamp("us", "UTC"),
     exp.DataType.Type.TIMESTAMPNTZ: pa.timestamp("us"),
 }
+
+
+def like(value: Expr, pattern: Literal) -> Call:
+    """Return whether a text is like a pattern of one fixed part; raises NoTranslationError for other patterns."""
+    if pattern.value is None:
+        raise NoTranslationError
+    text = str(pattern.value)
+    inner = text[text.startswith("%") : len(text) - (text.endswith("%") and len(text) > 1)]
+    if "%" in inner or "_" in inner or "\\" in inner:
+        raise NoTranslationError
+    op = {(False, False): "=", (False, True): "starts with", (True, False): "ends with", (True, True): "contains"}
+    return Call(op[text.startswith("%"), text.endswith("%")], (value, Literal(inner, pa.string())))
+
+
+def choice(op: str, items: Sequence[Expr], *conditions: Expr) -> Call:
+    """Return an operator that takes one of several values of the same type; raises NoTranslationError.
+
+    Spark does not compute what it does not take, so that no value but the first may end in an error.
+    """
+    types = list({item.type for item in items if not pa.types.is_null(item.type)})
+    if len(types) != 1 or pa.types.is_nested(types[0]) or any(map(can_fail, items if conditions else items[1:])):
+        raise NoTranslationError
+    return Call(op, (*conditions, *(_cast(item, types[0]) for item in items)), types[0])
+
+
+def case(branches: Sequence[tuple[Expr, Expr]], otherwise: Expr | None) -> Expr:
+    """Return the value of the first branch whose condition is true; raises NoTranslationError."""
+    if any(can_fail(condition) for condition, _ in branches[1:]):
+        raise NoTranslationError
+    values = [value for _, value in branches]
+    found = otherwise or Literal(None, next((v.type for v in values if not pa.types.is_null(v.type)), pa.null()))
+    for condition, value in reversed(branches):
+        found = choice("if", [value, found], condition)
+    return found
+
+
+def concat(parts: Sequence[Expr]) -> Call:
+    """Return texts one after the other; raises NoTranslationError."""
+    if not parts or not all(pa.types.is_string(part.type) for part in parts):
+        raise NoTranslationError
+    return Call("concat", tuple(parts), pa.string())
+
+
+def cast_to(node: Expr, type_: pa.DataType, *, trying: bool = False) -> Expr:
+    """Return a cast that was written; raises NoTranslationError where it may fail, or is not Arrow's."""
+    if isinstance(node, Literal) or node.type == type_:
+        return _cast(node, type_)
+    integers = pa.types.is_integer(node.type) and pa.types.is_integer(type_)
+    if trying and integers and type_.bit_width < node.type.bit_width:
+        return Call("try_cast", (node,), type_)
+    if not _is_wider(node.type, type_):
+        raise NoTranslationError
+    return _cast(node, type_)
+
+
+def _is_wider(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether a cast between numbers never fails and is Arrow's; a large integer loses digits in a DOUBLE."""
+    if pa.types.is_integer(source) and pa.types.is_integer(target):
+        return bool(source.bit_width <= target.bit_width)
+    if pa.types.is_floating(target):
+        return pa.types.is_integer(source) or source == pa.float32()
+    return is_exact(type_name(source), type_name(target))
 
 
 def can_fail(expression: Expr) -> bool:
@@ -289,19 +419,19 @@ def _cast(node: Expr, type_: pa.DataType) -> Expr:
         or (pa.types.is_decimal(node.type) and pa.types.is_decimal(type_))
     )
     if not castable:
-        raise _NoTranslation
+        raise NoTranslationError
     return Call("cast", (node,), type_)
 
 
 def _known(value: T | None) -> T:
     if value is None:
-        raise _NoTranslation
+        raise NoTranslationError
     return value
 
 
 def _typed(node: Expr) -> Expr:
     if pa.types.is_null(node.type):
-        raise _NoTranslation
+        raise NoTranslationError
     return node
 
 
@@ -309,7 +439,7 @@ def _boolean(node: Expr) -> Expr:
     if isinstance(node, Literal) and node.value is None:
         return Literal(None, pa.bool_())
     if not pa.types.is_boolean(node.type):
-        raise _NoTranslation
+        raise NoTranslationError
     return node
 
 
@@ -345,8 +475,12 @@ def _balanced(op: str, items: list[Expr]) -> Expr:
     return Call(op, (_balanced(op, items[:middle]), _balanced(op, items[middle:])))
 
 
+def is_too_deep(expression: Expr) -> bool:
+    """Return whether an expression has more levels than a worker's may have."""
+    return _depth(expression) > _MOST_LEVELS
+
+
 def _depth(expression: Expr) -> int:
-    """Return how many levels an expression has."""
     deepest, found = 0, [(expression, 1)]
     while found:
         node, level = found.pop()

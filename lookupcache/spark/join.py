@@ -21,13 +21,15 @@ from lookupcache.plan import Matches
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.clauses import own_name
 from lookupcache.planner.column import column_sql
+from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
 from lookupcache.report import Channel, channel_of, is_classic
 from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
-from lookupcache.spark.forms.chain import Chain, Link, NotFusedError
+from lookupcache.spark.forms.chain import Chain
 from lookupcache.spark.forms.join_context import numbered, spark_type
+from lookupcache.spark.forms.slots import Link, NotFusedError
 from lookupcache.spark.forms.worker import by_worker
-from lookupcache.spark.lineage import attributes_of, is_persisted, origin_of, remember
+from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import located
 
@@ -108,8 +110,9 @@ class LookupJoin:
         self.table = table.with_options(options) if options else table
         self.spark: SparkSession = left.sparkSession
         settings = Settings(lambda name: self.spark.conf.get(name, None))
+        columns = [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields]
         self.plan = plan_join(
-            [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields],
+            columns,
             self.table,
             on=_condition(on, settings),
             how=how,
@@ -122,23 +125,22 @@ class LookupJoin:
             settings=settings,
         )
         self._channel: Channel = channel_of(self.plan, self.spark, streaming=left.isStreaming)
-        self.settings = ""
+        self.reader = SqlReader(columns, self.table.schema, _Analyst(self), settings)
 
     @cached_property
     def df(self) -> DataFrame:
         """The result, lazy as any DataFrame."""
         context = replace(self._context, again=self.choice.again)
         form = self.choice.form
-        if self.chain.computes:
-            self.settings = _settings_text(self.spark)
+        _ = self.chain.settings  # Those of now count.
         result = by_worker(context, self.chain) if form == "worker" else FORMS[form](context)
         remember(result, self)
         return result
 
     @cached_property
-    def attributes(self) -> list[str] | None:
-        """Spark's identifiers of the result's columns; None where later joins cannot continue its Python stage."""
-        return attributes_of(self.df)
+    def plan_identity(self) -> int | None:
+        """What tells Spark's analyzed plan of the result from others."""
+        return identity(self.df)
 
     @property
     def chain(self) -> Chain:
@@ -152,10 +154,10 @@ class LookupJoin:
         if origin is not None:
             try:
                 _refuse_to_fuse(origin.join, self)
-                return origin.join.chain.extended(Link(self._context, origin.source)), None
+                return origin.join.chain.extended(Link(self._context, self.reader, origin.selection)), None
             except NotFusedError as error:
                 obstacle = str(error)
-        return Chain([Link(self._context, {})]), obstacle
+        return Chain([Link(self._context, self.reader)]), obstacle
 
     @cached_property
     def choice(self) -> Choice:
@@ -181,11 +183,14 @@ class LookupJoin:
     def _stage(self) -> Iterator[tuple[str, str]]:
         """Yield what `explain` says of the Python stage of the join."""
         chain, obstacle = self._fusion
+        if len(chain.links) == 1 and obstacle is None:
+            obstacle = obstacle_of(self.left)
         if obstacle is not None:
             yield "not fused", f"{obstacle}: a Python stage of its own"
         elif len(chain.links) > 1 and self.choice.form == "worker":
             tables = ", ".join(context.plan.table for context in chain.contexts[:-1])
             yield "fused", f"in one Python stage with the lookups of {tables}"
+            yield from chain.slots.notes[-1].items()
 
     def _letters(self) -> str | None:
         """Return where dead letters go: a path that is relative counts from the driver's directory."""
@@ -235,31 +240,28 @@ def pickled(table: LookupTable) -> bytes:
         ) from error
 
 
-def _settings_text(spark: SparkSession) -> str:
-    """Return all settings of a session as text; some of them change what an expression means."""
-    # On classic Spark in one call, since reading the map takes several for each setting.
-    return str(spark._jsparkSession.conf().getAll().toString() if is_classic(spark) else spark.conf.getAll)
-
-
 def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
     """Raise NotFusedError where two joins cannot share a Python stage, whatever they read."""
     for join in (first, second):
         table = join.plan.table
         if join.plan.config.fuse == "off":
             raise NotFusedError(f"'lookup.fuse' of {table} is off")
-        if join.choice.form != "worker":
+        if join.choice.form != "worker" and not (join is first and _may_be_worker(join)):
             raise NotFusedError(f"the lookup of {table} takes the form {join.choice.form}")
         if join.plan.config.metrics == "observe" and is_classic(join.spark) and not join.left.isStreaming:
             raise NotFusedError(f"'lookup.metrics' of {table} is observe, which Spark attaches to one query only")
-    earlier = first.chain
-    if earlier.computes and first.settings != _settings_text(second.spark):
-        raise NotFusedError("the session's settings have changed since a join before that computes keys or filters")
-    if second.plan.fingerprint in {context.plan.fingerprint for context in earlier.contexts}:
-        raise NotFusedError(f"the lookup of {second.plan.table} shares its cache and counts with a join before")
     if second.plan.config.shuffle:
         raise NotFusedError(f"'lookup.shuffle' of {second.plan.table} partitions its left side")
     if is_persisted(second.left):
         raise NotFusedError("the left side is persisted")
+
+
+def _may_be_worker(join: LookupJoin) -> bool:
+    """Return whether a join whose form was chosen for it alone takes the form `worker` in a chain.
+
+    The next join sends all left rows to Python anyway: then one pass is cheaper than Spark's join with distinct keys.
+    """
+    return join.choice.form == "distinct" and join.plan.config.form == "auto"
 
 
 def _condition(on: Condition, settings: Settings) -> str | Sequence[str]:

@@ -1,16 +1,25 @@
-"""Which lookup join a DataFrame is the result of, so that another join on it can run in the same Python stage."""
+"""Which lookup join a DataFrame is the result of, so that another join on it can run in the same Python stage.
+
+Between the two, columns may be selected and computed, and rows filtered: `Origin` has what was selected from the
+join's result. Classic Spark shows it in its analyzed plan, the client of Spark Connect in the plan that it sends.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
 from lookupcache.report import is_classic
-from lookupcache.spark.forms.left_side import current_execution, path_down
+from lookupcache.spark.catalyst import Definitions, elements
+from lookupcache.spark.connect_plan import frames_down, obstacle_on_connect, result_below, selected_on_connect
+from lookupcache.spark.forms.between import Selection, plain_column
+from lookupcache.spark.forms.left_side import SHOWN, current_execution, path_down
 
 if TYPE_CHECKING:
     from lookupcache.spark.join import LookupJoin
@@ -18,7 +27,7 @@ if TYPE_CHECKING:
 _JOIN = "_lookupcache_join"
 """The attribute of a result that holds its join: a DataFrame then lives as long as its join, and no longer."""
 
-_SELECTIONS = ("Project", "SubqueryAlias", "View")
+_SELECTIONS = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
 """What may stand in a plan between a join and what was selected from its result."""
 
 _recent: deque[LookupJoin] = deque(maxlen=16)
@@ -28,13 +37,15 @@ A join keeps its left DataFrame, so the driver keeps the plans of at most 16 joi
 of results.
 """
 
+_MOST_NODES = 100
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Origin:
-    """A join, and the position in its result of each column of the DataFrame, by the column's name."""
+    """A join, and what a DataFrame has selected from its result."""
 
     join: LookupJoin
-    source: Mapping[str, int]
+    selection: Selection
 
 
 def remember(result: DataFrame, join: LookupJoin) -> None:
@@ -51,71 +62,126 @@ def _is_stopped(join: LookupJoin) -> bool:
 
 
 def origin_of(df: DataFrame) -> Origin | None:
-    """Return the join that a DataFrame is the result of, its columns maybe renamed, dropped or in another order.
+    """Return the join from whose result a DataFrame was selected.
 
-    None too if several of its columns have the same name. Only classic Spark shows what was selected from a result.
+    None too if several of its columns have the same name.
     """
     if len(set(df.columns)) < len(df.columns):
         return None
     join = vars(df).get(_JOIN)
     if join is not None:
-        return Origin(join, {name: number for number, name in enumerate(df.columns)})
-    found = _selected_from(df) if _recent and is_classic(df.sparkSession) else None
-    # A global view may bring the result of another session, whose settings and views are its own.
-    return found if found is not None and found.join.spark._jsparkSession == df.sparkSession._jsparkSession else None
+        positions = {name: plain_column(str(number)) for number, name in enumerate(df.columns)}
+        return Origin(join, Selection((), positions.__getitem__))
+    if not _recent:
+        return None
+    return _selected(df) if is_classic(df.sparkSession) else _selected_on_connect(df)
 
 
 def is_persisted(df: DataFrame) -> bool:
-    """Return whether the rows of a join's result, maybe with columns selected from it, are persisted."""
+    """Return whether the rows of a join's result, or what was selected from it, are persisted."""
     if df.isStreaming:
         return False
     if not is_classic(df.sparkSession):
-        level = df.storageLevel
-        return level.useMemory or level.useDisk
+        levels = [frame.storageLevel for frame in frames_down(df, _results())]
+        return any(level.useMemory or level.useDisk for level in levels)
     *_, (kind, _) = path_down(current_execution(df).withCachedData(), _SELECTIONS)
     return kind == "InMemoryRelation"
 
 
-def _selected_from(df: DataFrame) -> Origin | None:
-    """Look through the projections of Spark's analyzed plan, down to the Python operator of a join."""
+# ── classic Spark ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _selected(df: DataFrame) -> Origin | None:
+    """Look through the projections and filters of Spark's analyzed plan, down to the result of a join."""
     plan = df._jdf.queryExecution().analyzed()
-    *selections, (kind, node) = path_down(plan, _SELECTIONS)
-    if kind != "MapInArrow":
-        return None
-    attributes = _attributes(node.output())
-    join = next((join for join in reversed(list(_recent)) if join.attributes == attributes), None)
-    if join is None:
-        return None
-    wanted = _attributes(plan.output())
-    for projection in (selection for kind, selection in selections if kind == "Project"):
-        below = dict(map(_renamed, _elements(projection.projectList())))
-        wanted = [below.get(attribute, "") for attribute in wanted]
-    if not set(wanted).issubset(attributes):
-        return None
-    positions = [attributes.index(attribute) for attribute in wanted]
-    return Origin(join, dict(zip(df.columns, positions, strict=True)))
+    above: list[tuple[str, Any]] = []
+    for kind, node in path_down(plan, _SELECTIONS):
+        join = _join_of(df, node)
+        if join is not None:
+            return Origin(join, _selection(df, plan, above, node))
+        above.append((kind, node))
+    return None
 
 
-def attributes_of(df: DataFrame) -> list[str] | None:
-    """Return Spark's identifiers of the columns of a join's result, if a Python operator returns them as they are."""
+def obstacle_of(df: DataFrame) -> str | None:
+    """Return what stands between a join's result and a DataFrame that was made from it in another way than selecting.
+
+    None where no join is below, or nothing but selections stands between.
+    """
+    if not _recent:
+        return None
+    if len(set(df.columns)) < len(df.columns):
+        return "several columns of the left side have the same name"
+    if not is_classic(df.sparkSession):
+        return obstacle_on_connect(df._plan, _results())
+    nodes = [(df._jdf.queryExecution().analyzed(), "")]
+    for node, obstacle in itertools.islice(_below(nodes), _MOST_NODES):
+        if obstacle and _join_of(df, node) is not None:
+            return f"{SHOWN.get(obstacle, obstacle)} stands between the two joins"
+    return None
+
+
+def _below(nodes: list[tuple[Any, str]]) -> Iterator[tuple[Any, str]]:
+    """Yield the nodes of a plan, each with the topmost kind above it that is no selection."""
+    while nodes:
+        node, obstacle = nodes.pop()
+        yield node, obstacle
+        kind = str(node.getClass().getSimpleName())
+        obstacle = obstacle or ("" if kind in _SELECTIONS else kind)
+        nodes += [(child, obstacle) for child in elements(node.children())]
+
+
+def _join_of(df: DataFrame, node: Any) -> LookupJoin | None:
+    """Return the join whose result a node of an analyzed plan is.
+
+    A global view may bring the result of another session, whose settings and views are its own.
+    """
+    number = identity(df, node)
+    session = df.sparkSession._jsparkSession
+    found = (join for join in reversed(list(_recent)) if join.plan_identity == number)
+    return next((join for join in found if join.spark._jsparkSession == session), None)
+
+
+def identity(df: DataFrame, plan: Any | None = None) -> int | None:
+    """Return what tells an analyzed plan from others; for None that of a DataFrame, which has none on Spark Connect."""
     if not is_classic(df.sparkSession):
         return None
-    plan = df._jdf.queryExecution().analyzed()
-    return _attributes(plan.output()) if plan.getClass().getSimpleName() == "MapInArrow" else None
+    assert df.sparkSession._jvm is not None
+    plan = df._jdf.queryExecution().analyzed() if plan is None else plan
+    return int(df.sparkSession._jvm.System.identityHashCode(plan))
+
+
+def _selection(df: DataFrame, top: Any, above: list[tuple[str, Any]], result: Any) -> Selection:
+    positions = {attribute: number for number, attribute in enumerate(_attributes(result.output()))}
+    computed = {}
+    for kind, node in above:
+        for column in elements(node.projectList()) if kind == "Project" else ():
+            if column.getClass().getSimpleName() == "Alias":
+                computed[column.exprId().toString()] = column.child()
+    definitions = Definitions(positions, computed)
+    filters = [
+        value
+        for kind, node in reversed(above)
+        if kind == "Filter"
+        for value in definitions.conditions(node.condition())
+    ]
+    columns = dict(zip(df.columns, elements(top.output()), strict=True))
+    return Selection(tuple(filters), cache(lambda name: definitions.value(columns[name])))
 
 
 def _attributes(output: Any) -> list[str]:
-    return [attribute.exprId().toString() for attribute in _elements(output)]
+    return [attribute.exprId().toString() for attribute in elements(output)]
 
 
-def _elements(sequence: Any) -> list[Any]:
-    return [sequence.apply(number) for number in range(sequence.size())]
+# ── Spark Connect ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _renamed(column: Any) -> tuple[str, str]:
-    """Return the identifier of a selected column, and that of the column below it; no text if it is computed."""
-    above = column.exprId().toString()
-    while column.getClass().getSimpleName() == "Alias":
-        column = column.child()
-    is_column = column.getClass().getSimpleName() == "AttributeReference"
-    return above, column.exprId().toString() if is_column else ""
+def _selected_on_connect(df: DataFrame) -> Origin | None:
+    join = result_below(df._plan, _results())
+    selection = None if join is None else selected_on_connect(df, join.reader, join.df)
+    return None if join is None or selection is None else Origin(join, selection)
+
+
+def _results() -> dict[int, LookupJoin]:
+    """Return the joins whose results were made on Spark Connect, by the identity of their plans."""
+    return {id(join.df._plan): join for join in _recent if not is_classic(join.spark)}

@@ -1,26 +1,73 @@
 """Several joins in one Python stage: what `mapInArrow` runs for a chain of lookup joins.
 
-batches ─► prefetch the keys that are known ─► first join ─► small batches together ─► second join ─► …
+batches ─► prefetch the keys that are known ─► first join ─► filter, compute ─► small batches together ─► second join ─►
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from lookupcache.cache.keys import KeyBatch
+from lookupcache.expr import Column, Expr, evaluate
 from lookupcache.metrics import Counters
 from lookupcache.report import ChannelChain
 from lookupcache.worker.lookup import PartialCacheLookup, PendingKeys
+from lookupcache.worker.shared import SharedLookup
 from lookupcache.worker.task import Task, send_errors
+
+
+@dataclass(frozen=True)
+class Between:
+    """What the worker does with the batches between two joins.
+
+    Rows stay for which all ``filters`` are true; ``columns`` are what the next join reads: the position of a column in
+    the batches of the join before, or an expression. In expressions such positions are the names of columns.
+    """
+
+    filters: tuple[Expr, ...]
+    columns: tuple[int | Expr, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the next join's batches."""
+        for batch in batches:
+            kept = functools.reduce(_filter, self.filters, batch)
+            if kept.num_rows:
+                yield self._select(kept)
+
+    def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [batch.column(one) if isinstance(one, int) else _compute(one, batch) for one in self.columns]
+        return pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(columns))])
+
+
+def _filter(batch: pa.RecordBatch, condition: Expr) -> pa.RecordBatch:
+    mask = evaluate(condition, functools.partial(_column, batch))
+    if isinstance(mask, pa.Scalar):
+        return batch if mask.as_py() else batch.slice(0, 0)
+    return batch.filter(mask)
+
+
+def _compute(expression: Expr, batch: pa.RecordBatch) -> pa.Array:
+    values = evaluate(expression, functools.partial(_column, batch))
+    if isinstance(values, pa.Scalar):
+        values = pa.repeat(values, batch.num_rows)
+    return values if values.type == expression.type else values.cast(expression.type)
+
+
+def _column(batch: pa.RecordBatch, column: Column) -> pa.Array:
+    # Spark sends timestamps in the session's zone.
+    values = batch.column(int(column.name))
+    return values if values.type == column.type else values.cast(column.type)
 
 
 @dataclass(frozen=True)
 class ChainTask:
     """Called in the worker: the joins of a chain, each over the batches of the one before; no batch leaves Python.
 
+    ``between`` is for each join but the last what follows it, None where the next join takes its batches as they are.
     ``channel`` reports the counts of all of them. ``ahead`` are the numbers of joins whose keys are known from the
     start, each with the positions of its key columns in the first join's batches: all their sources are called when a
     batch arrives, so that the slowest of them determines how long it takes.
@@ -29,6 +76,7 @@ class ChainTask:
     tasks: tuple[Task, ...]
     channel: ChannelChain
     ahead: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    between: tuple[Between | None, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the joins over one partition."""
@@ -36,19 +84,42 @@ class ChainTask:
 
     def _join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = [Counters() for _ in self.tasks]
-        prefetching = {number: Prefetching(self.tasks[number].lookup(), keys) for number, keys in self.ahead}
+        shared = self._shared_lookups()
+        prefetching = {
+            number: Prefetching(shared.get(number) or self.tasks[number].lookup(), keys) for number, keys in self.ahead
+        }
         joined = self._prefetch(batches, list(prefetching.values()))
         try:
             for number, (task, counted) in enumerate(zip(self.tasks, counts, strict=True)):
-                if number and self.tasks[number - 1].plan.how != "left":
-                    joined = collect_rows(joined)
+                if number:
+                    joined = self._follow(number - 1, joined)
                 if number in prefetching:
                     joined = prefetching[number].pass_on(joined)
-                joined = task.join(joined, counted)
+                joined = task.join(joined, counted, shared.get(number), self._others(number, shared))
             yield from self.channel.reporting_all(joined, counts)
         finally:
             for one in prefetching.values():
                 one.end()
+
+    def _shared_lookups(self) -> dict[int, SharedLookup]:
+        """Return the lookups of joins before which another join of the chain has the same."""
+        names = [task.plan.fingerprint for task in self.tasks]
+        repeated = (number for number, name in enumerate(names) if name in names[:number])
+        return {number: SharedLookup(self.tasks[number].lookup()) for number in repeated}
+
+    def _others(self, number: int, shared: Mapping[int, SharedLookup]) -> list[SharedLookup]:
+        """Return for the first of several joins with the same lookup what the others have of it."""
+        name = self.tasks[number].plan.fingerprint
+        alike = [one for other, one in shared.items() if self.tasks[other].plan.fingerprint == name]
+        return [] if number in shared else alike
+
+    def _follow(self, number: int, joined: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a join as the next one reads them."""
+        between = self.between[number]
+        if between is not None:
+            joined = between(joined)
+        drops = self.tasks[number].plan.how != "left" or (between is not None and between.filters)
+        return collect_rows(joined) if drops else joined
 
     def _prefetch(
         self, batches: Iterable[pa.RecordBatch], prefetching: Sequence[Prefetching]
@@ -94,7 +165,7 @@ class Prefetching:
     joins before it keep all rows: for each batch that enters the first, one or more enter the later one.
     """
 
-    def __init__(self, lookup: PartialCacheLookup, keys: Sequence[int]) -> None:
+    def __init__(self, lookup: PartialCacheLookup | SharedLookup, keys: Sequence[int]) -> None:
         self._lookup = lookup
         self._keys = keys
         self._entered = 0

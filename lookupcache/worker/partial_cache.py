@@ -22,6 +22,7 @@ from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, match
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup
+from lookupcache.metrics import Counters, counting_context, counting_into, counting_part
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
 from lookupcache.worker.source import Source
@@ -90,6 +91,7 @@ class _Request:
     calls: Calls
     group: CallGroup
     background: bool = False
+    part: Counters | None = field(default_factory=counting_part)
 
 
 @dataclass(eq=False)
@@ -293,7 +295,8 @@ class PartialCacheLookup:
     def _send(
         self, number: int, calls: Calls, lease: Lease, *, background: bool = False, until: float | None = None
     ) -> None:
-        group = CallGroup(calls.arguments, number, all_or_nothing=self._all_or_nothing and not background)
+        all_or_nothing = self._all_or_nothing and not background
+        group = CallGroup(calls.arguments, number, all_or_nothing, counting_context())
         request = self._requests[number] = _Request(number, calls.keys, lease, calls, group, background)
         try:
             if until is None:
@@ -332,7 +335,9 @@ class PartialCacheLookup:
         request = self._requests[group.number]
         waited = self._end_request(request)
         try:
-            self._store(request, waited)
+            # Another join of the same lookup may be the one that polls.
+            with counting_into(request.part):
+                self._store(request, waited)
         except BaseException as error:
             # None of its entries may stay without rows and without a call: it would look like a key without rows.
             self.cache.fail(request.lease.entries, math.inf)

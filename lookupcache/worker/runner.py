@@ -26,9 +26,10 @@ from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.connector import Connector
 from lookupcache.errors import TooManyRowsError
-from lookupcache.metrics import Counters
+from lookupcache.metrics import Counters, SharedCounters
 from lookupcache.plan import LookupPlan
 from lookupcache.worker.lookup import Clock, PartialCacheLookup, PendingKeys, count_non_null, lookup_of
+from lookupcache.worker.shared import SharedLookup
 from lookupcache.worker.source import Source
 
 if TYPE_CHECKING:
@@ -104,7 +105,11 @@ class Runner:
     """
 
     def __init__(
-        self, plan: LookupPlan, layout: Layout, lookup: PartialCacheLookup, letters: DeadLetters | None = None
+        self,
+        plan: LookupPlan,
+        layout: Layout,
+        lookup: PartialCacheLookup | SharedLookup,
+        letters: DeadLetters | None = None,
     ) -> None:
         self.plan = plan
         self.layout = layout
@@ -409,26 +414,36 @@ def shared_lookup(
     """
     name = plan.fingerprint
     if name not in _lookups:
-        _lookups[name] = lookup_of(Source(plan, connector()), clock)
+        _lookups[name] = lookup_of(Source(plan, connector(), SharedCounters()), clock)
         while len(_lookups) > _MOST_LOOKUPS:
             _lookups.popitem(last=False)[1].source.close()
     _lookups.move_to_end(name)
     return _lookups[name]
 
 
-def cache_content(lookup: PartialCacheLookup) -> dict[str, Any]:
+def cache_content(lookup: PartialCacheLookup | SharedLookup) -> dict[str, Any]:
     """Return the current size of the lookup's cache, by the names of `LookupMetrics`."""
     cache = lookup.cache
     return {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
 
 
 def report_counts(
-    lookup: PartialCacheLookup, batches: Iterator[pa.RecordBatch], into: Counters
+    lookup: PartialCacheLookup | SharedLookup,
+    batches: Iterator[pa.RecordBatch],
+    into: Counters,
+    parts: Sequence[Counters] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches; when they end or fail, write the lookup's counts since the start into ``into``."""
+    """Yield batches; when they end or fail, write the lookup's counts since the start into ``into``.
+
+    Without ``parts`` of them, which other joins report.
+    """
     before = Counters(lookup.counters)
     try:
         yield from batches
     finally:
         into.update(lookup.counters.since(before))
+        if isinstance(lookup, SharedLookup):
+            into.update(lookup.part)
+        for part in parts:
+            into.subtract(part)
         into.update(cache_content(lookup))

@@ -22,6 +22,7 @@ from lookupcache.worker.full_cache import FullCacheLookup
 from lookupcache.worker.lookup import PartialCacheLookup
 from lookupcache.worker.pandas_import import defer_pandas
 from lookupcache.worker.runner import Layout, Runner, report_counts, shared_lookup
+from lookupcache.worker.shared import SharedLookup
 
 if TYPE_CHECKING:
     from lookupcache.worker.dead_letters import DeadLetters
@@ -49,12 +50,28 @@ class Task:
         counts = Counters()
         yield from self.channel.reporting(self.join(batches, counts), counts)
 
-    def join(self, batches: Iterable[pa.RecordBatch], counts: Counters) -> Iterator[pa.RecordBatch]:
-        """Yield the joined batches of one partition; when they end, ``counts`` has what was counted."""
-        lookup = self.lookup()
-        yield from report_counts(lookup, self._run(lookup, batches), counts)
+    def join(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        counts: Counters,
+        shared: SharedLookup | None = None,
+        others: Sequence[SharedLookup] = (),
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the joined batches of one partition; when they end, ``counts`` has what was counted.
 
-    def _run(self, lookup: PartialCacheLookup, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        Args:
+            batches: The batches of the left side.
+            counts: Where the counts are written.
+            shared: The lookup, if a join before this one in the same chain has the same.
+            others: If this is the first of several joins with the same lookup, what the others have of it.
+        """
+        lookup = shared or self.lookup()
+        joined = self._run(lookup, batches)
+        yield from report_counts(lookup, joined, counts, [other.part for other in others])
+
+    def _run(
+        self, lookup: PartialCacheLookup | SharedLookup, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
         if not self.plan.never:
             # While Spark computes the first rows; in here, so that an error of it is among the counts.
             lookup.source.executor.open_ahead()

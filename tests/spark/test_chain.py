@@ -111,9 +111,15 @@ def test_what_is_only_selected_between(visits, between):
 
 
 NEED_SPARK = {
-    "a filter between": ({"between": lambda df: df.where("visit < 100")}, ""),
-    "a computed column between": ({"between": lambda df: df.withColumn("city", F.col("city") + 0)}, ""),
-    "a key of Spark's": ({"on": "city + 0 = cities.id"}, "is computed by Spark from a column of people"),
+    "a filter of Spark's": (
+        {"between": lambda df: df.where("length(person) < 100 OR visit > 0")},
+        "filter ((length(person) < 100) OR (visit > CAST(0 AS BIGINT))) is computed by Spark from a column of people",
+    ),
+    "a column of Spark's": (
+        {"between": lambda df: df.withColumn("city", F.abs("city"))},
+        "the column city abs(city) is computed by Spark from a column of people",
+    ),
+    "a key of Spark's": ({"on": "abs(city) = cities.id"}, "is computed by Spark from a column of people"),
     "a shuffle": ({"second": cities(**{"lookup.shuffle": "true"})}, "'lookup.shuffle' of cities partitions"),
     "an observation": ({"first": people(**{"lookup.metrics": "observe"})}, "'lookup.metrics' of people is observe"),
 }
@@ -269,9 +275,11 @@ def test_a_later_filter_keeps_no_row_from_dead_letters(spark, tmp_path):
     )
     one = lookup_join(left, first, "visit = people.id", "left", ["visit", "flag", "people.city"])
     two = LookupJoin(one, cities(), "city = cities.id AND flag", "inner", ["visit", "cities.name"])
-    assert "not fused" in two.explain()
+    assert "by the worker, between the joins" in two.explain()
     assert rows(two.df) == Counter()
     assert ds.dataset(str(tmp_path)).count_rows() == 2
+    two = LookupJoin(one, cities(), "city = cities.id AND isnotnull(reverse(flag))", "inner", ["visit", "cities.name"])
+    assert "would keep rows from a join before that reports on each" in two.explain()
 
 
 def test_a_later_filter_hides_no_second_match(spark):

@@ -6,6 +6,8 @@
 
 join_context  a planned join and both sides inside the job: names, types, SQL over both
 filters       residuals and filters that Spark evaluates
+between       columns and conditions between the joins of a chain
+slots         where each column of a chain comes from
 chain         several joins in one Python stage of the form `worker`
 worker · distinct · broadcast    the forms: each a function from `JoinContext` to the result
 left_side     what Spark knows of the left side before anything runs
@@ -21,13 +23,11 @@ from lookupcache.spark.forms.broadcast import by_broadcast
 from lookupcache.spark.forms.choice import Choice, choose
 from lookupcache.spark.forms.distinct import by_distinct_keys
 from lookupcache.spark.forms.join_context import JoinContext
-from lookupcache.spark.forms.worker import by_worker
 
 FORMS: Mapping[str, Callable[[JoinContext], DataFrame]] = {
-    "worker": by_worker,
     "distinct": by_distinct_keys,
     "broadcast": by_broadcast,
 }
-"""From the name of a form to the function that returns the result of a join, lazy as any DataFrame."""
+"""From the name of a form in which Spark joins to the function that returns the result, lazy as any DataFrame."""
 
 __all__ = ["FORMS", "Choice", "JoinContext", "choose"]

@@ -3,58 +3,33 @@
 left ─► filters · key expressions (Spark) ─► mapInArrow( first join ─► second join ─► … ) ─► what only Spark evaluates
 
 Spark computes what all joins of the chain read of the first left side, in one select; each join passes on what the
-later ones need. A column on its way through the chain is a *slot*: a column of the first left side, an expression over
-it, or a column that one of the joins adds.
+later ones need. `slots` says where each column of a chain comes from.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from lookupcache import expr
+from lookupcache.expr import Expr
 from lookupcache.planner import substitute
-from lookupcache.report import Channel, ChannelChain
+from lookupcache.report import Channel, ChannelChain, settings_text
 from lookupcache.schema import quote
+from lookupcache.spark.forms.between import with_columns
 from lookupcache.spark.forms.join_context import JoinContext
-from lookupcache.worker.chain import ChainTask
+from lookupcache.spark.forms.slots import Link, NotFusedError, Slot, Slots, Step, drops_rows, is_plain_key
+from lookupcache.worker.chain import Between, ChainTask
 from lookupcache.worker.runner import Layout
 from lookupcache.worker.task import Task
 
 ROW = "row"
 """A column of the left side where the stage would return none: in Spark, a batch without columns has no rows."""
-
-_COLUMN = re.compile(r"l\.`(?:[^`]|``)*`")
-_INTEGER_CAST = re.compile(r"CAST\((l\.`(?:[^`]|``)*`) AS (SMALLINT|INT|BIGINT)\)")
-_INTEGERS = ("tinyint", "smallint", "int", "bigint")
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A column on its way through the chain.
-
-    ``join`` is the number of the join that adds it and ``name`` its name there, inside the job; -1 for what Spark
-    computes before the stage, whose ``name`` is SQL over the first left side.
-    """
-
-    join: int
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
-class Link:
-    """One join of a chain; ``source`` gives the position of each left column in the result of the join before."""
-
-    context: JoinContext
-    source: Mapping[str, int]
-
-
-class NotFusedError(Exception):
-    """Why a join needs a Python stage of its own; the text stands in `explain`."""
 
 
 def is_bare(context: JoinContext) -> bool:
@@ -98,80 +73,29 @@ class Chain:
     def __init__(self, links: Sequence[Link]) -> None:
         self.links = links
         self.contexts = [link.context for link in links]
-        self._left: list[dict[str, Slot]] = []
-        for number in range(len(links)):
-            self._left.append(self._left_slots(number))
-        self._keys = [
-            [self._key(number, sql) for sql in context.keys()[1]] for number, context in enumerate(self.contexts)
-        ]
-        self._filters = [sql for number in range(len(links)) for sql in self._filters_of(number)]
+        self.slots = Slots(links)
+        self._keys = self.slots.keys
+        if not all(step.is_plain for step in self.slots.steps) and not self.contexts[0].is_clear(self._before):
+            raise NotFusedError("the first left side has columns whose names are not clear")
 
     def extended(self, link: Link) -> Chain:
-        """Return the chain with another join at its end."""
+        """Return the chain with another join at its end; raises NotFusedError."""
+        if self.settings is not None and self.settings != settings_text(link.context.spark):
+            raise NotFusedError("the session's settings have changed since a join before that computes keys or filters")
         return Chain([*self.links, link])
 
-    # ── what each join reads ─────────────────────────────────────────────────────────────────────────────
-
-    def _left_slots(self, number: int) -> dict[str, Slot]:
-        """Return the slot of each left column of a join that can be one."""
-        context = self.contexts[number]
-        if number == 0:
-            return {name: Slot(-1, f"l.{quote(name)}") for name in context.left.columns}
-        before = self._result_slots(number - 1)
-        return {name: before[position] for name, position in self.links[number].source.items()}
-
-    def _result_slots(self, number: int) -> list[Slot]:
-        context = self.contexts[number]
-        result = result_columns(context)
-        if result is None:
-            raise NotFusedError(f"Spark computes columns or conditions after the lookup of {context.plan.table}")
-        left = {context.column("l", name): self._left[number][name] for name in context.plan.left_columns}
-        return [left.get(name) or Slot(number, name) for name in result]
-
-    def _key(self, number: int, sql: str) -> Slot:
-        """Return the slot of a key: a column as it is, or an expression that Spark computes before the stage."""
-        found = _COLUMN.fullmatch(sql) or _INTEGER_CAST.fullmatch(sql)
-        if number and found:
-            name = next(columns_in(sql))
-            # The worker widens an integer to the key's type; of other casts only Spark knows the meaning.
-            if found.re is _COLUMN or _is_wider(self._type(number, name), found[2]):
-                return self._left[number][name]
-        return Slot(-1, self._before(number, sql, "key"))
-
-    def _filters_of(self, number: int) -> Iterator[str]:
-        context = self.contexts[number]
-        for sql in (*context.plan.left_filter, *context.keys()[0]):
-            yield self._before(number, sql, "filter")
-
-    def _before(self, number: int, sql: str, what: str) -> str:
-        """Return an expression over a join's left side as one over the first left side; raises NotFusedError."""
-        if number == 0:
-            return sql
-
-        def column(_: str, name: str) -> str:
-            slot = self._left[number][name]
-            if slot.join >= 0:
-                table = self.contexts[slot.join].plan.table
-                raise NotFusedError(f"the {what} {sql} is computed by Spark from a column of {table}")
-            return slot.name
-
-        replaced, earlier = substitute(sql, column), self.contexts[:number]
-        if not _COLUMN.fullmatch(replaced) and any(map(_drops_rows, earlier)):
-            # It might raise an error for a row that never gets there.
-            raise NotFusedError(f"the {what} {sql} is computed by Spark, and a join before drops rows")
-        if what == "filter" and any(map(_needs_all_rows, earlier)):
-            raise NotFusedError(f"the filter {sql} would keep rows from a join before that reports on each")
-        return replaced
-
-    def _type(self, number: int, name: str) -> str:
-        return self.contexts[number].types[self.contexts[number].column("l", name)].simpleString()
+    @property
+    def _before(self) -> list[str]:
+        """The SQL that Spark evaluates before the stage."""
+        entering = [slot.name for slot in self._entering]
+        return [*(step.sql for step in self.slots.steps if step.sql is not None), *entering]
 
     @cached_property
-    def computes(self) -> bool:
-        """Whether Spark computes an expression before the stage, whose meaning may depend on the session's settings."""
-        names = [slot.name for keys in self._keys for slot in keys if slot.join < 0]
-        plain = all(_COLUMN.fullmatch(name) or _INTEGER_CAST.fullmatch(name) for name in names)
-        return bool(self._filters) or not plain
+    def settings(self) -> str | None:
+        """The session's settings when the stage was made, if they may change the meaning of what is computed for it."""
+        keys = [slot.name for keys in self._keys for slot in keys if slot.join < 0]
+        plain = all(map(is_plain_key, keys)) and all(result_columns(context) for context in self.contexts)
+        return None if plain and not self.slots.steps else settings_text(self.contexts[0].spark)
 
     # ── the stage ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -182,17 +106,27 @@ class Chain:
 
     def rows(self) -> DataFrame:
         """Return what Spark computes of the first left side: the columns that enter the stage."""
-        first = self.contexts[0]
-        columns = [*self._left_in[0], *self._keys_in[0]]
-        rows = first.select(self._filters, {f"s{number}": slot.name for number, slot in enumerate(columns)})
+        first, steps = self.contexts[0], self.slots.steps
+        filters = [step.sql for step in steps if step.sql is not None]
+        if not all(step.is_plain for step in steps):
+            first, filters = functools.reduce(_apply, steps, first), []
+        rows = first.select(filters, {f"s{number}": slot.name for number, slot in enumerate(self._entering)})
         if first.plan.config.shuffle:
-            rows = rows.repartition(*(f"s{columns.index(slot)}" for slot in self._keys[0]))
+            rows = rows.repartition(*(f"s{self._entering.index(slot)}" for slot in self._keys[0]))
         return rows
+
+    @property
+    def _entering(self) -> list[Slot]:
+        return [*self._left_in[0], *self._keys_in[0]]
 
     def task(self, output: Sequence[str] | None, channel: Channel) -> Task | ChainTask:
         """Return what the worker runs; ``output`` are the columns that it returns, all that it has where it is None."""
         tasks = [self._task(number, output) for number in range(len(self.links))]
-        return ChainTask(tuple(tasks), channel, tuple(self._ahead())) if isinstance(channel, ChannelChain) else tasks[0]
+        _ = [task.plan.fingerprint for task in tasks]  # It travels with the plan.
+        if not isinstance(channel, ChannelChain):
+            return tasks[0]
+        between = tuple(self._between(number) for number in range(len(tasks) - 1))
+        return ChainTask(tuple(tasks), channel, tuple(self._ahead()), between)
 
     def _ahead(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield the later joins whose keys are known from the start, where requesting all of them costs no extra call.
@@ -200,13 +134,15 @@ class Chain:
         An earlier join that drops rows would spare calls. An error that does not end the job would be requested
         twice, as would all keys of a join without a cache.
         """
-        entering = [*self._left_in[0], *self._keys_in[0]]
+        entering = self._entering
         for number, context in enumerate(self.contexts):
             config, keys = context.plan.config, self._keys[number]
+            if self.slots.filters[number]:
+                return
             known = config.cache in ("LRU", "TTL") and config.missing_key and config.on_error == "fail"
             if number and known and keys and not context.plan.never and all(slot in entering for slot in keys):
                 yield number, tuple(entering.index(slot) for slot in keys)
-            if _drops_rows(context):
+            if drops_rows(context):
                 return
 
     def _task(self, number: int, output: Sequence[str] | None) -> Task:
@@ -225,15 +161,53 @@ class Chain:
             columns = worker_columns(self.last)
             return None if output is None else tuple(columns.index(name) for name in output)
         available = [*self._left_in[number], *(Slot(number, name) for name in added_columns(self.contexts[number]))]
-        following = [*self._left_in[number + 1], *self._keys_in[number + 1]]
-        return tuple(available.index(slot) for slot in following)
+        return tuple(available.index(slot) for slot in self._passed(number))
+
+    def _following(self, number: int) -> list[Slot]:
+        """Return the columns of the batches of the join after this one."""
+        return [*self._left_in[number + 1], *self._keys_in[number + 1]]
+
+    def _passed(self, number: int) -> list[Slot]:
+        """Return the columns that a join passes on: those of the next, and what the worker computes them from."""
+        following = self._following(number)
+        found = [slot for slot in following if not _is_computed(slot, number)]
+        read = [slot for slot in self._inputs(number) if slot not in found]
+        return [*found, *dict.fromkeys(read)]
+
+    def _inputs(self, number: int) -> Iterator[Slot]:
+        """Yield what the worker reads between a join and the next."""
+        for expression in self.slots.filters[number + 1]:
+            yield from self._read_by(expression)
+        for slot in self._following(number):
+            if _is_computed(slot, number):
+                yield from self._read_by(slot.expression)
+
+    def _read_by(self, expression: Expr | None) -> Iterator[Slot]:
+        if expression is not None:
+            yield from (self.slots.by_key[column.name] for column in expr.columns_of(expression))
+
+    def _between(self, number: int) -> Between | None:
+        """Return what the worker does between a join and the next, None for nothing."""
+        following, passed = self._following(number), self._passed(number)
+        if following == passed and not self.slots.filters[number + 1]:
+            return None
+        position = {slot.key: str(index) for index, slot in enumerate(passed)}
+
+        def placed(expression: Expr) -> Expr:
+            return with_columns(expression, lambda column: replace(column, name=position[column.name]))
+
+        columns = [
+            placed(slot.expression) if slot.expression and _is_computed(slot, number) else passed.index(slot)
+            for slot in following
+        ]
+        return Between(tuple(map(placed, self.slots.filters[number + 1])), tuple(columns))
 
     @cached_property
     def _left_in(self) -> list[list[Slot]]:
         """For each join the slots that it passes on: its own left columns, then what only later joins read."""
         found = []
         for number in range(len(self.links)):
-            own = [self._left[number][name] for name in self._own(number)]
+            own = [self.slots.left[number](name) for name in self._own(number)]
             later = dict.fromkeys(slot for slot in self._read_after(number) if slot.join < number)
             found.append([*own, *(slot for slot in later if slot not in own)])
         if is_bare(self.last):
@@ -255,42 +229,30 @@ class Chain:
         return [name for name in context.plan.left_columns if name in residual_columns(context)]
 
     def _read_after(self, number: int) -> Iterator[Slot]:
+        """Yield what is read after a join; of what the worker computes then, what that reads."""
         for later in range(number + 1, len(self.links)):
-            yield from (self._left[later][name] for name in self.contexts[later].plan.left_columns)
-            yield from self._keys[later]
+            slots = [self.slots.left[later](name) for name in self.contexts[later].plan.left_columns]
+            for slot in (*slots, *self._keys[later]):
+                computed = slot.expression is not None and slot.join >= number
+                yield from self._read_by(slot.expression) if computed else [slot]
+            for expression in self.slots.filters[later]:
+                yield from self._read_by(expression)
 
 
-def _is_wider(type_: str, target: str) -> bool:
-    """Return whether a cast from one type to another only widens an integer."""
-    return type_ in _INTEGERS and _INTEGERS.index(type_) < _INTEGERS.index(target.lower())
+def _apply(first: JoinContext, step: Step) -> JoinContext:
+    """Return the first join with another left side."""
+    left, sql = first.left, step.sql
+    column = F.expr(substitute(sql, lambda _, name: quote(name))) if sql is not None else step.column(left)
+    left = left.where(column) if step.name is None else left.select("*", column.alias(step.name))
+    return replace(first, left=left)
 
 
-def columns_in(sql: str) -> Iterator[str]:
-    """Yield the names of the left columns in a plan's SQL.
-
-    >>> list(columns_in("l.`a` + l.`b c` > 1"))
-    ['a', 'b c']
-    """
-    names: list[str] = []
-
-    def column(_: str, name: str) -> str:
-        names.append(name)
-        return ""
-
-    substitute(sql, column)
-    yield from names
+def _is_computed(slot: Slot, number: int) -> bool:
+    """Return whether the worker computes a slot right after a join."""
+    return slot.expression is not None and slot.join == number
 
 
 def residual_columns(context: JoinContext) -> set[str]:
     """Return the left columns that the conditions read which the worker evaluates after the lookup."""
     columns = (column for conjunct in context.plan.residual for column in expr.columns_of(conjunct))
     return {column.name for column in columns if column.side == "left"}
-
-
-def _needs_all_rows(context: JoinContext) -> bool:
-    """Return whether a row that a later filter drops would be missed: as a dead letter, or as an error."""
-    return context.plan.config.on_error == "dead-letter" or context.plan.matches == "single"
-
-
-def _drops_rows(context: JoinContext) -> bool:
-    return context.plan.how != "left" or context.plan.config.on_error == "dead-letter"

@@ -105,7 +105,7 @@ class JoinContext:
 
     def select(self, filters: Sequence[str], named: Mapping[str, str]) -> DataFrame:
         """Return the left rows that pass these filters: expressions in the plan's SQL, by name."""
-        if self._clear([*filters, *named.values()]):
+        if self.is_clear([*filters, *named.values()]):
             left, column = self.left, _own
         else:
             left, column = numbered(self.left), self.column
@@ -113,8 +113,8 @@ class JoinContext:
             left = left.where(substitute(conjunction(filters), column))
         return left.selectExpr(*(f"({substitute(sql, column)}) AS {name}" for name, sql in named.items()))
 
-    def _clear(self, expressions: Sequence[str]) -> bool:
-        """Whether left columns may go by their own names, which are quoted.
+    def is_clear(self, expressions: Sequence[str]) -> bool:
+        """Return whether left columns may go by their own names, which are quoted.
 
         All differ, no lambda has a variable of such a name, and the session takes none for a pattern.
         """

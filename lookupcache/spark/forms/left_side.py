@@ -18,12 +18,15 @@ _SAME_AGAIN = {"LocalRelation", "Range", "InMemoryRelation", "OneRowRelation"}
 _FILES = {"LogicalRelation": "HadoopFsRelation", "DataSourceV2ScanRelation": "FileScan"}
 """Sources that give the same rows again, and where a kind has several, the word in the name of its class."""
 
-_SHOWN = {
+SHOWN = {
     "LogicalRDD": "an RDD", "MapInArrow": "a Python function", "MapInPandas": "a Python function",
     "ArrowEvalPython": "a Python function", "BatchEvalPython": "a Python function", "Join": "a join",
     "Aggregate": "an aggregate", "Repartition": "a shuffle", "RepartitionByExpression": "a shuffle",
     "GlobalLimit": "a limit", "LocalLimit": "a limit", "Sort": "a sort", "Window": "a window function",
     "LogicalRelation": "a source that may change", "DataSourceV2ScanRelation": "a source that may change",
+    "Distinct": "a distinct", "Deduplicate": "a distinct", "Union": "a union", "Sample": "a sample",
+    "Offset": "an offset", "EventTimeWatermark": "a watermark", "CollectMetrics": "an observation",
+    "Generate": "a generator function", "Intersect": "a set operation", "Except": "a set operation",
 }  # fmt: skip
 
 
@@ -42,7 +45,7 @@ class LeftSide:
         try:
             execution = current_execution(left)
             if _calls_python(execution.withCachedData()):
-                return cls(f"it would run {_SHOWN['MapInArrow']} twice", 0)
+                return cls(f"it would run {SHOWN['MapInArrow']} twice", 0)
             plan = execution.optimizedPlan()
         except PySparkException:
             return cls("Spark cannot plan it before it runs", 0)
@@ -74,7 +77,7 @@ def _obstacle(plan: Any) -> str | None:
         if kind in _SAME_AGAIN or (kind in _FILES and _FILES[kind] in _source(node, kind)):
             continue
         if kind not in _CHEAP:
-            return f"it would run {_SHOWN.get(kind, kind)} twice"
+            return f"it would run {SHOWN.get(kind, kind)} twice"
         if not _is_deterministic(node):
             return "it calls a function whose value changes from call to call"
     return None

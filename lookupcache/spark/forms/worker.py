@@ -9,15 +9,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.report import Channel, chained
-from lookupcache.spark.forms.chain import ROW, Chain, Link, is_bare, result_columns
+from lookupcache.spark.forms.chain import ROW, Chain, is_bare, result_columns
 from lookupcache.spark.forms.filters import join_lists, keep_rows, select_output
 from lookupcache.spark.forms.join_context import JoinContext
 from lookupcache.worker.runner import MATCHES
 
 
-def by_worker(context: JoinContext, chain: Chain | None = None) -> DataFrame:
+def by_worker(context: JoinContext, chain: Chain) -> DataFrame:
     """Return the join, made by the workers; ``chain`` are the joins of the same stage, this one the last."""
-    chain = chain or Chain([Link(context, {})])
     channel = chained([one.channel for one in chain.contexts])
     result = None if channel.fields() else result_columns(context)
     looked_up = chain.rows().mapInArrow(chain.task(result, channel), _schema(context, result, channel))

@@ -1,0 +1,259 @@
+"""What was selected from a join's result on Spark Connect, by the plan that the client keeps for a DataFrame.
+
+Nothing of it is resolved: names are those of the columns below, and types follow from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import pyarrow as pa
+
+from lookupcache.errors import PlanError, SchemaError
+from lookupcache.expr import Column, Expr, columns_of
+from lookupcache.planner import LeftColumn, substitute
+from lookupcache.planner.clauses import conjuncts, without_comments
+from lookupcache.planner.column import column_sql
+from lookupcache.planner.naming import Scope
+from lookupcache.planner.output import split_alias
+from lookupcache.planner.reading import SqlReader, is_deterministic
+from lookupcache.planner.settings import CASE_SENSITIVE, ESCAPED_STRINGS
+from lookupcache.planner.translate import can_fail, is_too_deep
+from lookupcache.schema import type_name
+from lookupcache.spark.forms.between import Selection, Value, plain_column, with_columns
+
+_SELECTIONS = ("Project", "Filter", "SubqueryAlias", "Hint", "WithColumns", "WithColumnsRenamed", "Drop", "ToDF")
+_SHOWN = {
+    "Limit": "a limit", "Offset": "an offset", "Sort": "a sort", "Deduplicate": "a distinct",
+    "Repartition": "a shuffle", "RepartitionByExpression": "a shuffle", "SetOperation": "a set operation",
+    "Join": "a join", "Sample": "a sample", "Aggregate": "an aggregate", "WithWatermark": "a watermark",
+    "CollectMetrics": "an observation", "NAFill": "fillna", "NADrop": "dropna",
+}  # fmt: skip
+
+
+class _UnreadableError(Exception):
+    """The plan has something of which only the server knows the meaning."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """A column of a plan; ``name`` is None where only the server knows it, and ``type`` is Spark's name."""
+
+    name: str | None
+    type: str
+    value: Value
+
+
+@dataclass(frozen=True, eq=False)
+class _Relation:
+    """The columns of a plan over a join's result, the filters so far, and the plans whose columns mean these.
+
+    ``types`` returns the types of the plan's columns from the server.
+    """
+
+    reader: SqlReader
+    columns: Sequence[_Column]
+    filters: tuple[Value, ...] = ()
+    plans: frozenset[int] = frozenset()
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def after(self, plan: Any, types: Callable[[], Sequence[str]]) -> _Relation:
+        """Return the relation of a plan on top of this one."""
+        kind = type(plan).__name__
+        if kind == "Filter":
+            texts = conjuncts(without_comments(self._text(plan.filter)))
+            filters = (*self.filters, *(self._value(text) for text in texts))
+            return replace(self, filters=filters, plans=self.plans | {plan._plan_id})
+        if kind in ("SubqueryAlias", "Hint"):
+            return replace(self, plans=self.plans | {plan._plan_id})
+        columns: list[_Column] = list(getattr(self, f"_{kind.lower()}")(plan))
+        if any(not column.type for column in columns):
+            known = types()
+            columns = [replace(column, type=type_) for column, type_ in zip(columns, known, strict=True)]
+        return replace(self, columns=columns, plans=frozenset([plan._plan_id]))
+
+    def _project(self, plan: Any) -> Iterator[_Column]:
+        for column in plan._columns:
+            expression, name = column._expr, None
+            if type(expression).__name__ == "UnresolvedStar" and expression._unparsed_target is None:
+                yield from self.columns
+                continue
+            if type(expression).__name__ == "ColumnAlias" and len(expression._alias) == 1:
+                name = expression._alias[0]
+            text = self._text(column)
+            if text.strip(" ()") == "*":
+                yield from self.columns
+                continue
+            if type(expression).__name__ == "SQLExpression":
+                text, name = split_alias(self._scope, self.reader.settings.readable(expression._expr))
+            yield self._column(text, name)
+
+    def _withcolumns(self, plan: Any) -> Iterator[_Column]:
+        new = {
+            name: self._column(self._text(column), name)
+            for name, column in zip(plan._columnNames, plan._columns, strict=True)
+        }
+        for column in self.columns:
+            name = next((name for name in new if self._scope.same(name, column.name or "")), None)
+            yield column if name is None else new.pop(name)
+        yield from new.values()
+
+    def _withcolumnsrenamed(self, plan: Any) -> Iterator[_Column]:
+        renamed = plan._colsMap
+        if len(renamed) > 1 and any(self._scope.same(old, new) for old in renamed for new in renamed.values()):
+            raise _UnreadableError
+        for column in self.columns:
+            names = [new for old, new in renamed.items() if self._scope.same(old, column.name or "")]
+            yield replace(column, name=names[0]) if names else column
+
+    def _drop(self, plan: Any) -> Iterator[_Column]:
+        names = [one if isinstance(one, str) else self._of(self._text(one)) for one in plan._columns]
+        yield from (c for c in self.columns if not any(self._scope.same(name, c.name or "") for name in names))
+
+    def _todf(self, plan: Any) -> Iterator[_Column]:
+        for column, name in zip(self.columns, plan._cols, strict=True):
+            yield replace(column, name=name)
+
+    # ── expressions ──────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def _by_name(self) -> dict[str, _Column]:
+        return {column.name: column for column in self.columns if column.name is not None}
+
+    @cached_property
+    def _left(self) -> list[LeftColumn]:
+        return [LeftColumn(column.name, column.type) for column in self.columns if column.name is not None]
+
+    @cached_property
+    def _scope(self) -> Scope:
+        settings = self.reader.settings
+        return Scope(self._left, "", pa.schema([]), case_sensitive=settings.on(CASE_SENSITIVE), settings=settings)
+
+    def _text(self, column: Any) -> str:
+        """Return a Column as SQL; raises for a column of a plan whose names mean others here."""
+
+        def check(node: Any) -> None:
+            plan = getattr(node, "_plan_id", None)
+            if (plan is not None and plan not in self.plans) or getattr(node, "_is_metadata_column", False):
+                raise _UnreadableError
+
+        column._expr.foreach(check)
+        settings = self.reader.settings
+        text = column_sql(column, escapes=not settings.on(ESCAPED_STRINGS), null_in_nothing=settings.null_in_nothing)
+        return settings.readable(text)
+
+    def _of(self, text: str) -> str:
+        """Return the name of the column that an expression is."""
+        reference = self._scope.read(text).column
+        if reference is None:
+            raise _UnreadableError
+        return reference.name
+
+    def _column(self, text: str, name: str | None) -> _Column:
+        fragment = self._scope.read(text)
+        if fragment.column is not None:
+            found = self._by_name[fragment.column.name]
+            return replace(found, name=name or found.name)
+        value = self._value(text)
+        type_ = "" if value.expression is None else type_name(value.expression.type)
+        return _Column(name, type_, value)
+
+    def _value(self, text: str) -> Value:
+        """Return an expression as a value over the join's result."""
+        sql = self._scope.read(text).sql
+        read: list[Value] = []
+
+        def spelled(_: str, name: str) -> str:
+            read.append(self._by_name[name].value)
+            return f"({read[-1].spark})" if read[-1].column is None else str(read[-1].spark)
+
+        spark = substitute(sql, spelled)
+        expression = self._expression(sql)
+        return Value(
+            text,
+            frozenset(key for one in read for key in one.reads),
+            expression,
+            spark,
+            deterministic=is_deterministic(sql) and all(one.deterministic for one in read),
+            total=expression is not None and not can_fail(expression),
+        )
+
+    def _expression(self, sql: str) -> Expr | None:
+        """Return what a worker evaluates, over the join's result."""
+        found = replace(self.reader, left=self._left, right=pa.schema([])).expression(sql)
+        values = {c.name: self._by_name[c.name].value for c in columns_of(found)} if found is not None else {}
+        if found is None or any(value.expression is None and value.column is None for value in values.values()):
+            return None
+
+        def inlined(column: Column) -> Expr:
+            value = values[column.name]
+            return value.expression or replace(column, name=str(value.column))
+
+        whole = with_columns(found, inlined)
+        return None if is_too_deep(whole) else whole
+
+
+def selected_on_connect(df: Any, reader: SqlReader, result: Any) -> Selection | None:
+    """Return what a DataFrame has selected from the result of a join, None where only the server can tell."""
+    *plans, _ = _path(df._plan, {id(result._plan)})
+    names = [LeftColumn(f.name, f.dataType.simpleString()) for f in result.schema.fields]
+    columns = [_Column(one.name, one.type, plain_column(str(number))) for number, one in enumerate(names)]
+    relation = _Relation(reader, columns, plans=frozenset([result._plan._plan_id]))
+    try:
+        for plan in reversed(plans):
+            if plan._references:
+                return None
+            relation = relation.after(plan, partial(_types, df, plan))
+    except (_UnreadableError, PlanError, SchemaError):
+        return None
+    if len(relation.columns) != len(df.columns):
+        return None
+    found = dict(zip(df.columns, relation.columns, strict=True))
+    return Selection(relation.filters, lambda name: found[name].value)
+
+
+def result_below(plan: Any, results: Mapping[int, Any]) -> Any | None:
+    """Return the join whose result a plan has selected from; ``results`` are joins by the identity of their plans."""
+    *_, last = _path(plan, results)
+    return results.get(id(last))
+
+
+def frames_down(df: Any, results: Mapping[int, Any]) -> Iterator[Any]:
+    """Yield a DataFrame and those that it was selected from, down to the result of a join."""
+    return (type(df)(plan, df.sparkSession) for plan in _path(df._plan, results))
+
+
+def obstacle_on_connect(plan: Any, results: Mapping[int, Any]) -> str | None:
+    """Return what stands between a plan and a join's result below it, None where no join is there."""
+    obstacle = "an expression or name that only Spark can resolve"
+    plans = [(plan, "")]
+    while plans:
+        plan, above = plans.pop()
+        if id(plan) in results:
+            return f"{_SHOWN.get(above, above) or obstacle} stands between the two joins"
+        kind = type(plan).__name__
+        above = above or ("" if kind in _SELECTIONS else kind)
+        plans += [(child, above) for child in _children(plan)]
+    return None
+
+
+def _children(plan: Any) -> list[Any]:
+    found = (getattr(plan, name, None) for name in ("_child", "left", "right", "_left", "_right", "other"))
+    return [child for child in found if hasattr(child, "_plan_id")]
+
+
+def _path(plan: Any, results: Container[int]) -> Iterator[Any]:
+    """Yield a plan and those below it, down to one of the results, or to one that does more than select."""
+    while id(plan) not in results and type(plan).__name__ in _SELECTIONS:
+        yield plan
+        plan = plan._child
+    yield plan
+
+
+def _types(df: Any, plan: Any) -> list[str]:
+    """Ask the server for the types of a plan's columns."""
+    return [field.dataType.simpleString() for field in type(df)(plan, df.sparkSession).schema.fields]

@@ -1,0 +1,86 @@
+"""What stands between two lookup joins: columns and conditions over the result of the first.
+
+Each is known in two ways: as an expression that a worker evaluates, where that has exactly Spark's meaning, and as
+Spark evaluates it over the first left side of the chain, if it reads nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column, DataFrame
+
+from lookupcache.expr import Call, Expr
+from lookupcache.expr import Column as ExprColumn
+from lookupcache.planner import substitute
+from lookupcache.planner.reading import is_deterministic
+from lookupcache.planner.translate import can_fail
+from lookupcache.schema import quote
+
+SparkColumn = Callable[[DataFrame, Mapping[str, str]], Column]
+"""Returns what Spark evaluates over a DataFrame, given the name there of each column that is read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A column or a condition over columns that have keys.
+
+    - ``text``: as `explain` shows it; ``reads``: the keys of the columns that it reads.
+    - ``expression``: what a worker evaluates, its columns named by key; None where only Spark can.
+    - ``spark``: what Spark evaluates: SQL in which a column is ``l.`key```, or a function that returns a Column; None
+      where it cannot be evaluated elsewhere, as a sub-query.
+    - ``deterministic``: evaluated twice it has the same value.
+    - ``total``: evaluating it never ends in an error, whatever the row.
+    """
+
+    text: str
+    reads: frozenset[str]
+    expression: Expr | None
+    spark: str | SparkColumn | None
+    deterministic: bool = True
+    total: bool = False
+
+    @property
+    def column(self) -> str | None:
+        """The key of the column that it is, if it is nothing else."""
+        return next(iter(self.reads)) if self.spark in {f"l.{quote(key)}" for key in self.reads} else None
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What was selected from a join's result: the rows for which all filters are true, and columns.
+
+    ``column`` returns one by its name. The keys of the values are positions in that result, as text.
+    """
+
+    filters: tuple[Value, ...]
+    column: Callable[[str], Value]
+
+
+def plain_column(key: str) -> Value:
+    """Return a column as it is."""
+    return Value(key, frozenset([key]), None, f"l.{quote(key)}", total=True)
+
+
+def value_of_sql(sql: str, expression: Expr | None, key: Callable[[str, str], str]) -> Value:
+    """Return an expression in a plan's SQL; ``key`` gives the key of a column, by its side and its name there."""
+    reads: list[str] = []
+
+    def spelled(side: str, name: str) -> str:
+        reads.append(key(side, name))
+        return f"l.{quote(reads[-1])}"
+
+    spark = substitute(sql, spelled)
+    renamed = expression and with_columns(expression, lambda c: replace(c, side="left", name=key(c.side[0], c.name)))
+    total = renamed is not None and not can_fail(renamed)
+    return Value(sql, frozenset(reads), renamed, spark, deterministic=is_deterministic(sql), total=total)
+
+
+def with_columns(expression: Expr, column: Callable[[ExprColumn], Expr]) -> Expr:
+    """Return an expression with each column replaced."""
+    if isinstance(expression, ExprColumn):
+        return column(expression)
+    if isinstance(expression, Call):
+        return replace(expression, args=tuple(with_columns(argument, column) for argument in expression.args))
+    return expression

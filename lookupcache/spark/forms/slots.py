@@ -1,0 +1,321 @@
+"""Where each column of a chain of joins comes from: Spark computes it before the stage, a join adds it, or the worker
+computes it between two joins.
+
+A column on its way through the chain is a *slot*. What Spark computes before the stage must not end in an error for a
+row that a join or a filter before it drops; what the worker computes has exactly Spark's meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+
+from lookupcache import expr
+from lookupcache.expr import Call, Expr
+from lookupcache.planner import substitute
+from lookupcache.planner.reading import SqlReader
+from lookupcache.planner.translate import is_too_deep
+from lookupcache.schema import quote
+from lookupcache.spark.forms.between import Selection, SparkColumn, Value, plain_column, value_of_sql, with_columns
+from lookupcache.spark.forms.join_context import ERROR, JoinContext
+from lookupcache.worker.runner import ERROR as ERROR_TYPE
+
+_COLUMN = re.compile(r"l\.`(?:[^`]|``)*`")
+_INTEGER_CAST = re.compile(r"CAST\((l\.`(?:[^`]|``)*`) AS (SMALLINT|INT|BIGINT)\)")
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_BEFORE, _WORKER = "by Spark, before the stage", "by the worker, between the joins"
+
+
+class NotFusedError(Exception):
+    """Why a join needs a Python stage of its own; the text stands in `explain`."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A column on its way through the chain.
+
+    ``join`` is the number of the join that adds it, and ``name`` its name there, inside the job; -1 for what Spark
+    computes before the stage, whose ``name`` is SQL over the first left side. With an ``expression`` the worker
+    computes it after that join; columns in it are named by the keys of their slots.
+    """
+
+    join: int
+    name: str
+    expression: Expr | None = field(default=None, compare=False)
+
+    @property
+    def key(self) -> str:
+        """The slot's name in expressions."""
+        return f"{self.join} {self.name}"
+
+
+SlotOf = Callable[[str], Slot]
+"""Returns the slot of a column by its key; raises NotFusedError where a join has to wait for Spark."""
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """One join of a chain, and what was selected from the result of the join before; ``reader`` reads its plan."""
+
+    context: JoinContext
+    reader: SqlReader
+    selection: Selection | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A filter on the first left side, or a column with a ``name`` that is added to it.
+
+    ``spark`` is SQL over that side, or a function, which is given the ``names`` there of what it reads.
+    """
+
+    spark: str | SparkColumn
+    names: Mapping[str, str]
+    name: str | None = None
+
+    @property
+    def sql(self) -> str | None:
+        """The filter or column in a plan's SQL, None where only a function builds it."""
+        return self.spark if isinstance(self.spark, str) else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a filter in SQL."""
+        return self.sql is not None and self.name is None
+
+    def column(self, left: DataFrame) -> Column:
+        """Return what Spark evaluates over the left side."""
+        assert not isinstance(self.spark, str)
+        return self.spark(left, self.names)
+
+
+class Slots:
+    """The slots of the joins of a chain, first to last; raises NotFusedError where one of them has to wait for Spark.
+
+    - ``steps``: what Spark does with the first left side before the stage, in order.
+    - ``left``: for each join the slots of its left columns by name, ``keys``: those of its keys, in order.
+    - ``filters``: for each join what the worker applies before it.
+    - ``notes``: for each join, of what stands between it and the join before: its text, and who evaluates it.
+    - ``by_key``: the slots that expressions read.
+    """
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self.links = links
+        self.contexts = [link.context for link in links]
+        self.steps: list[Step] = []
+        self.left: list[SlotOf] = []
+        self.keys: list[list[Slot]] = []
+        self.filters: list[list[Expr]] = []
+        self.notes: list[dict[str, str]] = []
+        self.by_key: dict[str, Slot] = {}
+        self._drops = False
+        for number in range(len(links)):
+            self._add(number)
+
+    def _add(self, number: int) -> None:
+        """Find the slots of the next join."""
+        context = self.contexts[number]
+        self.filters.append([])
+        self.notes.append({})
+        self.left.append(self._left_slots(number))
+        filters, keys = context.keys()
+        own = self._after(number)
+        for sql in (*context.plan.left_filter, *filters):
+            self._filter(number, self._read(number, sql), own)
+        self.keys.append([self._key(number, sql) for sql in keys])
+        for name in context.plan.left_columns:
+            self.left[number](name)
+        self._drops |= drops_rows(context)
+
+    # ── the columns that a join can read ─────────────────────────────────────────────────────────────────
+
+    def _left_slots(self, number: int) -> SlotOf:
+        """Return the slots of a join's left columns, by name."""
+        if number == 0:
+            return lambda name: Slot(-1, f"l.{quote(name)}")
+        selection, result = self.links[number].selection, self._result_slots(number - 1)
+        assert selection is not None
+        for condition in selection.filters:
+            self._filter(number, condition, result)
+        return cache(lambda name: self._slot(number, selection.column(name), result, f"column {name}"))
+
+    def _result_slots(self, number: int) -> SlotOf:
+        """Return the slots of a join's result by position; what it filters after the lookup comes before the next."""
+        context, columns = self.contexts[number], self._after(number)
+        plan = context.plan
+        if plan.spark_residual:
+            raise NotFusedError(f"Spark evaluates conditions after the lookup of {plan.table}")
+        for sql in plan.filter_after:
+            self._filter(number + 1, _or_failed(context, self._read(number, sql)), columns)
+        values = [self._read(number, output.sql) for output in plan.output] + [plain_column(m) for m in context.marks]
+        what = f"a column of the result of {plan.table}"
+        return cache(lambda position: self._slot(number + 1, values[int(position)], columns, what))
+
+    def _after(self, number: int) -> SlotOf:
+        """Return the slots of the columns of both sides of a join, by their names inside the job."""
+        context = self.contexts[number]
+        left = {context.column("l", name): name for name in context.left.columns}
+        return lambda key: self.left[number](left[key]) if key in left else Slot(number, key)
+
+    def _read(self, number: int, sql: str) -> Value:
+        """Return an expression of a join's plan, over the columns inside its job."""
+        link = self.links[number]
+        return value_of_sql(sql, link.reader.expression(sql) if len(self.links) > 1 else None, link.context.column)
+
+    # ── who computes what ────────────────────────────────────────────────────────────────────────────────
+
+    def _key(self, number: int, sql: str) -> Slot:
+        """Return the slot of a key; the worker widens an integer to the key's type."""
+        found = _INTEGER_CAST.fullmatch(sql)
+        value = self._read(number, found[1] if found else sql)
+        if number and found and value.column and _is_wider(self.contexts[number], value.column, found[2]):
+            return self._after(number)(value.column)
+        return self._slot(number, self._read(number, sql), self._after(number), f"key {sql}")
+
+    def _slot(self, number: int, value: Value, columns: SlotOf, what: str) -> Slot:
+        """Return the slot of a value that a join with this number reads."""
+        if value.column is not None:
+            return columns(value.column)
+        slots = {key: columns(key) for key in sorted(value.reads)}
+        if self._may_precede(number, value, slots):
+            found = self._computed_before(value, slots)
+        elif value.expression is not None:
+            expression = self._inlined(number, value.expression, columns)
+            # By its content: another column may have the same text, over columns that have got new names.
+            found = Slot(number - 1, repr(expression), expression)
+        else:
+            raise NotFusedError(self._obstacle(value, slots, what))
+        if number:
+            self.notes[number][value.text] = _BEFORE if found.join < 0 else _WORKER
+        return found
+
+    def _filter(self, number: int, value: Value, columns: SlotOf) -> None:
+        """Apply a filter before a join."""
+        slots = {key: columns(key) for key in sorted(value.reads)}
+        reports = any(map(_needs_all_rows, self.contexts[:number]))
+        if not reports and self._may_precede(number, value, slots):
+            self.steps.append(self._step(value, slots))
+            self.notes[number][value.text] = _BEFORE
+        elif value.expression is not None:
+            self.filters[number].append(self._inlined(number, value.expression, columns))
+            self._drops = True
+            self.notes[number][value.text] = _WORKER
+        elif reports:
+            raise NotFusedError(f"the filter {value.text} would keep rows from a join before that reports on each")
+        else:
+            raise NotFusedError(self._obstacle(value, slots, "filter"))
+
+    def _may_precede(self, number: int, value: Value, slots: Mapping[str, Slot]) -> bool:
+        """Return whether Spark may evaluate a value before the stage."""
+        if number == 0:
+            return True
+        early = value.spark is not None and value.deterministic and all(slot.join < 0 for slot in slots.values())
+        return early and (value.total or not self._drops)
+
+    def _obstacle(self, value: Value, slots: Mapping[str, Slot], what: str) -> str:
+        """Return why a join has to wait for Spark to evaluate a value."""
+        shown = what if value.text in what else f"{what} {value.text}"
+        if value.spark is None:
+            return f"the {shown} has a sub-query"
+        if not value.deterministic:
+            return f"the {shown} calls a function whose value changes from call to call"
+        late = next((slot for slot in slots.values() if slot.join >= 0), None)
+        if late is not None:
+            return f"the {shown} is computed by Spark from a column of {self.contexts[late.join].plan.table}"
+        # It might end in an error for a row that never gets there.
+        return f"the {shown} is computed by Spark, and a join before drops rows"
+
+    def _inlined(self, number: int, expression: Expr, columns: SlotOf) -> Expr:
+        """Return an expression over slots; what the worker computes at the same place becomes a part of it."""
+
+        def column(read: expr.Column) -> Expr:
+            slot = columns(read.name)
+            if slot.expression is not None and slot.join == number - 1:
+                return slot.expression
+            self.by_key[slot.key] = slot
+            return expr.Column("left", slot.key, read.type)
+
+        found = with_columns(expression, column)
+        if is_too_deep(found):
+            raise NotFusedError("an expression between the joins is nested too deeply for the worker")
+        return found
+
+    # ── before the stage ─────────────────────────────────────────────────────────────────────────────────
+
+    def _computed_before(self, value: Value, slots: Mapping[str, Slot]) -> Slot:
+        step = self._step(value, slots)
+        return Slot(-1, step.sql) if step.sql is not None else self._named(step)
+
+    def _step(self, value: Value, slots: Mapping[str, Slot]) -> Step:
+        """Return what Spark evaluates over the first left side."""
+        assert value.spark is not None
+        if isinstance(value.spark, str):
+            return Step(substitute(value.spark, lambda _, key: _grouped(slots[key].name)), {})
+        return Step(value.spark, {key: self._name(slot) for key, slot in slots.items()})
+
+    def _name(self, slot: Slot) -> str:
+        """Return a column of the first left side for a slot; an expression becomes one."""
+        if not _COLUMN.fullmatch(slot.name):
+            slot = self._named(Step(slot.name, {}))
+        return next(iter(columns_in(slot.name)))
+
+    def _named(self, step: Step) -> Slot:
+        taken = {*self.contexts[0].left.columns, *(step.name for step in self.steps)}
+        name = next(name for name in map("lookup_b{}".format, range(len(taken) + 1)) if name not in taken)
+        self.steps.append(replace(step, name=name))
+        return Slot(-1, f"l.{quote(name)}")
+
+
+def columns_in(sql: str) -> Sequence[str]:
+    """Return the names of the left columns in a plan's SQL.
+
+    >>> columns_in("l.`a` + l.`b c` > 1")
+    ['a', 'b c']
+    """
+    names: list[str] = []
+
+    def column(_: str, name: str) -> str:
+        names.append(name)
+        return ""
+
+    substitute(sql, column)
+    return names
+
+
+def is_plain_key(sql: str) -> bool:
+    """Return whether a key is a left column, whose meaning no setting changes, or one that is widened."""
+    return bool(_COLUMN.fullmatch(sql) or _INTEGER_CAST.fullmatch(sql))
+
+
+def _grouped(sql: str) -> str:
+    return sql if _COLUMN.fullmatch(sql) else f"({sql})"
+
+
+def _is_wider(context: JoinContext, column: str, target: str) -> bool:
+    """Return whether a cast of a left column only widens an integer."""
+    type_ = context.types[column].simpleString()
+    return type_ in _INTEGERS and _INTEGERS.index(type_) < _INTEGERS.index(target.lower())
+
+
+def _or_failed(context: JoinContext, value: Value) -> Value:
+    """Return a condition that keeps failed rows too, if they are among the others."""
+    if ERROR not in context.marks or value.expression is None:
+        return value
+    failed = Call("not", (Call("is null", (expr.Column("left", ERROR, ERROR_TYPE),)),))
+    either = Call("or", (value.expression, failed), pa.bool_())
+    return replace(value, reads=value.reads | {ERROR}, expression=either)
+
+
+def _needs_all_rows(context: JoinContext) -> bool:
+    """Return whether a row that a later filter drops would be missed: as a dead letter, or as an error."""
+    return context.plan.config.on_error == "dead-letter" or context.plan.matches == "single"
+
+
+def drops_rows(context: JoinContext) -> bool:
+    """Return whether a join returns nothing for some left rows."""
+    return context.plan.how != "left" or context.plan.config.on_error == "dead-letter"

@@ -1,0 +1,86 @@
+"""`SharedLookup`: the lookup of a join that a join before it in the same chain uses as well.
+
+Both find what either has fetched. The first counts what the lookup counts, less what the others count for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from lookupcache.cache import ColumnCache
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.metrics import Counters, counting_into
+from lookupcache.worker.lookup import Clock, PartialCacheLookup, PendingKeys
+from lookupcache.worker.source import Source
+
+T = TypeVar("T")
+
+
+class SharedLookup:
+    """What a runner needs of a lookup; all that it does, and the calls that it causes, count in ``part`` as well.
+
+    ``counters`` has what the runner counts itself, in addition.
+    """
+
+    def __init__(self, lookup: PartialCacheLookup) -> None:
+        self._lookup = lookup
+        self.part = Counters()
+        self.counters = Counters()
+
+    @property
+    def source(self) -> Source:
+        """The source."""
+        return self._lookup.source
+
+    @property
+    def cache(self) -> ColumnCache:
+        """The cache; a full table is replaced when it is reloaded."""
+        return self._lookup.cache
+
+    @property
+    def clock(self) -> Clock:
+        """The clock."""
+        return self._lookup.clock
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls to the source are unanswered."""
+        return self._lookup.in_flight
+
+    @property
+    def capacity(self) -> int:
+        """The maximum number of concurrent calls."""
+        return self._lookup.capacity
+
+    def open(self, keys: KeyBatch) -> PendingKeys:
+        """Find the entries of keys, and request those that are missing."""
+        return self._count(lambda: self._lookup.open(keys))
+
+    def prefetch(self, keys: KeyBatch) -> PendingKeys:
+        """Request missing keys that a later `open` will need."""
+        return self._count(lambda: self._lookup.prefetch(keys))
+
+    def poll(self) -> None:
+        """Store the results of the call groups that have completed."""
+        self._count(self._lookup.poll)
+
+    def wait(self, *, room: bool = False) -> None:
+        """Wait for a call group, or with ``room`` until another call may be made."""
+        self._count(lambda: self._lookup.wait(room=room))
+
+    def hurry(self) -> None:
+        """Start the call that waits for more keys."""
+        self._count(self._lookup.hurry)
+
+    def close(self, pending: PendingKeys) -> None:
+        """End a batch."""
+        self._count(lambda: self._lookup.close(pending))
+
+    def abandon(self, batches: Iterable[PendingKeys]) -> None:
+        """Give up open batches."""
+        self._count(lambda: self._lookup.abandon(batches))
+
+    def _count(self, work: Callable[[], T]) -> T:
+        with counting_into(self.part):
+            return work()

@@ -1,0 +1,344 @@
+"""What stands between two lookup joins: filters and computed columns that share their stage, and what does not."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from lookupcache import LookupJoin, LookupTable, lookup_join
+
+pytestmark = pytest.mark.spark
+
+marks = itertools.count()
+PEOPLE = {
+    1: [(1, 10, "ann", 1.5)],
+    2: [(2, 20, None, 2.5), (2, 21, "bea", None)],
+    3: [(3, 10, "b", 0.0)],
+    4: [(4, 7, "cy", -1.0)],
+}
+CITIES = {10: [(10, "Delft")], 20: [(20, "Utrecht")], 21: [(21, "Gouda")], 11: [(11, "Leiden")]}
+
+
+def table(name: str, schema: str, rows: dict, **options) -> LookupTable:
+    mark = next(marks)
+    answer = lambda key, _mark=mark: rows.get(key, [])  # noqa: E731
+    return LookupTable.from_function(
+        name,
+        schema,
+        key=[schema.split()[0]],
+        function=answer,
+        options={"lookup.cache": "LRU", "lookup.max-retries": "0", **options},
+    )
+
+
+def people(**options) -> LookupTable:
+    return table("people", "id BIGINT, city INT, person STRING, score DOUBLE", PEOPLE, **options)
+
+
+def cities(**options) -> LookupTable:
+    return table("cities", "cid BIGINT, name STRING", CITIES, **options)
+
+
+@pytest.fixture(scope="module")
+def visits(spark):
+    rows = [(10, 1, "x"), (11, 2, "y"), (12, 2, None), (13, 9, "x1"), (14, None, "7"), (15, 3, "3"), (16, 4, "")]
+    return spark.createDataFrame(rows, "visit BIGINT, person_id INT, note STRING").coalesce(1)
+
+
+def rows(df) -> Counter:
+    return Counter(map(repr, df.collect()))
+
+
+def pair(visits, between, on="city = cities.cid", how="left", first="left", **options):
+    """Return the second of two joins, fused if it may be, and the same not fused."""
+    return [
+        LookupJoin(
+            between(lookup_join(visits, people(), "person_id = people.id", first)), cities(**{"lookup.fuse": fuse}),
+            on, how, options=options,
+        )
+        for fuse in ("auto", "off")
+    ]  # fmt: skip
+
+
+WORKER, BEFORE = "by the worker, between the joins", "by Spark, before the stage"
+FUSED = {
+    "a filter on the left side": (lambda df: df.where("visit < 15"), BEFORE),
+    "one that only Spark evaluates": (lambda df: df.where("upper(note) LIKE 'X%'"), BEFORE),
+    "a filter on the table": (lambda df: df.where("city >= 10"), WORKER),
+    "a filter on both": (lambda df: df.where((F.col("city") > F.col("visit")) | (F.col("person") == "cy")), WORKER),
+    "several": (lambda df: df.where("visit > 10 AND city > 5").where("score IS NOT NULL"), WORKER),
+    "an anti-filter": (lambda df: df.where("person IS NULL OR NOT person LIKE 'b%'"), WORKER),
+    "a list": (lambda df: df.where(F.col("city").isin(10, 20, 21)), WORKER),
+    "a float": (lambda df: df.where("score * 2 > 2.5D OR score = 0"), WORKER),
+    "a computed key": (lambda df: df.withColumn("city", F.col("city") + 1), WORKER),
+    "a key by cases": (
+        lambda df: df.selectExpr("visit", "CASE WHEN person = 'ann' THEN 21 ELSE city END AS city"),
+        WORKER,
+    ),
+    "a missing key replaced": (lambda df: df.withColumn("city", F.coalesce("city", F.lit(20))), WORKER),
+    "a key from both": (lambda df: df.withColumn("city", F.col("city") + F.col("visit") - 10), WORKER),
+    "a column beside the key": (lambda df: df.withColumn("label", F.concat("note", F.lit("-"), "person")), WORKER),
+    "a column of Spark's beside it": (lambda df: df.withColumn("label", F.reverse("note")), BEFORE),
+    "the same text twice, of other columns": (
+        lambda df: (
+            df.withColumn("a", F.expr("city + 1"))
+            .withColumn("city", F.expr("city * 2"))
+            .withColumn("b", F.expr("city + 1"))
+            .withColumn("city", F.expr("a + b - city - 1"))
+        ),
+        WORKER,
+    ),
+    "a column, then a filter on it": (
+        lambda df: df.withColumn("n", F.col("city") * 2).where("n > 20").drop("n"),
+        WORKER,
+    ),
+    "a filter, a column, a filter": (
+        lambda df: df.where("visit <> 16").withColumn("a", F.expr("length(note)")).where("a < 2").where("city < 21"),
+        WORKER,
+    ),
+    "constants": (
+        lambda df: df.withColumn("one", F.lit(1)).withColumn("day", F.lit("2020-01-01").cast("date")),
+        BEFORE,
+    ),
+    "a hint and an alias": (lambda df: df.alias("j").hint("broadcast").where("j.city > 7"), WORKER),
+    "renamed and filtered": (
+        lambda df: df.withColumnRenamed("city", "c").where("c > 7").withColumnRenamed("c", "city"),
+        WORKER,
+    ),
+}
+
+
+HOWS = ["left", "inner", "semi", "left", "anti"] * 9
+
+
+@pytest.mark.parametrize(
+    ("between", "who", "how"), [(*b, how) for b, how in zip(FUSED.values(), HOWS, strict=False)], ids=FUSED
+)
+def test_what_spark_or_the_worker_evaluates_shares_the_stage(visits, between, who, how):
+    fused, apart = pair(visits, between, how=how)
+    text = fused.explain()
+    assert "in one Python stage with the lookups of people" in text, text
+    assert who in text, text
+    assert fused.df.dtypes == apart.df.dtypes
+    assert rows(fused.df) == rows(apart.df)
+
+
+async def of_person(key):
+    return PEOPLE.get(key, [])
+
+
+@pytest.mark.parametrize("function", [None, of_person], ids=["sync", "async"])
+def test_each_join_counts_what_is_its_own_if_both_have_the_same_lookup(spark, function):
+    left = spark.range(0, 8, 1, 1).selectExpr("id % 4 AS a", "id % 4 + 2 AS b")
+    numbered = people()
+    if function is not None:
+        schema = "id BIGINT, city INT, person STRING, score DOUBLE"
+        options = {"lookup.cache": "LRU", "lookup.max-retries": "0"}
+        numbered = LookupTable.from_function("people", schema, key=["id"], function=function, options=options)
+    one = LookupJoin(left, numbered, "a = people.id", "left", ["a", "b", "people.person AS first"])
+    two = LookupJoin(one.df, numbered, "b = people.id", "inner", ["a", "b", "first", "people.person AS second"])
+    assert "in one Python stage" in two.explain()
+    assert sum(rows(two.df).values()) == 10
+    counts = [
+        (m.rows, m.hits, m.misses, m.requested_keys, m.calls, m.fetched_rows) for m in (one.metrics(), two.metrics())
+    ]
+    # The keys of the second join are requested first, since they are known; the first finds 2 and 3 among them.
+    assert counts == [(8, 6, 2, 2, 2, 1), (10, 6, 4, 4, 4, 4)]
+    assert one.metrics().cached_keys == two.metrics().cached_keys == 6
+
+
+NOT_FUSED = {
+    "a function whose value changes": (lambda df: df.where(F.rand() >= 0), "changes from call to call"),
+    "an identifier": (lambda df: df.withColumn("note", F.uuid()).select("visit", "city"), ""),
+    "numbered rows": (
+        lambda df: df.withColumn("visit", F.monotonically_increasing_id() * 0), "changes from call to call",
+    ),
+    "a limit": (lambda df: df.limit(1000), "a limit stands between"),
+    "a sort": (lambda df: df.where("city > 0").sort("visit"), "a sort stands between"),
+    "a distinct": (lambda df: df.distinct(), "a distinct stands between"),
+    "a shuffle": (lambda df: df.repartition(2), "a shuffle stands between"),
+    "a union": (lambda df: df.union(df), "a union stands between"),
+    "a join with itself": (
+        lambda df: df.join(df.select(F.col("visit").alias("other")), F.col("visit") == F.col("other")),
+        "a join stands between",
+    ),
+    "an aggregate": (lambda df: df.groupBy("city").agg(F.max("visit").alias("visit")), "an aggregate stands between"),
+    "a sub-query": (lambda df: df.where("city IN (SELECT id FROM range(100))"), "has a sub-query"),
+    "an explosion": (lambda df: df.select("visit", "city", F.explode(F.array(F.lit(1)))), "a generator function"),
+    "a Spark function of the table": (lambda df: df.where("upper(person) <> 'X'"), "from a column of people"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("between", "reason"), NOT_FUSED.values(), ids=NOT_FUSED)
+def test_what_does_not_share_the_stage_and_why(visits, between, reason):
+    left = between(
+        lookup_join(
+            visits, people(), "person_id = people.id", "left", ["visit", "note", "people.city", "people.person"]
+        )
+    )
+    two = LookupJoin(left, cities(), "city = cities.cid", "left", ["visit", "city", "cities.name"])
+    assert ("one Python stage" in two.explain()) == (not reason), two.explain()
+    assert reason in two.explain(), two.explain()
+    names = {key: found[0][1] for key, found in CITIES.items()}
+    expected = Counter((row.visit, row.city, names.get(row.city)) for row in left.collect())
+    assert Counter(map(tuple, two.df.collect())) == expected
+
+
+def test_no_error_of_an_expression_is_raised_for_a_row_that_a_filter_drops(spark):
+    left = spark.createDataFrame([(1, 0, "x"), (2, 2, "20")], "id INT, divisor INT, text STRING")
+    joined = lookup_join(left, people(), "left.id = people.id", "left", ["left.id", "divisor", "text", "people.city"])
+    kept = joined.where("city >= 20")
+    for column in ("CAST(text AS BIGINT)", "CAST(40 / divisor AS BIGINT)"):
+        two = LookupJoin(
+            kept.withColumn("key", F.expr(column)), cities(), "key = cities.cid", "left", ["id", "cities.name"]
+        )
+        assert "a join before drops rows" in two.explain()
+        assert rows(two.df) == rows(spark.createDataFrame([(2, "Utrecht"), (2, "Utrecht")], "id INT, name STRING"))
+    early = joined.where("divisor <> 0").withColumn("key", F.expr("CAST(40 / divisor AS BIGINT)"))
+    two = LookupJoin(early, cities(), "key = cities.cid", "left", ["id", "cities.name"])
+    assert BEFORE in two.explain()
+    assert rows(two.df) == rows(spark.createDataFrame([(2, "Utrecht"), (2, "Utrecht")], "id INT, name STRING"))
+
+
+def test_an_overflow_in_the_worker_ends_the_job_as_in_spark(spark):
+    left = spark.createDataFrame([(1, 2**31 - 1)], "id INT, n INT")
+    joined = lookup_join(left, people(), "left.id = people.id", "left", ["left.id", "n", "people.city"])
+    for fuse in ("auto", "off"):
+        two = LookupJoin(
+            joined.withColumn("key", F.expr("city + n")), cities(**{"lookup.fuse": fuse}), "key = cities.cid", "left"
+        )
+        with pytest.raises(Exception, match=r"(?i)overflow"):
+            two.df.collect()
+
+
+def test_failed_rows_pass_the_where_of_their_join_and_not_the_one_after(visits, tmp_path):
+    def down(key):
+        raise ConnectionError("away")
+
+    options = {
+        "lookup.on-error": "null",
+        "lookup.error-column": "error",
+        "lookup.cache": "LRU",
+        "lookup.max-retries": "0",
+    }
+    broken = LookupTable.from_function("people", "id BIGINT, city INT", key=["id"], function=down, options=options)
+    one = LookupJoin(
+        visits,
+        broken,
+        "person_id = people.id",
+        "left",
+        ["visit", "people.city"],
+        where="people.city > 5 AND visit < 16",
+    )
+    for condition, count in {"error IS NOT NULL": 5, "error IS NULL": 0, "visit < 12": 2, "city > 5": 0}.items():
+        two = LookupJoin(
+            one.df.where(condition), cities(), "city = cities.cid", "left", ["visit", "error", "cities.name"]
+        )
+        assert "in one Python stage" in two.explain(), two.explain()
+        assert two.df.count() == count, condition
+
+
+def test_a_join_that_alone_would_take_distinct_keys_shares_the_stage_of_the_next(spark, monkeypatch, tmp_path):
+    monkeypatch.setattr("lookupcache.spark.forms.choice.WIDE", 1)
+    monkeypatch.setattr("lookupcache.spark.forms.choice.LARGE", 1)
+    spark.range(0, 50, 1, 1).selectExpr("id % 5 AS person_id", "id AS visit").write.parquet(str(tmp_path / "visits"))
+    left = spark.read.parquet(str(tmp_path / "visits"))
+    one = LookupJoin(left, people(), "person_id = people.id", "left", ["visit", "people.city"])
+    two = LookupJoin(one.df, cities(), "city = cities.cid", "left", ["visit", "cities.name"])
+    asked = LookupJoin(
+        left, people(**{"lookup.form": "distinct"}), "person_id = people.id", "left", ["visit", "people.city"]
+    )
+    three = LookupJoin(asked.df, cities(), "city = cities.cid", "left", ["visit", "cities.name"])
+    assert (one.choice.form, two.choice.form) == ("distinct", "worker")
+    assert "in one Python stage with the lookups of people" in two.explain()
+    assert "the lookup of people takes the form distinct" in three.explain()
+    assert rows(two.df) == rows(three.df)
+
+
+def test_the_age_of_an_answer_can_be_filtered_by(visits):
+    one = LookupJoin(visits, people(**{"lookup.age-column": "age"}), "person_id = people.id", "left")
+    two = LookupJoin(
+        one.df.where("age < 1000000 OR age IS NULL"), cities(), "city = cities.cid", "semi", ["visit", "age"]
+    )
+    assert "in one Python stage" in two.explain()
+    assert {row.visit for row in two.df.collect()} == {10, 11, 12, 15}
+
+
+@pytest.mark.parametrize("how", ["semi", "anti"])
+def test_a_semi_join_between(visits, how):
+    first = lookup_join(visits, people(), "person_id = people.id", how).where("visit > 10")
+    second = LookupJoin(
+        first.withColumn("k", F.col("visit") + 10), cities(), "k = cities.cid", "left", ["visit", "cities.name"]
+    )
+    assert "in one Python stage" in second.explain()
+    expected = {"semi": {(11, "Gouda"), (12, None), (15, None), (16, None)}, "anti": {(13, None), (14, None)}}
+    assert {tuple(row) for row in second.df.collect()} == expected[how]
+
+
+def test_names_of_the_session_are_kept_apart_by_case_if_it_says_so(spark, visits):
+    joined = lookup_join(visits, people(), "person_id = people.id", "left", ["visit", "people.city"])
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        both = joined.withColumn("City", F.col("city") + 11).where("City < 25")
+        two = LookupJoin(both, cities(), "City = cities.cid", "left", ["visit", "city", "cities.name"])
+        assert "in one Python stage" in two.explain()
+        found = sorted(map(tuple, two.df.collect()))
+        assert found == [(10, 10, "Gouda"), (15, 10, "Gouda"), (16, 7, None)]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_the_time_zone_of_the_session_matters_to_neither_filter_nor_column(spark):
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        left = spark.sql(
+            "SELECT 1 AS id, TIMESTAMP '2020-01-01 05:00:00' AS t UNION ALL SELECT 2, TIMESTAMP '2019-01-01'"
+        )
+        joined = lookup_join(left, people(), "left.id = people.id", "inner", ["left.id", "t", "people.city"])
+        kept = joined.where("t > '2020-01-01 04:00:00' AND city > 5")
+        kept = kept.withColumn("t", F.expr("if(city = 10, t, TIMESTAMP '2000-01-01 00:00:00')"))
+        two = LookupJoin(kept, cities(), "city = cities.cid", "left", ["t", "cities.name"])
+        assert "in one Python stage" in two.explain(), two.explain()
+        [row] = two.df.selectExpr("CAST(t AS STRING) AS t", "name").collect()
+        assert tuple(row) == ("2020-01-01 05:00:00", "Delft")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_a_result_that_is_kept_filtered_and_joined_with_itself(visits):
+    one = lookup_join(visits, people(), "person_id = people.id", "left", ["visit", "people.city"])
+    kept = one.where("city > 5")
+    two = LookupJoin(kept, cities(), "city = cities.cid", "left", ["visit", "cities.name"]).df
+    three = two.alias("a").join(two.alias("b"), F.col("a.visit") == F.col("b.visit"))
+    assert (kept.count(), two.count(), three.count(), two.union(two).count()) == (7, 7, 11, 14)
+    kept.persist()
+    try:
+        again = LookupJoin(kept.select("city"), cities(), "city = cities.cid", "left")
+        assert "the left side is persisted" in again.explain()
+        assert again.df.count() == 7
+    finally:
+        kept.unpersist()
+
+
+def test_a_stream_is_filtered_between_and_a_watermark_keeps_the_joins_apart(spark, visits, tmp_path):
+    visits.write.parquet(str(tmp_path / "in"))
+    stream = (
+        spark.readStream.schema(visits.schema)
+        .parquet(str(tmp_path / "in"))
+        .withColumn("t", F.timestamp_seconds("visit"))
+    )
+    one = lookup_join(stream, people(), "person_id = people.id", "left", ["visit", "t", "people.city"])
+    two = LookupJoin(
+        one.where("city >= 10 AND visit < 15"), cities(), "city = cities.cid", "left", ["visit", "cities.name"]
+    )
+    assert "in one Python stage" in two.explain()
+    late = LookupJoin(one.withWatermark("t", "1 minute"), cities(), "city = cities.cid", "left", ["t", "cities.name"])
+    assert "a watermark stands between the two joins" in late.explain()
+    query = two.df.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "check"))
+    query.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
+    found = Counter(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect()))
+    assert found == Counter([(10, "Delft"), (11, "Utrecht"), (11, "Gouda"), (12, "Utrecht"), (12, "Gouda")])

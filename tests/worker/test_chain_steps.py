@@ -1,0 +1,80 @@
+"""What the worker does between two joins of a chain, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+from lookupcache import LookupTable
+from lookupcache.expr import Call, Column, Literal
+from lookupcache.planner import LeftColumn, plan_join
+from lookupcache.report import Channel, ChannelChain
+from lookupcache.worker.chain import Between, ChainTask
+from lookupcache.worker.runner import Layout
+from lookupcache.worker.task import Task
+
+NUMBER, TEXT = Column("left", "0", pa.int64()), Column("left", "1", pa.string())
+BATCH = pa.RecordBatch.from_pydict({"a": [1, 2, None, 4], "b": ["x", None, "y", "z"]})
+
+
+def run(between: Between, *batches: pa.RecordBatch) -> list[list[list]]:
+    return [[column.to_pylist() for column in batch.columns] for batch in between(batches)]
+
+
+def test_rows_are_filtered_before_columns_are_computed():
+    largest = pa.RecordBatch.from_pydict({"a": [2**63 - 1, 1], "b": ["no", "yes"]})
+    one_more = Call("+", (NUMBER, Literal(1, pa.int64())), pa.int64())
+    between = Between((Call("=", (TEXT, Literal("yes", pa.string()))),), (one_more, 1))
+    assert run(between, largest) == [[[2], ["yes"]]]
+
+
+def test_a_row_stays_for_which_all_filters_are_true():
+    filters = (Call(">", (NUMBER, Literal(0, pa.int64()))), Call("not", (Call("is null", (TEXT,)),)))
+    assert run(Between(filters, (1, 0)), BATCH) == [[["x", "z"], [1, 4]]]
+    assert run(Between((Literal(None, pa.bool_()),), (0,)), BATCH) == []
+    assert run(Between((Literal(True, pa.bool_()),), (Literal("c", pa.string()),)), BATCH) == [[["c"] * 4]]
+
+
+class Kept(Channel):
+    """Keeps the counts of the last run."""
+
+    def reporting(self, batches, counts):
+        yield from batches
+        self.counts = counts
+
+
+def of_number(key):
+    return [(key, key * 10)] if key < 5 else []
+
+
+async def of_number_later(key):
+    await asyncio.sleep(0)
+    return of_number(key)
+
+
+@pytest.mark.parametrize("function", [of_number, of_number_later])
+@pytest.mark.parametrize("ahead", [(), ((1, (1,)),)], ids=["in turn", "prefetched"])
+def test_joins_with_the_same_lookup_share_its_cache_and_count_for_themselves(function, ahead):
+    options = {"lookup.cache": "LRU", "lookup.max-retries": "0"}
+    table = LookupTable.from_function("t", "k BIGINT, v BIGINT", key=["k"], function=function, options=options)
+    left = [LeftColumn(name, "bigint") for name in "ab"]
+    plan = plan_join(left, table, on="a = t.k", how="left", select=["a", "b", "t.v"], analyst=None)
+    channels, connector = [Kept(), Kept()], cloudpickle.dumps(table.connector)
+    tasks = [
+        Task(plan, connector, Layout(("a", "b"), (0,), (1, 2)), channels[0]),
+        Task(plan, connector, Layout(("b", "v"), (0,), (1, 2)), channels[1]),
+    ]
+    # A name of its own, so that no other case has filled the cache.
+    plan.__dict__["fingerprint"] = f"{function.__name__} {ahead}"
+    task = ChainTask(tuple(tasks), ChannelChain(channels), ahead, (None,))
+    batch = pa.RecordBatch.from_pydict({"a": [0, 1, 2, 3] * 2, "b": [2, 3, 4, 5] * 2})
+    found = [tuple(row.values()) for joined in task([batch]) for row in joined.to_pylist()]
+    assert found == [(0, 20), (10, 30), (20, 40), (30, None)] * 2
+    names = ("rows", "misses", "requested_keys", "calls", "fetched_rows", "cached_keys")
+    counts = [tuple(channel.counts[name] for name in names) for channel in channels]
+    first, second = (8, 2, 2, 2, 2, 6), (8, 4, 4, 4, 3, 6)
+    assert counts == ([(8, 4, 4, 4, 4, 6), (8, 2, 2, 2, 1, 6)] if not ahead else [first, second]), counts
+    assert all(channel.counts["hits"] + channel.counts["misses"] == 8 for channel in channels)
