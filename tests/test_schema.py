@@ -126,3 +126,8 @@ def test_values_that_are_not_a_schema():
 def test_text_that_is_more_or_less_than_a_list_of_columns(text):
     with pytest.raises(SchemaError):
         parse_ddl(text)
+
+
+def test_a_collated_text_is_no_type_of_ours():
+    with pytest.raises(SchemaError, match="string collate UTF8_LCASE is not supported"):
+        parse_type("string collate UTF8_LCASE")
