@@ -83,6 +83,7 @@ LAYERS = """
     worker.task
     worker.chain
     worker
+    spark.pending
     spark.forms.left_side spark.forms.join_context
     spark.forms.filters spark.forms.cardinality
     spark.forms.choice

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,8 +26,9 @@ from lookupcache.report import Channel, channel_of, is_classic
 from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain, Link, NotFusedError
 from lookupcache.spark.forms.join_context import numbered, spark_type
-from lookupcache.spark.forms.worker import by_worker
+from lookupcache.spark.forms.worker import by_worker, result_schema
 from lookupcache.spark.lineage import attributes_of, is_persisted, origin_of, remember
+from lookupcache.spark.pending import PendingResult
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import located
 
@@ -129,6 +130,16 @@ class LookupJoin:
         result = by_worker(context, self.chain) if form == "worker" else FORMS[form](context)
         remember(result, self)
         return result
+
+    @cached_property
+    def result(self) -> DataFrame:
+        """The result as the left side of another join; Spark analyzes it only if that needs more than its columns."""
+        schema = result_schema(self._context) if self.choice.form == "worker" else None
+        if schema is None:
+            return self.df
+        if self.chain.computes:
+            self.settings = _settings_text(self.spark)
+        return cast(DataFrame, PendingResult(self, schema))
 
     @cached_property
     def attributes(self) -> list[str] | None:

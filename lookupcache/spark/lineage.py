@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from lookupcache.report import is_classic
 from lookupcache.spark.forms.left_side import current_execution, path_down
+from lookupcache.spark.pending import PendingResult
 
 if TYPE_CHECKING:
     from lookupcache.spark.join import LookupJoin
@@ -56,7 +57,7 @@ def origin_of(df: DataFrame) -> Origin | None:
 
 def is_persisted(df: DataFrame) -> bool:
     """Return whether the rows of a join's result, maybe with columns selected from it, are persisted."""
-    if df.isStreaming:
+    if df.isStreaming or isinstance(df, PendingResult):
         return False
     if not is_classic(df.sparkSession):
         level = df.storageLevel
