@@ -22,6 +22,7 @@ from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.settings import CASE_SENSITIVE, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
+from lookupcache.spark.pending import analyzed
 from lookupcache.spark.scan import read_whole
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, parse, span_of
@@ -122,7 +123,7 @@ class Query:
             if not names:
                 return self.setting.spark.sql(text, **self._args)
             escaped = show_views(text.replace("{", "{{").replace("}", "}}"))
-            views = {name: self.views[name] for name in names}
+            views = {name: analyzed(self.views[name]) for name in names}
             return self.setting.spark.sql(escaped, self._args.get("args"), **views)
         except AnalysisException as error:
             raise self.error_of(error) from None

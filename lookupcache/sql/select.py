@@ -283,7 +283,7 @@ def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, ma
     columns = _columns(query, lookup, [*read, *match_columns.items()])
     join = _plan_join(select, frame, lookup, conditions, on, where, columns)
     query.joins.append(join)
-    view = query.view(join.df)
+    view = query.view(join.result)
     computed = frozenset((one, name) for one, name in read if name in one.computed)
     clause = FromClause("", (), view, relations, columns | _marks(lookup), match_columns, computed=computed)
     return replace(
@@ -407,7 +407,7 @@ def _plan_join(
             where=" AND ".join(map(in_parentheses, where_texts)) or None,
             matches=lookup.matches,
         )
-        _ = join.df
+        _ = join.result
     except AnalysisException as error:
         raise query.error_of(error) from None
     except LookupCacheError as error:
