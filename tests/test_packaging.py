@@ -98,7 +98,7 @@ LAYERS = """
     sql.dialect sql.catalog
     sql.hints sql.scope sql.failures
     sql.query
-    sql.lookups sql.from_clause sql.reads
+    sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes
     sql.laterals sql.scalars sql.conditions
     sql.analysis
     sql.select sql.ddl sql.explain sql.functions sql.listing

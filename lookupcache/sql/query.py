@@ -177,9 +177,20 @@ def _kind(column: T.StructField) -> str:
     return column.dataType.simpleString()
 
 
-def query_of(setting: Setting, statement: Statement, prefix: str = "", args: dict[str, Any] | None = None) -> Query:
-    """Read a statement; nothing of it is rewritten yet."""
-    return Query(setting, statement, parse(statement), Edits(statement.code), Edits(statement.code), prefix, args)
+def query_of(
+    setting: Setting,
+    statement: Statement,
+    prefix: str = "",
+    args: dict[str, Any] | None = None,
+    parsed: Statement | None = None,
+) -> Query:
+    """Read a statement, or of it what is ``parsed``, where the rest is blank; nothing of it is rewritten yet."""
+    tree = parse(parsed or statement)
+    query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
+    for span in statement.tables:  # TABLE takes the name of a table only
+        query.analysis.replace(span, "SELECT * FROM")
+        query.edits.replace(span, "SELECT * FROM")
+    return query
 
 
 def view_marker(view: str) -> str:
