@@ -41,6 +41,7 @@ SUITES = [
     Suite("option pairs of functions", "tests/decorator/test_cached_options.py", "the same for `cached`"),
     Suite("fault points", "tests/worker/test_fault_points.py", "a fault at any point leaves nothing wrong"),
     Suite("failures", "tests/worker/test_failures.py", "an error never becomes a miss, in threads and coroutines"),
+    Suite("SQL statements", "tests/sql/test_sql_generated.py", "columns, rows and order are Spark's own", cases=250),
     Suite("joins", "tests/properties", "the rows are those of Spark's own join", cases=120),
 ]
 
