@@ -2,9 +2,10 @@
 
     python3 .ci/dev.py bench planning
 
-Two variants run alternately in one run, over one lookup table and over one for each join: the query with lookup joins through `LookupSession.sql`, which returns when
+Two variants run alternately in one run: the query with lookup joins through `LookupSession.sql`, which returns when
 it is planned, and the same query with joins of Spark's tables through `SparkSession.sql`, which returns when it is
-analyzed. The difference is the cost of planning; the target for five joins is less than 70 ms.
+analyzed. The difference is the cost of planning; the target for five joins is less than 70 ms. The joins are of one
+lookup table, or each of another: those of different tables share a Python stage.
 """
 
 from __future__ import annotations
