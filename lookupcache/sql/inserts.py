@@ -13,10 +13,11 @@ from lookupcache.sql.text import Span, Statement
 
 @dataclass(frozen=True)
 class Insert:
-    """One of the INSERTs of a statement: its text up to the query, and the query, in which the others are blank."""
+    """One of the INSERTs of a statement: its text up to the query, that query without the others, where it begins."""
 
     prefix: str
     query: Statement
+    start: int
 
 
 def inserts_of(statement: Statement, found: Sequence[Token]) -> list[Insert]:
@@ -40,5 +41,5 @@ def inserts_of(statement: Statement, found: Sequence[Token]) -> list[Insert]:
         others = [span for span in pairwise([*starts, len(statement.sql)]) if span[0] != start]
         offset = statement.span.start
         spans = [Span(offset + first, offset + last) for first, last in (*others, (start, start + begin))]
-        made.append(Insert(text[:begin], statement.blanked(spans)))
+        made.append(Insert(text[:begin], statement.blanked(spans), offset + start))
     return made

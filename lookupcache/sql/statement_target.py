@@ -143,6 +143,8 @@ def query_start(found: Sequence[Token]) -> int | None:
     for token, after in zip(found[behind:], [*found[behind + 1 :], None], strict=False):  # nothing may be behind
         if not token.depth and (_begins(token, after) or (token.text == "(" and after and _begins(after, None))):
             return token.start
+        if target is not None and not token.depth and token.kind == "word" and token.text == "TABLE":
+            return token.start
     return None
 
 

@@ -244,7 +244,9 @@ def _run_immediate(setting: Setting, statement: Statement, found: Sequence[Token
 
 
 def _is_insert(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    return _words(found)[:1] == ["INSERT"] and concerns(setting, found) and query_start(found) is not None
+    sink = insert_target(found)
+    refused = sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables
+    return refused or (_words(found)[:1] == ["INSERT"] and concerns(setting, found) and query_start(found) is not None)
 
 
 def _insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
@@ -260,7 +262,7 @@ def _insert_behind(setting: Setting, statement: Statement, found: Sequence[Token
     """Plan all INSERTs that follow the beginning of their query, then run them in order."""
     planned = []
     for insert in inserts_of(statement, found):
-        _refuse_sink(setting, statement, list(tokens(insert.prefix)))
+        _refuse_sink(setting, statement.part(insert.start), list(tokens(insert.prefix)))
         words = list(tokens(insert.query.sql))
         planned.append((rewrite_query(setting, insert.query, words, args, insert.prefix), insert.prefix))
     for query, prefix in planned:
