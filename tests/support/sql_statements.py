@@ -128,13 +128,14 @@ class Drawing:
         if self.chance(0.06):
             first = f"({first}{self.join(relations, lookup=True, last=0)})"
         text = f"FROM {first}"
+        last = " CROSS JOIN (SELECT 1 AS one)" if self.chance(0.06) else ""
         lookups = 0
         for number in range(self.draw.choice([1, 1, 2, 2, 3])):
             lookup = lookups == 0 or self.chance(0.6)
             lookups += lookup
             text += self.join(relations, lookup, last=number)
         where = self.where(relations, depth)
-        return self.finish(relations, text, where)
+        return self.finish(relations, text + last, where)
 
     def alias(self, relations: Relations) -> str:
         free = [one for one in ALIASES if one.lower() not in map(str.lower, relations.columns)]
