@@ -86,6 +86,7 @@ LAYERS = """
     worker.chain
     daemon
     worker
+    spark.pending
     spark.forms.left_side spark.forms.join_context spark.forms.between
     spark.forms.filters spark.forms.cardinality spark.forms.slots
     spark.forms.choice
@@ -101,7 +102,7 @@ LAYERS = """
     sql.dialect sql.catalog
     sql.hints sql.scope sql.failures
     sql.query
-    sql.lookups sql.from_clause sql.reads
+    sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes
     sql.laterals sql.scalars sql.conditions
     sql.analysis
     sql.select sql.ddl sql.explain sql.functions sql.listing

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,8 +28,9 @@ from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain
 from lookupcache.spark.forms.join_context import numbered, spark_type
 from lookupcache.spark.forms.slots import Link, NotFusedError
-from lookupcache.spark.forms.worker import by_worker
+from lookupcache.spark.forms.worker import by_worker, result_schema
 from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
+from lookupcache.spark.pending import PendingResult
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import located
 
@@ -141,6 +142,14 @@ class LookupJoin:
     def plan_identity(self) -> int | None:
         """What tells Spark's analyzed plan of the result from others."""
         return identity(self.df)
+
+    @cached_property
+    def result(self) -> DataFrame:
+        """The result as the left side of another join; Spark analyzes it only if that needs more than its columns."""
+        schema = result_schema(self._context) if self.choice.form == "worker" else None
+        if schema is None:
+            return self.df
+        return cast(DataFrame, PendingResult(self, schema))
 
     @property
     def chain(self) -> Chain:

@@ -20,6 +20,7 @@ from lookupcache.spark.catalyst import Definitions, elements
 from lookupcache.spark.connect_plan import frames_down, obstacle_on_connect, result_below, selected_on_connect
 from lookupcache.spark.forms.between import Selection, plain_column
 from lookupcache.spark.forms.left_side import SHOWN, current_execution, path_down
+from lookupcache.spark.pending import PendingResult
 
 if TYPE_CHECKING:
     from lookupcache.spark.join import LookupJoin
@@ -79,7 +80,7 @@ def origin_of(df: DataFrame) -> Origin | None:
 
 def is_persisted(df: DataFrame) -> bool:
     """Return whether the rows of a join's result, or what was selected from it, are persisted."""
-    if df.isStreaming:
+    if df.isStreaming or isinstance(df, PendingResult):
         return False
     if not is_classic(df.sparkSession):
         levels = [frame.storageLevel for frame in frames_down(df, _results())]

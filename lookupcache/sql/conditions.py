@@ -28,7 +28,8 @@ from lookupcache.sql.text import Edit, Span
 class Conjunct:
     """A conjunct of a condition: its text, the names in it, and its parts that only Spark can evaluate.
 
-    ``foreign`` parts are sub-queries and parameters; ``is_closed`` says that it has a query that is no operand.
+    ``foreign`` parts are sub-queries, parameters and variant paths; ``is_closed`` says that it has a query that is no
+    operand.
     """
 
     span: Span
@@ -58,8 +59,8 @@ def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
 
 
 def _foreign(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield the outermost scalar sub-queries and parameters of an expression."""
-    if isinstance(node, exp.Subquery | exp.Placeholder | exp.Parameter):
+    """Yield the outermost scalar sub-queries, parameters and variant paths of an expression."""
+    if isinstance(node, exp.Subquery | exp.Placeholder | exp.Parameter | exp.JSONExtract):
         yield node
         return
     for inner in node.iter_expressions():

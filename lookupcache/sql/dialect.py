@@ -50,10 +50,19 @@ class LookupSql(Spark):
         It knows aggregates only: any other function's arguments are none of its business, a user's least of all.
         """
 
+        COLON_IS_VARIANT_EXTRACT = True
         FUNCTIONS = {name: build for name, build in SparkParser.FUNCTIONS.items() if name in _AGGREGATES}  # noqa: RUF012
 
         def _warn_unsupported(self) -> None:
             """Log nothing: the message would contain the statement, which may have secrets in it."""
+
+        def _parse_colon_as_variant_extract(self, this: Any) -> Any:
+            found = super()._parse_colon_as_variant_extract(this)
+            if this is not None and found is not None and found is not this:
+                span = Span(span_of(this).start, self._prev.end + 1)
+                for node in found.find_all(exp.JSONExtract, exp.Cast):
+                    node.meta[_SPAN] = span
+            return found
 
         def _parse_star_ops(self) -> Any:
             first = self._prev

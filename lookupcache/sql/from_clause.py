@@ -264,6 +264,7 @@ def _columns_in(sql: str) -> list[exp.Column]:
 
 def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iterator[Plain]:
     """Yield the Spark relations of a part of a FROM; joins in parentheses are more than one."""
+    node = without_parentheses(node)
     if isinstance(node, exp.Subquery) and not node.alias and isinstance(node.this, exp.Table):
         yield from plain_of(query, node.this, join)
     else:
@@ -272,21 +273,37 @@ def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iter
         yield from plain_of(query, inner.this, inner)
 
 
+def without_parentheses(node: exp.Expr) -> exp.Expr:
+    """Return joins that stand in several parentheses as those in the innermost."""
+    while isinstance(node, exp.Subquery) and isinstance(node.this, exp.Subquery) and not _alias(node):
+        if node.args.get("joins"):
+            break
+        node = node.this
+    return node
+
+
+def _alias(node: exp.Expr) -> str:
+    """Return the alias of a relation, which stands behind PIVOT where it has one."""
+    pivots = node.args.get("pivots")
+    return str(pivots[-1].alias if pivots else node.alias)
+
+
 def plain_alone(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Plain:
     """Return a Spark relation, without those that are joined to it in parentheses."""
     using = tuple(name.name for name in (join.args.get("using") or [])) if join is not None else ()
     visible = join is None or join.kind not in ("SEMI", "ANTI")
     natural = join is not None and join.method == "NATURAL"
-    if isinstance(node, exp.Table) and not node.alias and isinstance(node.this, exp.Identifier):
+    if isinstance(node, exp.Table) and not _alias(node) and isinstance(node.this, exp.Identifier):
         return Plain(node, tuple(part.name for part in node.parts), using, visible, natural)
-    return Plain(node, (node.alias or _new_alias(query, node),), using, visible, natural)
+    return Plain(node, (_alias(node) or _new_alias(query, node),), using, visible, natural)
 
 
 def _new_alias(query: Query, node: exp.Expr) -> str:
     """Add a unique alias to a relation without a name."""
     end = span_of(node).end
     name = f"lookup_at_{end}"
-    query.edits.replace(Span(end, end), f" AS {name}")
+    # With its last letter, so that an edit of the whole FROM, which ends here too, includes it.
+    query.edits.replace(Span(end - 1, end), f"{query.statement.code[end - 1]} AS {name}")
     return name
 
 

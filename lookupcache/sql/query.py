@@ -22,6 +22,7 @@ from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.settings import CASE_SENSITIVE, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
+from lookupcache.spark.pending import analyzed
 from lookupcache.spark.scan import read_whole
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, parse, span_of
@@ -122,7 +123,7 @@ class Query:
             if not names:
                 return self.setting.spark.sql(text, **self._args)
             escaped = show_views(text.replace("{", "{{").replace("}", "}}"))
-            views = {name: self.views[name] for name in names}
+            views = {name: analyzed(self.views[name]) for name in names}
             return self.setting.spark.sql(escaped, self._args.get("args"), **views)
         except AnalysisException as error:
             raise self.error_of(error) from None
@@ -176,9 +177,20 @@ def _kind(column: T.StructField) -> str:
     return column.dataType.simpleString()
 
 
-def query_of(setting: Setting, statement: Statement, prefix: str = "", args: dict[str, Any] | None = None) -> Query:
-    """Read a statement; nothing of it is rewritten yet."""
-    return Query(setting, statement, parse(statement), Edits(statement.code), Edits(statement.code), prefix, args)
+def query_of(
+    setting: Setting,
+    statement: Statement,
+    prefix: str = "",
+    args: dict[str, Any] | None = None,
+    parsed: Statement | None = None,
+) -> Query:
+    """Read a statement, or of it what is ``parsed``, where the rest is blank; nothing of it is rewritten yet."""
+    tree = parse(parsed or statement)
+    query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
+    for span in statement.tables:  # TABLE takes the name of a table only
+        query.analysis.replace(span, "SELECT * FROM")
+        query.edits.replace(span, "SELECT * FROM")
+    return query
 
 
 def view_marker(view: str) -> str:

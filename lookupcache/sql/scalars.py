@@ -13,18 +13,19 @@ from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup, refuse_period, relation_of, with_hints
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Scope, names_in
+from lookupcache.sql.scope import Name, Scope, names_in
 from lookupcache.sql.text import Edit
 
 
 @dataclass(frozen=True, eq=False)
 class Scalar:
-    """A scalar sub-query over a lookup table: its node, its SELECT, and the columns that it returns."""
+    """A scalar sub-query over a lookup table: its node, its SELECT, and the columns and outer names that it selects."""
 
     node: exp.Subquery
     select: exp.Select
     table: SqlTable
     columns: tuple[str, ...]
+    outer: tuple[Name, ...]
     spark_name: str
 
     @property
@@ -35,7 +36,7 @@ class Scalar:
     @property
     def plain(self) -> bool:
         """Whether the expression is a plain column, which is null if there is no row."""
-        return isinstance(self.item, exp.Column) and self.item.name in self.table.table.schema.names
+        return isinstance(self.item, exp.Column) and not self.outer and self.item.name in self.table.table.schema.names
 
     def text(self, query: Query, column: Callable[[str], str]) -> str:
         """Return the selected expression as SQL over the joined rows; ``column`` gives the SQL of a table's column."""
@@ -70,12 +71,14 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
 
 
 def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> Scalar:
-    scalar = Scalar(node, select, table, (), "")
+    scalar = Scalar(node, select, table, (), (), "")
     own = scalar.scope(query)
-    read = [bound.column for name in names_in(scalar.item) if (bound := own.bind(name)) is not None]
-    outer = [name for name in names_in(select.args["where"]) if own.bind(name) is None]
-    names = ", ".join(dict.fromkeys(name.parts[-1] for name in outer if name.parts))
-    return replace(scalar, columns=tuple(dict.fromkeys(read)), spark_name=f"scalarsubquery({names})")
+    item, where = names_in(scalar.item), names_in(select.args["where"])
+    read = [bound.column for name in item if (bound := own.bind(name)) is not None]
+    outer = tuple(name for name in item if own.bind(name) is None)
+    of_where = [name for name in where if own.bind(name) is None]
+    names = ", ".join(dict.fromkeys(name.parts[-1] for name in (*outer, *of_where) if name.parts))
+    return replace(scalar, columns=tuple(dict.fromkeys(read)), outer=outer, spark_name=f"scalarsubquery({names})")
 
 
 def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:

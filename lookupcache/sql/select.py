@@ -33,6 +33,7 @@ from lookupcache.sql.from_clause import (
     plain_of,
     refuse_merged,
     unique_names,
+    without_parentheses,
 )
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called_function
@@ -87,6 +88,7 @@ def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) ->
     if not scalars and not groups and not any(_is_lookup(query, join) for join in joins):
         return
     _refuse_pivot(query, node)
+    _refuse_recursion(query, node)
     where = node.args.get("where")
     conjuncts = conjuncts_of(query, where.this) if where is not None else []
     hints, names = Hints(query.statement, node), names_of(query, node)
@@ -129,6 +131,7 @@ def _has_lookups(query: Query, node: exp.Expr) -> bool:
 
 def _inner_joins(node: exp.Expr) -> list[exp.Join]:
     """Return the joins of a relation that is a group in parentheses."""
+    node = without_parentheses(node)
     joins = list(node.args.get("joins") or [])
     if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
         return [*(node.this.args.get("joins") or []), *joins]
@@ -154,14 +157,31 @@ def _refuse_first(query: Query, node: exp.Select) -> None:
 
 
 def _refuse_pivot(query: Query, node: exp.Select) -> None:
-    """Raise PlanError for PIVOT, which reads columns that it does not name."""
+    """Raise PlanError for PIVOT, which reads columns that it does not name, unless it is of the first relation."""
     pivots = [pivot for pivot in node.find_all(exp.Pivot) if pivot.find_ancestor(exp.Select) is node]
+    first = node.args.get("from_")
+    pivots = [pivot for pivot in pivots if first is None or pivot.parent is not first.this or not pivot.alias]
     if pivots:
         raise PlanError(
             "PIVOT and UNPIVOT are not supported in a SELECT with lookups.",
-            hint="Put the lookups in a sub-query: SELECT … FROM (SELECT … JOIN …) PIVOT (…).",
+            hint="Put the lookups in a sub-query: SELECT … FROM (SELECT … JOIN …) PIVOT (…); or name the relation that "
+            "is pivoted before the lookups: FROM o PIVOT (…) AS p JOIN ….",
             position=query.statement.position(span_of(pivots[0])),
         )
+
+
+def _refuse_recursion(query: Query, node: exp.Select) -> None:
+    """Raise PlanError for a lookup beside the relation that a recursive query builds: Spark knows it only inside."""
+    below: exp.Expr = node
+    while (cte := below.find_ancestor(exp.CTE)) is not None:
+        tables = [one for one in node.find_all(exp.Table) if query.fold(one.name) == query.fold(cte.alias)]
+        if isinstance(cte.parent, exp.With) and cte.parent.args.get("recursive") and tables:
+            raise PlanError(
+                f"A lookup is not supported in the recursive part of {cte.alias!r}.",
+                hint="Join the lookup to the result of the recursive query.",
+                position=query.statement.position(span_of(tables[0])),
+            )
+        below = cte
 
 
 # ── joins, in order ─────────────────────────────────────────────────────────────────────────────
@@ -205,7 +225,7 @@ def _line(text: str) -> str:
 
 def _group(select: Select, joined: Joined, node: exp.Expr) -> tuple[Joined, FromClause]:
     """Join the relations in parentheses on their own; return them as a FROM clause without a view."""
-    query = select.query
+    query, node = select.query, without_parentheses(node)
     if node.args.get("alias") or not isinstance(node, exp.Subquery):
         raise PlanError(
             "A lookup is not supported in joins in parentheses that have an alias, or in nested ones without an alias.",
@@ -278,12 +298,13 @@ def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, ma
     relations = frame.relations if _is_hidden(lookup) else (*frame.relations, lookup.relation)
     read = columns_read(outside(select.names, done), relations, query.fold)
     read += [(one.relation, name) for scalar, one in joined.found for name in scalar.columns]
+    read += columns_read([name for scalar, _ in joined.found for name in scalar.outer], relations, query.fold)
     read += columns_read([name for part in later for name in part.names], relations, query.fold)
     match_columns = _match_columns(select, frame, lookup, read)
     columns = _columns(query, lookup, [*read, *match_columns.items()])
     join = _plan_join(select, frame, lookup, conditions, on, where, columns)
     query.joins.append(join)
-    view = query.view(join.df)
+    view = query.view(join.result)
     computed = frozenset((one, name) for one, name in read if name in one.computed)
     clause = FromClause("", (), view, relations, columns | _marks(lookup), match_columns, computed=computed)
     return replace(
@@ -407,7 +428,7 @@ def _plan_join(
             where=" AND ".join(map(in_parentheses, where_texts)) or None,
             matches=lookup.matches,
         )
-        _ = join.df
+        _ = join.result
     except AnalysisException as error:
         raise query.error_of(error) from None
     except LookupCacheError as error:
@@ -516,7 +537,8 @@ def _finish_from(select: Select, clause: FromClause) -> None:
         query.edits.replace(Span(end, end), f" FROM {from_text(clause)}")
         return
     last = select.joins[-1] if select.joins else first
-    query.edits.replace(Span(span_of(first).start, span_of(last).end), f"FROM {from_text(clause)}")
+    start, end = span_of(first.this).start, span_of(last).end
+    query.edits.replace(Span(start, max(end, span_of(first.this).end)), from_text(clause))
 
 
 def _finish_where(select: Select, joined: Joined) -> None:
@@ -551,16 +573,23 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
     for star in _stars(select.node):
         span = span_of(star)
         if not span.end:  # of a FROM without a SELECT
+            before = select.query.statement.code[: span_of(select.node.args["from_"].this).start]
+            start = before.upper().rindex("FROM")
+            yield Edit(Span(start, start), f"SELECT {_all_but(views)} ")
             continue
         if clause.merged:
             yield Edit(span, ", ".join(_expand_star(select, clause, star)))
             continue
         excepted = next((t for t in tokens(select.query.statement[span]) if t.text == "("), None)
         if excepted is None and views:
-            yield Edit(span, f"* EXCEPT ({', '.join(views)})")
+            yield Edit(span, _all_but(views))
         elif excepted is not None and views and star.args.get("except_"):
             end = span.start + excepted.end
             yield Edit(Span(end, end), f"{', '.join(views)}, ")
+
+
+def _all_but(views: Sequence[str]) -> str:
+    return f"* EXCEPT ({', '.join(views)})" if views else "*"
 
 
 def _expand_star(select: Select, clause: FromClause, star: exp.Star) -> Iterator[str]:
@@ -643,13 +672,24 @@ def _scalar_text(select: Select, clause: FromClause, scalar: Scalar, lookup: Loo
 
 
 def _is_grouped(node: exp.Select, scalar: Scalar) -> bool:
-    """Return whether a sub-query is outside of aggregates in a SELECT that groups rows."""
+    """Return whether a sub-query is outside of aggregates in a SELECT that groups rows, and not by it."""
     own = any(one.find_ancestor(exp.Select) is node for one in node.find_all(exp.AggFunc))
     if node.args.get("group") is None and not own:
         return False
-    where = node.args.get("where")
     inside = scalar.node.find_ancestor(exp.AggFunc, exp.Group, exp.Where, exp.Select)
-    return not isinstance(inside, exp.AggFunc | exp.Group | exp.Where) and inside is not where
+    return not isinstance(inside, exp.AggFunc | exp.Group | exp.Where) and not _is_grouping_item(node, scalar)
+
+
+def _is_grouping_item(node: exp.Select, scalar: Scalar) -> bool:
+    """Return whether a sub-query is part of an item of SELECT that GROUP BY names by its number or alias, or by ALL."""
+    items = [(n, item) for n, item in enumerate(node.expressions, 1) if any(one is scalar.node for one in item.walk())]
+    group = node.args.get("group")
+    if not items or group is None:
+        return False
+    [(number, item)] = items
+    keys = [key for key in group.find_all(exp.Literal, exp.Column) if key.find_ancestor(exp.Select) is node]
+    named = [key.name for key in keys if not isinstance(key, exp.Column) or not key.table]
+    return bool(group.args.get("all")) or str(number) in named or item.alias.lower() in map(str.lower, named)
 
 
 def _name_scalars(select: Select, joined: Joined) -> None:

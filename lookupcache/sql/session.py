@@ -14,7 +14,7 @@ from lookupcache.planner.settings import Settings
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.statements import rewrite_query, run
-from lookupcache.sql.text import Statement
+from lookupcache.sql.text import Statement, name_parameters
 from lookupcache.table import LookupTable
 
 
@@ -50,7 +50,7 @@ class LookupSession:
         """
         text = self._readable(text)
         if args is not None and not isinstance(args, Mapping):
-            text, args = _with_names(text, args)
+            text, args = name_parameters(text, args)
         return run(self._setting, Statement.of(text), None if args is None else dict(args))
 
     def plans(self, text: str) -> list[LookupPlan]:
@@ -89,13 +89,3 @@ class LookupSession:
         made = TableFunction.of(name, function, returns=returns, batch=batch, options=options)
         made.columns()
         self._setting.catalog.functions[name] = made
-
-
-def _with_names(text: str, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    """Return a text with named parameters: parts of it are run separately, so question marks cannot be counted."""
-    marks = [token for token in tokens(text) if token.kind == "symbol" and token.text == "?"]
-    pieces, done = [], 0
-    for number, mark in enumerate(marks):
-        pieces += [text[done : mark.start], f":lookup_p{number}"]
-        done = mark.end
-    return "".join([*pieces, text[done:]]), {f"lookup_p{number}": value for number, value in enumerate(args)}

@@ -102,6 +102,12 @@ def target_of(found: Sequence[Token]) -> Target | None:
     >>> target.verb, target.name.plain
     ('TRUNCATE TABLE', 'cust')
     """
+    loaded = TokenReader(found)
+    if loaded.take("LOAD", "DATA"):
+        while loaded.rest and not loaded.take("INTO", "TABLE"):
+            loaded.position += 1
+        name = loaded.name()
+        return None if name is None else Target("LOAD DATA", name)
     for words, more in _TARGETS:
         reader = TokenReader(found)
         if reader.take(*words):
@@ -134,8 +140,10 @@ def query_start(found: Sequence[Token]) -> int | None:
         return 0
     target = insert_target(found)
     behind = 1 if target is None else sum(token.start < target.end for token in found)
-    for token, after in zip(found[behind:], [*found[behind + 1 :], None], strict=True):
+    for token, after in zip(found[behind:], [*found[behind + 1 :], None], strict=False):  # nothing may be behind
         if not token.depth and (_begins(token, after) or (token.text == "(" and after and _begins(after, None))):
+            return token.start
+        if target is not None and not token.depth and token.kind == "word" and token.text == "TABLE":
             return token.start
     return None
 

@@ -28,11 +28,13 @@ from lookupcache.sql.analysis import add_analysis_edits
 from lookupcache.sql.catalog import Names
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.dialect import span_of
+from lookupcache.sql.dynamic import immediate_of, with_identifiers
 from lookupcache.sql.explain import explain_query, mode_of
 from lookupcache.sql.functions import create_function
-from lookupcache.sql.hints import unquote
+from lookupcache.sql.inserts import inserts_of
 from lookupcache.sql.laterals import refuse_unknown
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
+from lookupcache.sql.pipes import pipes_of, without_pipes
 from lookupcache.sql.query import Query, Setting, query_of, selects
 from lookupcache.sql.redaction import STARS
 from lookupcache.sql.scalars import scalars_of
@@ -51,6 +53,9 @@ def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     found = list(tokens(statement.sql))
     while found and found[-1].text == ";":
         statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
+    if any(a.text == "IDENTIFIER" and b.text == "(" for a, b in pairwise(found)):
+        statement = with_identifiers(setting, statement, args)
+        found = list(tokens(statement.sql))
     for begin, do in _KINDS.items():
         if begin(found, setting, statement):
             return do(setting, statement, found, args)
@@ -65,9 +70,11 @@ def nothing(setting: Setting) -> DataFrame:
 # ── queries ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rewrite_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
-    """Return the query of a statement, rewritten so that its lookups are joined."""
-    query = _query(setting, statement, found, args)
+def rewrite_query(
+    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = ""
+) -> Query:
+    """Return the query of a statement, rewritten so that its lookups are joined; ``prefix`` is text before it."""
+    query = _query(setting, statement, found, args, prefix)
     refuse_strangers(query, query.tree)
     refuse_unknown(query, query.tree)
     add_analysis_edits(query)
@@ -85,15 +92,20 @@ def rewrite_query(setting: Setting, statement: Statement, found: Sequence[Token]
     return query
 
 
-def _query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Query:
+def _query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args, prefix: str) -> Query:
     """Parse the query of a statement; raise StatementError where it has none, or more than one."""
     start = query_start(found)
-    pipes = [a for a, b in pairwise(found) if a.text == "|" and b.text == ">" and a.end == b.start]
-    if start is None or pipes or (start == 0 and found[:1] and found[0].text not in (*QUERIES[:4], "(")):
-        where = pipes[0] if pipes else found[0]
-        raise _no_query(statement, _at(statement, where.start, where.end + bool(pipes)))
+    nested = [token for token in pipes_of(found) if token.depth]
+    if start is None or nested or (start == 0 and found[:1] and found[0].text not in (*QUERIES, "(")):
+        where = nested[0] if nested else found[0]
+        raise _no_query(statement, _at(statement, where.start, where.end + bool(nested)))
     body = statement.part(statement.span.start + start)
-    query = query_of(setting, body, statement[Span(statement.span.start, body.span.start)], args)
+    prefix += statement[Span(statement.span.start, body.span.start)]
+    body, piped = without_pipes(body)
+    later = None if piped is None else Span(piped, body.span.end)
+    if later is not None and concerns(setting, list(tokens(body[later]))):
+        raise _no_query(statement, Span(later.start, later.start + 2))
+    query = query_of(setting, body, prefix, args, body if later is None else body.blanked([later]))
     if not isinstance(query.tree, exp.Query) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise _no_query(statement, _at(body, 0, found[0].end - found[0].start))
     return query
@@ -129,9 +141,6 @@ def _run_query(setting: Setting, statement: Statement, found: Sequence[Token], a
         return _run_unchanged(setting, statement, args)
     if _words(found)[0] in ("CREATE", "REPLACE") and query_start(found) is None:
         return _run_unchanged(setting, statement, args)
-    if _words(found)[0] == "TABLE" and len(found) == 2:
-        statement = Statement.of(f"SELECT * FROM {found[1].written}")
-        found = list(tokens(statement.sql))
     query = rewrite_query(setting, statement, found, args)
     return query.run() if query.edits.made else _run_unchanged(setting, statement, args)
 
@@ -217,21 +226,27 @@ def _describe_query(setting: Setting, statement: Statement, found: Sequence[Toke
     return setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
 
 
-def _is_immediate(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    """Return whether a statement is EXECUTE IMMEDIATE of one literal that may use lookups."""
-    literal = found[2].written if _words(found)[:2] == ["EXECUTE", "IMMEDIATE"] and len(found) == 3 else ""
-    return literal[:1] in ("'", '"') and bool(literal) and concerns(setting, list(tokens(unquote(literal))))
+def _is_immediate(found: Sequence[Token], setting: Setting, statement: Statement) -> bool:
+    immediate = immediate_of(setting, statement, found)
+    return immediate is not None and concerns(setting, list(tokens(immediate.text)))
 
 
 def _run_immediate(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    return run(setting, Statement.of(unquote(found[2].written)), args)
+    immediate = immediate_of(setting, statement, found)
+    assert immediate is not None
+    result = run(setting, Statement.of(immediate.text), immediate.args)
+    if not immediate.variables:
+        return result
+    return setting.spark.sql(f"SET VAR ({immediate.variables}) = (SELECT * FROM {{result}})", result=result)
 
 
 # ── statements that contain a query ─────────────────────────────────────────────────────────────────────────
 
 
 def _is_insert(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    return _words(found)[:1] == ["INSERT"] and concerns(setting, found) and query_start(found) is not None
+    sink = insert_target(found)
+    refused = sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables
+    return refused or (_words(found)[:1] == ["INSERT"] and concerns(setting, found) and query_start(found) is not None)
 
 
 def _insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
@@ -239,7 +254,28 @@ def _insert(setting: Setting, statement: Statement, found: Sequence[Token], args
     return _run_insert(_plan_insert(setting, statement, found, args), found)
 
 
+def _is_query_before_insert(found: Sequence[Token], setting: Setting, statement: Statement) -> bool:
+    return concerns(setting, found) and bool(inserts_of(statement, found))
+
+
+def _insert_behind(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Plan all INSERTs that follow the beginning of their query, then run them in order."""
+    planned = []
+    for insert in inserts_of(statement, found):
+        _refuse_sink(setting, statement.part(insert.start), list(tokens(insert.prefix)))
+        words = list(tokens(insert.query.sql))
+        planned.append((rewrite_query(setting, insert.query, words, args, insert.prefix), insert.prefix))
+    for query, prefix in planned:
+        _run_insert(query, list(tokens(prefix)))
+    return nothing(setting)
+
+
 def _plan_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
+    _refuse_sink(setting, statement, found)
+    return rewrite_query(setting, statement, found, args)
+
+
+def _refuse_sink(setting: Setting, statement: Statement, found: Sequence[Token]) -> None:
     sink = insert_target(found)
     if sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables:
         raise StatementError(
@@ -247,7 +283,6 @@ def _plan_insert(setting: Setting, statement: Statement, found: Sequence[Token],
             hint="Write to a table of Spark's, or to files.",
             position=statement.position(_at(statement, sink.start, sink.end)),
         )
-    return rewrite_query(setting, statement, found, args)
 
 
 def _run_insert(query: Query, found: Sequence[Token]) -> DataFrame:
@@ -335,11 +370,12 @@ def _plans_kept(setting: Setting) -> Iterator[None]:
 
 
 def _is_change(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    return _words(found)[:1] in (["MERGE"], ["UPDATE"], ["DELETE"]) and concerns(setting, found)
+    sets = _words(found)[:2] in (["SET", "VAR"], ["SET", "VARIABLE"])
+    return (sets or _words(found)[:1] in (["MERGE"], ["UPDATE"], ["DELETE"])) and concerns(setting, found)
 
 
 def _change(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Run MERGE, UPDATE or DELETE, with sources and sub-queries that use lookups replaced by views."""
+    """Run MERGE, UPDATE, DELETE or SET VARIABLE, with sources and sub-queries that use lookups replaced by views."""
     _refuse_target(setting, statement, found)
     edits = Edits(statement.code)
     views: dict[str, DataFrame] = {}
@@ -526,4 +562,5 @@ _KINDS: dict[Any, Any] = {
     _is_refused: _refuse_target,
     _is_change: _change,
     _is_insert: _insert,
+    _is_query_before_insert: _insert_behind,
 }

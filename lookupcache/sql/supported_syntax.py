@@ -159,10 +159,22 @@ statements: all are planned before the first is executed.
 >>> spark.read.parquet(f"{folder}/unknown").collect()
 [Row(order_id=12)]
 
-**CREATE TEMPORARY VIEW** and **CACHE TABLE … AS** take a query with lookups too. MERGE, UPDATE and DELETE can read
-lookups in an uncorrelated sub-query. PIVOT with a lookup in one SELECT, pipes (``|>``), scripts (``BEGIN … END``) and
-Hive's ``FROM … INSERT`` do not support lookups: put the lookup in a sub-query or a temporary view. Statements that
-change a Spark table, such as TRUNCATE or ALTER, are errors for a lookup table.
+**EXECUTE IMMEDIATE**, **SET VARIABLE**, **CREATE TEMPORARY VIEW** and **CACHE TABLE … AS** take a query with lookups
+too. MERGE, UPDATE and DELETE can read lookups in an uncorrelated sub-query. Queries can also be written as ``FROM t``,
+``FROM t SELECT …``, ``TABLE t``, ``WITH … INSERT``, Hive's ``FROM … INSERT … INSERT …``, and with pipes (``|>``).
+
+>>> show('''FROM guide_orders AS o
+...         |> JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id
+...         |> WHERE c.salary > 1000 |> SELECT o.order_id, c.name''')
+11 bob
+
+**Not supported** with lookups: lookups behind a pipe other than a JOIN that directly follows FROM, scripts (``BEGIN …
+END``), the recursive part of a recursive query, a PIVOT of joined lookups, names for the columns of a lookup table
+(``AS c (a, b)``) and TABLESAMPLE, joins in parentheses with an alias, RIGHT and FULL JOIN with USING in the same
+SELECT, aggregates in a correlated scalar sub-query, and in ON of LEFT, SEMI and ANTI joins a sub-query that reads the
+lookup table. Use a sub-query or a temporary view. A lookup needs an equality as its key: ``c.id IN (1, 2)``,
+``o.id <=> c.id`` and ``struct(o.id) = struct(c.id)`` are none. Statements that change a Spark table, such as TRUNCATE
+or ALTER, are errors for a lookup table.
 
 **Errors** contain line and column, and mark the text.
 

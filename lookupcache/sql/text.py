@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from lookupcache.errors import Position
 from lookupcache.planner.clauses import tokens
@@ -52,6 +53,19 @@ class Statement:
         part.__dict__["code"] = self.code  # the code of the full text, computed once
         return part
 
+    def with_code(self, code: str) -> Statement:
+        """Return the statement with other code of the same length, in which what is kept has the same offsets."""
+        changed = Statement(self.text, self.span)
+        changed.__dict__["code"] = code
+        return changed
+
+    def blanked(self, spans: Iterable[Span]) -> Statement:
+        """Return the statement with blanks in place of some pieces of its code."""
+        code = list(self.code)
+        for span in spans:
+            code[span.start : span.end] = " " * (span.end - span.start)
+        return self.with_code("".join(code))
+
     @cached_property
     def code(self) -> str:
         """The full text with comments replaced by blanks."""
@@ -74,7 +88,15 @@ class Statement:
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.
         """
         before = "".join("\n" if letter == "\n" else " " for letter in self.text[: self.span.start])
-        return before + _with_plain_literals(self.sql)
+        code = list(before + _with_plain_literals(self.sql))
+        for span in self.tables:
+            code[span.start : span.end] = " FROM"
+        return "".join(code)
+
+    @cached_property
+    def tables(self) -> list[Span]:
+        """The keyword of each ``TABLE t``, which is read as ``FROM t``."""
+        return [Span(self.span.start + start, self.span.start + end) for start, end in _table_queries(self.sql)]
 
     def __getitem__(self, span: Span) -> str:
         return self.code[span.start : span.end]
@@ -178,16 +200,60 @@ def _with_names(code: str) -> str:
     return "".join([*pieces, code[done:]])
 
 
+_BEFORE_A_QUERY = {"UNION", "ALL", "DISTINCT", "EXCEPT", "INTERSECT", "MINUS", "BY", ")"}
+_NO_CALL = {
+    "FROM",
+    "JOIN",
+    "LATERAL",
+    "AS",
+    "IN",
+    "EXISTS",
+    "SELECT",
+    "WHERE",
+    "ON",
+    "AND",
+    "OR",
+    "NOT",
+} | _BEFORE_A_QUERY
+
+
+def _table_queries(code: str) -> Iterator[tuple[int, int]]:
+    """Yield where the keyword of each query ``TABLE t`` stands; an argument of a function is no query."""
+    found = list(tokens(code))
+    for number, (token, after) in enumerate(pairwise(found)):
+        if token.kind != "word" or token.text != "TABLE" or after.kind not in ("word", "quoted"):
+            continue
+        before = found[number - 1].text if number else ")"
+        call = found[number - 2] if before == "(" and number > 1 else None
+        is_call = call is not None and call.kind in ("word", "quoted") and call.text not in _NO_CALL
+        if before in _BEFORE_A_QUERY or (before == "(" and not is_call):
+            yield token.start, token.end
+
+
 def _with_plain_literals(code: str) -> str:
-    """Return code of the same length, with each quoted literal replaced by letters x."""
+    """Return code of the same length, with each quoted literal replaced by letters a, which X'…' takes too."""
     pieces, done = [], 0
     for token in tokens(code):
         if token.kind == "string":
             first = token.written.index(token.written[-1])
-            plain = f"{' ' * first}'{'x' * (len(token.written) - first - 2)}'"
+            plain = f"{' ' * first}'{'a' * (len(token.written) - first - 2)}'"
             pieces += [code[done : token.start], plain]
             done = token.end
     return "".join([*pieces, code[done:]])
+
+
+def name_parameters(text: str, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+    """Return a text with named parameters in place of question marks: Spark, which gets pieces of it, counts those.
+
+    >>> name_parameters("a = ? AND b = '?'", [1])
+    ("a = :lookup_p0 AND b = '?'", {'lookup_p0': 1})
+    """
+    marks = [token for token in tokens(text) if token.kind == "symbol" and token.text == "?"]
+    pieces, done = [], 0
+    for number, mark in enumerate(marks):
+        pieces += [text[done : mark.start], f":lookup_p{number}"]
+        done = mark.end
+    return "".join([*pieces, text[done:]]), {f"lookup_p{number}": value for number, value in enumerate(args)}
 
 
 class Edit(NamedTuple):

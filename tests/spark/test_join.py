@@ -105,6 +105,12 @@ def test_nested_left_columns_pass_through(spark, people):
     assert str(joined.first().d) == "2020-01-01"
 
 
+def test_a_field_of_a_struct_is_no_column_of_a_left_side_of_that_name(spark, people):
+    left = spark.sql("SELECT named_struct('id', 2L) AS s, 1L AS id").alias("s")
+    joined = lookup_join(left, people, "s.id = p.id AND s.id > 1", select=["s.id AS asked", "p.id AS found"])
+    assert set(map(tuple, joined.collect())) == {(2, 2)}
+
+
 def test_large_arrow_types_are_the_same_to_us(spark, visits, people, right):
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     try:

@@ -103,6 +103,15 @@ def test_joins_that_differ_in_a_filter_an_option_or_a_hint_share_no_cache(sessio
     assert session.plans(sql.format("", "", 1))[0].fingerprint == plans[0].fingerprint
 
 
+def test_of_joins_in_one_python_stage_spark_analyzes_the_last_only(session):
+    query = session.query("""SELECT c.name, p.price FROM orders AS o
+        LEFT JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id
+        LEFT JOIN prices FOR SYSTEM_TIME AS OF PROCTIME() AS p ON o.order_id = p.item""")
+    query.df()
+    assert ["df" in vars(join) for join in query.joins] == [False, True]
+    assert query.joins[0].result.schema.fieldNames() == query.joins[0].df.columns
+
+
 def test_what_changes_from_call_to_call_stays_out_of_the_cache(session):
     sql = """SELECT c.name FROM orders AS o JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c
              ON o.customer_id = c.id AND c.zip = CAST(current_date() AS STRING)

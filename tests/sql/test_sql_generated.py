@@ -21,6 +21,11 @@ pytestmark = pytest.mark.spark
 
 CASES = int(os.environ.get("LOOKUPCACHE_CASES", "40"))
 AT_ONCE = 15
+UNCHECKED = [
+    "spark.sql.analyzer.singlePassResolver.dualRunWithLegacy", "spark.sql.planChangeValidation",
+    "spark.sql.lightweightPlanChangeValidation",
+]  # fmt: skip
+"""Checks of Spark's own rules, which are on where Spark takes a process for a test of its own."""
 S = pa.struct([("id", pa.int32()), ("name", pa.string())])
 ROWS = {
     "o": ("id INT, k BIGINT, name STRING, s STRUCT<id: INT, name: STRING>, v STRING",
@@ -37,6 +42,9 @@ ROWS = {
 def worlds(spark):
     """Return a session with lookup tables, and one of Spark's with views of the same rows."""
     ours, theirs = spark.newSession(), spark.newSession()
+    for own in (ours, theirs):
+        for setting in UNCHECKED:
+            own.conf.set(setting, "false")
     session = LookupSession(ours)
     for name, (schema, rows) in ROWS.items():
         frame = theirs.createDataFrame(rows, schema).coalesce(1)
@@ -71,7 +79,7 @@ def test_drawn_statements_give_what_spark_gives(worlds):
         elif ours.dtypes != expected.dtypes:
             wrong[seed] = f"{ours.dtypes} in place of {expected.dtypes}"
         else:
-            pairs[seed] = ours, expected
+            pairs[seed] = ours, expected, drawn.ordered_by
     with_settings(session.spark, theirs, dict.fromkeys(SETTINGS))
     wrong |= different(pairs)
     told = {seed: (why, Drawing(seed).statement()) for seed, why in wrong.items()}
@@ -111,13 +119,17 @@ def different(pairs):
 
 def read(pairs, side):
     """Read the rows of some statements in one job."""
-    marked = [
-        pair[side].toDF(*(f"c{n}" for n in range(len(pair[side].columns)))).selectExpr(
-            f"{seed} AS seed", "to_json(struct(*)) AS row"
-        )
-        for seed, pair in pairs.items()
-    ]  # fmt: skip
-    rows = {seed: Counter() for seed in pairs}
-    for row in once(united(marked)) if marked else ():
-        rows[row.seed][row.row] += 1
+    marked = [numbered(seed, pair[side], pair[2]) for seed, pair in pairs.items()]
+    rows = {seed: (Counter(), []) for seed in pairs}
+    for row in sorted(once(united(marked)), key=lambda row: row.at) if marked else ():
+        rows[row.seed][0][row.row] += 1
+        rows[row.seed][1].append(row.key)
     return rows
+
+
+def numbered(seed, df, ordered_by):
+    """Return the rows as JSON, with their order where they are ordered: their numbers and the column of ORDER BY."""
+    key = df.columns.index(ordered_by) if df.columns.count(ordered_by) == 1 else None
+    order = ("0", "''") if key is None else ("monotonically_increasing_id()", f"string(c{key})")
+    renamed = df.toDF(*(f"c{n}" for n in range(len(df.columns))))
+    return renamed.selectExpr(f"{seed} AS seed", "to_json(struct(*)) AS row", f"{order[0]} AS at", f"{order[1]} AS key")

@@ -367,7 +367,33 @@ ABOUT_A_TABLE = [
     "DROP VIEW IF EXISTS {}", "DELETE FROM {} WHERE id = 1", "UPDATE {} SET id = 1", "MSCK REPAIR TABLE {}",
     "MERGE INTO {} USING orders ON 1 = 1 WHEN MATCHED THEN DELETE", "COMMENT ON TABLE {} IS 'x'",
     "SHOW TBLPROPERTIES {}", "SHOW PARTITIONS {}", "INSERT INTO {} SELECT 1", "INSERT OVERWRITE TABLE {} SELECT 1",
+    "ALTER TABLE {} RENAME TO y", "ALTER TABLE {} DROP PARTITION (a = 1)", "ALTER TABLE {} RECOVER PARTITIONS",
+    "ALTER TABLE {} SET TBLPROPERTIES ('a' = 'b')", "ALTER VIEW {} AS SELECT 1", "REPAIR TABLE {}", "DROP VIEW {}",
+    "ANALYZE TABLE {} COMPUTE STATISTICS FOR ALL COLUMNS", "UNCACHE TABLE {}", "COMMENT ON VIEW {} IS 'x'",
+    "LOAD DATA LOCAL INPATH '/x' OVERWRITE INTO TABLE {}", "LOAD DATA INPATH '/x' INTO TABLE {} PARTITION (a = 1)",
+    "INSERT INTO {} (id) VALUES (1)", "INSERT INTO {} TABLE orders", "REFRESH {}",
+    "WITH w AS (SELECT 1) INSERT INTO {} SELECT * FROM w", "FROM orders INSERT INTO {} SELECT order_id",
 ]  # fmt: skip
+
+ANSWERED = [
+    "DESCRIBE {}", "DESC TABLE EXTENDED {}", "DESCRIBE FORMATTED {}", "DESCRIBE {} name", "DESC QUERY SELECT * FROM {}",
+    "DESCRIBE SELECT * FROM {}", "SHOW COLUMNS IN {}", "SHOW COLUMNS FROM {}", "SHOW CREATE TABLE {}", "TABLE {}",
+    "EXPLAIN SELECT * FROM {}", "EXPLAIN EXTENDED TABLE {}", "SELECT * FROM {} LIMIT 1", "FROM {}", "VALUES ('{}')",
+    "SHOW TABLES LIKE '{}'", "SHOW VIEWS LIKE '{}'", "SHOW TABLE EXTENDED LIKE '{}'", "DROP TABLE IF EXISTS default.{}",
+    "SET x.{} = 1", "RESET x.{}", "SHOW FUNCTIONS LIKE '{}'", "EXPLAIN FORMATTED SELECT name FROM {}",
+    "EXECUTE IMMEDIATE 'SELECT * FROM {}'", "CREATE TABLE IF NOT EXISTS {} (a INT) WITH ('connector' = 'sql')",
+    "WITH {0} AS (SELECT 1 AS a) SELECT * FROM {0}", "FROM {} |> LIMIT 1", "SELECT 1 AS {}",
+]  # fmt: skip
+"""Statements with the name of a lookup table that have a result, by lookupcache or by Spark."""
+
+OF_SPARK = [
+    "DROP TABLE default.{}", "DROP FUNCTION {}", "DESCRIBE FUNCTION x.{}", "DESCRIBE DATABASE {}", "USE {}",
+    "SHOW TABLES IN {}", "SHOW CREATE TABLE default.{}", "ALTER DATABASE {} SET DBPROPERTIES ('a' = 'b')",
+    "COMMENT ON COLUMN {}.name IS 'x'", "DROP TEMPORARY VARIABLE {}", "SHOW PARTITIONS default.{}", "EXPLAIN", "{}",
+    "SELECT * FROM default.{}", "REFRESH FUNCTION {}", "CALL {}()", "SELECT {}(1)", "DROP DATABASE {}",
+    "SET VAR {} = 1", "ALTER TABLE none RENAME TO {}", "ANALYZE TABLES IN {} COMPUTE STATISTICS",
+]  # fmt: skip
+"""Statements with that name that mean something else, which is not there."""
 
 
 @pytest.mark.parametrize("sql", ABOUT_A_TABLE)
@@ -375,6 +401,18 @@ def test_a_statement_about_a_table_of_sparks_is_refused_for_a_lookup_table(sessi
     with pytest.raises(StatementError, match="lookup table") as raised:
         session.sql(sql.format("`Customers`"))
     assert raised.value.position.marked == "`Customers`"
+
+
+@pytest.mark.parametrize("sql", ANSWERED)
+def test_a_statement_with_a_lookup_tables_name_has_a_result(session, sql):
+    assert session.sql(sql.format("customers")).columns is not None
+
+
+@pytest.mark.parametrize("sql", OF_SPARK)
+def test_where_a_lookup_tables_name_means_something_else_the_error_is_sparks(session, sql):
+    with pytest.raises((PySparkException, LookupCacheError)) as raised:
+        session.sql(sql.format("customers"))
+    assert "lookup_" not in str(raised.value).replace("lookupcache", "")
 
 
 def test_a_name_with_a_schema_is_that_of_a_table_of_sparks(session):
@@ -445,6 +483,22 @@ def test_parameters_and_variables_stand_anywhere(session):
         assert rows_of(session.sql(marks, args=[5, "AT", 5])) == {(14, 6): 1}
     finally:
         session.sql("DROP TEMPORARY VARIABLE least")
+
+
+def test_a_statement_may_be_computed(session):
+    session.sql("DECLARE OR REPLACE VARIABLE found STRING")
+    session.sql("DECLARE OR REPLACE VARIABLE text STRING DEFAULT 'SELECT name FROM customers WHERE id = :id'")
+    try:
+        assert rows_of(session.sql("EXECUTE IMMEDIATE text USING 1 + 1 AS id")) == {("bob",): 1}
+        session.sql("EXECUTE IMMEDIATE 'SELECT max(name) FROM customers WHERE id < ?' INTO found USING 2")
+        assert rows_of(session.sql("SELECT found")) == {("ann",): 1}
+        session.sql(f"SET VAR found = (SELECT max(c.name) FROM orders AS o {JOIN})")
+        assert rows_of(session.sql("SELECT found")) == {("dea",): 1}
+        named = "SELECT IDENTIFIER(:column) FROM IDENTIFIER(:table) WHERE id = 3"
+        assert rows_of(session.sql(named, args={"table": "cust" + "omers", "column": "name"})) == {("cem",): 1}
+    finally:
+        session.sql("DROP TEMPORARY VARIABLE found")
+        session.sql("DROP TEMPORARY VARIABLE text")
 
 
 def test_a_statement_in_another_holds_lookups_too(session):

@@ -25,6 +25,12 @@ ALIASES = ("c", "d", "x", "s", "name", "k", "o", "t", "v", "Id2")
 LITERALS = ("'a'", "'b'", "'-- a'", "'/* b'", "'a'' AND ''b'", "'SELECT * FROM cust'", "'{x}'", "'it\\'s'", "r'\\d'",
             "'a\\n'")  # fmt: skip
 GAPS = (" ", "\n", "\r\n", "\t", " /* c */ ", "/* a /* AND x = y */ b */", " -- AND 1 = 0 '\n", "--;\r", " /**/ ")
+WRAPPED = (
+    "FROM ({}) AS q SELECT *", "WITH w AS ({}) TABLE w", "FROM ({}) AS q |> WHERE TRUE",
+    "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 3), w AS ({}) SELECT * FROM w JOIN r",
+    "SELECT * FROM (SELECT count(*) AS n, 'a' AS z FROM ({})) PIVOT (max(n) FOR z IN ('a', 'b'))", "({}) LIMIT 1000",
+)  # fmt: skip
+"""Statements around a query."""
 SETTINGS = ("spark.sql.caseSensitive", "spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers")
 
 
@@ -35,6 +41,8 @@ class Statement:
     lookup: str
     plain: str
     settings: dict[str, str]
+    ordered_by: str | None = None
+    """The column by which the result is ordered."""
 
 
 @dataclass
@@ -57,6 +65,7 @@ class Drawing:
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
+        self.ordered_by: str | None = None
         self.settings = {
             SETTINGS[0]: self.draw.choice(["false", "false", "true"]),
             SETTINGS[1]: self.draw.choice(["true", "true", "false"]),
@@ -69,16 +78,20 @@ class Drawing:
     def statement(self) -> Statement:
         """Return a statement."""
         text = self.select(depth=0)
-        shape = self.draw.random()
-        if shape < 0.1:
-            text = f"WITH w AS ({text}), z (id) AS (SELECT 1) SELECT w.*, z.id AS zid FROM w JOIN z ON TRUE"
-        elif shape < 0.16:
-            text = f"SELECT * FROM ({text}) AS o"
+        shape, order = self.draw.random(), None
+        if shape < 0.12:
+            text = self.draw.choice(WRAPPED).replace("{}", text)
         elif shape < 0.2:
+            text = f"WITH w AS ({text}), z (id) AS (SELECT 1) SELECT w.*, z.id AS zid FROM w JOIN z ON TRUE"
+        elif shape < 0.26:
+            text = f"SELECT * FROM ({text}) AS o"
+        elif shape < 0.3:
             text = f"SELECT count(*) AS n FROM ({text}) UNION ALL SELECT count(*) FROM cust AS c WHERE c.id > 1"
+        else:
+            order = self.ordered_by
         noisy = self.noise(text)
         periods = iter(self.draw.choice(PERIODS) for _ in range(noisy.count(NOW)))
-        return Statement(re.sub(NOW, lambda _: next(periods), noisy), noisy.replace(NOW, ""), self.settings)
+        return Statement(re.sub(NOW, lambda _: next(periods), noisy), noisy.replace(NOW, ""), self.settings, order)
 
     def noise(self, text: str) -> str:
         """Put blanks, comments and line ends between tokens, and change the case of words."""
@@ -111,14 +124,18 @@ class Drawing:
 
     def select(self, depth: int) -> str:
         relations = Relations()
-        text = f"FROM {self.first(relations, depth)}"
+        first = self.first(relations, depth)
+        if self.chance(0.06):
+            first = f"({first}{self.join(relations, lookup=True, last=0)})"
+        text = f"FROM {first}"
+        last = " CROSS JOIN (SELECT 1 AS one)" if self.chance(0.06) else ""
         lookups = 0
         for number in range(self.draw.choice([1, 1, 2, 2, 3])):
             lookup = lookups == 0 or self.chance(0.6)
             lookups += lookup
             text += self.join(relations, lookup, last=number)
         where = self.where(relations, depth)
-        return self.finish(relations, text, where)
+        return self.finish(relations, text + last, where)
 
     def alias(self, relations: Relations) -> str:
         free = [one for one in ALIASES if one.lower() not in map(str.lower, relations.columns)]
@@ -130,8 +147,15 @@ class Drawing:
             alias = self.alias(relations)
             relations.columns[alias] = {"id": "INT", "k": "BIGINT", "name": "STRING"}
             return f"(SELECT id, k, name FROM {name} WHERE id < 9) AS {alias}"
+        if self.chance(0.05):
+            alias = self.alias(relations)
+            relations.columns[alias] = {"id": "INT", "name": "STRING", "k": "BIGINT"}
+            pivot = "PIVOT (max(k) AS m FOR z IN ('a' AS k))"
+            return f"(SELECT id, k, name AS z, name FROM {name}) {pivot} AS {alias}"
         alias = name if self.chance(0.4) else self.alias(relations)
         relations.columns[alias] = dict(RELATIONS[name])
+        if alias != name and self.chance(0.08):
+            return self.draw.choice([f"IDENTIFIER('{name}') AS {alias}", f"IDENTIFIER('{name}' || '') AS {alias}"])
         return name if alias == name else f"{name} AS {alias}"
 
     def join(self, relations: Relations, lookup: bool, last: int) -> str:
@@ -143,6 +167,9 @@ class Drawing:
         left = relations.typed("INT", "BIGINT")
         both = Relations({**relations.columns, alias: dict(columns)})
         key = f"{self.column(both, *self.draw.choice(left))} = {alias}.{self.draw.choice(['id', 'id', 'k'])}"
+        structs = relations.typed("STRUCT<id: INT, name: STRING>")
+        if structs and self.chance(0.15):
+            key = f"{'.'.join(self.draw.choice(structs))}.id = {alias}.id"
         key = " = ".join(reversed(key.split(" = "))) if self.chance(0.3) else key
         parts = [key, *(self.condition(both, queries=False) for _ in range(self.draw.choice([0, 0, 1, 2])))]
         if lookup and kind in ("JOIN", "LEFT JOIN") and self.chance(0.1):
@@ -211,19 +238,37 @@ class Drawing:
             f"to_json(struct({alias}.*)) AS j", "(SELECT max(id) FROM t) AS m", f"{self.number(relations)} AS `a b`",
             f"filter(array({self.number(relations)}), k -> k > 1) AS f", f"concat_ws('-', {self.text(relations)})",
         ]  # fmt: skip
+        kinds += [scalar for scalar in [self.scalar(relations)] if scalar]
         if structs:
             kinds += [f"{'.'.join(structs[0])}.*", f"{'.'.join(structs[0])}.id"]
         return self.draw.sample(kinds, self.draw.choice([1, 2, 3]))
 
+    def scalar(self, relations: Relations) -> str | None:
+        """Return a scalar sub-query over a lookup table that reads what no relation inside can be taken for."""
+        free = [(a, n) for a, n in relations.typed("INT", "BIGINT") if a not in ("cust", *TABLES["cust"])]
+        if not free:
+            return None
+        key, item = ".".join(self.draw.choice(free)), self.draw.choice(["cust.c", "label", "upper(cust.name)"])
+        other = ".".join(self.draw.choice(free))
+        item = f"{item} || {other}" if self.chance(0.3) else item
+        return f"(SELECT {item} FROM cust WHERE cust.id = {key})"
+
     def finish(self, relations: Relations, from_: str, where: str) -> str:
+        scalar = self.scalar(relations)
+        if scalar and self.chance(0.06):
+            group = self.draw.choice(["ALL", "1", "zz", scalar])
+            return f"SELECT {scalar} AS zz, count(*) AS n {from_}{where} GROUP BY {group}"
         if self.chance(0.25):
             key, measure = self.text(relations), self.number(relations)
             having = self.draw.choice(["", " HAVING count(*) >= 1", " HAVING n > 0", " HAVING name IS NOT NULL"])
             order = self.draw.choice(["", " ORDER BY name", " ORDER BY n, name"])
+            self.ordered_by = order.removeprefix(" ORDER BY ").split(",")[0] or None
             group = self.draw.choice(["1", "1", key, "ALL"])
             return f"SELECT {key} AS name, count(*) AS n, max({measure}) {from_}{where} GROUP BY {group}{having}{order}"
         items = self.items(relations)
         distinct = "DISTINCT " if self.chance(0.05) else ""
         named = [item.split(" AS ")[-1] for item in items if " AS " in item and "," not in item]
-        order = f" ORDER BY {self.draw.choice(named)}" if named and self.chance(0.3) else ""
+        key = self.draw.choice(named) if named and self.chance(0.3) else ""
+        self.ordered_by = key.strip("`") or None
+        order = f" ORDER BY {key}{self.draw.choice(['', '', ' DESC', ' NULLS LAST'])}" if key else ""
         return f"SELECT {distinct}{', '.join(items)} {from_}{where}{order}"

@@ -7,6 +7,7 @@ variables whose names begin so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,9 @@ from lookupcache.worker.runner import ERROR as ERROR_TYPE
 
 AGE, ERROR = "age", "error"
 """The columns for age and error inside the job."""
+
+_FIELD = re.compile(r"`\s*\.")
+"""The end of a struct's name before that of its field; names of columns are quoted, the letter of the side is not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +120,12 @@ class JoinContext:
     def is_clear(self, expressions: Sequence[str]) -> bool:
         """Return whether left columns may go by their own names, which are quoted.
 
-        All differ, no lambda has a variable of such a name, and the session takes none for a pattern.
+        All differ, no lambda has a variable of such a name, and the session takes none for a pattern. No field of a
+        struct is read: Spark would take the struct's name for that of a relation, where the left side has one.
         """
         names = {name.casefold() for name in self.left.columns}
-        clear = len(names) == len(self.left.columns) and not any("->" in sql for sql in expressions)
+        clear = len(names) == len(self.left.columns)
+        clear = clear and not any("->" in sql or _FIELD.search(sql) for sql in expressions)
         return clear and self.spark.conf.get(REGEX_COLUMNS, "false") != "true"
 
     def keyed_rows(self) -> tuple[DataFrame, list[str]]:

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from lookupcache.report import is_classic
+from lookupcache.spark.pending import PendingResult
 
 _CHEAP = {"Project", "Filter", "Union", "SubqueryAlias"}
 """What may stand above the sources: made again for another reading, it costs little."""
@@ -42,6 +43,8 @@ class LeftSide:
         """Ask Spark's optimizer; no job runs. Spark Connect does not show its plans."""
         if not is_classic(left.sparkSession):
             return cls("Spark Connect does not show whether it may", 0)
+        if isinstance(left, PendingResult):
+            return cls(f"it would run {SHOWN['MapInArrow']} twice", 0)
         try:
             execution = current_execution(left)
             if _calls_python(execution.withCachedData()):

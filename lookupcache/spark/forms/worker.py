@@ -25,12 +25,23 @@ def by_worker(context: JoinContext, chain: Chain) -> DataFrame:
     return select_output(context, _apply_residual(context, channel.observed(looked_up)))
 
 
+def result_schema(context: JoinContext) -> T.StructType | None:
+    """Return the columns of the join's result, or None where Spark computes any of them."""
+    result = None if context.channel.fields() else result_columns(context)
+    return None if result is None else _result_schema(context, result)
+
+
+def _result_schema(context: JoinContext, result: list[str]) -> T.StructType:
+    names = [*(output.name for output in context.plan.output), *context.marks.values()]
+    return T.StructType(
+        [T.StructField(name, context.types[column]) for name, column in zip(names, result, strict=True)]
+    )
+
+
 def _schema(context: JoinContext, result: list[str] | None, channel: Channel) -> T.StructType:
     """Return the types of what the worker gives."""
     if result is not None:
-        names = [*(output.name for output in context.plan.output), *context.marks.values()]
-        columns = zip(names, result, strict=True)
-        return T.StructType([T.StructField(name, context.types[column]) for name, column in columns])
+        return _result_schema(context, result)
     right = context.fields(context.right_names)
     if context.plan.spark_residual and context.plan.how != "inner":
         right = [T.StructField(MATCHES, T.ArrayType(T.StructType(right)))]

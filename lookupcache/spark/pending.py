@@ -1,0 +1,46 @@
+"""The result of a lookup join that Spark has not seen yet: its columns are known, so that another join can follow."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
+
+if TYPE_CHECKING:
+    from lookupcache.spark.join import LookupJoin
+
+
+class PendingResult:
+    """Stands for the DataFrame of a join: becomes one when anything but its columns is requested.
+
+    Where several joins run in one Python stage, Spark only has to analyze the result of the last.
+    """
+
+    def __init__(self, join: LookupJoin, schema: T.StructType) -> None:
+        self._lookupcache_join = join
+        self.schema = schema
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return self.schema.names
+
+    @property
+    def sparkSession(self) -> SparkSession:  # noqa: N802 - PySpark's name
+        """The session of the join."""
+        return self._lookupcache_join.spark
+
+    @property
+    def isStreaming(self) -> bool:  # noqa: N802 - PySpark's name
+        """Whether the left side is a stream."""
+        return self._lookupcache_join.left.isStreaming
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lookupcache_join.df, name)
+
+
+def analyzed(df: DataFrame | PendingResult) -> DataFrame:
+    """Return the DataFrame that a pending result stands for; any other as it is."""
+    return df._lookupcache_join.df if isinstance(df, PendingResult) else df
