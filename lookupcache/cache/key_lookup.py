@@ -47,6 +47,16 @@ class KeyLookup:
         """Bytes used."""
         return self._index.nbytes + (self._keys.nbytes + self._key_row.nbytes if self._keys is not None else 0)
 
+    @property
+    def index(self) -> HashIndex:
+        """The index from words to entries."""
+        return self._index
+
+    @property
+    def max_steps(self) -> int:
+        """The longest way from a key's hash to the word that it is listed under."""
+        return self._max_steps
+
     def find(self, keys: KeyBatch) -> Entries:
         """Return the entry of each key, -1 if it has none or is null."""
         entries = self._index.find(keys.hashes)
@@ -113,8 +123,7 @@ class KeyLookup:
 
     def _rows_of_others(self, entries: Entries, keys: KeyBatch) -> Positions:
         """Return the rows whose entry is that of another key."""
-        assert self._keys is not None
-        stored = self._keys.gather(self._key_row.take(entries, mode="wrap").astype(np.int64))
+        stored = self._stored(entries)
         other = np.zeros(len(entries), dtype=np.bool_)
         for column, requested in zip(stored, keys.columns, strict=True):
             same = pc.equal(_comparable(column), _comparable(requested))
@@ -122,6 +131,11 @@ class KeyLookup:
             if same.null_count < len(same) and not pc.all(same).as_py():
                 other |= ~same.fill_null(True).to_numpy(zero_copy_only=False)
         return np.flatnonzero(other)
+
+    def _stored(self, entries: Entries) -> list[pa.Array]:
+        """Return the key columns of entries, null for -1."""
+        assert self._keys is not None
+        return self._keys.gather(self._key_row.take(entries, mode="wrap").astype(np.int64))
 
     def _free_words(self, hashes: Hashes) -> Hashes:
         """Return unused words for new keys: the hash, or if that is in use, the next free one of its sequence."""

@@ -1,0 +1,78 @@
+"""`Control`: a mapped page with the numbers that the processes of a host share."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import struct
+from contextlib import suppress
+
+import numpy as np
+
+from lookupcache.host.folder import Folder
+from lookupcache.host.segment import FORMAT
+
+NAME = "control"
+_MAGIC = b"LKCCTL\r\n"
+_HEAD = struct.Struct("<8sII16s")
+_SIZE = 4096
+_FIELDS_AT = 64
+_FIELDS = ("seed", "next", "generation", "forgotten", "weight", "hits", "published", "evictions", "merges", "merging")
+
+
+class Control:
+    """The page: a field is read and written in place, in one aligned word.
+
+    - ``seed``: of the hashes of keys; ``next``: the last sequence number that was taken.
+    - ``generation``: changes with the list of segments and invalidations.
+    - ``forgotten``: the highest number of an invalidation that is no longer there to be read.
+    - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
+    - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none.
+    - ``hits``, ``published``, ``evictions``, ``merges``: counts for people, which lose some when processes count at once.
+    """
+
+    def __init__(self, folder: Folder, plan: bytes) -> None:
+        self._plan = plan
+        self._folder = folder
+        try:
+            self._open()
+        except (FileNotFoundError, ValueError):
+            self._create()
+            self._open()
+
+    def __getitem__(self, field: str) -> int:
+        return int(self._numbers[_FIELDS.index(field)])
+
+    def __setitem__(self, field: str, value: int) -> None:
+        self._numbers[_FIELDS.index(field)] = value
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the page is still the one that the folder has."""
+        return self._folder.inode(NAME) == self._inode
+
+    def _open(self) -> None:
+        """Map the page; raises ValueError for one of another version or plan."""
+        page, found = self._folder.map(NAME, writable=True)
+        if len(page) != _SIZE or _HEAD.unpack_from(page) != (_MAGIC, FORMAT, 0, self._plan):
+            self._folder.remove(NAME)
+            raise ValueError("another version")
+        self._inode = found.st_ino
+        self._numbers = np.frombuffer(page, "<i8", len(_FIELDS), _FIELDS_AT)
+
+    def _create(self) -> None:
+        """Make the page, unless another process is faster."""
+        name = f"control-{secrets.token_hex(8)}.new"
+        head = _HEAD.pack(_MAGIC, FORMAT, 0, self._plan).ljust(_FIELDS_AT, b"\0") + struct.pack(
+            "<q", secrets.randbits(62) | 1
+        )
+        self._folder.allocate(name, _SIZE, head)
+        try:
+            with suppress(FileExistsError):
+                self._folder.link(name, NAME)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP):
+                raise
+            self._folder.rename(name, NAME)
+        finally:
+            self._folder.remove(name)
