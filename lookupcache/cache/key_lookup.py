@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lookupcache.cache.entry_columns import grown, renumbered
 from lookupcache.cache.hash_index import Entries, HashIndex
-from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, is_exact
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, column_of_words, hash_keys, is_exact
 from lookupcache.cache.row_store import RowStore
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -33,6 +33,7 @@ class KeyLookup:
     """
 
     def __init__(self, key_types: Sequence[pa.DataType]) -> None:
+        self._types = tuple(key_types)
         self._index = HashIndex()
         self._keys = None if is_exact(key_types) else RowStore(_key_schema(key_types))
         self._key_row = np.full(1, -1, dtype=np.int32)
@@ -76,6 +77,14 @@ class KeyLookup:
     def remove(self, entries: Entries) -> None:
         """Stop finding listed entries; their stored keys stay until `renumber`."""
         self._index.remove(entries)
+
+    def keys(self, entries: Entries) -> KeyBatch:
+        """Return the keys of entries, with the hashes that they were inserted with."""
+        words = self._index.words[entries]
+        if self._keys is None:
+            return KeyBatch((column_of_words(words, self._types[0]),), words, None)
+        columns = tuple(self._stored(entries))
+        return KeyBatch(columns, words if not self._max_steps else hash_keys(columns), None)
 
     def words(self, entries: Entries) -> Hashes:
         """Return the word that each entry is listed under."""

@@ -108,6 +108,21 @@ def hash_keys(columns: Sequence[pa.Array], seed: np.uint64 = _SEED) -> Hashes:
     return words[0] if len(words) == 1 else _combined(words, seed)
 
 
+def column_of_words(words: Hashes, type_: pa.DataType) -> pa.Array:
+    """Return the keys that such words stand for: they are the values of a single column of numbers.
+
+    >>> column_of_words(np.array([1, 2**64 - 2], np.uint64), pa.int32()).to_pylist()
+    [1, -2]
+    """
+    if pa.types.is_boolean(type_):
+        return pa.array(words != 0)
+    if pa.types.is_floating(type_):
+        values = words.view(np.float64).astype(np.float32 if type_.bit_width == 32 else np.float64)
+    else:
+        values = words.view(np.int64).astype(np.dtype(f"i{type_.bit_width // 8}"))
+    return pa.Array.from_buffers(type_, len(words), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
 def is_exact(types: Sequence[pa.DataType]) -> bool:
     """Return whether equal hashes of such keys always mean equal keys."""
     return len(types) == 1 and not (

@@ -52,6 +52,7 @@ class Claims:
             with suppress(OSError):
                 self._remove_claims_of(self.number)
             self.drop()
+        self._keys = self._infos = np.zeros((0, _WAYS), np.uint64)
 
     def drop(self) -> None:
         """Close the file that shows that this process lives: a forked child must not keep its parent's open."""

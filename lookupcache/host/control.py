@@ -28,7 +28,7 @@ class Control:
     - ``forgotten``: the highest number of an invalidation that is no longer there to be read.
     - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
     - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none.
-    - ``hits``, ``published``, ``evictions``, ``merges``: counts for people, which lose some when processes count at once.
+    - ``hits``, ``published``, ``evictions``, ``merges``: counts for people, some of which get lost.
     """
 
     def __init__(self, folder: Folder, plan: bytes) -> None:
@@ -45,6 +45,10 @@ class Control:
 
     def __setitem__(self, field: str, value: int) -> None:
         self._numbers[_FIELDS.index(field)] = value
+
+    def close(self) -> None:
+        """Unmap the page."""
+        self._numbers = np.zeros(len(_FIELDS), np.int64)
 
     @property
     def is_current(self) -> bool:

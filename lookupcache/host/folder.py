@@ -19,6 +19,7 @@ _NETWORK = {
 }  # fmt: skip
 """Types of file systems whose locks and mapped files other machines take part in."""
 
+
 class HostUnavailableError(Exception):
     """The host's cache cannot be used here; the text says why."""
 

@@ -1,6 +1,6 @@
 """`HostCache`: the rows of a plan that all processes of a host share.
 
-    find ─► claim ─► (calls to the source) ─► publish ─► release
+find ─► claim ─► (calls to the source) ─► publish ─► release
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HostCache:
         key_types: Types of the key columns.
         schema: Schema of the rows.
         limits: What bounds the cache of the host as a whole.
-        clock: Returns seconds that are the same in all processes.
+        clock: Returns seconds that are the same in all processes; by default those since boot.
         counters: Where hits, waits and failures are counted.
     """
 
@@ -75,13 +75,13 @@ class HostCache:
         schema: pa.Schema,
         limits: Limits,
         *,
-        clock: Callable[[], float] = host_now,
+        clock: Callable[[], float] | None = None,
         counters: Counter[str] | None = None,
     ) -> None:
         if not is_available():
             raise HostUnavailableError("this system has no clock that counts from boot in all processes")
         self.limits = limits
-        self.clock = clock
+        self.clock = host_now if clock is None else clock
         self.counters: Counter[str] = Counter() if counters is None else counters
         self.is_lost = False
         self._path = os.path.join(path, folder_name(fingerprint))
@@ -125,8 +125,9 @@ class HostCache:
         _open_caches.discard(self)
         self._maintenance.wait()
         self._claims.close()
+        self._control.close()
+        self._segments.close()
         self._folder.close()
-        self._segments.newest = []
         self.is_lost = True
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
@@ -141,12 +142,15 @@ class HostCache:
         """The number of the last publication that this process has seen."""
         return self._segments.generation
 
-    def find(self, keys: KeyBatch, *, after: float = -math.inf) -> Found:
-        """Find distinct non-null keys, among the entries that were written after a time."""
+    def find(self, keys: KeyBatch, *, after: float = -math.inf, fresh: bool = False) -> Found:
+        """Find distinct non-null keys, among the entries that were written after a time.
+
+        With ``fresh``, entries that may be served only if the source fails are not found.
+        """
         if self._is_ready():
             with self._counting_failures():
                 self._segments.refresh()
-                parts = self._usable(self._locate(self._hashed(keys)), after)
+                parts = self._usable(self._locate(self._hashed(keys)), after, fresh)
                 return self._gather(parts)
         return self._gather([])
 
@@ -169,7 +173,7 @@ class HostCache:
                 break
         return parts
 
-    def _usable(self, parts: list[_Part], after: float) -> list[_Part]:
+    def _usable(self, parts: list[_Part], after: float, fresh: bool) -> list[_Part]:
         """Return the parts without entries that were removed or are too old; note the use of the others."""
         now, limits = self.clock(), self.limits
         found = []
@@ -177,8 +181,10 @@ class HostCache:
             good = segment.gone[entries] == 0
             if limits.expire or limits.dated or after > -math.inf:
                 written = segment.written[entries]
-                good &= (now <= np.maximum(segment.deadline[entries], written + limits.stale_seconds)) & (written <= now)
-                good &= written >= after
+                last = segment.deadline[entries]
+                if limits.stale_seconds and not fresh:
+                    last = np.maximum(last, written + limits.stale_seconds)
+                good &= (now <= last) & (written <= now) & (written >= after)
             if limits.access_seconds < math.inf:
                 good &= now - segment.used[entries] <= limits.access_seconds
             if not good.all():
@@ -201,8 +207,8 @@ class HostCache:
         self.counters["host_hits"] += len(positions)
         self._control["hits"] += len(positions)
         counts, written, deadline = (
-            np.concatenate([column(segment)[entries] for segment, _, entries in parts])
-            for column in (lambda one: one.counts, lambda one: one.written, lambda one: one.deadline)
+            np.concatenate([getattr(segment, column)[entries] for segment, _, entries in parts])
+            for column in ("counts", "written", "deadline")
         )
         return Found(positions, rows, counts.astype(np.int64), written, deadline)
 
@@ -277,28 +283,32 @@ class HostCache:
         return SegmentData(keys, body, counts, times, times + seconds, times, times, hits)
 
     def _publish(self, data: SegmentData, since: int) -> None:
-        if not len(data):
-            return
-        self._segments.refresh()
-        data = self._with_history(data)
+        """Write a segment; keys that are invalidated meanwhile are left out of it, and it is written again."""
+        while len(data):
+            self._segments.refresh()
+            since, data = self.position, data.take(np.flatnonzero(~self._changed_since(data.keys, since)))
+            if len(data) and self._publish_unless_changed(self._with_history(data), since):
+                break
+        self._maintenance.run(self.clock())
+
+    def _publish_unless_changed(self, data: SegmentData, since: int) -> bool:
+        """Write a segment, unless any of its keys has been invalidated after ``since``; return whether it was."""
         name = f"{self._claims.number}-{self._files}.seg.tmp"
         self._files += 1
         try:
             write_segment(self._folder, name, data, self._plan)
             with self._publishing() as number:
-                changed = self._changed_since(data.keys, since)
-                if changed.any():
-                    self._maintenance.mark_unpublished(name, changed)
+                if self._changed_since(data.keys, since).any():
+                    return False
                 final = str(SegmentRange(number, number, number))
                 self._folder.rename(use_name(name), use_name(final))
                 self._folder.rename(name, final)
-                weight = data.weight - self._supersede(data.keys)
-                self._control["weight"] += weight
+                self._control["weight"] += data.weight - self._supersede(data.keys)
                 self._control["published"] += len(data)
+            return True
         finally:
             self._folder.remove(name)
             self._folder.remove(use_name(name))
-        self._maintenance.run(self.clock())
 
     @contextmanager
     def _publishing(self) -> Iterator[int]:
@@ -316,6 +326,8 @@ class HostCache:
     def _changed_since(self, keys: KeyBatch, since: int) -> Mask:
         """Return which keys were invalidated after a number: their rows may have been read before the change."""
         messages = self._segments.since(since)
+        if messages == []:
+            return np.zeros(len(keys), dtype=np.bool_)
         if messages is None or any(one.keys is None for one in messages):
             return np.ones(len(keys), dtype=np.bool_)
         changed = np.zeros(len(keys), dtype=np.bool_)
@@ -354,7 +366,7 @@ class HostCache:
             yield data
             return
         for part in np.array_split(np.arange(len(data)), min(count, len(data))):
-            yield data.slice(int(part[0]), int(part[-1]) + 1)
+            yield data.take(part)
 
     def _has_space(self, data: SegmentData) -> bool:
         """Return whether the files stay within the limit of bytes with this data; make space if they do not."""
@@ -422,9 +434,7 @@ class HostCache:
             self._claims.drop()
             try:
                 self._claims = Claims(self._folder, self._buckets)
-                self._maintenance = Maintenance(
-                    self._folder, self._control, self._segments, self._claims, self.limits
-                )
+                self._maintenance = Maintenance(self._folder, self._control, self._segments, self._claims, self.limits)
             except OSError:
                 self.counters["host_failures"] += 1
                 self.is_lost = True

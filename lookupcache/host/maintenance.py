@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lookupcache.cache.keys import Mask, Positions
+from lookupcache.cache.keys import Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.host.claims import Claims
 from lookupcache.host.control import Control
@@ -218,12 +218,6 @@ class Maintenance:
         with self._folder.locked(PUBLISH_LOCK):
             if not self._folder.inode(name.removesuffix(".use") + ".seg"):
                 self._folder.remove(name)
-
-    def mark_unpublished(self, name: str, entries: Mask) -> None:
-        """Mark entries of a segment that is not published yet as removed."""
-        use, _ = self._folder.map(use_name(name), writable=True)
-        gone = np.frombuffer(use, np.uint8, len(entries), len(use) - len(entries))
-        gone[entries] = 1
 
 
 def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, must: bool = False) -> list[Segment]:

@@ -67,7 +67,7 @@ def _kept(newer: Sequence[Segment], segment: Segment, limits: Limits, now: float
     kept = segment.gone == 0
     if limits.expire:
         kept &= ~is_too_old(segment, limits, now)
-    entries = np.flatnonzero(kept)
+    entries = np.flatnonzero(kept).astype(np.int32)
     if newer and entries.size:
         keys = segment.keys(entries)
         for other in newer:

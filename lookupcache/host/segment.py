@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.key_lookup import KeyLookup
-from lookupcache.cache.keys import KeyBatch, Mask, is_exact
+from lookupcache.cache.keys import KeyBatch, Mask, column_of_words, is_exact
 from lookupcache.cache.limits import Limits
 from lookupcache.host.clock import clock_identity
 from lookupcache.host.folder import Folder
@@ -74,14 +74,14 @@ class SegmentData:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def slice(self, first: int, last: int) -> SegmentData:
-        """Return the entries from ``first`` to before ``last``."""
-        part = np.arange(first, last)
-        start, stop = int(self.counts[:first].sum()), int(self.counts[:last].sum())
-        times = (self.written[part], self.deadline[part], self.admitted[part], self.used[part])
-        return SegmentData(
-            self.keys.take(part), self.rows.slice(start, stop - start), self.counts[part], *times, self.hits[part]
-        )
+    def take(self, entries: Numbers) -> SegmentData:
+        """Return some of the entries."""
+        counts = self.counts[entries]
+        starts = (np.cumsum(self.counts) - self.counts)[entries]
+        rows = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+        body = self.rows.take(pa.array(rows)) if self.rows.num_columns else self.rows
+        times = (self.written[entries], self.deadline[entries], self.admitted[entries], self.used[entries])
+        return SegmentData(self.keys.take(entries), body, counts, *times, self.hits[entries])
 
     @property
     def weight(self) -> int:
@@ -106,7 +106,7 @@ def write_segment(folder: Folder, name: str, data: SegmentData, plan: bytes) -> 
     except BaseException:
         folder.remove(name)
         raise
-    return name, use, written.st_size + size
+    return written.st_size + size
 
 
 def _segment_parts(data: SegmentData, plan: bytes) -> Iterator[Any]:
@@ -126,11 +126,13 @@ def _segment_parts(data: SegmentData, plan: bytes) -> Iterator[Any]:
     }
     bodies: list[Any] = [np.ascontiguousarray(columns[name], _TYPES[name]) for name in _TYPES]
     bodies += [b"" if exact else _to_ipc(_key_batch(data.keys)), _to_ipc(data.rows)]
-    places, parts, end = [], [], _HEAD_BYTES
+    places: list[int] = []
+    parts: list[memoryview] = []
+    end = _HEAD_BYTES
     for body in bodies:
         view = memoryview(body).cast("B")
         places += [end, len(view)]
-        parts += [view, bytes(-len(view) % _ALIGNED)]
+        parts += [view, memoryview(bytes(-len(view) % _ALIGNED))]
         end += len(view) + (-len(view) % _ALIGNED)
     head = _HEAD.pack(
         _MAGIC, FORMAT, 0, lookup.max_steps, 0, len(data), int(data.counts.sum()), plan, clock_identity(), *places
@@ -344,21 +346,6 @@ def is_too_old(segment: Segment, limits: Limits, now: float) -> Mask:
     if limits.access_seconds < math.inf:
         old |= now - segment.used > limits.access_seconds
     return old
-
-
-def column_of_words(words: Any, type_: pa.DataType) -> pa.Array:
-    """Return the keys that such words stand for: they are the values of a single column of numbers.
-
-    >>> column_of_words(np.array([1, 2**64 - 2], np.uint64), pa.int32()).to_pylist()
-    [1, -2]
-    """
-    if pa.types.is_boolean(type_):
-        return pa.array(words != 0)
-    if pa.types.is_floating(type_):
-        values = words.view(np.float64).astype(np.float32 if type_.bit_width == 32 else np.float64)
-    else:
-        values = words.view(np.int64).astype(np.dtype(f"i{type_.bit_width // 8}"))
-    return pa.Array.from_buffers(type_, len(words), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────

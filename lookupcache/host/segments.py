@@ -77,6 +77,10 @@ class Segments:
             counters=self.counters,
         )  # fmt: skip
 
+    def close(self) -> None:
+        """Unmap all segments."""
+        self.newest, self.invalidations = [], []
+
     @property
     def is_current(self) -> bool:
         """Whether nothing has been published since the last `refresh`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 from lookupcache.worker.full_cache import FullCacheLookup
+from lookupcache.worker.host_lookup import HostCacheLookup
+from lookupcache.worker.host_scope import host_cache_of
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
 from lookupcache.worker.source import Source
 
@@ -12,6 +14,8 @@ __all__ = ["Clock", "FullCacheLookup", "PartialCacheLookup", "PendingKeys", "cou
 
 
 def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLookup:
-    """Return the lookup for the plan's cache strategy."""
-    kind = FullCacheLookup if source.plan.config.cache == "ALL" else PartialCacheLookup
-    return kind(source, clock)
+    """Return the lookup for the plan's cache strategy and scope."""
+    if source.plan.config.cache == "ALL":
+        return FullCacheLookup(source, clock)
+    host = host_cache_of(source)
+    return PartialCacheLookup(source, clock) if host is None else HostCacheLookup(source, host)
