@@ -65,6 +65,14 @@ LAYERS = """
     cache.limit_enforcer
     cache.column_cache
     cache
+    host.clock host.folder
+    host.segment host.claims
+    host.control
+    host.segments
+    host.merge host.eviction
+    host.maintenance
+    host.host_cache
+    host
     decorator.arguments
     decorator.batching decorator.keyed_function
     decorator.single_flight
@@ -76,6 +84,7 @@ LAYERS = """
     worker.calls worker.connection
     worker.source
     worker.partial_cache worker.full_cache
+    worker.host_lookup worker.host_scope
     worker.lookup
     worker.dead_letters
     worker.runner

@@ -53,9 +53,7 @@ def _check_scope(config: LookupConfig) -> None:
     """Reject a shared cache where nothing is cached, and a directory for one where each worker has its own."""
     if config.cache == "NONE":
         scope = None if config.scope == "auto" else config.scope
-        _refuse_if_set(
-            {"lookup.cache.scope": scope, "lookup.cache.path": config.cache_path}, config, "LRU, TTL or ALL"
-        )
+        _refuse_if_set({"lookup.cache.scope": scope, "lookup.cache.path": config.cache_path}, config, "LRU, TTL or ALL")
     if config.scope == "worker" and config.cache_path is not None:
         raise OptionError(
             "Option 'lookup.cache.path' has no effect with 'lookup.cache.scope' = 'worker'.",

@@ -12,12 +12,13 @@ from lookupcache.cache import Limits
 from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostCache, HostUnavailableError
+from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
 
 _SPARK_FOLDER = "lookupcache"
 
 
-def host_cache_of(source: Source) -> HostCache | None:
+def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | None:
     """Return the host's cache for the plan of a source, or None where its cache is the worker's own."""
     plan = source.plan
     if not is_host_scope(plan.config) or plan.never:
@@ -30,6 +31,7 @@ def host_cache_of(source: Source) -> HostCache | None:
             source.reader.key_types,
             schema,
             Limits.of(plan.config),
+            clock=clock,
             counters=source.counters,
         )
     except HostUnavailableError as error:

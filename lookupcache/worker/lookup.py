@@ -14,8 +14,11 @@ __all__ = ["Clock", "FullCacheLookup", "PartialCacheLookup", "PendingKeys", "cou
 
 
 def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLookup:
-    """Return the lookup for the plan's cache strategy and scope."""
+    """Return the lookup for the plan's cache strategy and scope.
+
+    The workers of a host share a clock, so that of this process is used for its own cache only.
+    """
     if source.plan.config.cache == "ALL":
         return FullCacheLookup(source, clock)
-    host = host_cache_of(source)
+    host = host_cache_of(source, None if clock is time.monotonic else clock)
     return PartialCacheLookup(source, clock) if host is None else HostCacheLookup(source, host)

@@ -57,7 +57,6 @@ def wait_for(lookup, pending):
 
 def open_next_gate(source, lookup):
     """Answer the second call for key 1, when a worker has made it."""
-    source.began.acquire(timeout=60)
     source.gates.clear()
     while not lookup._requests:
         lookup.wait()
@@ -96,6 +95,7 @@ def test_when_a_call_fails_those_who_waited_request_the_key(workers):
     one, two = (workers(source, on_error="null", error_column="e").lookup for _ in range(2))
     first, second = one.open(ids(1)), two.open(ids(1))
     wait_for(one, first)
+    assert source.began.acquire(timeout=60)
     source.down = False
     assert len(first.errors) == 1
     open_next_gate(source, two)
@@ -109,6 +109,7 @@ def test_a_worker_that_gives_up_releases_its_claims(workers):
     source = Gated()
     one, two = workers(source).lookup, workers(source).lookup
     first, second = one.open(ids(1)), two.open(ids(1))
+    assert source.began.acquire(timeout=60)
     one.abandon([first])
     open_next_gate(source, two)
     wait_for(two, second)
