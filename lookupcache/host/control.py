@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import secrets
 import struct
-from contextlib import suppress
 
 import numpy as np
 
@@ -13,6 +11,9 @@ from lookupcache.host.folder import Folder
 from lookupcache.host.segment import FORMAT
 
 NAME = "control"
+PUBLISH_LOCK = "publish.lock"
+"""Held while the list of segments or a sequence number changes."""
+
 _MAGIC = b"LKCCTL\r\n"
 _HEAD = struct.Struct("<8sII16s")
 _SIZE = 4096
@@ -36,7 +37,11 @@ class Control:
         self._folder = folder
         try:
             self._open()
-        except (FileNotFoundError, ValueError):
+        except FileNotFoundError:
+            self._create()
+            self._open()
+        except ValueError:
+            folder.remove(NAME)
             self._create()
             self._open()
 
@@ -59,8 +64,7 @@ class Control:
         """Map the page; raises ValueError for one of another version or plan."""
         page, found = self._folder.map(NAME, writable=True)
         if len(page) != _SIZE or _HEAD.unpack_from(page) != (_MAGIC, FORMAT, 0, self._plan):
-            self._folder.remove(NAME)
-            raise ValueError("another version")
+            raise ValueError("it is of another version or plan")
         self._inode = found.st_ino
         self._numbers = np.frombuffer(page, "<i8", len(_FIELDS), _FIELDS_AT)
 
@@ -72,11 +76,15 @@ class Control:
         )
         self._folder.allocate(name, _SIZE, head)
         try:
-            with suppress(FileExistsError):
-                self._folder.link(name, NAME)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP):
-                raise
-            self._folder.rename(name, NAME)
+            with self._folder.locked(PUBLISH_LOCK):
+                if not self._folder.inode(NAME):
+                    self._remove_entries()
+                    self._folder.rename(name, NAME)
         finally:
             self._folder.remove(name)
+
+    def _remove_entries(self) -> None:
+        """Remove what was published with a page that is lost: its numbers and hashes mean nothing any more."""
+        for one in self._folder.names():
+            if one.endswith((".seg", ".use", ".inv")):
+                self._folder.remove(one)

@@ -124,10 +124,6 @@ class Folder:
         """Rename a file; a file of the new name is replaced."""
         os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
-    def link(self, old: str, new: str) -> None:
-        """Give a file a second name; raises FileExistsError if there is a file of that name."""
-        os.link(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
-
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         with suppress(FileNotFoundError):

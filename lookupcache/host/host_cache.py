@@ -21,11 +21,11 @@ from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.host.claims import Claims
 from lookupcache.host.clock import host_now, is_available
-from lookupcache.host.control import Control
+from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.folder import Folder, HostUnavailableError
 from lookupcache.host.maintenance import Maintenance
 from lookupcache.host.segment import FORMAT, Numbers, Segment, SegmentData, SegmentRange, Times, use_name, write_segment
-from lookupcache.host.segments import PUBLISH_LOCK, Segments, message_name
+from lookupcache.host.segments import Segments, message_name
 
 WRITE_LOCK = "write.lock"
 _MOST_BUCKETS = 1 << 13

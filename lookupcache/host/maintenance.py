@@ -16,12 +16,12 @@ import numpy as np
 from lookupcache.cache.keys import Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.host.claims import Claims
-from lookupcache.host.control import Control
+from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.eviction import choose_victims
 from lookupcache.host.folder import Folder
 from lookupcache.host.merge import merge_segments
 from lookupcache.host.segment import Segment, is_too_old, use_name
-from lookupcache.host.segments import PUBLISH_LOCK, Segments, ranges_of
+from lookupcache.host.segments import Segments, ranges_of
 
 SMALL_LOCK = "small.lock"
 LARGE_LOCK = "large.lock"

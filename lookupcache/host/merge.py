@@ -12,10 +12,10 @@ import pyarrow as pa
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
-from lookupcache.host.control import Control
+from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.folder import Folder
 from lookupcache.host.segment import Segment, SegmentData, SegmentRange, is_too_old, use_name, write_segment
-from lookupcache.host.segments import PUBLISH_LOCK, Segments
+from lookupcache.host.segments import Segments
 
 _Part = tuple[Segment, Entries]
 

@@ -16,9 +16,6 @@ from lookupcache.host.control import Control
 from lookupcache.host.folder import Folder
 from lookupcache.host.segment import Segment, SegmentError, SegmentRange, use_name
 
-PUBLISH_LOCK = "publish.lock"
-"""Held while the list of segments or a sequence number changes."""
-
 _MESSAGE = struct.Struct("<8s16sI")
 _MESSAGE_MAGIC = b"LKCINV1\n"
 _MOST_MESSAGES = 64
