@@ -273,9 +273,12 @@ class Segment:
         if magic != _USE_MAGIC or entries != self._entries:
             raise SegmentError("its use file is of another version")
         token = (clock_identity(), status.st_ino, status.st_mtime_ns, status.st_size)
-        if status.st_size <= _VERIFIED_EACH_TIME or (clock, inode, modified, size) != token:
+        is_noted = (clock, inode, modified, size) == token
+        if status.st_size <= _VERIFIED_EACH_TIME or not is_noted:
             self.verify()
-            _USE_HEAD.pack_into(use, 0, magic, *token, entries)
+        if not is_noted:
+            # A copy of bytes: `pack_into` writes zeros first, which another process might read.
+            use[8 : _USE_HEAD.size - 8] = _USE_HEAD.pack(magic, *token, entries)[8:-8]
         self.used: Times = np.frombuffer(use, "<f8", self._entries, _ALIGNED)
         self.hits = np.frombuffer(use, np.uint8, self._entries, _ALIGNED + 8 * self._entries)
         self.gone = np.frombuffer(use, np.uint8, self._entries, _ALIGNED + 9 * self._entries)

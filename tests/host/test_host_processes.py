@@ -72,7 +72,7 @@ def churn(path, number: int, limits: dict, most_bytes: float) -> None:
     """Publish, refresh, invalidate and read at random; what is found must be right, and the files small enough."""
     draw = random.Random(number)
     cache = new_cache(path, **limits)
-    for _ in range(60):
+    for _ in range(30):
         batch = draw.sample(range(2_000), 40)
         found = look_up(cache, batch)
         assert found == right(found)

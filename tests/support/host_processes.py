@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,8 @@ def in_processes(count: int, work: Callable[[int], None]) -> None:
             try:
                 work(number)
                 code = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(code)
         children.append(child)
@@ -138,6 +141,8 @@ def in_child(work: Callable[[], None], at: int = -1) -> tuple[bool, int]:
             work()
             send(write, str(killer.count).encode())
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     os.close(write)
