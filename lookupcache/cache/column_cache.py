@@ -119,7 +119,12 @@ class ColumnCache:
         self._table.in_flight.start(entries, group)
 
     def fill(
-        self, entries: Entries, rows: pa.Table, counts: Numbers, now: float | Times, deadline: Times | None = None
+        self,
+        entries: Entries,
+        rows: pa.Table | pa.RecordBatch,
+        counts: Numbers,
+        now: float | Times,
+        deadline: Times | None = None,
     ) -> None:
         """Write the rows of entries that were being fetched.
 
@@ -147,7 +152,7 @@ class ColumnCache:
         self._table.unlist(entries[lost & self._table.numbers.is_listed(entries)])
         return lost
 
-    def put(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, now: float) -> Entries:
+    def put(self, keys: KeyBatch, rows: pa.Table | pa.RecordBatch, counts: Numbers, now: float) -> Entries:
         """Add the rows of distinct keys that are not cached; return their entries.
 
         Args:

@@ -70,7 +70,12 @@ class EntryTable:
         return entries
 
     def fill(
-        self, entries: Entries, rows: pa.Table, counts: Numbers, written: float | Times, deadline: Times | None = None
+        self,
+        entries: Entries,
+        rows: pa.Table | pa.RecordBatch,
+        counts: Numbers,
+        written: float | Times,
+        deadline: Times | None = None,
     ) -> Mask:
         """Write the rows of entries that were being fetched; return which are listed.
 

@@ -24,7 +24,17 @@ from lookupcache.host.clock import host_now, is_available
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.folder import Folder, HostUnavailableError
 from lookupcache.host.maintenance import Maintenance
-from lookupcache.host.segment import FORMAT, Numbers, Segment, SegmentData, SegmentRange, Times, use_name, write_segment
+from lookupcache.host.segment import (
+    FORMAT,
+    Numbers,
+    Segment,
+    SegmentData,
+    SegmentRange,
+    Times,
+    concatenate,
+    use_name,
+    write_segment,
+)
 from lookupcache.host.segments import Segments, message_name
 
 WRITE_LOCK = "write.lock"
@@ -42,7 +52,7 @@ class Found:
     """
 
     positions: Positions
-    rows: pa.Table
+    rows: pa.RecordBatch
     counts: Numbers
     written: Times
     deadline: Times
@@ -201,8 +211,9 @@ class HostCache:
     def _gather(self, parts: list[_Part]) -> Found:
         if not parts:
             none = np.empty(0)
-            return Found(none.astype(np.int64), self._schema.empty_table(), none.astype(np.int64), none, none)
-        rows = pa.Table.from_batches([segment.gather(entries) for segment, _, entries in parts], self._schema)
+            rows = pa.RecordBatch.from_pylist([], self._schema)
+            return Found(none.astype(np.int64), rows, none.astype(np.int64), none, none)
+        rows = concatenate([segment.gather(entries) for segment, _, entries in parts])
         positions = np.concatenate([positions for _, positions, _ in parts])
         self.counters["host_hits"] += len(positions)
         self._control["hits"] += len(positions)

@@ -14,7 +14,15 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.folder import Folder
-from lookupcache.host.segment import Segment, SegmentData, SegmentRange, is_too_old, use_name, write_segment
+from lookupcache.host.segment import (
+    Segment,
+    SegmentData,
+    SegmentRange,
+    concatenate,
+    is_too_old,
+    use_name,
+    write_segment,
+)
 from lookupcache.host.segments import Segments
 
 _Part = tuple[Segment, Entries]
@@ -95,11 +103,7 @@ def _merged(parts: Sequence[_Part], seed: int) -> SegmentData:
 
 
 def _rows(parts: Sequence[_Part]) -> pa.RecordBatch:
-    batches = [segment.gather(entries) for segment, entries in parts]
-    if len(batches) == 1 or not batches[0].num_columns:
-        return batches[0]
-    columns = [pa.concat_arrays(column) for column in zip(*(batch.columns for batch in batches), strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+    return concatenate([segment.gather(entries) for segment, entries in parts])
 
 
 def _copy_marks(folder: Folder, name: str, parts: Sequence[_Part]) -> None:

@@ -351,6 +351,14 @@ def is_too_old(segment: Segment, limits: Limits, now: float) -> Mask:
     return old
 
 
+def concatenate(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of batches as one batch."""
+    if len(batches) == 1 or not batches[0].num_columns:
+        return batches[0]
+    columns = [pa.concat_arrays(column) for column in zip(*(batch.columns for batch in batches), strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+
+
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

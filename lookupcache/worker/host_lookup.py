@@ -102,16 +102,17 @@ class HostCacheLookup(PartialCacheLookup):
         Entries that are due for a refresh, or too old unless the source fails, are requested again: also returns how
         many keys batches wait for.
         """
-        found = self.host.find(keys.take(rows), after=self._listening_since)
+        found = self.host.find(_take(keys, rows), after=self._listening_since)
         if not len(found.positions):
             return rows, 0
         taken = rows[found.positions]
-        new = self.cache.reserve(keys.take(taken), self._next_number(), now)
+        kept = _take(keys, taken)
+        new = self.cache.reserve(kept, self._next_number(), now)
         self._fill(new, found, now)
         entries[taken] = new
         rest = np.ones(len(rows), dtype=np.bool_)
         rest[found.positions] = False
-        return rows[rest], self._renew_old(keys.take(taken), new, found, now)
+        return rows[rest], self._renew_old(kept, new, found, now)
 
     def _fill(self, entries: Entries, found: Found, now: float) -> None:
         """Write rows of the host, which were written and expire as long ago and as soon as they are there."""
@@ -360,6 +361,12 @@ class HostCacheLookup(PartialCacheLookup):
         """Close what is open: the source's connection, and the files of the host's cache."""
         super().disconnect()
         self.host.close()
+
+
+def _take(keys: KeyBatch, rows: Positions) -> KeyBatch:
+    """Return the keys of these rows; if they are all rows in order, without a copy."""
+    is_all = len(rows) == len(keys) and bool((np.diff(rows) == 1).all())
+    return keys if is_all else keys.take(rows)
 
 
 def own_limits(limits: Limits) -> Limits:
