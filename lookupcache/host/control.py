@@ -18,7 +18,20 @@ _MAGIC = b"LKCCTL\r\n"
 _HEAD = struct.Struct("<8sII16s")
 _SIZE = 4096
 _FIELDS_AT = 64
-_FIELDS = ("seed", "next", "generation", "forgotten", "weight", "hits", "published", "evictions", "merges", "merging")
+_FIELDS = (
+    "seed",
+    "next",
+    "generation",
+    "forgotten",
+    "weight",
+    "hits",
+    "published",
+    "evictions",
+    "merges",
+    "merging",
+    "hand",
+    "evicted_at",
+)
 
 
 class Control:
@@ -29,6 +42,7 @@ class Control:
     - ``forgotten``: the highest number of an invalidation that is no longer there to be read.
     - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
     - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none.
+    - ``hand``, ``evicted_at``: times, of the eviction policy: its position in the queue, and the last eviction.
     - ``hits``, ``published``, ``evictions``, ``merges``: counts for people, some of which get lost.
     """
 
@@ -50,6 +64,14 @@ class Control:
 
     def __setitem__(self, field: str, value: int) -> None:
         self._numbers[_FIELDS.index(field)] = value
+
+    def time(self, field: str) -> float:
+        """Return a field that is a time."""
+        return float(self._numbers[_FIELDS.index(field) :][:1].view("<f8")[0])
+
+    def set_time(self, field: str, value: float) -> None:
+        """Write a field that is a time."""
+        self._numbers[_FIELDS.index(field) :][:1].view("<f8")[0] = value
 
     def close(self) -> None:
         """Unmap the page."""

@@ -11,7 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from lookupcache.cache.limits import Limits
 from lookupcache.host.claims import Claims
 from lookupcache.host.clock import host_now, is_available
 from lookupcache.host.control import PUBLISH_LOCK, Control
+from lookupcache.host.eviction import MOST_MARKS, QUEUE_STEP
 from lookupcache.host.folder import Folder, HostUnavailableError
 from lookupcache.host.maintenance import Maintenance
 from lookupcache.host.segment import (
@@ -39,7 +40,6 @@ from lookupcache.host.segments import Segments, message_name
 
 WRITE_LOCK = "write.lock"
 _MOST_BUCKETS = 1 << 13
-_MOST_HITS = 200
 _random = np.random.default_rng()
 
 
@@ -206,7 +206,8 @@ class HostCache:
 
     def _note_use(self, segment: Segment, entries: Entries, now: float) -> None:
         segment.used[entries] = now
-        segment.hits[entries] = np.minimum(segment.hits[entries], _MOST_HITS) + 1
+        marks = segment.hits[entries]
+        segment.hits[entries] = marks + ((marks & MOST_MARKS) < MOST_MARKS)
 
     def _gather(self, parts: list[_Part]) -> Found:
         if not parts:
@@ -291,7 +292,9 @@ class HostCache:
         batch = rows.replace_schema_metadata(None).combine_chunks().to_batches()
         body = batch[0] if batch else pa.RecordBatch.from_pylist([], self._schema)
         hits = np.zeros(len(counts), np.uint8)
-        return SegmentData(keys, body, counts, times, times + seconds, times, times, hits)
+        # A moment apart from each other, so that they have an order in the queue.
+        queued = times + np.arange(len(counts)) * QUEUE_STEP
+        return SegmentData(keys, body, counts, times, times + seconds, times, queued, hits)
 
     def _publish(self, data: SegmentData, since: int) -> None:
         """Write a segment; keys that are invalidated meanwhile are left out of it, and it is written again."""
@@ -348,18 +351,18 @@ class HostCache:
         return changed
 
     def _with_history(self, data: SegmentData) -> SegmentData:
-        """Return the data with what is known of keys that have entries: a refresh is neither an admission nor a use."""
+        """Return the data with what is known of keys that have entries: a refresh is no new entry."""
         parts = self._locate(data.keys)
         if not parts:
             return data
-        admitted, used, hits = data.admitted.copy(), data.used.copy(), data.hits.copy()
+        used, queued, hits = data.used.copy(), data.queued.copy(), data.hits.copy()
         for segment, positions, entries in parts:
             live = segment.gone[entries] == 0
             positions, entries = positions[live], entries[live]
-            admitted[positions] = segment.admitted[entries]
             used[positions] = np.maximum(segment.used[entries], used[positions])
+            queued[positions] = segment.queued[entries]
             hits[positions] = segment.hits[entries]
-        return SegmentData(data.keys, data.rows, data.counts, data.written, data.deadline, admitted, used, hits)
+        return replace(data, used=used, queued=queued, hits=hits)
 
     def _supersede(self, keys: KeyBatch) -> int:
         """Mark the older entries of keys as removed; return what they weighed."""

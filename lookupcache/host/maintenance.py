@@ -17,7 +17,7 @@ from lookupcache.cache.keys import Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.host.claims import Claims
 from lookupcache.host.control import PUBLISH_LOCK, Control
-from lookupcache.host.eviction import choose_victims
+from lookupcache.host.eviction import Queue
 from lookupcache.host.folder import Folder
 from lookupcache.host.merge import merge_segments
 from lookupcache.host.segment import Segment, is_too_old, use_name
@@ -150,7 +150,8 @@ class Maintenance:
         excess = max(self._excess_rows(total), self._excess_bytes(total, needed))
         evicted = 0
         if excess > 0:
-            victims = choose_victims(self._limits.eviction, self._control, segments, live, weights, excess)
+            queue = Queue(self._folder, self._control, segments, live, weights)
+            victims = queue.choose(self._limits.eviction, excess, total, now)
             for segment, rows, weight, chosen in zip(segments, live, weights, victims, strict=True):
                 segment.gone[rows[chosen]] = 1
                 evicted += int(weight[chosen].sum())

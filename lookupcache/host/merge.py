@@ -20,6 +20,7 @@ from lookupcache.host.segment import (
     SegmentRange,
     concatenate,
     is_too_old,
+    use_columns,
     use_name,
     write_segment,
 )
@@ -98,7 +99,7 @@ def _merged(parts: Sequence[_Part], seed: int) -> SegmentData:
 
     return SegmentData(
         joined, _rows(parts), column("counts").astype(np.int64), column("written"), column("deadline"),
-        column("admitted"), column("used"), column("hits"),
+        column("used"), column("queued"), column("hits"),
     )  # fmt: skip
 
 
@@ -109,14 +110,12 @@ def _rows(parts: Sequence[_Part]) -> pa.RecordBatch:
 def _copy_marks(folder: Folder, name: str, parts: Sequence[_Part]) -> None:
     """Copy what was noted of the entries since they were read."""
     use, _ = folder.map(use_name(name), writable=True)
-    count = sum(len(entries) for _, entries in parts)
-    used = np.frombuffer(use, "<f8", count, len(use) - 10 * count)
-    hits = np.frombuffer(use, np.uint8, count, len(use) - 2 * count)
-    gone = np.frombuffer(use, np.uint8, count, len(use) - count)
+    used, queued, hits, gone = use_columns(use, sum(len(entries) for _, entries in parts))
     start = 0
     for segment, entries in parts:
         at = slice(start, start + len(entries))
-        used[at], hits[at], gone[at] = segment.used[entries], segment.hits[entries], segment.gone[entries]
+        used[at], queued[at] = segment.used[entries], segment.queued[entries]
+        hits[at], gone[at] = segment.hits[entries], segment.gone[entries]
         start += len(entries)
 
 

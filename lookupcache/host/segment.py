@@ -1,9 +1,9 @@
 """`Segment`: one immutable file of entries, mapped: keys, rows, times, and a hash index that is searched as it lies.
 
-    header │ words │ slots │ counts │ starts │ written │ deadline │ admitted │ keys (Arrow IPC) │ rows (Arrow IPC)
+    header │ words │ slots │ counts │ starts │ written │ deadline │ keys (Arrow IPC) │ rows (Arrow IPC)
 
-Alongside it is a `.use` file, which is written in place: per entry the time of its last use, its hits and whether it
-was removed.
+Alongside it is a `.use` file, which is written in place: per entry the time of its last use, its place in
+the eviction queue, its hits and whether it was removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.key_lookup import KeyLookup
-from lookupcache.cache.keys import KeyBatch, Mask, column_of_words, is_exact
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask, column_of_words, is_exact
 from lookupcache.cache.limits import Limits
 from lookupcache.host.clock import clock_identity
 from lookupcache.host.folder import Folder
@@ -32,18 +32,20 @@ FORMAT = 1
 
 Numbers = npt.NDArray[np.int64]
 Times = npt.NDArray[np.float64]
+Marks = npt.NDArray[np.uint8]
 
 _MAGIC = b"LKCSEG\r\n"
-_SECTIONS = ("words", "slots", "counts", "starts", "written", "deadline", "admitted", "keys", "rows")
+_SECTIONS = ("words", "slots", "counts", "starts", "written", "deadline", "keys", "rows")
 _TYPES: dict[str, Any] = {
     "words": "<u8", "slots": "<i4", "counts": "<i4", "starts": "<i4", "written": "<f8", "deadline": "<f8",
-    "admitted": "<f8",
 }  # fmt: skip
 _HEAD = struct.Struct("<8sIIIIQQ16s16s" + "QQ" * len(_SECTIONS))
 """Magic, format, checksum, longest way to a word, flags, entries, rows, plan, clock, then each section's place."""
 _CHECKSUM_AT = 12
 _HEAD_BYTES = 256
 _ALIGNED = 64
+_USE_BYTES = 18
+"""Bytes per entry in a use file."""
 _USE_MAGIC = b"LKCUSE\r\n"
 _USE_HEAD = struct.Struct("<8s16sQqQQ")
 """Magic, clock, and of the verified segment inode, time of modification and size; then the number of entries."""
@@ -59,7 +61,8 @@ class SegmentError(Exception):
 class SegmentData:
     """Entries to write: keys with the hashes of the folder's seed, rows in their order, how many rows each has.
 
-    ``admitted`` is when each key entered the cache, which a refresh does not change; ``used`` is its last use.
+    ``used`` is the last use of each key; ``queued`` when it entered the queue from which it is evicted, and ``hits``
+    its uses since then. A refresh changes none of them.
     """
 
     keys: KeyBatch
@@ -67,9 +70,9 @@ class SegmentData:
     counts: Numbers
     written: Times
     deadline: Times
-    admitted: Times
     used: Times
-    hits: npt.NDArray[np.uint8]
+    queued: Times
+    hits: Marks
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -80,7 +83,7 @@ class SegmentData:
         starts = (np.cumsum(self.counts) - self.counts)[entries]
         rows = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
         body = self.rows.take(pa.array(rows)) if self.rows.num_columns else self.rows
-        times = (self.written[entries], self.deadline[entries], self.admitted[entries], self.used[entries])
+        times = (self.written[entries], self.deadline[entries], self.used[entries], self.queued[entries])
         return SegmentData(self.keys.take(entries), body, counts, *times, self.hits[entries])
 
     @property
@@ -100,9 +103,9 @@ def write_segment(folder: Folder, name: str, data: SegmentData, plan: bytes) -> 
         head = _USE_HEAD.pack(
             _USE_MAGIC, clock_identity(), written.st_ino, written.st_mtime_ns, written.st_size, len(data)
         )
-        used = np.ascontiguousarray(data.used, "<f8")
+        used, queued = (np.ascontiguousarray(times, "<f8") for times in (data.used, data.queued))
         gone = np.zeros(len(data), np.uint8)
-        size = folder.write(use, [head.ljust(_ALIGNED, b"\0"), used, data.hits, gone]).st_size
+        size = folder.write(use, [head.ljust(_ALIGNED, b"\0"), used, queued, data.hits, gone]).st_size
     except BaseException:
         folder.remove(name)
         raise
@@ -122,7 +125,6 @@ def _segment_parts(data: SegmentData, plan: bytes) -> Iterator[Any]:
         "starts": starts,
         "written": data.written,
         "deadline": data.deadline,
-        "admitted": data.admitted,
     }
     bodies: list[Any] = [np.ascontiguousarray(columns[name], _TYPES[name]) for name in _TYPES]
     bodies += [b"" if exact else _to_ipc(_key_batch(data.keys)), _to_ipc(data.rows)]
@@ -267,7 +269,7 @@ class Segment:
             raise SegmentError("it is truncated")
 
     def _read_use(self, use: Any, status: Any) -> None:
-        if len(use) != _ALIGNED + 10 * self._entries:
+        if len(use) != _ALIGNED + _USE_BYTES * self._entries:
             raise SegmentError("its use file is of another size")
         magic, clock, inode, modified, size, entries = _USE_HEAD.unpack_from(use)
         if magic != _USE_MAGIC or entries != self._entries:
@@ -279,9 +281,7 @@ class Segment:
         if not is_noted:
             # A copy of bytes: `pack_into` writes zeros first, which another process might read.
             use[8 : _USE_HEAD.size - 8] = _USE_HEAD.pack(magic, *token, entries)[8:-8]
-        self.used: Times = np.frombuffer(use, "<f8", self._entries, _ALIGNED)
-        self.hits = np.frombuffer(use, np.uint8, self._entries, _ALIGNED + 8 * self._entries)
-        self.gone = np.frombuffer(use, np.uint8, self._entries, _ALIGNED + 9 * self._entries)
+        self.used, self.queued, self.hits, self.gone = use_columns(use, self._entries)
 
     def _read_rows(self, schema: pa.Schema) -> pa.RecordBatch:
         if not len(schema):
@@ -307,6 +307,11 @@ class Segment:
     def _words(self) -> Any:
         return self._section("words")
 
+    @property
+    def words(self) -> Hashes:
+        """The word under which each entry is listed."""
+        return self._words[:-2]
+
     @cached_property
     def counts(self) -> npt.NDArray[np.int32]:
         """How many rows each entry has; 0 is a known miss."""
@@ -326,11 +331,6 @@ class Segment:
     def deadline(self) -> Times:
         """Until when each entry may be used."""
         return self._section("deadline")
-
-    @cached_property
-    def admitted(self) -> Times:
-        """When each key entered the cache."""
-        return self._section("admitted")
 
     @cached_property
     def _key_batch(self) -> pa.RecordBatch:
@@ -357,6 +357,14 @@ def concatenate(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     columns = [pa.concat_arrays(column) for column in zip(*(batch.columns for batch in batches), strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+
+
+def use_columns(use: Any, count: int) -> tuple[Times, Times, Marks, Marks]:
+    """Return the columns of a mapped use file: last use, entry into the queue, hits, whether it was removed."""
+    start = _ALIGNED
+    used, queued = (np.frombuffer(use, "<f8", count, start + 8 * number * count) for number in (0, 1))
+    hits, gone = (np.frombuffer(use, np.uint8, count, start + (16 + number) * count) for number in (0, 1))
+    return used, queued, hits, gone
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────
