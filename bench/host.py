@@ -9,27 +9,19 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import click
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.cache.keys import KeyBatch
-from lookupcache.cache.limits import Limits
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
-from lookupcache.host import HostCache
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner

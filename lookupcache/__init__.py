@@ -8,10 +8,10 @@ The layers, in the order in which they import each other; `docs/architecture.md`
     connector · functions · table                     sources: the contract, and functions as sources
     planner                                           from a condition to a plan
     cache                                             storage of looked-up rows
-    metrics · resilience · executor                   counts; one call made safe; many calls at a time
+    metrics · resilience · executor                   counts; retries and limits of a call; concurrent calls
     decorator                                         `cached`, without Spark
     worker                                            what runs in a Python worker
-    report · spark                                    counts on their way to the driver; the join on the driver
+    report · spark                                    transfer of counts to the driver; the join on the driver
     sql                                               statements
     testing                                           the test kit for connectors
     hitrate                                           prediction of hit rates
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         LookupCacheError,
         LookupFailedError,
         LookupRefusedError,
+        LookupRuntimeError,
         LookupTimeoutError,
         OptionError,
         PlanError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         SourceError,
         StatementError,
         TooManyRowsError,
+        WrongRowsError,
     )
     from lookupcache.hitrate import hit_rate
     from lookupcache.metrics import LookupMetrics
@@ -60,6 +62,7 @@ __all__ = [
     "LookupPlan",
     "LookupRefusedError",
     "LookupRequest",
+    "LookupRuntimeError",
     "LookupSession",
     "LookupTable",
     "LookupTimeoutError",
@@ -69,6 +72,7 @@ __all__ = [
     "SourceError",
     "StatementError",
     "TooManyRowsError",
+    "WrongRowsError",
     "cached",
     "hit_rate",
     "lookup_join",

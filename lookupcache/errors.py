@@ -4,18 +4,18 @@ LookupCacheError
 ├── OptionError          an option is unknown, malformed, or contradicts another
 ├── SchemaError          a column or type is missing, duplicate or unmappable
 ├── PlanError            a join cannot be planned as written
-├── StatementError       a statement in SQL cannot be read, or names what is not there
+├── StatementError       a statement in SQL cannot be read, or names something that does not exist
 ├── TooManyRowsError          a scalar sub-query found more than one row
-├── ConnectorError       a connector is missing, incomplete or refuses its options
-├── JavaMissingError          a Spark is to start on this machine, and there is no Java for it
+├── ConnectorError       a connector is missing or incomplete, or rejects its options
+├── JavaMissingError          Spark cannot start on this machine, which has no Java for it
 └── LookupRuntimeError        the source failed while the job ran
     ├── LookupFailedError     … after the last attempt
     ├── LookupTimeoutError    … because it did not answer in time
-    ├── LookupRefusedError    … so often that it was not asked again
-    └── SourceError      … because it answered with the wrong columns, types or values
-        └── WrongRows    … for some of the keys that it was asked for
+    ├── LookupRefusedError    … so often that the circuit breaker is open
+    └── SourceError      … because it returned wrong columns, types or values
+        └── WrongRowsError    … for some of the requested keys
 
-and one warning, `LookupAdvice`: lookups are right, and could be faster.
+and one warning, `LookupAdvice`: lookups are correct, but could be faster.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Place:
-    """A piece of a statement: where it begins, both counted from 1, its line, and how many letters of it are meant.
+class Position:
+    """The position of an error in a statement: line and column, counted from 1, and ``length`` in characters.
 
-    ``text`` is the line as it may be shown; ``shift`` is how much further left the piece stands there, where secrets
-    before it are starred.
+    ``text`` is the line with secrets masked; ``shift`` is how many characters masking moved the position to the left.
 
-    >>> print(Place(1, 8, "SELECT cuntry FROM c", 6))
+    >>> print(Position(1, 8, "SELECT cuntry FROM c", 6))
     Line 1, column 8:
       SELECT cuntry FROM c
              ^^^^^^
@@ -48,7 +47,7 @@ class Place:
 
     @property
     def marked(self) -> str:
-        """The piece itself."""
+        """The text at the position."""
         return self.text[self._start : self._start + self.length]
 
     @property
@@ -63,7 +62,7 @@ class Place:
 class LookupCacheError(Exception):
     """Root of all errors raised by lookupcache.
 
-    The text is a fact, for a statement in SQL the `Place` that it is about, and where there is a cure a blank line,
+    The text is a fact, for an SQL statement the `Position` of the error, and if there is a cure a blank line,
     ``Hint:`` and the cure.
 
     >>> print(LookupCacheError("There is no option 'lookup.cash'.", hint="Did you mean 'lookup.cache'?"))
@@ -72,28 +71,32 @@ class LookupCacheError(Exception):
     Hint: Did you mean 'lookup.cache'?
     """
 
-    def __init__(self, fact: str, *, hint: str | None = None, place: Place | None = None) -> None:
-        super().__init__("\n\n".join([fact, *([str(place)] if place else []), *([f"Hint: {hint}"] if hint else [])]))
+    def __init__(self, fact: str, *, hint: str | None = None, position: Position | None = None) -> None:
+        super().__init__(
+            "\n\n".join([fact, *([str(position)] if position else []), *([f"Hint: {hint}"] if hint else [])])
+        )
         self.fact = fact
         self.hint = hint
-        self.place = place
+        self.position = position
         self.about: str | None = None
 
-    def at(self, place: Place | None) -> LookupCacheError:
-        """Return the same error with the place in a statement that it is about, unless it has one."""
-        return self if self.place is not None else type(self)(self.fact, hint=self.hint, place=place)
+    def at(self, position: Position | None) -> LookupCacheError:
+        """Return the same error with a position in the statement, unless it has one already."""
+        return self if self.position is not None else type(self)(self.fact, hint=self.hint, position=position)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.fact, self.hint, self.place)
+        return _rebuild, (type(self), self.fact, self.hint, self.position)
 
 
-def _rebuild(kind: type[LookupCacheError], fact: str, hint: str | None, place: Place | None = None) -> LookupCacheError:
-    return kind(fact, hint=hint, place=place)
+def _rebuild(
+    kind: type[LookupCacheError], fact: str, hint: str | None, position: Position | None = None
+) -> LookupCacheError:
+    return kind(fact, hint=hint, position=position)
 
 
 @contextmanager
 def about(text: str) -> Iterator[None]:
-    """Note with any error of ours that is raised inside which piece of a condition it is about."""
+    """Record in lookupcache's errors that are raised inside which part of a condition they are about."""
     try:
         yield
     except LookupCacheError as error:
@@ -114,7 +117,7 @@ class PlanError(LookupCacheError, ValueError):
 
 
 class StatementError(LookupCacheError, ValueError):
-    """A statement in SQL cannot be read or run as written, or names a table or function that is not there."""
+    """A statement in SQL cannot be read or run as written, or names a table or function that does not exist."""
 
 
 class ConnectorError(LookupCacheError):
@@ -122,11 +125,11 @@ class ConnectorError(LookupCacheError):
 
 
 class LookupAdvice(UserWarning):
-    """Lookups work, but slowly, and the source says what would make them faster."""
+    """Lookups work, but the source reports how they could be faster."""
 
 
 class JavaMissingError(LookupCacheError):
-    """A Spark is to start on this machine, and there is no Java that it runs on."""
+    """Spark cannot start on this machine: there is no Java that it runs on."""
 
 
 class TooManyRowsError(LookupCacheError, ValueError):
@@ -134,9 +137,9 @@ class TooManyRowsError(LookupCacheError, ValueError):
 
 
 class LookupRuntimeError(LookupCacheError):
-    """Something went wrong between the worker and the source.
+    """A lookup failed between the worker and the source.
 
-    ``code`` stands for the kind of trouble in a result's error column and in dead letters.
+    ``code`` is the kind of failure in a result's error column and in dead letters.
     """
 
     code = "LOOKUP_ERROR"
@@ -155,23 +158,23 @@ class LookupTimeoutError(LookupRuntimeError):
 
 
 class LookupRefusedError(LookupRuntimeError):
-    """The source was not asked: it failed too often, and ``lookup.breaker.delay`` is not over."""
+    """The circuit breaker is open: the source failed too often, and ``lookup.breaker.delay`` is not over."""
 
     code = "LOOKUP_REFUSED"
 
 
 class SourceError(LookupRuntimeError):
-    """The source answered with columns, types or values that the table's schema does not allow."""
+    """The source returned columns, types or values that do not fit the table's schema."""
 
     code = "SOURCE_ERROR"
 
 
-class WrongRows(SourceError):
-    """The source answered with wrong rows for some of the keys of a call; only those have failed.
+class WrongRowsError(SourceError):
+    """The source returned wrong rows for some of the keys of a call; only those keys have failed.
 
-    ``table`` holds the rows of the other keys, ``wrong`` gives the error of each key by its position in the call.
+    ``table`` has the rows of the other keys, ``wrong`` the error of each failed key by its position in the call.
 
-    >>> error = WrongRows.of("rows of key 0", {1: SourceError("Its name is no string.")})
+    >>> error = WrongRowsError.of("rows of key 0", {1: SourceError("Its name is no string.")})
     >>> error.fact, error.table, list(error.wrong)
     ('Its name is no string.', 'rows of key 0', [1])
     """
@@ -180,8 +183,8 @@ class WrongRows(SourceError):
     wrong: Mapping[int, BaseException] = {}
 
     @classmethod
-    def of(cls, table: Any, wrong: Mapping[int, BaseException]) -> WrongRows:
-        """Return the error for an answer of which the rows of some keys are wrong; its text is that of the first."""
+    def of(cls, table: Any, wrong: Mapping[int, BaseException]) -> WrongRowsError:
+        """Return the error for a result with wrong rows of some keys; its text is that of the first."""
         first = next(iter(wrong.values()))
         made = cls(first.fact, hint=first.hint) if isinstance(first, LookupCacheError) else cls(text_of(first))
         made.table, made.wrong = table, wrong
@@ -189,7 +192,7 @@ class WrongRows(SourceError):
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an error says, or that it cannot tell.
+    """Return the text of an error, or a replacement if reading it fails.
 
     >>> class Mute(Exception):
     ...     def __str__(self):

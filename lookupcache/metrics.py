@@ -25,7 +25,7 @@ class LookupMetrics:
       host share; ``host_waits``: those that another worker was requesting. Both count as hits.
     - ``host_failures``: failures to read or write the shared cache, which lookups then do without;
       ``host_dropped_files``: its files that could not be used; ``host_unstored``: keys for which it had no space.
-    - ``calls``: calls to the source, including retries; ``asked_keys``: keys in them.
+    - ``calls``: calls to the source, including retries; ``requested_keys``: keys in them.
     - ``errors``: calls that failed; ``retries``: calls repeated after an error; ``miss_retries``: calls repeated
       because the source had no row; ``timeouts``: lookups that exceeded ``lookup.timeout``; ``refused``: lookups that
       the circuit breaker rejected without a call.
@@ -49,7 +49,7 @@ class LookupMetrics:
     hits: int = 0
     misses: int = 0
     calls: int = 0
-    asked_keys: int = 0
+    requested_keys: int = 0
     errors: int = 0
     retries: int = 0
     miss_retries: int = 0

@@ -32,7 +32,7 @@ def test_all_workers_request_each_key_once(spark, tmp_path):
     left = spark.range(4 * KEYS, numPartitions=4).selectExpr(f"id % {KEYS} AS k")
     joined = lookup_join(left, table, on="k = names.id", how="left", select=["k", "name"])
     for _ in range(2):
-        wrong = joined.where(f"name IS DISTINCT FROM IF(k % 5 = 0, NULL, concat('n', k))")
+        wrong = joined.where("name IS DISTINCT FROM IF(k % 5 = 0, NULL, concat('n', k))")
         assert (joined.count(), wrong.count()) == (4 * KEYS, 0)
     requested = Path(path).read_text().split()
     assert len(requested) == len(set(requested)) == KEYS
@@ -47,7 +47,7 @@ def test_a_path_outlives_the_workers(spark, tmp_path):
     reuse = spark.conf.get("spark.python.worker.reuse", None)
     assert reuse in (None, "true")
     left = spark.range(100, numPartitions=2)
-    for round_ in range(2):
+    for _ in range(2):
         joined = lookup_join(left, table, on="id = names.id", select=["id", "name"], how="left")
         assert joined.count() == 100
     [folder] = Path(cache).iterdir()
