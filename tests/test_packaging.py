@@ -84,7 +84,7 @@ LAYERS = """
     worker.calls worker.connection
     worker.source
     worker.partial_cache worker.full_cache
-    worker.host_lookup worker.host_scope
+    worker.host_lookup worker.host_scope worker.host_table
     worker.lookup
     worker.dead_letters
     worker.runner

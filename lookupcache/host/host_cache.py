@@ -396,6 +396,40 @@ class HostCache:
         self.counters["host_unstored"] += len(data)
         return False
 
+    # ── a full table ─────────────────────────────────────────────────────────────────────────────────────
+
+    def publish_table(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, created: float) -> bool:
+        """Store all rows of a table in place of everything that is here; return whether that was possible."""
+        if self._is_ready():
+            with self._counting_failures():
+                data = replace(self._new_data(self._hashed(keys), rows, counts, created), created=created)
+                name = f"{self._claims.number}-{self._files}.seg.tmp"
+                self._files += 1
+                try:
+                    write_segment(self._folder, name, data, self._plan)
+                    with self._publishing() as number:
+                        final = str(SegmentRange(0, number, number))
+                        self._folder.rename(use_name(name), use_name(final))
+                        self._folder.rename(name, final)
+                finally:
+                    self._folder.remove(name)
+                    self._folder.remove(use_name(name))
+                self._maintenance.sweep()
+                return True
+        return False
+
+    def table(self) -> Segment | None:
+        """Return the segment with all rows of a table, if there is one."""
+        if self._is_ready():
+            with self._counting_failures():
+                self._segments.refresh()
+                return next(iter(self._segments.newest), None)
+        return None
+
+    def hashed(self, keys: KeyBatch) -> KeyBatch:
+        """Return keys with the hashes of the segments."""
+        return self._hashed(keys)
+
     # ── invalidation ─────────────────────────────────────────────────────────────────────────────────────
 
     def invalidate(self, keys: KeyBatch | None) -> None:

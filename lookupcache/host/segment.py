@@ -39,8 +39,8 @@ _SECTIONS = ("words", "slots", "counts", "starts", "written", "deadline", "keys"
 _TYPES: dict[str, Any] = {
     "words": "<u8", "slots": "<i4", "counts": "<i4", "starts": "<i4", "written": "<f8", "deadline": "<f8",
 }  # fmt: skip
-_HEAD = struct.Struct("<8sIIIIQQ16s16s" + "QQ" * len(_SECTIONS))
-"""Magic, format, checksum, longest way to a word, flags, entries, rows, plan, clock, then each section's place."""
+_HEAD = struct.Struct("<8sIIIIQQd16s16s" + "QQ" * len(_SECTIONS))
+"""Magic, format, checksum, longest way to a word, flags, entries, rows, creation, plan, clock; then places."""
 _CHECKSUM_AT = 12
 _HEAD_BYTES = 256
 _ALIGNED = 64
@@ -73,6 +73,7 @@ class SegmentData:
     used: Times
     queued: Times
     hits: Marks
+    created: float = 0.0
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -137,7 +138,17 @@ def _segment_parts(data: SegmentData, plan: bytes) -> Iterator[Any]:
         parts += [view, memoryview(bytes(-len(view) % _ALIGNED))]
         end += len(view) + (-len(view) % _ALIGNED)
     head = _HEAD.pack(
-        _MAGIC, FORMAT, 0, lookup.max_steps, 0, len(data), int(data.counts.sum()), plan, clock_identity(), *places
+        _MAGIC,
+        FORMAT,
+        0,
+        lookup.max_steps,
+        0,
+        len(data),
+        int(data.counts.sum()),
+        data.created,
+        plan,
+        clock_identity(),
+        *places,
     ).ljust(_HEAD_BYTES, b"\0")
     checksum = zlib.crc32(head)
     for part in parts:
@@ -258,12 +269,13 @@ class Segment:
     def _read_head(self, plan: bytes) -> None:
         if len(self._map) < _HEAD_BYTES:
             raise SegmentError("it is truncated")
-        magic, version, checksum, steps, _, entries, rows, found, clock, *places = _HEAD.unpack_from(self._map)
+        magic, version, checksum, steps, _, entries, rows, created, found, clock, *places = _HEAD.unpack_from(self._map)
         if magic != _MAGIC or version != FORMAT:
             raise SegmentError("it is of another version")
         if found != plan:
             raise SegmentError("it belongs to another plan")
         self._checksum, self._entries, self.rows, self._clock, self._max_steps = checksum, entries, rows, clock, steps
+        self.created = created
         self._places = dict(zip(_SECTIONS, zip(places[0::2], places[1::2], strict=True), strict=True))
         if any(at + size > len(self._map) for at, size in self._places.values()):
             raise SegmentError("it is truncated")

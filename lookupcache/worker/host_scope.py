@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
             plan.fingerprint,
             source.reader.key_types,
             schema,
-            Limits.of(plan.config),
+            _limits_of(plan.config),
             clock=clock,
             counters=source.counters,
         )
@@ -41,6 +42,13 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
             stacklevel=2,
         )
         return None
+
+
+def _limits_of(config: LookupConfig) -> Limits:
+    """Return the limits of the host's cache; a table that is reloaded must have a known age."""
+    limits = Limits.of(config)
+    is_reloaded = config.reload_interval is not None or config.reload_at is not None
+    return replace(limits, ages=limits.ages or is_reloaded)
 
 
 def is_host_scope(config: LookupConfig) -> bool:

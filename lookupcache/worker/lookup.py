@@ -7,6 +7,7 @@ import time
 from lookupcache.worker.full_cache import FullCacheLookup
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.host_scope import host_cache_of
+from lookupcache.worker.host_table import HostFullCacheLookup
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
 from lookupcache.worker.source import Source
 
@@ -16,9 +17,10 @@ __all__ = ["Clock", "FullCacheLookup", "PartialCacheLookup", "PendingKeys", "cou
 def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLookup:
     """Return the lookup for the plan's cache strategy and scope.
 
-    The workers of a host share a clock, so that of this process is used for its own cache only.
+    With scope host, the clock is by default the one that all processes of the machine share.
     """
-    if source.plan.config.cache == "ALL":
-        return FullCacheLookup(source, clock)
     host = host_cache_of(source, None if clock is time.monotonic else clock)
-    return PartialCacheLookup(source, clock) if host is None else HostCacheLookup(source, host)
+    is_full = source.plan.config.cache == "ALL"
+    if host is None:
+        return FullCacheLookup(source, clock) if is_full else PartialCacheLookup(source, clock)
+    return HostFullCacheLookup(source, host) if is_full else HostCacheLookup(source, host)
