@@ -12,7 +12,7 @@ import pytest
 from host_processes import in_child, keys_of, look_up, new_cache, right, rows_of, store
 from scale import SCALE
 
-from lookupcache.host import HostUnavailableError
+from lookupcache.host import HostUnavailableError, maintenance
 from lookupcache.host.segment import SegmentRange, use_name, write_segment
 
 KEYS = list(range(40))
@@ -29,6 +29,12 @@ def merge(path):
     cache = new_cache(path)
     for start in (10, 15, 20, 25):
         store(cache, KEYS[start : start + 5])
+    cache.close()
+
+
+def merge_in_a_thread(path):
+    maintenance._SMALL_ENTRIES = 0
+    merge(path)
 
 
 def evict(path):
@@ -56,11 +62,12 @@ def write_within_bytes(path):
 
 
 WORK = {
-    work.__name__: work for work in (publish_some, merge, evict, invalidate, claim_and_hold, start, write_within_bytes)
+    work.__name__: work
+    for work in (publish_some, merge, merge_in_a_thread, evict, invalidate, claim_and_hold, start, write_within_bytes)
 }
 
 
-EACH = {"merge": 5, "evict": 3, "publish_some": 2}
+EACH = {"merge": 5, "merge_in_a_thread": 5, "evict": 3, "publish_some": 2}
 """For long work, every so many steps are tried."""
 
 

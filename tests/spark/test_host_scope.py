@@ -46,9 +46,9 @@ def test_a_path_outlives_the_workers(spark, tmp_path):
     )  # fmt: skip
     reuse = spark.conf.get("spark.python.worker.reuse", None)
     assert reuse in (None, "true")
-    left = spark.range(100, numPartitions=2)
+    left = spark.range(100, numPartitions=2).selectExpr("id AS k")
     for _ in range(2):
-        joined = lookup_join(left, table, on="id = names.id", select=["id", "name"], how="left")
+        joined = lookup_join(left, table, on="k = names.id", select=["k", "name"], how="left")
         assert joined.count() == 100
     [folder] = Path(cache).iterdir()
     assert any(folder.glob("*.seg"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 
 import pyarrow as pa
@@ -245,3 +246,50 @@ def test_without_a_folder_each_worker_has_its_own_cache(tmp_path):
         join = runner(Names(), scope="host", cache_path=str(tmp_path / "file"))
     assert not isinstance(join.lookup, HostCacheLookup)
     assert all_names(join, batch(1)) == ["n1"]
+
+
+def test_a_claim_that_is_not_renewed_lapses(workers, clock):
+    """As that of a process that was stopped, or that Spark keeps from going on."""
+    source = Gated()
+    one, two = workers(source).lookup, workers(source).lookup
+    first = one.open(ids(1))
+    assert source.began.acquire(timeout=60)
+    second = two.open(ids(1))
+    two.wait()
+    assert not two._requests
+    clock.now += 6
+    open_next_gate(source, two)
+    wait_for(two, second)
+    assert len(source.asked) == 2
+    two.close(second)
+    one.abandon([first])
+
+
+def test_claims_are_renewed_while_a_worker_waits(workers, clock):
+    source = Gated()
+    one, two = workers(source).lookup, workers(source).lookup
+    first, second = one.open(ids(1)), two.open(ids(1))
+    for _ in range(5):
+        clock.now += 3
+        one._renewed = -math.inf
+        one.poll()
+        two.poll()
+    assert not two._requests
+    source.open_gates(1)
+    wait_for(one, first)
+    wait_for(two, second)
+    assert source.asked == [[1]]
+    one.close(first)
+    two.close(second)
+
+
+def test_recency_in_a_workers_own_cache_reaches_the_host(workers, clock):
+    source = Names()
+    join = workers(source, expire_after_access=100.0)
+    all_names(join, batch(1, 2))
+    for _ in range(4):
+        clock.now += 60
+        join.lookup._reported = (0.0, join.lookup._reported[1])
+        all_names(join, batch(1))
+    assert all_names(workers(source, expire_after_access=100.0), batch(1, 2)) == ["n1", "n2"]
+    assert source.asked == [[1, 2], [2]]
