@@ -9,19 +9,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pyarrow as pa
 
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.limits import Limits
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
+from lookupcache.host import HostCache
+from lookupcache.host.maintenance import Maintenance
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -127,7 +133,117 @@ def measure_first(folder: str) -> None:
         click.echo(f"first {kind:7} open {medians[0]:.1f} ms, batches {rest} … {np.median(medians[-5:]):.1f} ms")
 
 
-PARTS: dict[str, Callable[[str], None]] = {"warm": measure_warm, "first": measure_first}
+def in_processes(count: int, work: Callable[[int], float], at_once: int = 2) -> list[float]:
+    """Run work in forked processes, some at a time; return what each returns."""
+    results, running, waiting = [], {}, list(range(count))
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            number, (read, write) = waiting.pop(0), os.pipe()
+            child = os.fork()
+            if not child:
+                os.write(write, repr(work(number)).encode())
+                os._exit(0)
+            os.close(write)
+            running[child] = read
+        child, status = os.wait()
+        with os.fdopen(running.pop(child)) as told:
+            results.append(float(told.read()))
+        assert status == 0
+    return results
+
+
+def measure_dilution(folder: str) -> None:
+    """Workers of ten batches each, two at a time, over the same 20,000 keys."""
+    keys = 20_000
+
+    def requested(number: int, path: str | None) -> float:
+        runner = new_runner("int", path)
+        consume(runner, batches("int", 10, keys, seed=number))
+        count = runner.lookup.source.connector.requested
+        runner.lookup.disconnect()
+        return float(count)
+
+    for workers in (1, 2, 4, 8, 16):
+        seen = len(np.unique(np.concatenate([b.column(0).to_numpy() for n in range(workers)
+                                              for b in batches("int", 10, keys, seed=n)])))  # fmt: skip
+        path = f"{folder}/dilution-{workers}"
+        own, shared = (sum(in_processes(workers, lambda n, p=p: requested(n, p))) / seen for p in (None, path))
+        click.echo(f"dilution {workers:3} workers: requests per key {own:5.2f} worker scope, {shared:5.2f} host scope")
+
+
+def measure_large(folder: str) -> None:
+    """Publish 10,000 keys at a time with 100 bytes of rows each; the merges of all are added up."""
+    most = int(os.environ.get("LOOKUPCACHE_BENCH_KEYS", "10_000_000"))
+    schema = pa.schema([("a", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
+    texts = pa.array([f"{number:080}" for number in range(BATCH)])
+    rows = pa.table([texts, pa.array(np.arange(BATCH)), pa.array(np.arange(BATCH) * 0.5)], schema=schema)
+    cache = HostCache(folder, "ab" * 16, [pa.int64()], schema, Limits())
+    maintain, run = [0.0], Maintenance.run
+
+    def timed(self: Maintenance, *arguments: Any) -> None:
+        started = time.process_time()
+        run(self, *arguments)
+        self.wait()
+        maintain[0] += time.process_time() - started
+
+    Maintenance.run = timed  # type: ignore[method-assign]
+    started, draw, ones = time.process_time(), np.random.default_rng(0), np.ones(BATCH, np.int64)
+    for number in range(most // BATCH):
+        keys = KeyBatch.of([pa.array(np.arange(number * BATCH, (number + 1) * BATCH))], [pa.int64()])
+        cache.publish(keys, rows, ones, cache.clock(), cache.position)
+        if (number + 1) * BATCH in (most // 100, most // 10, most // 2, most):
+            count = (number + 1) * BATCH
+            probes = []
+            for _ in range(20):
+                probe = KeyBatch.of([pa.array(draw.choice(count, BATCH, replace=False))], [pa.int64()])
+                cache._segments.refresh()
+                began = time.process_time()
+                cache._locate(probe)
+                probes.append(time.process_time() - began)
+            size = sum(file.stat().st_size for file in Path(cache._path).iterdir())
+            payload = count * (rows.nbytes / BATCH)
+            click.echo(
+                f"large {count:10,} keys: probe {statistics.median(probes) * 1e3:5.2f} ms for 10,000, "
+                f"{len(cache._segments.newest)} segments, merges {maintain[0]:5.1f} of "
+                f"{time.process_time() - started:5.1f} CPU s, {size / payload:.2f} × payload of {payload / 1e6:,.0f} MB, "
+                f"{(size - payload - 8 * count) / count:.0f} bytes per key besides payload and key"
+            )
+    Maintenance.run = run  # type: ignore[method-assign]
+    cache.close()
+
+
+def measure_mixed(folder: str) -> None:
+    """One reader over a warm host, alone and alongside one that only finds new keys; wall time."""
+
+    def read(path: str) -> float:
+        runner, feed = new_runner("int", path), batches("int", 40)
+        started = time.perf_counter()
+        for one in feed:
+            runner.lookup.cache.clear()
+            consume(runner, [one])
+        return 40 * BATCH / (time.perf_counter() - started)
+
+    def write(path: str) -> float:
+        runner = new_runner("int", path)
+        for number in range(40):
+            keys = np.arange(BATCH) + (number + 100) * BATCH
+            consume(runner, [pa.record_batch([pa.array(keys)], ["a"])])
+        return 0.0
+
+    path = f"{folder}/mixed"
+    warm_up(new_runner("int", path), "int")
+    alone = statistics.median(max(in_processes(2, lambda n: read(path))) for _ in range(3))
+    both = statistics.median(max(in_processes(2, lambda n: read(path) if n else write(path))) for _ in range(3))
+    click.echo(f"mixed: a reader alongside a reader {alone / 1e6:.2f} M rows/s, alongside a writer {both / 1e6:.2f}")
+
+
+PARTS: dict[str, Callable[[str], None]] = {
+    "warm": measure_warm,
+    "first": measure_first,
+    "dilution": measure_dilution,
+    "large": measure_large,
+    "mixed": measure_mixed,
+}
 
 
 @click.command()

@@ -147,6 +147,10 @@ class HostCache:
         """Whether something has been published since the last look at the folder."""
         return not self.is_lost and not self._segments.is_current
 
+    def has_news_since(self, position: int) -> bool:
+        """Return whether something has been published since `position` had a value, seen or not."""
+        return not self.is_lost and self._control["generation"] != position
+
     @property
     def position(self) -> int:
         """The number of the last publication that this process has seen."""

@@ -47,6 +47,8 @@ class AwaitedKeys:
     keys: KeyBatch
     lease: Lease
     until: float
+    found_at: int
+    """The position on the host when they were looked up last."""
 
     def keep(self, rows: Positions) -> None:
         """Keep only these keys."""
@@ -66,7 +68,7 @@ class HostCacheLookup(PartialCacheLookup):
         self._awaited: dict[int, AwaitedKeys] = {}
         self._ended: list[Request] = []
         self._since: dict[int, tuple[int, float]] = {}
-        self._seen = self._looked_at = host.position
+        self._seen = self._found_at = host.position
         self._claim_seconds = min(CLAIM_SECONDS, source.plan.config.timeout)
         self._renewed = -math.inf
         self._impatient_until = -math.inf
@@ -84,12 +86,11 @@ class HostCacheLookup(PartialCacheLookup):
         if not rest.size:
             return entries, requested
         mine = self._claim(keys.take(rest))
-        if self.host.has_news:
-            # Whoever had claimed a key has published it before that claim was released.
-            self.host.release(keys.take(rest[mine]))
-            rest, more = self._take_found(keys, rest, entries, now)
+        if self.host.has_news_since(self._found_at):
+            # Whoever had claimed a key has published it before that claim was released, so before it was claimed here.
+            left, more = self._take_found(keys, rest, entries, now)
             requested += more
-            mine = self._claim(keys.take(rest)) if rest.size else mine[:0]
+            rest, mine = left, self._claims_left(keys, rest, mine, left)
         if mine.any():
             entries[rest[mine]] = self._request_claimed(keys.take(rest[mine]), now)
         if not mine.all():
@@ -103,6 +104,7 @@ class HostCacheLookup(PartialCacheLookup):
         many keys batches wait for.
         """
         found = self.host.find(_take(keys, rows), after=self._listening_since)
+        self._found_at = found_at = self.host.position
         if not len(found.positions):
             return rows, 0
         taken = rows[found.positions]
@@ -112,7 +114,10 @@ class HostCacheLookup(PartialCacheLookup):
         entries[taken] = new
         rest = np.ones(len(rows), dtype=np.bool_)
         rest[found.positions] = False
-        return rows[rest], self._renew_old(kept, new, found, now)
+        requested = self._renew_old(kept, new, found, now)
+        # Other keys have been looked up in the meantime.
+        self._found_at = found_at
+        return rows[rest], requested
 
     def _fill(self, entries: Entries, found: Found, now: float) -> None:
         """Write rows of the host, which were written and expire as long ago and as soon as they are there."""
@@ -143,10 +148,9 @@ class HostCacheLookup(PartialCacheLookup):
         if not rest.size:
             return 0
         mine = self._claim(keys.take(rest), wait=wait)
-        if self.host.has_news:
-            self.host.release(keys.take(rest[mine]))
-            rest = self._replace_found(keys, entries, rest, after, now)
-            mine = self._claim(keys.take(rest), wait=wait) if rest.size else mine[:0]
+        if self.host.has_news_since(self._found_at):
+            left = self._replace_found(keys, entries, rest, after, now)
+            rest, mine = left, self._claims_left(keys, rest, mine, left)
         if mine.any():
             with self._releasing(keys.take(rest[mine])):
                 self._request_again(keys.take(rest[mine]), entries[rest[mine]], wait=wait)
@@ -159,6 +163,7 @@ class HostCacheLookup(PartialCacheLookup):
     def _replace_found(self, keys: KeyBatch, entries: Entries, rows: Positions, after: float, now: float) -> Positions:
         """Write the host's fresh entries of some of the keys over old ones; return the other rows."""
         found = self.host.find(keys.take(rows), after=after, fresh=True)
+        self._found_at = self.host.position
         if len(found.positions):
             self._fill(entries[rows[found.positions]], found, now)
         rest = np.ones(len(rows), dtype=np.bool_)
@@ -173,6 +178,13 @@ class HostCacheLookup(PartialCacheLookup):
         if wait and not mine.all() and time.monotonic() < self._impatient_until:
             return np.ones(len(keys), dtype=np.bool_)
         return mine
+
+    def _claims_left(self, keys: KeyBatch, rest: Positions, mine: Mask, left: Positions) -> Mask:
+        """Release the claims of keys that have been found; return which of those that are ``left`` are claimed."""
+        is_left = np.isin(rest, left)
+        if (found := rest[mine & ~is_left]).size:
+            self.host.release(keys.take(found))
+        return mine[is_left]
 
     def _request_claimed(self, keys: KeyBatch, now: float) -> Entries:
         with self._releasing(keys):
@@ -250,7 +262,7 @@ class HostCacheLookup(PartialCacheLookup):
     def _await(self, number: int, keys: KeyBatch, entries: Entries) -> None:
         self.counters["host_waits"] += len(keys)
         until = time.monotonic() + self.source.plan.config.timeout
-        self._awaited[number] = AwaitedKeys(number, keys, self.cache.lease(entries), until)
+        self._awaited[number] = AwaitedKeys(number, keys, self.cache.lease(entries), until, self._found_at)
 
     def poll(self) -> None:
         """Store the results of the call groups that have completed, and those of other workers."""
@@ -272,20 +284,16 @@ class HostCacheLookup(PartialCacheLookup):
     def _check_awaited(self) -> None:
         if not self._awaited:
             return
-        news = self.host.has_news or self.host.position != self._looked_at
         now = self.clock()
         for one in list(self._awaited.values()):
-            if news:
-                one.keep(
-                    self._replace_found(
-                        one.keys, one.lease.entries, np.arange(len(one.keys)), self._listening_since, now
-                    )
-                )
+            if self.host.has_news_since(one.found_at):
+                rows, entries = np.arange(len(one.keys)), one.lease.entries
+                one.keep(self._replace_found(one.keys, entries, rows, self._listening_since, now))
+                one.found_at = self._found_at
             if len(one.keys):
                 self._request_unclaimed(one, now)
             if not len(one.keys):
                 self._end_awaited(one)
-        self._looked_at = self.host.position
 
     def _request_unclaimed(self, one: AwaitedKeys, now: float) -> None:
         """Request the keys that nobody requests any more: their claims were released, or have lapsed."""
@@ -297,7 +305,7 @@ class HostCacheLookup(PartialCacheLookup):
         mine = np.ones(len(rows), dtype=np.bool_)
         if not over:
             mine = self.host.claim(one.keys.take(rows), self._claim_seconds)
-            if self.host.has_news:
+            if self.host.has_news_since(one.found_at):
                 # They may have been published in the meantime: look first, at the next check.
                 self.host.release(one.keys.take(rows[mine]))
                 return

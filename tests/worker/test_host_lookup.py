@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import random
 import shutil
+from collections import Counter
 
 import pyarrow as pa
 import pytest
+from host_processes import in_processes
 from test_invalidation import Telling
-from test_lookup import Gated, Names, all_names, batch, runner
+from test_lookup import Gated, Names, all_names, batch, names, runner
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import LookupFailedError
@@ -293,3 +296,34 @@ def test_recency_in_a_workers_own_cache_reaches_the_host(workers, clock):
         all_names(join, batch(1))
     assert all_names(workers(source, expire_after_access=100.0), batch(1, 2)) == ["n1", "n2"]
     assert source.asked == [[1, 2], [2]]
+
+
+class Logged(Names):
+    """Notes in a file which keys it was asked for."""
+
+    def __init__(self, path) -> None:
+        super().__init__()
+        self.path = path
+
+    def lookup(self, request, keys):
+        with open(self.path, "a") as log:
+            log.write("".join(f"{key}\n" for key in keys.column("id").to_pylist()))
+        return super().lookup(request, keys)
+
+
+@pytest.mark.slow
+def test_processes_that_read_ahead_request_each_key_once(tmp_path):
+    """Several batches are open at a time, so that keys are looked up, claimed and awaited in turns."""
+
+    def work(number):
+        draw = random.Random(number)
+        join = runner(Logged(tmp_path / "log"), scope="host", cache_path=str(tmp_path / "cache"), max_rows=10_000)
+        keys = [draw.sample(range(1_200), 100) for _ in range(30)]
+        expected = [[f"n{key}" if key < 1_000 else None for key in part] for part in keys]
+        assert [names(one) for one in join.run(batch(*part) for part in keys)] == expected
+        join.lookup.disconnect()
+
+    in_processes(4, work)
+    counts = Counter((tmp_path / "log").read_text().split())
+    assert len(counts) > 1_000
+    assert max(counts.values()) == 1
