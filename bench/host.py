@@ -205,7 +205,7 @@ def measure_large(folder: str) -> None:
             click.echo(
                 f"large {count:10,} keys: probe {statistics.median(probes) * 1e3:5.2f} ms for 10,000, "
                 f"{len(cache._segments.newest)} segments, merges {maintain[0]:5.1f} of "
-                f"{time.process_time() - started:5.1f} CPU s, {size / payload:.2f} × payload of {payload / 1e6:,.0f} MB, "
+                f"{time.process_time() - started:5.1f} CPU s, {size / payload:.2f} × payload, "
                 f"{(size - payload - 8 * count) / count:.0f} bytes per key besides payload and key"
             )
     Maintenance.run = run  # type: ignore[method-assign]

@@ -72,6 +72,7 @@ LAYERS = """
     host.merge host.eviction
     host.maintenance
     host.host_cache
+    host.inspection
     host
     decorator.arguments
     decorator.batching decorator.keyed_function
@@ -134,7 +135,7 @@ LAYERS = """
     demo.run
     demo
     cli.trial
-    cli.hitrate
+    cli.hitrate cli.host
     cli.commands
     cli
     __main__

@@ -196,15 +196,20 @@ class Claims:
         return number == self.number or self._lives(number)
 
     def _lives(self, number: int) -> bool:
-        try:
-            fd = self._folder.open(f"alive-{number}", os.O_RDWR)
-        except OSError:
-            return False
-        try:
-            # Shared: two processes that check at the same time must not take each other for the claimant.
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
+        return is_locked(self._folder, f"alive-{number}")
+
+
+def is_locked(folder: Folder, name: str) -> bool:
+    """Return whether another process holds the lock of a file."""
+    try:
+        fd = folder.open(name, os.O_RDWR)
+    except OSError:
         return False
+    try:
+        # Shared: two processes that check at the same time must not take each other for the owner.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -46,9 +46,12 @@ class Control:
     - ``hits``, ``published``, ``evictions``, ``merges``: counts for people, some of which get lost.
     """
 
-    def __init__(self, folder: Folder, plan: bytes) -> None:
+    def __init__(self, folder: Folder, plan: bytes, *, create: bool = True) -> None:
         self._plan = plan
         self._folder = folder
+        if not create:
+            self._open()
+            return
         try:
             self._open()
         except FileNotFoundError:

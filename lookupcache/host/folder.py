@@ -31,12 +31,13 @@ class Folder:
     was deleted is noticed by the first operation that fails. Raises HostUnavailableError.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
         self.path = Path(path).absolute()
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with suppress(FileExistsError):
-                os.mkdir(self.path, 0o700)
+            if create:
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with suppress(FileExistsError):
+                    os.mkdir(self.path, 0o700)
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError as error:
             raise HostUnavailableError(f"{self.path}: {error.strerror}") from None
@@ -176,6 +177,16 @@ def _lock(fd: int, wait: bool) -> bool:
 def _write_all(fd: int, data: memoryview) -> None:
     while len(data):
         data = data[os.write(fd, data) :]
+
+
+def why_unusable(path: str | os.PathLike[str]) -> str | None:
+    """Return why a directory cannot have the caches of a host; None if it can."""
+    kind = file_system_of(Path(path))
+    if kind in _NETWORK:
+        return f"it is on a network file system ({kind})"
+    if not os.path.isdir(path):
+        return "it is not a directory"
+    return None if os.access(path, os.W_OK | os.X_OK) else "it may not be written"
 
 
 def file_system_of(path: Path) -> str:

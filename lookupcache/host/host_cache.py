@@ -5,11 +5,12 @@ find ─► claim ─► (calls to the source) ─► publish ─► release
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -39,6 +40,7 @@ from lookupcache.host.segment import (
 from lookupcache.host.segments import Segments, message_name
 
 WRITE_LOCK = "write.lock"
+ABOUT = "about.json"
 _MOST_BUCKETS = 1 << 13
 _random = np.random.default_rng()
 
@@ -73,6 +75,7 @@ class HostCache:
         key_types: Types of the key columns.
         schema: Schema of the rows.
         limits: What bounds the cache of the host as a whole.
+        about: What `lookupcache cache` shows of it, such as the name of the table; no secret belongs here.
         clock: Returns seconds that are the same in all processes; by default those since boot.
         counters: Where hits, waits and failures are counted.
     """
@@ -85,6 +88,7 @@ class HostCache:
         schema: pa.Schema,
         limits: Limits,
         *,
+        about: Mapping[str, str] | None = None,
         clock: Callable[[], float] | None = None,
         counters: Counter[str] | None = None,
     ) -> None:
@@ -94,11 +98,11 @@ class HostCache:
         self.clock = host_now if clock is None else clock
         self.counters: Counter[str] = Counter() if counters is None else counters
         self.is_lost = False
+        self._about = dict(about or {})
         self._path = os.path.join(path, folder_name(fingerprint))
         self._plan = bytes.fromhex(fingerprint)
         self._key_types = tuple(key_types)
         self._schema = schema.remove_metadata()
-        self._claimed: dict[int, float] = {}
         self._files = 0
         self._open()
         _open_caches.add(self)
@@ -117,10 +121,18 @@ class HostCache:
             self._maintenance = Maintenance(folder, self._control, self._segments, self._claims, self.limits)
             self._segments.refresh()
             self._maintenance.sweep()
+            self._describe()
         except OSError as error:
             folder.close()
             raise HostUnavailableError(f"{self._path}: {error.strerror or error}") from None
         self._process = os.getpid()
+
+    def _describe(self) -> None:
+        if self._about and not self._folder.inode(ABOUT):
+            name = f"{self._claims.number}-about.tmp"
+            self._folder.remove(name)
+            self._folder.write(name, [json.dumps(self._about).encode()])
+            self._folder.rename(name, ABOUT)
 
     @property
     def _buckets(self) -> int:

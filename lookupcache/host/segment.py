@@ -379,6 +379,40 @@ def use_columns(use: Any, count: int) -> tuple[Times, Times, Marks, Marks]:
     return used, queued, hits, gone
 
 
+# ── without a schema ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a segment has: entries that are not removed, their rows, bytes of its files, and when they were written.
+
+    ``written`` is empty if the clock that it is of cannot be compared with that of this boot.
+    """
+
+    entries: int
+    rows: int
+    nbytes: int
+    written: Times
+
+
+def summarize(folder: Folder, name: str) -> Summary:
+    """Read what a segment has; raises SegmentError, OSError or ValueError if it cannot be read."""
+    mapped, status = folder.map(name)
+    use, _ = folder.map(use_name(name))
+    if len(mapped) < _HEAD_BYTES:
+        raise SegmentError("it is truncated")
+    magic, version, _, _, _, entries, _, _, _, clock, *places = _HEAD.unpack_from(mapped)
+    if magic != _MAGIC or version != FORMAT:
+        raise SegmentError("it is of another version")
+    columns = dict(zip(_SECTIONS, zip(places[0::2], places[1::2], strict=True), strict=True))
+    live = use_columns(use, entries)[3] == 0
+    counts = np.frombuffer(mapped, "<i4", entries, columns["counts"][0])[live]
+    written = np.frombuffer(mapped, "<f8", entries, columns["written"][0])[live]
+    if clock != clock_identity():
+        written = written[:0]
+    return Summary(int(live.sum()), int(counts.sum()), status.st_size + len(use), written.copy())
+
+
 # ── names ────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -32,6 +32,13 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
             source.reader.key_types,
             schema,
             _limits_of(plan.config),
+            about={
+                "table": plan.table,
+                "connector": plan.connector,
+                "keys": ", ".join(plan.key_columns),
+                "columns": ", ".join(plan.columns),
+                "plan": plan.fingerprint,
+            },
             clock=clock,
             counters=source.counters,
         )

@@ -25,9 +25,15 @@ KINDS: dict[str, list[pa.DataType]] = {
 }
 
 
-def new_cache(path: Path, kind: str = "int", clock: Callable[[], float] | None = None, **limits: Any) -> HostCache:
+def new_cache(
+    path: Path,
+    kind: str = "int",
+    clock: Callable[[], float] | None = None,
+    about: dict[str, str] | None = None,
+    **limits: Any,
+) -> HostCache:
     """Open the cache of a folder."""
-    return HostCache(path, PLAN, KINDS[kind], SCHEMA, Limits(**limits), clock=clock)
+    return HostCache(path, PLAN, KINDS[kind], SCHEMA, Limits(**limits), clock=clock, about=about)
 
 
 def keys_of(numbers: Any, kind: str = "int") -> KeyBatch:
