@@ -31,6 +31,7 @@ from lookupcache.host.segment import (
     Numbers,
     Segment,
     SegmentData,
+    SegmentError,
     SegmentRange,
     Times,
     concatenate,
@@ -487,7 +488,7 @@ class HostCache:
         """Count failures of files instead of raising them; the caller goes on as if nothing were here."""
         try:
             yield
-        except (OSError, pa.ArrowException, ValueError):
+        except (OSError, pa.ArrowException, ValueError, IndexError, SegmentError):
             self.counters["host_failures"] += 1
             self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
 

@@ -361,9 +361,10 @@ class HostCacheLookup(PartialCacheLookup):
         super().close(pending)
         reported, mark = self._reported
         if time.monotonic() - reported >= _REPORT_SECONDS:
+            used, mark = self.cache.used_since(mark)
             if reported > -math.inf:
-                self.host.touch(self.cache.used_since(mark)[0])
-            self._reported = (time.monotonic(), self.cache.used_since(mark)[1])
+                self.host.touch(used)
+            self._reported = (time.monotonic(), mark)
 
     def disconnect(self) -> None:
         """Close what is open: the source's connection, and the files of the host's cache."""
