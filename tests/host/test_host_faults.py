@@ -67,8 +67,11 @@ WORK = {
 }
 
 
-EACH = {"merge": 5, "merge_in_a_thread": 5, "evict": 3, "publish_some": 2}
-"""For long work, every so many steps are tried."""
+EACH = {
+    "publish_some": 4, "merge": 8, "merge_in_a_thread": 8, "evict": 6, "invalidate": 4, "claim_and_hold": 3, "start": 3,
+    "write_within_bytes": 5,
+}  # fmt: skip
+"""Every so many steps are tried, from a random one on; all of them with `LOOKUPCACHE_SCALE` = 8."""
 
 
 @pytest.mark.slow
@@ -80,7 +83,6 @@ def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(name, tmp_pat
     for at in range(0, 10, 5):
         store(before, KEYS[at : at + 5])
     before.close()
-    # A run with more cases than usual takes every step, as short work always does.
     stride = max(int(EACH.get(name, 1) / SCALE), 1)
     step, killed = -secrets.randbelow(stride), True
     while killed:
