@@ -23,6 +23,10 @@ class LookupMetrics:
     - ``hits``: rows whose key was in the cache, or was already requested for an earlier row.
     - ``misses``: distinct keys of a batch that were not in the cache, or had expired, and were not already requested.
       Rows with a null key are neither hits nor misses.
+    - ``host_hits``: distinct keys of a batch that were not in the worker's cache, but in the one that the workers of a
+      host share; ``host_waits``: those that another worker was requesting. Both count as hits.
+    - ``host_failures``: failures to read or write the shared cache, which lookups then do without;
+      ``host_dropped_files``: its files that could not be used; ``host_unstored``: keys for which it had no space.
     - ``calls``: calls to the source, including retries; ``requested_keys``: keys in them.
     - ``errors``: calls that failed; ``retries``: calls repeated after an error; ``miss_retries``: calls repeated
       because the source had no row; ``timeouts``: lookups that exceeded ``lookup.timeout``; ``refused``: lookups that
@@ -63,6 +67,11 @@ class LookupMetrics:
     invalidations: int = 0
     refreshes: int = 0
     stale: int = 0
+    host_hits: int = 0
+    host_waits: int = 0
+    host_failures: int = 0
+    host_dropped_files: int = 0
+    host_unstored: int = 0
     failed_rows: int = 0
     dead_letters: int = 0
     reloads: int = 0

@@ -37,7 +37,7 @@ collect_ignore = ["stranger"]
 IN_CI = os.environ.get("CI", "") not in ("", "false")
 
 
-AUDITED_FOLDERS = {"cache", "worker", "executor", "decorator"}
+AUDITED_FOLDERS = {"cache", "worker", "executor", "decorator", "host"}
 
 
 @pytest.fixture(autouse=True)

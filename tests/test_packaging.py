@@ -67,6 +67,15 @@ LAYERS = """
     cache.limit_enforcer
     cache.column_cache
     cache
+    host.clock host.folder
+    host.segment host.claims
+    host.control
+    host.segments
+    host.merge host.eviction
+    host.maintenance
+    host.host_cache
+    host.inspection
+    host
     decorator.arguments
     decorator.batching decorator.keyed_function
     decorator.single_flight
@@ -78,6 +87,7 @@ LAYERS = """
     worker.calls worker.connection
     worker.source
     worker.partial_cache worker.full_cache
+    worker.host_lookup worker.host_scope worker.host_table
     worker.lookup
     worker.dead_letters worker.pandas_import worker.shared
     worker.runner
@@ -130,7 +140,7 @@ LAYERS = """
     demo.run
     demo
     cli.trial
-    cli.hitrate
+    cli.hitrate cli.host
     cli.commands
     cli
     __main__

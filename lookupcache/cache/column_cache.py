@@ -11,6 +11,7 @@ import pyarrow as pa
 from lookupcache.cache.entry_columns import Numbers
 from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.entry_table import EntryTable
+from lookupcache.cache.expiry import Times
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.cache.limit_enforcer import LimitEnforcer
@@ -112,7 +113,19 @@ class ColumnCache:
         """Return the call groups that a batch has to wait for."""
         return self._table.in_flight.waits(lease.entries)
 
-    def fill(self, entries: Entries, rows: pa.Table, counts: Numbers, now: float) -> None:
+    def hand_over(self, entries: Entries, group: int) -> None:
+        """Record that another call group now fetches entries that are being fetched."""
+        self._table.in_flight.finish(entries)
+        self._table.in_flight.start(entries, group)
+
+    def fill(
+        self,
+        entries: Entries,
+        rows: pa.Table | pa.RecordBatch,
+        counts: Numbers,
+        now: float | Times,
+        deadline: Times | None = None,
+    ) -> None:
         """Write the rows of entries that were being fetched.
 
         Rows that may not be cached are still there for the batches that lease the entries.
@@ -121,9 +134,10 @@ class ColumnCache:
             entries: The entries.
             rows: Their rows, in the order of the entries.
             counts: How many rows each entry has.
-            now: The time.
+            now: When they were fetched; the time, or one for each entry.
+            deadline: When each entry expires; if None, the limits say so.
         """
-        listed = self._table.fill(entries, rows, counts, now)
+        listed = self._table.fill(entries, rows, counts, now, deadline)
         uncached = listed if not self.limits.remembers else listed & (counts == 0) & (not self.limits.misses)
         if uncached.any():
             self._table.unlist(entries[uncached])
@@ -138,7 +152,7 @@ class ColumnCache:
         self._table.unlist(entries[lost & self._table.numbers.is_listed(entries)])
         return lost
 
-    def put(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, now: float) -> Entries:
+    def put(self, keys: KeyBatch, rows: pa.Table | pa.RecordBatch, counts: Numbers, now: float) -> Entries:
         """Add the rows of distinct keys that are not cached; return their entries.
 
         Args:
@@ -150,6 +164,12 @@ class ColumnCache:
         entries = self.reserve(keys, 1, now)
         self.fill(entries, rows, counts, now)
         return entries
+
+    def used_since(self, mark: int) -> tuple[KeyBatch, int]:
+        """Return the keys that batches have used since a mark, and the new mark; the first mark is 0."""
+        entries = self._table.numbers.listed()
+        entries = entries[self._table.policy.used[entries] >= mark]
+        return self._table.keys.keys(entries), self._table.policy.clock
 
     def lease(self, entries: Entries) -> Lease:
         """Lease entries for a call to the source."""

@@ -52,7 +52,7 @@ class EntryRows:
         self._start[entries] = -1
         self._count[entries] = 0
 
-    def write(self, entries: Entries, rows: pa.Table, counts: Numbers) -> None:
+    def write(self, entries: Entries, rows: pa.Table | pa.RecordBatch, counts: Numbers) -> None:
         """Replace the rows of entries; ``rows`` are in the order of the entries, ``counts`` says how many each has."""
         first = self._store.append(rows, int(counts.sum()))
         self.mark_dead(entries)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lookupcache.cache.entry_columns import EntryColumns, Numbers
 from lookupcache.cache.entry_numbers import EntryNumbers
 from lookupcache.cache.entry_rows import EntryRows
-from lookupcache.cache.expiry import Expiry
+from lookupcache.cache.expiry import Expiry, Times
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.key_lookup import KeyLookup
@@ -69,7 +69,14 @@ class EntryTable:
         self.in_flight.start(entries, group)
         return entries
 
-    def fill(self, entries: Entries, rows: pa.Table, counts: Numbers, now: float) -> Mask:
+    def fill(
+        self,
+        entries: Entries,
+        rows: pa.Table | pa.RecordBatch,
+        counts: Numbers,
+        written: float | Times,
+        deadline: Times | None = None,
+    ) -> Mask:
         """Write the rows of entries that were being fetched; return which are listed.
 
         Entries that were removed while they were being fetched are not, and do not count in ``weight``.
@@ -86,7 +93,7 @@ class EntryTable:
         self.rows.write(entries, rows, counts)
         self.in_flight.finish(entries)
         self.weight += self._weigh(entries[listed]) - before
-        self.expiry.write(entries, counts, now)
+        self.expiry.write(entries, counts, written, deadline)
         return listed
 
     def unlist(self, entries: Entries) -> None:

@@ -16,6 +16,8 @@ from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.keys import Mask, Positions
 from lookupcache.cache.limits import Limits
 
+Times = npt.NDArray[np.float64]
+
 
 @cache
 def _random_of(process: int) -> np.random.Generator:
@@ -69,16 +71,19 @@ class Expiry:
         if self._has_idle_limit:
             self._idle_deadline[entries] = now + self._limits.access_seconds
 
-    def write(self, entries: Entries, counts: Numbers, now: float) -> None:
-        """Note that entries were written now; ``counts`` are their numbers of rows."""
+    def write(self, entries: Entries, counts: Numbers, written: float | Times, deadline: Times | None = None) -> None:
+        """Note when entries were written; ``counts`` are their numbers of rows, ``deadline`` when they expire."""
         if not self.is_tracked:
+            return
+        self._written[entries] = written
+        if deadline is not None:
+            self._deadline[entries] = deadline
             return
         limits = self._limits
         seconds = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
         if limits.jitter:
             seconds = seconds * (1 - limits.jitter * _random_of(os.getpid()).random(len(entries)))
-        self._deadline[entries] = now + seconds
-        self._written[entries] = now
+        self._deadline[entries] = written + seconds
 
     def check(self, lease: Lease, in_flight: InFlight, now: float) -> Mask:
         """Note in a lease which of its entries are to be fetched again; return the rows whose entry is too old."""

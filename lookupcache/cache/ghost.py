@@ -50,9 +50,13 @@ class Ghost:
         self._is_used[positions[found]] = False
         return found
 
-    def _resize(self, most: int) -> None:
+    def all(self) -> Hashes:
+        """Return the words, the oldest first."""
         oldest_first = np.roll(np.arange(len(self._ring)), -self._next)
-        words = self._ring[oldest_first[self._is_used[oldest_first]]]
+        return self._ring[oldest_first[self._is_used[oldest_first]]]
+
+    def _resize(self, most: int) -> None:
+        words = self.all()
         kept = words[max(len(words) - most, 0) :]
         self._index.clear()
         self._ring = np.empty(most, dtype=np.uint64)

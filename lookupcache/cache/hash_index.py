@@ -37,6 +37,20 @@ class HashIndex:
         # Two elements more than there are entries: what -1 (empty) and -2 (removed) index must be no entry's word.
         self.words = np.zeros(2, dtype=np.uint64)
 
+    @classmethod
+    def of_arrays(cls, slots: Entries, words: Hashes) -> HashIndex:
+        """Return an index over the `slots` and `words` of another one, which may lie in a file; it is only searched."""
+        index = cls.__new__(cls)
+        index._bits = len(slots).bit_length() - 1
+        index._live = index._used = len(words) - 2
+        index._slots, index.words = slots, words
+        return index
+
+    @property
+    def slots(self) -> Entries:
+        """The slots of the table."""
+        return self._slots
+
     def __len__(self) -> int:
         return self._live
 

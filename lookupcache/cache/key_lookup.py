@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from lookupcache.arrays import to_numpy
 from lookupcache.cache.entry_columns import grown, renumbered
 from lookupcache.cache.hash_index import Entries, HashIndex
-from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, is_exact
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, column_of_words, hash_keys, is_exact
 from lookupcache.cache.row_store import RowStore
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -34,6 +34,7 @@ class KeyLookup:
     """
 
     def __init__(self, key_types: Sequence[pa.DataType]) -> None:
+        self._types = tuple(key_types)
         self._index = HashIndex()
         self._keys = None if is_exact(key_types) else RowStore(_key_schema(key_types))
         self._key_row = np.full(1, -1, dtype=np.int32)
@@ -47,6 +48,16 @@ class KeyLookup:
     def nbytes(self) -> int:
         """Bytes used."""
         return self._index.nbytes + (self._keys.nbytes + self._key_row.nbytes if self._keys is not None else 0)
+
+    @property
+    def index(self) -> HashIndex:
+        """The index from words to entries."""
+        return self._index
+
+    @property
+    def max_steps(self) -> int:
+        """The longest way from a key's hash to the word that it is listed under."""
+        return self._max_steps
 
     def find(self, keys: KeyBatch) -> Entries:
         """Return the entry of each key, -1 if it has none or is null."""
@@ -67,6 +78,14 @@ class KeyLookup:
     def remove(self, entries: Entries) -> None:
         """Stop finding listed entries; their stored keys stay until `renumber`."""
         self._index.remove(entries)
+
+    def keys(self, entries: Entries) -> KeyBatch:
+        """Return the keys of entries, with the hashes that they were inserted with."""
+        words = self._index.words[entries]
+        if self._keys is None:
+            return KeyBatch((column_of_words(words, self._types[0]),), words, None)
+        columns = tuple(self._stored(entries))
+        return KeyBatch(columns, words if not self._max_steps else hash_keys(columns), None)
 
     def words(self, entries: Entries) -> Hashes:
         """Return the word that each entry is listed under."""
@@ -114,8 +133,7 @@ class KeyLookup:
 
     def _rows_of_others(self, entries: Entries, keys: KeyBatch) -> Positions:
         """Return the rows whose entry is that of another key."""
-        assert self._keys is not None
-        stored = self._keys.gather(self._key_row.take(entries, mode="wrap").astype(np.int64))
+        stored = self._stored(entries)
         other = np.zeros(len(entries), dtype=np.bool_)
         for column, requested in zip(stored, keys.columns, strict=True):
             same = pc.equal(_comparable(column), _comparable(requested))
@@ -123,6 +141,11 @@ class KeyLookup:
             if same.null_count < len(same) and not pc.all(same).as_py():
                 other |= ~to_numpy(same.fill_null(True))
         return np.flatnonzero(other)
+
+    def _stored(self, entries: Entries) -> list[pa.Array]:
+        """Return the key columns of entries, null for -1."""
+        assert self._keys is not None
+        return self._keys.gather(self._key_row.take(entries, mode="wrap").astype(np.int64))
 
     def _free_words(self, hashes: Hashes) -> Hashes:
         """Return unused words for new keys: the hash, or if that is in use, the next free one of its sequence."""

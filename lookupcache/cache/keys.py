@@ -52,9 +52,7 @@ class KeyBatch:
         array([0])
         """
         normal = tuple(_normal(column, type_) for column, type_ in zip(columns, types, strict=True))
-        words = [word for column in normal for word in _words(column)]
-        hashes = words[0] if len(words) == 1 else _combined(words)
-        return cls(normal, hashes, _valid(normal))
+        return cls(normal, hash_keys(normal), _valid(normal))
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -68,6 +66,17 @@ class KeyBatch:
     def mask(self) -> Mask:
         """Return which rows have a key, one without nulls."""
         return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
+
+    def seeded(self, seed: int) -> KeyBatch:
+        """Return these keys with the hashes that another process gets with the same seed.
+
+        >>> keys = KeyBatch.of([pa.array(["a", "b"])], [pa.string()])
+        >>> bool((keys.seeded(7).hashes == keys.seeded(7).hashes).all())
+        True
+        """
+        if is_exact([column.type for column in self.columns]):
+            return self
+        return KeyBatch(self.columns, hash_keys(self.columns, np.uint64(seed)), self.valid)
 
     def joined(self, other: KeyBatch) -> KeyBatch:
         """Return these keys and then the others; neither holds a null."""
@@ -90,6 +99,30 @@ class Distinct:
 
     first: Positions
     code: Positions
+
+
+def hash_keys(columns: Sequence[pa.Array], seed: np.uint64 = _SEED) -> Hashes:
+    """Return a 64-bit word for each row of normalised key columns; by default with a seed of this process.
+
+    The seed keeps anybody who chooses keys from choosing many with the same hash.
+    """
+    words = [word for column in columns for word in _words(column, seed)]
+    return words[0] if len(words) == 1 else _combined(words, seed)
+
+
+def column_of_words(words: Hashes, type_: pa.DataType) -> pa.Array:
+    """Return the keys that such words stand for: they are the values of a single column of numbers.
+
+    >>> column_of_words(np.array([1, 2**64 - 2], np.uint64), pa.int32()).to_pylist()
+    [1, -2]
+    """
+    if pa.types.is_boolean(type_):
+        return pa.array(words != 0)
+    if pa.types.is_floating(type_):
+        values = words.view(np.float64).astype(np.float32 if type_.bit_width == 32 else np.float64)
+    else:
+        values = words.view(np.int64).astype(np.dtype(f"i{type_.bit_width // 8}"))
+    return pa.Array.from_buffers(type_, len(words), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def is_exact(types: Sequence[pa.DataType]) -> bool:
@@ -142,11 +175,11 @@ def _valid(columns: Sequence[pa.Array]) -> Mask | None:
     return np.logical_and.reduce(masks) if masks else None
 
 
-def _words(column: pa.Array) -> list[Hashes]:
+def _words(column: pa.Array, seed: np.uint64) -> list[Hashes]:
     """Return the column as 64-bit words: one, two for a decimal; of a null row, any."""
     type_ = column.type
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
-        return [_hashed(column)]
+        return [_hashed(column, seed)]
     if pa.types.is_decimal(type_):
         pairs = _buffer(column, np.dtype(np.uint64), 2)
         return [np.ascontiguousarray(pairs[0::2]), np.ascontiguousarray(pairs[1::2])]
@@ -173,11 +206,11 @@ def _buffer(column: pa.Array, dtype: np.dtype[Any], per_row: int) -> npt.NDArray
     return np.frombuffer(data, dtype, len(column) * per_row, start)
 
 
-def _hashed(column: pa.Array) -> Hashes:
+def _hashed(column: pa.Array, seed: np.uint64) -> Hashes:
     """Hash strings eight bytes at a time: the first 256 bytes of all rows at once, then the rest of each long one."""
     starts, lengths, data = _bytes(column)
     words = np.lib.stride_tricks.as_strided(data[:8].view(np.uint64), shape=(data.size - 7,), strides=(1,))
-    hashes = lengths.astype(np.uint64) * _ODD ^ _SEED
+    hashes = lengths.astype(np.uint64) * _ODD ^ seed
     rows: Any = slice(None)
     for number in range(_STEPS):
         left = lengths[rows] - 8 * number
@@ -189,11 +222,11 @@ def _hashed(column: pa.Array) -> Hashes:
         word = words[starts[rows] + 8 * number] & _BYTE_MASKS[np.minimum(left, 8)]
         hashes[rows] = _mixed(hashes[rows] ^ word)
     rows = np.flatnonzero(lengths > 8 * _STEPS)
-    hashes[rows] = _mixed(hashes[rows] ^ _rest(words, starts[rows] + 8 * _STEPS, lengths[rows] - 8 * _STEPS))
+    hashes[rows] = _mixed(hashes[rows] ^ _rest(words, starts[rows] + 8 * _STEPS, lengths[rows] - 8 * _STEPS, seed))
     return hashes
 
 
-def _rest(words: Hashes, starts: Positions, lengths: Positions) -> Hashes:
+def _rest(words: Hashes, starts: Positions, lengths: Positions, seed: np.uint64) -> Hashes:
     """Hash what is left of long strings: the sum of their words, each mixed with its number."""
     sums = np.empty(len(starts), np.uint64)
     counts = (lengths + 7) // 8
@@ -207,7 +240,7 @@ def _rest(words: Hashes, starts: Positions, lengths: Positions) -> Hashes:
         number = np.arange(ends[last - 1] - before) - np.repeat(offsets, counts[part])
         word = words[np.repeat(starts[part], counts[part]) + 8 * number]
         word[ends[part] - before - 1] &= _BYTE_MASKS[(lengths[part] - 1) % 8 + 1]
-        mixed = _mixed(_mixed(word ^ (number.view(np.uint64) * _ODD) ^ _SEED))
+        mixed = _mixed(_mixed(word ^ (number.view(np.uint64) * _ODD) ^ seed))
         sums[part] = np.add.reduceat(mixed, offsets)
         first = last
     return sums
@@ -232,8 +265,8 @@ def _mixed(words: Hashes) -> Hashes:
     return words ^ (words >> _HALF)
 
 
-def _combined(words: Sequence[Hashes]) -> Hashes:
-    hashes = np.full(len(words[0]), _SEED)
+def _combined(words: Sequence[Hashes], seed: np.uint64) -> Hashes:
+    hashes = np.full(len(words[0]), seed)
     for word in words:
         hashes = _mixed(hashes ^ word)
     return hashes

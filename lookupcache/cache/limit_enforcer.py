@@ -35,7 +35,7 @@ class LimitEnforcer:
         if self._limits.bytes < math.inf:
             self._enforce_bytes()
 
-    def oversized(self, rows: pa.Table, counts: Numbers) -> Mask:
+    def oversized(self, rows: pa.Table | pa.RecordBatch, counts: Numbers) -> Mask:
         """Return which entries are larger than the limits on their own; ``rows`` are in the order of the entries.
 
         To evict others would not make enough space for these, and would empty the cache.
@@ -55,7 +55,9 @@ class LimitEnforcer:
         self.expirations += len(entries)
         self._table.drop(entries)
 
-    def _mark_large(self, too_large: Mask, rows: pa.Table, ends: Numbers, first: int, last: int) -> None:
+    def _mark_large(
+        self, too_large: Mask, rows: pa.Table | pa.RecordBatch, ends: Numbers, first: int, last: int
+    ) -> None:
         """Mark the entries of a part that exceed the limit of bytes; halve parts in which there may be some."""
         first_row, last_row = int(ends[first]), int(ends[last])
         if rows.slice(first_row, last_row - first_row).nbytes <= self._limits.bytes:

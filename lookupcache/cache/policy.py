@@ -63,6 +63,11 @@ class Policy:
         """Bytes used."""
         return self.used.nbytes + self._oldest.nbytes + self._oldest_used.nbytes
 
+    @property
+    def clock(self) -> int:
+        """How many rows batches have touched; the time of the next use."""
+        return self._clock
+
     def grow(self, size: int) -> None:
         """Make space for entries below ``size``."""
         self.used = grown(self.used, size, _NEVER)

@@ -45,13 +45,16 @@ class RowStore:
         return sum(run.nbytes for run in self._runs)
 
     def append(self, rows: pa.Table | pa.RecordBatch, count: int | None = None) -> int:
-        """Add rows; return the number of the first. ``count`` is how many there are, where they have no columns."""
+        """Add rows; return the number of the first. ``count`` is how many there are, where they have no columns.
+
+        A batch is kept as it is, so it must not be a slice of a larger one; the rows of a table are copied.
+        """
         first = len(self)
         if not len(self.schema):
             # A join may need no columns of the table, and Arrow forgets how long a table without columns is.
             self._starts = np.array([0, first + (rows.num_rows if count is None else count)])
         elif rows.num_rows:
-            self._runs.append(_copied(rows))
+            self._runs.append(rows if isinstance(rows, pa.RecordBatch) else _copied(rows))
             while len(self._runs) > 1 and 2 * self._runs[-1].num_rows >= self._runs[-2].num_rows and self._merge_two():
                 pass
             self._number()
@@ -116,12 +119,11 @@ class RowStore:
         self._starts = np.cumsum([0, *(run.num_rows for run in self._runs)])
 
 
-def _copied(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
+def _copied(rows: pa.Table) -> pa.RecordBatch:
     """Return the rows as one batch with buffers of its own: a slice would keep those of the full table alive."""
-    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-    everything = pa.array(np.arange(table.num_rows))
-    columns = [_flat(column).take(everything) for column in table.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
+    everything = pa.array(np.arange(rows.num_rows))
+    columns = [_flat(column).take(everything) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:

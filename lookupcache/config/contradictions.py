@@ -14,6 +14,7 @@ def refuse_contradictions(config: LookupConfig) -> None:
     """Raise OptionError for the first contradiction found."""
     for rule in (
         _check_unused_limits,
+        _check_scope,
         _check_ttl_has_limit,
         _check_unused_reloads,
         _check_reload_schedule,
@@ -45,6 +46,18 @@ def _check_unused_limits(config: LookupConfig) -> None:
         raise OptionError(
             "Option 'lookup.cache.missing-key.expire-after-write' contradicts 'lookup.cache.missing-key' = 'false'.",
             hint="Remove one of them.",
+        )
+
+
+def _check_scope(config: LookupConfig) -> None:
+    """Reject a shared cache where nothing is cached, and a directory for one where each worker has its own."""
+    if config.cache == "NONE":
+        scope = None if config.scope == "auto" else config.scope
+        _refuse_if_set({"lookup.cache.scope": scope, "lookup.cache.path": config.cache_path}, config, "LRU, TTL or ALL")
+    if config.scope == "worker" and config.cache_path is not None:
+        raise OptionError(
+            "Option 'lookup.cache.path' has no effect with 'lookup.cache.scope' = 'worker'.",
+            hint="Set 'lookup.cache.scope' to host, or remove the option.",
         )
 
 

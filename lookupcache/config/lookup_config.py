@@ -38,6 +38,7 @@ ReloadMode = Literal["fixed-delay", "fixed-rate"]
 OutputMode = Literal["ordered", "allow-unordered"]
 OnError = Literal["fail", "null", "dead-letter"]
 Form = Literal["auto", "worker", "distinct", "broadcast"]
+Scope = Literal["auto", "worker", "host"]
 Fuse = Literal["auto", "off"]
 
 LRU_MAX_ROWS = 10_000
@@ -77,15 +78,26 @@ class LookupConfig:
         "what is cached: `NONE` nothing; `LRU` and `TTL` the keys that were looked up; `ALL` the full table",
         "`NONE`",
     )
+    scope: Scope = _option(
+        "lookup.cache.scope", "auto", one_of(Scope, str.lower),
+        "who shares a cache: `worker`: each Python worker has its own; `host`: all workers of a machine share one in "
+        "local files, apart from a smaller one of each worker; `auto` is `worker`", "`auto`",
+    )  # fmt: skip
+    cache_path: str | None = _option(
+        "lookup.cache.path", None, parse_name,
+        "local directory for the cache of scope `host`, which stays for the next application; a path that several "
+        "applications use is a cache that they share", "in Spark's local directory, for the application",
+    )  # fmt: skip
     max_rows: int | None = _option(
         "lookup.cache.max-rows", None, parse_count,
-        "maximum number of rows (not keys) cached per worker; a key without rows counts as one row", "10000 with `LRU`",
+        "maximum number of rows (not keys) cached per worker, with scope `host` by all of them; a key without rows "
+        "counts as one row", "10000 with `LRU`",
     )  # fmt: skip
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
-        "maximum number of bytes cached per worker, including keys and index; `cached` measures a value once, when it "
-        "is added, with everything that it refers to, but not the memory that objects of other libraries hold outside "
-        "of Python and do not report", "none",
+        "maximum number of bytes cached per worker, including keys and index, with scope `host` of all files; `cached` "
+        "measures a value once, when it is added, with everything that it refers to, but not the memory that objects "
+        "of other libraries hold outside of Python and do not report", "none",
     )  # fmt: skip
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", one_of(Eviction, to_dashes),

@@ -15,7 +15,7 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import cache
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lookupcache.executor.job import Job
@@ -123,14 +123,14 @@ class Executor:
             group.cancelled = group.cancelled or not group.started
             return group.cancelled
 
-    def completed(self, *, wait: bool, room: bool = False) -> list[CallGroup]:
+    def completed(self, *, wait: bool, room: bool = False, timeout: float | None = None) -> list[CallGroup]:
         """Return the groups that have completed since the last call of this method, at least one with ``wait``.
 
-        With ``room``, it waits at most until another call can be made.
+        With ``room``, it waits at most until another call can be made; in any case at most ``timeout`` seconds.
         """
         found: list[CallGroup | None] = []
         if wait and self._must_wait(room):
-            found.append(self._next_completed())
+            found.append(self._next_completed(timeout))
         while not self._completed.empty():
             found.append(self._completed.get())
         groups = [group for group in found if group is not None]
@@ -155,9 +155,11 @@ class Executor:
         for group in list(self._active):
             self.cancel(group)
 
-    def _next_completed(self) -> CallGroup | None:
-        """Wait for a completed group, or for None if another call may be made."""
-        return self._completed.get()
+    def _next_completed(self, timeout: float | None) -> CallGroup | None:
+        """Wait for a completed group; None if another call may be made, or after so many seconds."""
+        with suppress(Empty):
+            return self._completed.get(timeout=timeout)
+        return None
 
     def _submit(self, calls: Sequence[GroupCall]) -> None:
         """Queue calls for the slots."""

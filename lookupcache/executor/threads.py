@@ -95,13 +95,18 @@ class Threads(Executor):
         if (connector := getattr(self._own, "connector", None)) is not None:
             self._close_connector(connector)
 
-    def _next_completed(self) -> CallGroup | None:
+    def _next_completed(self, timeout: float | None) -> CallGroup | None:
+        until = math.inf if timeout is None else time.monotonic() + timeout
         while True:
+            seconds = self._seconds_to_deadline()
+            left = max(until - time.monotonic(), 0.0)
             try:
-                return self._completed.get(timeout=self._seconds_to_deadline())
+                return self._completed.get(timeout=seconds if left == math.inf else min(left, seconds or left))
             except Empty:
                 for job in self._slots.abandon_overdue():
                     job.end(job.timed_out())
+                if time.monotonic() >= until:
+                    return None
 
     def _seconds_to_deadline(self) -> float | None:
         """Return how long to wait until a call is overdue."""

@@ -98,12 +98,21 @@ def _result(plan: LookupPlan) -> Iterator[Line]:
 
 def _cache(plan: LookupPlan) -> Iterator[Line]:
     yield "strategy", plan.config.cache
+    if plan.config.cache != "NONE":
+        yield "scope", _scope(plan.config)
     yield from _limits(plan.config)
     yield from _freshness(plan.config)
     yield from _reloads(plan.config)
     if plan.config.cache != "NONE":
         yield "known misses", _misses(plan.config)
     yield "identity", plan.fingerprint
+
+
+def _scope(config: LookupConfig) -> str:
+    if config.scope != "host":
+        return "worker: each Python worker has its own"
+    folder = "Spark's local directory" if config.cache_path is None else config.cache_path
+    return f"host: all workers of a machine share one, in {folder}"
 
 
 def _limits(config: LookupConfig) -> Iterator[Line]:

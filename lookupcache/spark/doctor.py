@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lookupcache.connector import connector_class, connector_names
 from lookupcache.errors import LookupCacheError
+from lookupcache.host.folder import why_unusable
 from lookupcache.java import parse_version, usable
 from lookupcache.report import is_classic
 from lookupcache.spark.stages import python_stages
@@ -103,7 +105,15 @@ def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding
     """
     own = daemon(setting(spark, DAEMON, ""), setting(spark, "spark.python.use.daemon", "true"))
     pool = idle_pool(setting(spark, POOL, ""), tasks_at_a_time(spark), None if query is None else python_stages(query))
-    return [*(_judged(spark, rule) for rule in RULES), pool, own, *_java(spark), *_packages(), *_drivers()]
+    return [
+        *(_judged(spark, rule) for rule in RULES),
+        pool,
+        own,
+        *_local_directory(spark),
+        *_java(spark),
+        *_packages(),
+        *_drivers(),
+    ]
 
 
 POOL = "spark.python.factory.idleWorkerMaxPoolSize"
@@ -191,6 +201,17 @@ def setting(spark: SparkSession, key: str, default: str) -> str:
     if value is None and is_classic(spark):
         value = spark.sparkContext.getConf().get(key)
     return default if value is None else str(value)
+
+
+def _local_directory(spark: SparkSession) -> Iterator[Finding]:
+    """Look at Spark's local directory, on the driver: caches that the workers of a machine share lie there."""
+    if not is_classic(spark):
+        return
+    path = os.environ.get("SPARK_LOCAL_DIRS") or setting(spark, "spark.local.dir", tempfile.gettempdir())
+    reason = why_unusable(path.split(",")[0])
+    wanted = None if reason is None else "a local directory that may be written"
+    why = f"workers with 'lookup.cache.scope' = 'host' share no cache, since {reason}" if reason else ""
+    yield Finding("spark.local.dir", path, wanted, why)
 
 
 def _java(spark: SparkSession) -> Iterator[Finding]:

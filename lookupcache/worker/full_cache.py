@@ -14,13 +14,14 @@ from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import LookupRuntimeError, SourceError
 from lookupcache.executor.call_group import CallGroup
+from lookupcache.worker.answers import Fetched
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
 from lookupcache.worker.source import Source
 
 _ROWS_OUT = 10_000
 
 
-def _now() -> dt.datetime:
+def local_now() -> dt.datetime:
     return dt.datetime.now().astimezone()
 
 
@@ -33,7 +34,9 @@ class FullCacheLookup(PartialCacheLookup):
     ``lookup.cache.stale-if-error``. ``wall`` returns the time of day.
     """
 
-    def __init__(self, source: Source, clock: Clock = time.monotonic, wall: Callable[[], dt.datetime] = _now) -> None:
+    def __init__(
+        self, source: Source, clock: Clock = time.monotonic, wall: Callable[[], dt.datetime] = local_now
+    ) -> None:
         super().__init__(source, clock)
         self._wall = wall
         self._written: float | None = None
@@ -115,7 +118,11 @@ class FullCacheLookup(PartialCacheLookup):
                 f"Table {self.source.plan.table!r}: a reload found no rows, although there were {self.cache.rows:,}.",
                 hint="If the table may be empty, set 'lookup.cache.reload-allow-empty' to true.",
             )
-        cache = self._new_cache(Limits(ages=config.age_column is not None))
+        return self._new_table(keys, fetched)
+
+    def _new_table(self, keys: KeyBatch, fetched: Fetched) -> ColumnCache:
+        """Return a cache with all rows."""
+        cache = self._new_cache(Limits(ages=self.source.plan.config.age_column is not None))
         cache.put(keys, fetched.rows, fetched.counts, self._started)
         return cache
 

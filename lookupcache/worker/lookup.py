@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 
 from lookupcache.worker.full_cache import FullCacheLookup
+from lookupcache.worker.host_lookup import HostCacheLookup
+from lookupcache.worker.host_scope import host_cache_of
+from lookupcache.worker.host_table import HostFullCacheLookup
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
 from lookupcache.worker.source import Source
 
@@ -12,6 +15,12 @@ __all__ = ["Clock", "FullCacheLookup", "PartialCacheLookup", "PendingKeys", "cou
 
 
 def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLookup:
-    """Return the lookup for the plan's cache strategy."""
-    kind = FullCacheLookup if source.plan.config.cache == "ALL" else PartialCacheLookup
-    return kind(source, clock)
+    """Return the lookup for the plan's cache strategy and scope.
+
+    With scope host, the clock is by default the one that all processes of the machine share.
+    """
+    host = host_cache_of(source, None if clock is time.monotonic else clock)
+    is_full = source.plan.config.cache == "ALL"
+    if host is None:
+        return FullCacheLookup(source, clock) if is_full else PartialCacheLookup(source, clock)
+    return HostFullCacheLookup(source, host) if is_full else HostCacheLookup(source, host)

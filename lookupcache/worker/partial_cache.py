@@ -82,7 +82,7 @@ class PendingKeys:
 
 
 @dataclass(eq=False)
-class _Request:
+class Request:
     """Keys that are requested from the source together; for a ``background`` request, no batch waits."""
 
     number: int
@@ -98,7 +98,7 @@ class _Request:
 class _WaitingCall:
     """The keys of a call that is not full, which waits for more until a time of `time.monotonic`."""
 
-    request: _Request
+    request: Request
     until: float
 
 
@@ -116,7 +116,7 @@ class PartialCacheLookup:
         self.counters = source.counters
         self.cache = self._new_cache()
         self._open: list[PendingKeys] = []
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, Request] = {}
         config = source.plan.config
         self._all_or_nothing = config.on_error == "fail" and config.stale_if_error is None
         self._last = 0
@@ -145,8 +145,7 @@ class PartialCacheLookup:
     def _request(self, keys: KeyBatch) -> tuple[PendingKeys, int]:
         """Find the entries of keys, request those that are missing, and return how many keys that are."""
         now = self.clock()
-        if self.source.reports_changes:
-            self.counters["invalidations"] += self.cache.invalidate(self.source.changed())
+        self._invalidate()
         pending = PendingKeys(self.cache.find(keys, now))
         try:
             requested = self._request_missing(keys, pending.lease, now)
@@ -156,6 +155,11 @@ class PartialCacheLookup:
         pending.waits = self.cache.waits(pending.lease)
         self._open.append(pending)
         return pending, requested
+
+    def _invalidate(self) -> None:
+        """Remove the keys that the source reports as changed."""
+        if self.source.reports_changes:
+            self.counters["invalidations"] += self.cache.invalidate(self.source.changed())
 
     def find(self, keys: KeyBatch) -> PendingKeys:
         """Open a batch and wait until it is ready; raises the error of a lookup that failed."""
@@ -209,6 +213,10 @@ class PartialCacheLookup:
             self.cache.fail(request.lease.entries, self.clock())
         self._enforce_limits()
 
+    def disconnect(self) -> None:
+        """Close what is open: the source's connection and files."""
+        self.source.close()
+
     def _enforce_limits(self) -> None:
         """Keep the cache within its limits; count what was removed since the last time, also by finds and fills."""
         self.cache.enforce_limits(self.clock())
@@ -235,15 +243,23 @@ class PartialCacheLookup:
         if missing.any():
             pending = keys.take(np.flatnonzero(missing))
             distinct = pending.distinct()
-            entries[missing] = self._request_new(pending.take(distinct.first), now)[distinct.code]
-            requested += len(distinct.first)
+            new, requested = self._fetch_new(pending.take(distinct.first), now)
+            entries[missing] = new[distinct.code]
         if lease.expired.size:
-            self._request_again(keys.take(lease.expired), entries[lease.expired], wait=True)
-            requested += len(lease.expired)
+            requested += self._fetch_again(keys.take(lease.expired), entries[lease.expired], now, wait=True)
         if lease.aging.size:
-            self._request_again(keys.take(lease.aging), entries[lease.aging], wait=False)
-            self.counters["refreshes"] += len(lease.aging)
+            refreshes = self._fetch_again(keys.take(lease.aging), entries[lease.aging], now, wait=False)
+            self.counters["refreshes"] += refreshes
         return requested
+
+    def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
+        """Return the entries of distinct keys that had none, and how many keys are requested for them."""
+        return self._request_new(keys, now), len(keys)
+
+    def _fetch_again(self, keys: KeyBatch, entries: Entries, now: float, *, wait: bool) -> int:
+        """Fetch entries again, for which batches have to ``wait`` or not; return how many keys are requested."""
+        self._request_again(keys, entries, wait=wait)
+        return len(keys)
 
     def _request_new(self, keys: KeyBatch, now: float) -> Entries:
         """Request keys that have no entry; with ``lookup.batch.max-delay``, a call that is not full waits for more."""
@@ -297,7 +313,7 @@ class PartialCacheLookup:
     ) -> None:
         all_or_nothing = self._all_or_nothing and not background
         group = CallGroup(calls.arguments, number, all_or_nothing, counting_context())
-        request = self._requests[number] = _Request(number, calls.keys, lease, calls, group, background)
+        request = self._requests[number] = Request(number, calls.keys, lease, calls, group, background)
         try:
             if until is None:
                 self.source.executor.start(group)
@@ -345,16 +361,20 @@ class PartialCacheLookup:
                 pending.broken = error
             raise
 
-    def _store(self, request: _Request, waited: list[PendingKeys]) -> None:
+    def _store(self, request: Request, waited: list[PendingKeys]) -> None:
         """Cache what a call group has fetched, and report its errors to those who waited."""
         entries, now = request.lease.entries, self.clock()
         fetched = self._read_answers(request)
         failed = fetched.failed
         self.cache.fill(entries[~failed], fetched.rows, fetched.counts[~failed], now)
+        self._stored(request, fetched)
         if fetched.errors:
             self._fail(entries[failed], fetched, now, waited)
 
-    def _end_request(self, request: _Request) -> list[PendingKeys]:
+    def _stored(self, request: Request, fetched: Fetched) -> None:
+        """Do nothing: nobody else has to know what was fetched."""
+
+    def _end_request(self, request: Request) -> list[PendingKeys]:
         """Remove a request; return the batches that waited for it, and no longer do."""
         if self._waiting is not None and self._waiting.request is request:
             self._waiting = None
@@ -365,7 +385,7 @@ class PartialCacheLookup:
             pending.waits.remove(request.number)
         return waited
 
-    def _read_answers(self, request: _Request) -> Fetched:
+    def _read_answers(self, request: Request) -> Fetched:
         """Read the answers; if they cannot be read together, all of them have failed."""
         try:
             return self.source.read_answers(request.calls, request.group.answers)
@@ -392,7 +412,10 @@ class PartialCacheLookup:
     def _new_cache(self, limits: Limits | None = None) -> ColumnCache:
         plan = self.source.plan
         schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
-        return ColumnCache(schema, self.source.reader.key_types, limits or Limits.of(plan.config))
+        return ColumnCache(schema, self.source.reader.key_types, limits or self._limits())
+
+    def _limits(self) -> Limits:
+        return Limits.of(self.source.plan.config)
 
 
 def count_non_null(keys: KeyBatch) -> int:

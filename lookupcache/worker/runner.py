@@ -416,7 +416,7 @@ def shared_lookup(
     if name not in _lookups:
         _lookups[name] = lookup_of(Source(plan, connector(), SharedCounters()), clock)
         while len(_lookups) > _MOST_LOOKUPS:
-            _lookups.popitem(last=False)[1].source.close()
+            _lookups.popitem(last=False)[1].disconnect()
     _lookups.move_to_end(name)
     return _lookups[name]
 

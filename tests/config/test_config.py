@@ -27,6 +27,8 @@ OPTIONS = {
     "lookup.cache": ({}, [("none", "NONE"), ("LRU", "LRU"), ("all", "ALL")], ["", "LFU", None]),
     "lookup.cache.max-rows": (LRU, [("500", 500), (1, 1)], ["0", "-1", "1e3", "many", 1.5]),
     "lookup.cache.max-bytes": (LRU, [("64 mb", 2**26), ("1kb", 1024), (5, 5), ("0.5 gb", 2**29)], ["0", "1 tb", "mb"]),
+    "lookup.cache.scope": (LRU, [("HOST", "host"), ("auto", "auto"), ("worker", "worker")], ["cluster", ""]),
+    "lookup.cache.path": ({**LRU, "lookup.cache.scope": "host"}, [(" /data/cache ", "/data/cache")], [""]),
     "lookup.cache.eviction": (LRU, [("S3_FIFO", "s3-fifo"), ("sieve", "sieve")], ["lfu", ""]),
     "lookup.cache.expire-after-write": (LRU, [("10 min", 600.0), (2, 2.0)], ["10 parsecs", "-1 s", "", -1]),
     "lookup.cache.expire-after-access": (LRU, [("1h", 3600.0)], ["soon"]),

@@ -314,9 +314,11 @@ def audit_lookup(lookup: PartialCacheLookup) -> list[str]:
     """Return what is wrong with the books of a lookup: who leases entries, and who waits for what."""
     found = []
     owners = [pending.lease for pending in lookup._open] + [request.lease for request in lookup._requests.values()]
+    owners += [awaited.lease for awaited in getattr(lookup, "_awaited", {}).values()]
     if not isinstance(lookup, FullCacheLookup) and Counter(map(id, owners)) != Counter(map(id, lookup.cache._leases)):
         found.append(f"{len(lookup.cache._leases)} leases are held, and {len(owners)} are in use")
-    if any(not pending.waits <= set(lookup._requests) for pending in lookup._open):
+    awaited = set(lookup._requests) | set(getattr(lookup, "_awaited", {}))
+    if any(not pending.waits <= awaited for pending in lookup._open):
         found.append("a batch waits for a call that nobody makes")
     counters = lookup.counters
     if min(counters.values(), default=0) < 0:

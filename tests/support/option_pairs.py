@@ -49,19 +49,21 @@ TABLE = {
     "reload_allow_empty": [False, True],
 }
 JOIN = {
+    "scope": ["worker", "host"],
     "on_error": ["fail", "null", "dead-letter"],
     "age_column": [None, "age"],
     "output_mode": ["ordered", "allow-unordered"],
 }
 
-OTHERS = {"form", "fuse", "shuffle", "metrics", "error_column", "dead_letter_path"}
-"""Options that belong to Spark's side of the join, and those that follow from ``on_error``."""
+OTHERS = {"form", "fuse", "shuffle", "metrics", "error_column", "dead_letter_path", "cache_path"}
+"""Options that belong to Spark's side of the join, and those that follow from ``on_error`` and ``scope``."""
 
 
 def config_of(case: dict[str, Any], letters: str = "letters") -> LookupConfig:
     """Return the config of a case; raises OptionError for options that contradict each other."""
     options = {name: value for name, value in case.items() if name in KEYS.values()}
     options["error_column"] = "error" if case["on_error"] == "null" else None
+    options["cache_path"] = f"{letters}-cache" if case.get("scope") == "host" else None
     options["dead_letter_path"] = letters if case["on_error"] == "dead-letter" else None
     return LookupConfig(**options)
 

@@ -81,7 +81,8 @@ class _Queue:
         if self._is_awaited:
             self._loop.stop()
 
-    def get(self) -> Any:
+    def get(self, timeout: float | None = None) -> Any:
+        assert timeout is None
         self._is_awaited = True
         try:
             while not self._items:

@@ -281,7 +281,7 @@ def test_rows_counts_and_errors_are_right(number, tmp_path):
     # A coroutine that is cancelled with its group, since another call has failed, may not have reached the table yet.
     unreached = join.lookup.counters["calls"] - join.table.calls
     assert unreached == 0 or (unreached > 0 and case["fault"] != "none" and case["source"].startswith("async")), case
-    join.source.close()
+    join.lookup.disconnect()
 
 
 def read_letters(folder: Path) -> Counter[int]:

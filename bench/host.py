@@ -1,0 +1,262 @@
+"""What a cache costs that all workers of a host share: `python -m bench.host [PART …]`, without Spark.
+
+- warm: hits on the host with an empty cache of the worker, alongside hits in the worker's own cache;
+- first: rows per second of each of the first batches of a fresh worker on a warm host;
+- dilution: requests per key over the number of short-lived workers, with worker scope and host scope;
+- large: time of a probe, part of the time that merges take, and bytes per key, up to 10 M keys and 1 GB of rows;
+- mixed: rows per second of readers alone, and alongside writers.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.limits import Limits
+from lookupcache.config import LookupConfig
+from lookupcache.connector import Connector
+from lookupcache.host import HostCache
+from lookupcache.host.maintenance import Maintenance
+from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
+
+BATCH = 10_000
+KEYS = 100_000
+TYPES = {"int": [pa.int64()], "string": [pa.string()], "pair": [pa.int64(), pa.string()]}
+
+
+class Numbered(Connector):
+    """Returns for each key a row with a text and two numbers; counts the keys that it was asked for."""
+
+    thread_safe = True
+
+    def __init__(self, schema: pa.Schema) -> None:
+        super().__init__(schema, {})
+        self.requested = 0
+
+    def lookup(self, request: Any, keys: pa.RecordBatch) -> pa.Table:
+        self.requested += keys.num_rows
+        numbers = np.arange(keys.num_rows)
+        texts = pa.array([f"a text of some length {number}" for number in range(100)]).take(pa.array(numbers % 100))
+        columns = [*keys.columns, texts, pa.array(numbers), pa.array(numbers * 0.5)]
+        return pa.table(columns, schema=self.schema).select(request.fields)
+
+
+def key_columns(numbers: Any, kind: str) -> list[pa.Array]:
+    ints = pa.array(numbers)
+    texts = pa.array(np.char.add("key-", numbers.astype("U8")).tolist()) if kind != "int" else ints
+    return {"int": [ints], "string": [texts], "pair": [ints, texts]}[kind]
+
+
+def new_runner(kind: str, path: str | None, **options: Any) -> Runner:
+    """Return the runner of a new worker, with scope host if there is a path."""
+    names = ["a", "b"][: len(TYPES[kind])]
+    keys = [pa.field(name, type_) for name, type_ in zip(names, TYPES[kind], strict=True)]
+    schema = pa.schema([*keys, ("text", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
+    scope = {} if path is None else {"scope": "host", "cache_path": path}
+    plan = LookupPlan(
+        table="t", connector="bench", source="-", schema=schema, how="left", columns=("text", "n", "x"),
+        keys=tuple(FieldKey(column=name, sql="") for name in names), left_columns=tuple(names),
+        config=LookupConfig(cache="LRU", **{"max_rows": 10 * KEYS, **scope, **options}),
+    )  # fmt: skip
+    return Runner(plan, Layout(tuple(names), tuple(range(len(names)))), lookup_of(Source(plan, Numbered(schema))))
+
+
+def batches(kind: str, count: int, keys: int = KEYS, seed: int = 0) -> list[pa.RecordBatch]:
+    """Return batches of random keys."""
+    draw = np.random.default_rng(seed)
+    names = ["a", "b"][: len(TYPES[kind])]
+    return [pa.record_batch(key_columns(draw.integers(0, keys, BATCH), kind), names) for _ in range(count)]
+
+
+def warm_up(runner: Runner, kind: str) -> None:
+    names = ["a", "b"][: len(TYPES[kind])]
+    for start in range(0, KEYS, BATCH):
+        columns = key_columns(np.arange(start, start + BATCH), kind)
+        consume(runner, [pa.record_batch(columns, names)])
+
+
+def consume(runner: Runner, feed: list[pa.RecordBatch]) -> float:
+    """Return the CPU seconds of a join, which other programs on the machine change little."""
+    started = time.process_time()
+    for _ in runner.run(iter(feed)):
+        pass
+    return time.process_time() - started
+
+
+def measure_warm(folder: str) -> None:
+    """Each batch on the host meets an empty cache of the worker."""
+    for kind in TYPES:
+        path = f"{folder}/warm-{kind}"
+        worker, host = new_runner(kind, None), new_runner(kind, path)
+        warm_up(worker, kind)
+        warm_up(host, kind)
+        feed = batches(kind, 40)
+        own, shared = [], []
+        fresh = new_runner(kind, path)
+        for one in feed:
+            own.append(consume(worker, [one]))
+            fresh.lookup.cache.clear()
+            shared.append(consume(fresh, [one]))
+        assert fresh.lookup.source.connector.requested == 0
+        a, b = (BATCH / statistics.median(times) for times in (own, shared))
+        click.echo(f"warm {kind:7} worker {a / 1e6:6.2f} M rows/s   host {b / 1e6:6.2f} M rows/s   {b / a:.2f} ×")
+
+
+def measure_first(folder: str) -> None:
+    for kind in TYPES:
+        path = f"{folder}/first-{kind}"
+        warm_up(new_runner(kind, path), kind)
+        feed = batches(kind, 30, seed=1)
+        times = []
+        for _ in range(7):
+            started = time.perf_counter()
+            fresh = new_runner(kind, path)
+            opened = time.perf_counter() - started
+            times.append([opened, *(consume(fresh, [one]) for one in feed)])
+            fresh.lookup.disconnect()
+        medians = np.median(times, axis=0) * 1e3
+        rest = ", ".join(f"{one:.1f}" for one in medians[1:6])
+        click.echo(f"first {kind:7} open {medians[0]:.1f} ms, batches {rest} … {np.median(medians[-5:]):.1f} ms")
+
+
+def in_processes(count: int, work: Callable[[int], float], at_once: int = 2) -> list[float]:
+    """Run work in forked processes, some at a time; return what each returns."""
+    results, running, waiting = [], {}, list(range(count))
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            number, (read, write) = waiting.pop(0), os.pipe()
+            child = os.fork()
+            if not child:
+                os.write(write, repr(work(number)).encode())
+                os._exit(0)
+            os.close(write)
+            running[child] = read
+        child, status = os.wait()
+        with os.fdopen(running.pop(child)) as told:
+            results.append(float(told.read()))
+        assert status == 0
+    return results
+
+
+def measure_dilution(folder: str) -> None:
+    """Workers of ten batches each, two at a time, over the same 20,000 keys."""
+    keys = 20_000
+
+    def requested(number: int, path: str | None) -> float:
+        runner = new_runner("int", path)
+        consume(runner, batches("int", 10, keys, seed=number))
+        count = runner.lookup.source.connector.requested
+        runner.lookup.disconnect()
+        return float(count)
+
+    for workers in (1, 2, 4, 8, 16):
+        seen = len(np.unique(np.concatenate([b.column(0).to_numpy() for n in range(workers)
+                                              for b in batches("int", 10, keys, seed=n)])))  # fmt: skip
+        path = f"{folder}/dilution-{workers}"
+        own, shared = (sum(in_processes(workers, lambda n, p=p: requested(n, p))) / seen for p in (None, path))
+        click.echo(f"dilution {workers:3} workers: requests per key {own:5.2f} worker scope, {shared:5.2f} host scope")
+
+
+def measure_large(folder: str) -> None:
+    """Publish 10,000 keys at a time with 100 bytes of rows each; the merges of all are added up."""
+    most = int(os.environ.get("LOOKUPCACHE_BENCH_KEYS", "10_000_000"))
+    schema = pa.schema([("a", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
+    texts = pa.array([f"{number:080}" for number in range(BATCH)])
+    rows = pa.table([texts, pa.array(np.arange(BATCH)), pa.array(np.arange(BATCH) * 0.5)], schema=schema)
+    cache = HostCache(folder, "ab" * 16, [pa.int64()], schema, Limits())
+    maintain, run = [0.0], Maintenance.run
+
+    def timed(self: Maintenance, *arguments: Any) -> None:
+        started = time.process_time()
+        run(self, *arguments)
+        self.wait()
+        maintain[0] += time.process_time() - started
+
+    Maintenance.run = timed  # type: ignore[method-assign]
+    started, draw, ones = time.process_time(), np.random.default_rng(0), np.ones(BATCH, np.int64)
+    for number in range(most // BATCH):
+        keys = KeyBatch.of([pa.array(np.arange(number * BATCH, (number + 1) * BATCH))], [pa.int64()])
+        cache.publish(keys, rows, ones, cache.clock(), cache.position)
+        if (number + 1) * BATCH in (most // 100, most // 10, most // 2, most):
+            count = (number + 1) * BATCH
+            probes = []
+            for _ in range(20):
+                probe = KeyBatch.of([pa.array(draw.choice(count, BATCH, replace=False))], [pa.int64()])
+                cache._segments.refresh()
+                began = time.process_time()
+                cache._locate(probe)
+                probes.append(time.process_time() - began)
+            size = sum(file.stat().st_size for file in Path(cache._path).iterdir())
+            payload = count * (rows.nbytes / BATCH)
+            click.echo(
+                f"large {count:10,} keys: probe {statistics.median(probes) * 1e3:5.2f} ms for 10,000, "
+                f"{len(cache._segments.newest)} segments, merges {maintain[0]:5.1f} of "
+                f"{time.process_time() - started:5.1f} CPU s, {size / payload:.2f} × payload, "
+                f"{(size - payload - 8 * count) / count:.0f} bytes per key besides payload and key"
+            )
+    Maintenance.run = run  # type: ignore[method-assign]
+    cache.close()
+
+
+def measure_mixed(folder: str) -> None:
+    """One reader over a warm host, alone and alongside one that only finds new keys; wall time."""
+
+    def read(path: str) -> float:
+        runner, feed = new_runner("int", path), batches("int", 40)
+        started = time.perf_counter()
+        for one in feed:
+            runner.lookup.cache.clear()
+            consume(runner, [one])
+        return 40 * BATCH / (time.perf_counter() - started)
+
+    def write(path: str) -> float:
+        runner = new_runner("int", path)
+        for number in range(40):
+            keys = np.arange(BATCH) + (number + 100) * BATCH
+            consume(runner, [pa.record_batch([pa.array(keys)], ["a"])])
+        return 0.0
+
+    path = f"{folder}/mixed"
+    warm_up(new_runner("int", path), "int")
+    alone = statistics.median(max(in_processes(2, lambda n: read(path))) for _ in range(3))
+    both = statistics.median(max(in_processes(2, lambda n: read(path) if n else write(path))) for _ in range(3))
+    click.echo(f"mixed: a reader alongside a reader {alone / 1e6:.2f} M rows/s, alongside a writer {both / 1e6:.2f}")
+
+
+PARTS: dict[str, Callable[[str], None]] = {
+    "warm": measure_warm,
+    "first": measure_first,
+    "dilution": measure_dilution,
+    "large": measure_large,
+    "mixed": measure_mixed,
+}
+
+
+@click.command()
+@click.argument("parts", nargs=-1)
+def main(parts: tuple[str, ...]) -> None:
+    """Measure, and print a table."""
+    folder = tempfile.mkdtemp(prefix="bench-host")
+    try:
+        for name in parts or PARTS:
+            PARTS[name](folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""A cache in files that all processes of a host share: immutable segments, mapped, with claims of keys.
+
+`docs/host-cache.md` has the design: files, formats, locks, what a crash leaves, and what is promised.
+
+    host_cache ─► segments ─► segment        what the folder has now; one immutable file of entries
+               ─► claims                     which process requests a key
+               ─► maintenance ─► merge, eviction
+    control                                  a mapped page of numbers
+    folder, clock                            files of this user alone; seconds since boot
+"""
+
+from lookupcache.host.folder import HostUnavailableError
+from lookupcache.host.host_cache import Found, HostCache
+
+__all__ = ["Found", "HostCache", "HostUnavailableError"]

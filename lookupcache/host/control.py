@@ -1,0 +1,115 @@
+"""`Control`: a mapped page with the numbers that the processes of a host share."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+
+import numpy as np
+
+from lookupcache.host.folder import Folder
+from lookupcache.host.segment import FORMAT
+
+NAME = "control"
+PUBLISH_LOCK = "publish.lock"
+"""Held while the list of segments or a sequence number changes."""
+
+_MAGIC = b"LKCCTL\r\n"
+_HEAD = struct.Struct("<8sII16s")
+_SIZE = 4096
+_FIELDS_AT = 64
+_FIELDS = (
+    "seed",
+    "next",
+    "generation",
+    "forgotten",
+    "weight",
+    "hits",
+    "published",
+    "evictions",
+    "merges",
+    "merging",
+    "hand",
+    "evicted_at",
+)
+
+
+class Control:
+    """The page: a field is read and written in place, in one aligned word.
+
+    - ``seed``: of the hashes of keys; ``next``: the last sequence number that was taken.
+    - ``generation``: changes with the list of segments and invalidations.
+    - ``forgotten``: the highest number of an invalidation that is no longer there to be read.
+    - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
+    - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none.
+    - ``hand``, ``evicted_at``: times, of the eviction policy: its position in the queue, and the last eviction.
+    - ``hits``, ``published``, ``evictions``, ``merges``: counts for people, some of which get lost.
+    """
+
+    def __init__(self, folder: Folder, plan: bytes, *, create: bool = True) -> None:
+        self._plan = plan
+        self._folder = folder
+        if not create:
+            self._open()
+            return
+        try:
+            self._open()
+        except FileNotFoundError:
+            self._create()
+            self._open()
+        except ValueError:
+            folder.remove(NAME)
+            self._create()
+            self._open()
+
+    def __getitem__(self, field: str) -> int:
+        return int(self._numbers[_FIELDS.index(field)])
+
+    def __setitem__(self, field: str, value: int) -> None:
+        self._numbers[_FIELDS.index(field)] = value
+
+    def time(self, field: str) -> float:
+        """Return a field that is a time."""
+        return float(self._numbers[_FIELDS.index(field) :][:1].view("<f8")[0])
+
+    def set_time(self, field: str, value: float) -> None:
+        """Write a field that is a time."""
+        self._numbers[_FIELDS.index(field) :][:1].view("<f8")[0] = value
+
+    def close(self) -> None:
+        """Unmap the page."""
+        self._numbers = np.zeros(len(_FIELDS), np.int64)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the page is still the one that the folder has."""
+        return self._folder.inode(NAME) == self._inode
+
+    def _open(self) -> None:
+        """Map the page; raises ValueError for one of another version or plan."""
+        page, found = self._folder.map(NAME, writable=True)
+        if len(page) != _SIZE or _HEAD.unpack_from(page) != (_MAGIC, FORMAT, 0, self._plan):
+            raise ValueError("it is of another version or plan")
+        self._inode = found.st_ino
+        self._numbers = np.frombuffer(page, "<i8", len(_FIELDS), _FIELDS_AT)
+
+    def _create(self) -> None:
+        """Make the page, unless another process is faster."""
+        name = f"control-{secrets.token_hex(8)}.new"
+        head = _HEAD.pack(_MAGIC, FORMAT, 0, self._plan).ljust(_FIELDS_AT, b"\0") + struct.pack(
+            "<q", secrets.randbits(62) | 1
+        )
+        self._folder.allocate(name, _SIZE, head)
+        try:
+            with self._folder.locked(PUBLISH_LOCK):
+                if not self._folder.inode(NAME):
+                    self._remove_entries()
+                    self._folder.rename(name, NAME)
+        finally:
+            self._folder.remove(name)
+
+    def _remove_entries(self) -> None:
+        """Remove what was published with a page that is lost: its numbers and hashes mean nothing any more."""
+        for one in self._folder.names():
+            if one.endswith((".seg", ".use", ".inv")):
+                self._folder.remove(one)

@@ -1,0 +1,205 @@
+"""`Folder`: a folder that belongs to this user alone, and the files in it, opened relative to its descriptor."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+_NETWORK = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.mount-s3", "fuse.s3fs",
+    "fuse.sshfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "smb2", "smb3",
+    "smbfs",
+}  # fmt: skip
+"""Types of file systems whose locks and mapped files other machines take part in."""
+
+
+class HostUnavailableError(Exception):
+    """The host's cache cannot be used here; the text says why."""
+
+
+class Folder:
+    """A folder of mode 0700 that this user owns; the last part of its path is created, the rest may be.
+
+    All files are opened relative to its descriptor, so that nobody can exchange the folder for another. A folder that
+    was deleted is noticed by the first operation that fails. Raises HostUnavailableError.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
+        self.path = Path(path).absolute()
+        try:
+            if create:
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with suppress(FileExistsError):
+                    os.mkdir(self.path, 0o700)
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise HostUnavailableError(f"{self.path}: {error.strerror}") from None
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self) -> None:
+        found = os.fstat(self._fd)
+        if found.st_uid != os.geteuid():
+            raise HostUnavailableError(f"{self.path} belongs to another user")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            raise HostUnavailableError(f"{self.path} is open to other users; it needs mode 0700")
+        kind = file_system_of(self.path)
+        if kind in _NETWORK:
+            raise HostUnavailableError(f"{self.path} is on a network file system ({kind})")
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder has not been deleted."""
+        try:
+            return os.fstat(self._fd).st_nlink > 0
+        except OSError:
+            return False
+
+    def names(self) -> list[str]:
+        """Return the names of the files."""
+        return os.listdir(self._fd)
+
+    def open(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Open a file and return its descriptor; it must be a regular file of this user."""
+        fd = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            os.close(fd)
+            raise PermissionError(errno.EPERM, "not a regular file of this user", name)
+        return fd
+
+    def map(self, name: str, *, writable: bool = False) -> tuple[mmap.mmap, os.stat_result]:
+        """Map a file; return it with what `os.fstat` says of it. Raises ValueError if it is empty."""
+        fd = self.open(name, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            found = os.fstat(fd)
+            protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            return mmap.mmap(fd, found.st_size, mmap.MAP_SHARED, protection), found
+        finally:
+            os.close(fd)
+
+    def write(self, name: str, parts: Iterable[Any]) -> os.stat_result:
+        """Write a new file from buffers; if that fails, remove it. Returns what `os.fstat` says of it."""
+        fd = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            for part in parts:
+                _write_all(fd, memoryview(part).cast("B"))
+            return os.fstat(fd)
+        except BaseException:
+            with suppress(OSError):
+                self.remove(name)
+            raise
+        finally:
+            os.close(fd)
+
+    def allocate(self, name: str, size: int, head: bytes = b"") -> None:
+        """Write a new file of zeros after its head, with all its blocks: a mapped page must not need any later."""
+        fd = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            _write_all(fd, memoryview(head))
+        except BaseException:
+            with suppress(OSError):
+                self.remove(name)
+            raise
+        finally:
+            os.close(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file; a file of the new name is replaced."""
+        os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._fd)
+
+    def size(self, name: str) -> int:
+        """Return the size of a file in bytes, 0 if it is not there."""
+        try:
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return 0
+
+    def inode(self, name: str) -> int:
+        """Return the inode of a file, 0 if it is not there."""
+        try:
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_ino
+        except FileNotFoundError:
+            return 0
+
+    @contextmanager
+    def locked(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+        """Hold the lock of a file; yields whether it is held, which without ``wait`` may be false."""
+        fd = self.open(name, os.O_RDWR | os.O_CREAT)
+        try:
+            yield _lock(fd, wait)
+        finally:
+            os.close(fd)
+
+    def try_lock(self, name: str) -> int | None:
+        """Take the lock of a file if that is possible at once; return what `unlock` needs."""
+        fd = self.open(name, os.O_RDWR | os.O_CREAT)
+        if _lock(fd, wait=False):
+            return fd
+        os.close(fd)
+        return None
+
+    def unlock(self, lock: int) -> None:
+        """Release a lock that `try_lock` took."""
+        os.close(lock)
+
+
+def _lock(fd: int, wait: bool) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    while len(data):
+        data = data[os.write(fd, data) :]
+
+
+def why_unusable(path: str | os.PathLike[str]) -> str | None:
+    """Return why a directory cannot have the caches of a host; None if it can."""
+    kind = file_system_of(Path(path))
+    if kind in _NETWORK:
+        return f"it is on a network file system ({kind})"
+    if not os.path.isdir(path):
+        return "it is not a directory"
+    return None if os.access(path, os.W_OK | os.X_OK) else "it may not be written"
+
+
+def file_system_of(path: Path) -> str:
+    """Return the type of the file system that a path is on, as the kernel names it; empty where that is unknown."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    real, best, kind = os.path.realpath(path), -1, ""
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        point = fields.split(" ")[4].encode().decode("unicode_escape")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:
+            best, kind = len(point), rest.split(" ")[0]
+    return kind

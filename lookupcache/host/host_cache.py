@@ -1,0 +1,533 @@
+"""`HostCache`: the rows of a plan that all processes of a host share.
+
+find ─► claim ─► (calls to the source) ─► publish ─► release
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.keys import KeyBatch, Mask, Positions
+from lookupcache.cache.limits import Limits
+from lookupcache.host.claims import Claims
+from lookupcache.host.clock import host_now, is_available
+from lookupcache.host.control import PUBLISH_LOCK, Control
+from lookupcache.host.eviction import MOST_MARKS, QUEUE_STEP
+from lookupcache.host.folder import Folder, HostUnavailableError
+from lookupcache.host.maintenance import Maintenance
+from lookupcache.host.segment import (
+    FORMAT,
+    Numbers,
+    Segment,
+    SegmentData,
+    SegmentError,
+    SegmentRange,
+    Times,
+    concatenate,
+    use_name,
+    write_segment,
+)
+from lookupcache.host.segments import Segments, message_name
+
+WRITE_LOCK = "write.lock"
+ABOUT = "about.json"
+_MOST_BUCKETS = 1 << 13
+_random = np.random.default_rng()
+
+
+@dataclass(frozen=True)
+class Found:
+    """Keys that were found: their positions in the batch, and in this order their rows, counts and times.
+
+    ``written`` and ``deadline`` are by the host's clock; a deadline in the past means that the entry may be served
+    only if the source fails.
+    """
+
+    positions: Positions
+    rows: pa.RecordBatch
+    counts: Numbers
+    written: Times
+    deadline: Times
+
+
+_Part = tuple[Segment, Positions, Entries]
+
+
+class HostCache:
+    """The cache of one plan in a folder, as one process sees it; not safe for several threads at a time.
+
+    Raises HostUnavailableError where the folder cannot be used. All other failures of its files are counted as
+    ``host_failures`` and look like keys that are not there; after a folder was deleted, ``is_lost`` is true.
+
+    Args:
+        path: The folder that contains a folder for each plan.
+        fingerprint: The plan's fingerprint, 32 hexadecimal digits.
+        key_types: Types of the key columns.
+        schema: Schema of the rows.
+        limits: What bounds the cache of the host as a whole.
+        about: What `lookupcache cache` shows of it, such as the name of the table; no secret belongs here.
+        clock: Returns seconds that are the same in all processes; by default those since boot.
+        counters: Where hits, waits and failures are counted.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fingerprint: str,
+        key_types: Sequence[pa.DataType],
+        schema: pa.Schema,
+        limits: Limits,
+        *,
+        about: Mapping[str, str] | None = None,
+        clock: Callable[[], float] | None = None,
+        counters: Counter[str] | None = None,
+    ) -> None:
+        if not is_available():
+            raise HostUnavailableError("this system has no clock that counts from boot in all processes")
+        self.limits = limits
+        self.clock = host_now if clock is None else clock
+        self.counters: Counter[str] = Counter() if counters is None else counters
+        self.is_lost = False
+        self._about = dict(about or {})
+        self._path = os.path.join(path, folder_name(fingerprint))
+        self._plan = bytes.fromhex(fingerprint)
+        self._key_types = tuple(key_types)
+        self._schema = schema.remove_metadata()
+        self._files = 0
+        self._open()
+        _open_caches.add(self)
+
+    def _open(self) -> None:
+        folder = Folder(self._path)
+        try:
+            self._folder = folder
+            self._control = Control(folder, self._plan)
+            self._seed = self._control["seed"]
+            self._claims = Claims(folder, self._buckets)
+            self._segments = Segments(
+                folder, self._control, self._plan, self._key_types, self._schema,
+                timed=self.limits.expire or self.limits.dated, counters=self.counters,
+            )  # fmt: skip
+            self._maintenance = Maintenance(folder, self._control, self._segments, self._claims, self.limits)
+            self._segments.refresh()
+            self._maintenance.sweep()
+            self._describe()
+        except OSError as error:
+            folder.close()
+            raise HostUnavailableError(f"{self._path}: {error.strerror or error}") from None
+        self._process = os.getpid()
+
+    def _describe(self) -> None:
+        if self._about and not self._folder.inode(ABOUT):
+            name = f"{self._claims.number}-about.tmp"
+            self._folder.remove(name)
+            self._folder.write(name, [json.dumps(self._about).encode()])
+            self._folder.rename(name, ABOUT)
+
+    @property
+    def _buckets(self) -> int:
+        """How many buckets the table of claims has: it takes a small part of the bytes."""
+        buckets = 16
+        while buckets < _MOST_BUCKETS and buckets * 2 * 256 <= self.limits.bytes / 64:
+            buckets *= 2
+        return buckets
+
+    def close(self) -> None:
+        """End this process's claims, and close its files."""
+        _open_caches.discard(self)
+        self._maintenance.wait()
+        self._claims.close()
+        self._control.close()
+        self._segments.close()
+        self._folder.close()
+        self.is_lost = True
+
+    # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has been published since the last look at the folder."""
+        return not self.is_lost and not self._segments.is_current
+
+    def has_news_since(self, position: int) -> bool:
+        """Return whether something has been published since `position` had a value, seen or not."""
+        return not self.is_lost and self._control["generation"] != position
+
+    @property
+    def position(self) -> int:
+        """The number of the last publication that this process has seen."""
+        return self._segments.generation
+
+    def find(self, keys: KeyBatch, *, after: float = -math.inf, fresh: bool = False) -> Found:
+        """Find distinct non-null keys, among the entries that were written after a time.
+
+        With ``fresh``, entries that may be served only if the source fails are not found.
+        """
+        if self._is_ready():
+            with self._counting_failures():
+                self._segments.refresh()
+                parts = self._usable(self._locate(self._hashed(keys)), after, fresh)
+                return self._gather(parts)
+        return self._gather([])
+
+    def _hashed(self, keys: KeyBatch) -> KeyBatch:
+        return keys.seeded(self._seed)
+
+    def _locate(self, keys: KeyBatch) -> list[_Part]:
+        """Return the newest entry of each key, by segment: positions among the keys, and entries."""
+        parts: list[_Part] = []
+        rest: Positions | None = None
+        for segment in self._segments.newest:
+            entries = segment.find(keys if rest is None else keys.take(rest))
+            hit = entries >= 0
+            if not hit.any():
+                continue
+            at = np.flatnonzero(hit)
+            parts.append((segment, at if rest is None else rest[at], entries[at]))
+            rest = np.flatnonzero(~hit) if rest is None else rest[~hit]
+            if not rest.size:
+                break
+        return parts
+
+    def _usable(self, parts: list[_Part], after: float, fresh: bool) -> list[_Part]:
+        """Return the parts without entries that were removed or are too old; note the use of the others."""
+        now, limits = self.clock(), self.limits
+        found = []
+        for segment, positions, entries in parts:
+            good = segment.gone[entries] == 0
+            if limits.expire or limits.dated or after > -math.inf:
+                written = segment.written[entries]
+                last = segment.deadline[entries]
+                if limits.stale_seconds and not fresh:
+                    last = np.maximum(last, written + limits.stale_seconds)
+                good &= (now <= last) & (written <= now) & (written >= after)
+            if limits.access_seconds < math.inf:
+                good &= now - segment.used[entries] <= limits.access_seconds
+            if not good.all():
+                positions, entries = positions[good], entries[good]
+            if entries.size:
+                self._note_use(segment, entries, now)
+                found.append((segment, positions, entries))
+        return found
+
+    def _note_use(self, segment: Segment, entries: Entries, now: float) -> None:
+        segment.used[entries] = now
+        marks = segment.hits[entries]
+        segment.hits[entries] = marks + ((marks & MOST_MARKS) < MOST_MARKS)
+
+    def _gather(self, parts: list[_Part]) -> Found:
+        if not parts:
+            none = np.empty(0)
+            rows = pa.RecordBatch.from_pylist([], self._schema)
+            return Found(none.astype(np.int64), rows, none.astype(np.int64), none, none)
+        rows = concatenate([segment.gather(entries) for segment, _, entries in parts])
+        positions = np.concatenate([positions for _, positions, _ in parts])
+        self.counters["host_hits"] += len(positions)
+        self._control["hits"] += len(positions)
+        counts, written, deadline = (
+            np.concatenate([getattr(segment, column)[entries] for segment, _, entries in parts])
+            for column in ("counts", "written", "deadline")
+        )
+        return Found(positions, rows, counts.astype(np.int64), written, deadline)
+
+    def touch(self, keys: KeyBatch) -> None:
+        """Note that keys were used in this process's own cache."""
+        if self._is_ready():
+            with self._counting_failures():
+                now = self.clock()
+                for segment, _, entries in self._locate(self._hashed(keys)):
+                    self._note_use(segment, entries[segment.gone[entries] == 0], now)
+
+    # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def claim(self, keys: KeyBatch, seconds: float) -> Mask:
+        """Claim keys; return which of them this process is to request: the others are being requested."""
+        if self._is_ready():
+            with self._counting_failures():
+                return self._claims.claim(self._hashed(keys).hashes, self.clock(), seconds)
+        return np.ones(len(keys), dtype=np.bool_)
+
+    def renew(self, keys: KeyBatch, seconds: float) -> None:
+        """Extend this process's claims of keys."""
+        if self._is_ready():
+            with self._counting_failures():
+                self._claims.renew(self._hashed(keys).hashes, self.clock(), seconds)
+
+    def release(self, keys: KeyBatch) -> None:
+        """End this process's claims of keys: those who wait for them may request them."""
+        if self._is_ready():
+            with self._counting_failures():
+                self._claims.release(self._hashed(keys).hashes)
+
+    def claimants(self, keys: KeyBatch) -> Numbers:
+        """Return for each key the number of the process that has claimed it, 0 for none."""
+        if self._is_ready():
+            with self._counting_failures():
+                return self._claims.claimant(self._hashed(keys).hashes, self.clock())
+        return np.zeros(len(keys), dtype=np.int64)
+
+    # ── publishing ───────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, written: float, since: int) -> None:
+        """Store rows of distinct keys for all processes.
+
+        Args:
+            keys: The keys; none is null.
+            rows: Their rows, in the order of the keys.
+            counts: How many rows each key has.
+            written: When they were fetched, by the host's clock.
+            since: `position` when they were requested: keys that were invalidated after it are not stored.
+        """
+        if self._is_ready():
+            with self._counting_failures():
+                data = self._new_data(self._hashed(keys), rows, counts, written)
+                if self.limits.bytes == math.inf:
+                    self._publish(data, since)
+                    return
+                for piece in self._pieces(data):
+                    # One writer at a time, so that each finds the space that it has seen.
+                    with self._folder.locked(WRITE_LOCK):
+                        if self._has_space(piece):
+                            self._publish(piece, since)
+
+    def _new_data(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, written: float) -> SegmentData:
+        limits, times = self.limits, np.full(len(counts), written)
+        seconds = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
+        if limits.jitter:
+            seconds = seconds * (1 - limits.jitter * _random.random(len(counts)))
+        batch = rows.replace_schema_metadata(None).combine_chunks().to_batches()
+        body = batch[0] if batch else pa.RecordBatch.from_pylist([], self._schema)
+        hits = np.zeros(len(counts), np.uint8)
+        # A moment apart from each other, so that they have an order in the queue.
+        queued = times + np.arange(len(counts)) * QUEUE_STEP
+        return SegmentData(keys, body, counts, times, times + seconds, times, queued, hits)
+
+    def _publish(self, data: SegmentData, since: int) -> None:
+        """Write a segment; keys that are invalidated meanwhile are left out of it, and it is written again."""
+        while len(data):
+            self._segments.refresh()
+            since, data = self.position, data.take(np.flatnonzero(~self._changed_since(data.keys, since)))
+            if len(data) and self._publish_unless_changed(self._with_history(data), since):
+                break
+        self._maintenance.run(self.clock())
+
+    def _publish_unless_changed(self, data: SegmentData, since: int) -> bool:
+        """Write a segment, unless any of its keys has been invalidated after ``since``; return whether it was."""
+        name = f"{self._claims.number}-{self._files}.seg.tmp"
+        self._files += 1
+        try:
+            write_segment(self._folder, name, data, self._plan)
+            with self._publishing() as number:
+                if self._changed_since(data.keys, since).any():
+                    return False
+                final = str(SegmentRange(number, number, number))
+                self._folder.rename(use_name(name), use_name(final))
+                self._folder.rename(name, final)
+                self._control["weight"] += data.weight - self._supersede(data.keys)
+                self._control["published"] += len(data)
+            return True
+        finally:
+            self._folder.remove(name)
+            self._folder.remove(use_name(name))
+
+    @contextmanager
+    def _publishing(self) -> Iterator[int]:
+        """Hold the lock for publications, with the present list of segments; yields the number of the new one."""
+        with self._folder.locked(PUBLISH_LOCK):
+            if not self._control.is_current:
+                raise OSError("the folder was replaced")
+            self._segments.refresh()
+            # Taken before anything is renamed: a number is never used twice, whoever is killed when.
+            number = self._control["next"] + 1
+            self._control["next"] = number
+            yield number
+            self._control["generation"] = number
+
+    def _changed_since(self, keys: KeyBatch, since: int) -> Mask:
+        """Return which keys were invalidated after a number: their rows may have been read before the change."""
+        messages = self._segments.since(since)
+        if messages == []:
+            return np.zeros(len(keys), dtype=np.bool_)
+        if messages is None or any(one.keys is None for one in messages):
+            return np.ones(len(keys), dtype=np.bool_)
+        changed = np.zeros(len(keys), dtype=np.bool_)
+        for one in messages:
+            assert one.keys is not None
+            changed |= np.isin(keys.hashes, one.keys.seeded(self._seed).hashes)
+        return changed
+
+    def _with_history(self, data: SegmentData) -> SegmentData:
+        """Return the data with what is known of keys that have entries: a refresh is no new entry."""
+        parts = self._locate(data.keys)
+        if not parts:
+            return data
+        used, queued, hits = data.used.copy(), data.queued.copy(), data.hits.copy()
+        for segment, positions, entries in parts:
+            live = segment.gone[entries] == 0
+            positions, entries = positions[live], entries[live]
+            used[positions] = np.maximum(segment.used[entries], used[positions])
+            queued[positions] = segment.queued[entries]
+            hits[positions] = segment.hits[entries]
+        return replace(data, used=used, queued=queued, hits=hits)
+
+    def _supersede(self, keys: KeyBatch) -> int:
+        """Mark the older entries of keys as removed; return what they weighed."""
+        weight = 0
+        for segment, _, entries in self._locate(keys):
+            live = entries[segment.gone[entries] == 0]
+            segment.gone[live] = 1
+            weight += int(np.maximum(segment.counts[live], 1).sum())
+        return weight
+
+    def _pieces(self, data: SegmentData) -> Iterator[SegmentData]:
+        """Split data into segments of the largest size."""
+        count = math.ceil(_size_of(data) / self._maintenance.most_bytes)
+        if count == 1 or len(data) == 1:
+            yield data
+            return
+        for part in np.array_split(np.arange(len(data)), min(count, len(data))):
+            yield data.take(part)
+
+    def _has_space(self, data: SegmentData) -> bool:
+        """Return whether the files stay within the limit of bytes with this data; make space if they do not."""
+        needed = _size_of(data)
+        if needed > self._maintenance.most_bytes:
+            self.counters["host_unstored"] += len(data)
+            return False
+        if self._maintenance.fits(needed):
+            return True
+        self._maintenance.run(self.clock(), needed)
+        if self._maintenance.fits(needed):
+            return True
+        self.counters["host_unstored"] += len(data)
+        return False
+
+    # ── a full table ─────────────────────────────────────────────────────────────────────────────────────
+
+    def publish_table(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, created: float) -> bool:
+        """Store all rows of a table in place of everything that is here; return whether that was possible."""
+        if self._is_ready():
+            with self._counting_failures():
+                data = replace(self._new_data(self._hashed(keys), rows, counts, created), created=created)
+                name = f"{self._claims.number}-{self._files}.seg.tmp"
+                self._files += 1
+                try:
+                    write_segment(self._folder, name, data, self._plan)
+                    with self._publishing() as number:
+                        final = str(SegmentRange(0, number, number))
+                        self._folder.rename(use_name(name), use_name(final))
+                        self._folder.rename(name, final)
+                finally:
+                    self._folder.remove(name)
+                    self._folder.remove(use_name(name))
+                self._maintenance.sweep()
+                return True
+        return False
+
+    def table(self) -> Segment | None:
+        """Return the segment with all rows of a table, if there is one."""
+        if self._is_ready():
+            with self._counting_failures():
+                self._segments.refresh()
+                return next(iter(self._segments.newest), None)
+        return None
+
+    def hashed(self, keys: KeyBatch) -> KeyBatch:
+        """Return keys with the hashes of the segments."""
+        return self._hashed(keys)
+
+    # ── invalidation ─────────────────────────────────────────────────────────────────────────────────────
+
+    def invalidate(self, keys: KeyBatch | None) -> None:
+        """Remove keys, or with None all, from the caches of all processes: they have changed in the source."""
+        if self._is_ready():
+            with self._counting_failures():
+                hashed = None if keys is None else self._hashed(keys)
+                name = f"{self._claims.number}-{self._files}.inv.tmp"
+                self._files += 1
+                try:
+                    self._folder.write(name, self._segments.message(keys))
+                    with self._publishing() as number:
+                        if hashed is None:
+                            for segment in self._segments.newest:
+                                segment.gone[:] = 1
+                            self._control["weight"] = 0
+                        else:
+                            self._control["weight"] -= self._supersede(hashed)
+                        self._folder.rename(name, message_name(number))
+                    # Who waits for such a key would get rows that were read before the change.
+                    self._claims.remove(None if hashed is None else hashed.hashes)
+                finally:
+                    self._folder.remove(name)
+
+    def invalidated_since(self, number: int) -> list[KeyBatch | None]:
+        """Return what was invalidated after a publication; None stands for all keys."""
+        if self.is_lost:
+            return []
+        with self._counting_failures():
+            self._segments.refresh()
+            messages = self._segments.since(number)
+            return [None] if messages is None else [one.keys for one in messages]
+        return [None]
+
+    # ── failures ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _counting_failures(self) -> Iterator[None]:
+        """Count failures of files instead of raising them; the caller goes on as if nothing were here."""
+        try:
+            yield
+        except (OSError, pa.ArrowException, ValueError, IndexError, SegmentError):
+            self.counters["host_failures"] += 1
+            self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
+
+    def _is_ready(self) -> bool:
+        """Return whether the folder is in use; a forked process first becomes a claimant of its own."""
+        if self._process != os.getpid() and not self.is_lost:
+            self._process = os.getpid()
+            self._claims.drop()
+            try:
+                self._claims = Claims(self._folder, self._buckets)
+                self._maintenance = Maintenance(self._folder, self._control, self._segments, self._claims, self.limits)
+            except OSError:
+                self.counters["host_failures"] += 1
+                self.is_lost = True
+        return not self.is_lost
+
+    def _after_fork(self) -> None:
+        self._claims.drop()
+
+
+_open_caches: weakref.WeakSet[HostCache] = weakref.WeakSet()
+
+
+def _drop_inherited() -> None:
+    """Close what shows that the parent lives: open in the child, it would outlive the parent."""
+    for one in list(_open_caches):
+        with suppress(OSError):
+            one._after_fork()
+
+
+os.register_at_fork(after_in_child=_drop_inherited)
+
+
+def _size_of(data: SegmentData) -> int:
+    """Return about how many bytes the files of the data take, rather too many."""
+    columns = [*data.keys.columns, *data.rows.columns]
+    return sum(column.nbytes for column in columns) + 96 * len(data) + 8_192 + 512 * len(columns)
+
+
+def folder_name(fingerprint: str) -> str:
+    """Return the name of a plan's folder."""
+    return f"v{FORMAT}-{fingerprint}"

@@ -1,0 +1,102 @@
+"""What lies in the folders of a path: for `lookupcache cache`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lookupcache.host.claims import is_locked
+from lookupcache.host.clock import host_now
+from lookupcache.host.control import Control
+from lookupcache.host.folder import Folder, HostUnavailableError
+from lookupcache.host.host_cache import ABOUT
+from lookupcache.host.segment import SegmentError, summarize
+from lookupcache.host.segments import current_names
+
+_NAME = re.compile(r"v\d+-([0-9a-f]{32})")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a folder has; ``ages`` are the least and the largest in seconds, None where no age is known.
+
+    ``hits``, ``evictions`` and ``merges`` are counts since the folder was made; ``processes`` use it now. ``problem``
+    says why it cannot be read.
+    """
+
+    path: Path
+    about: dict[str, Any] = field(default_factory=dict)
+    keys: int = 0
+    rows: int = 0
+    nbytes: int = 0
+    segments: int = 0
+    ages: tuple[float, float] | None = None
+    hits: int = 0
+    evictions: int = 0
+    merges: int = 0
+    processes: int = 0
+    problem: str | None = None
+
+
+def contents(path: str | os.PathLike[str]) -> Iterator[Content]:
+    """Yield what the folder of each plan has."""
+    for folder in sorted(Path(path).iterdir()):
+        if _NAME.fullmatch(folder.name) and not folder.is_symlink():
+            yield _content(folder)
+
+
+def clear(path: str | os.PathLike[str]) -> Iterator[Content]:
+    """Remove the folders of all plans; processes that use one go on with their own caches. Yields what was removed."""
+    for content in list(contents(path)):
+        shutil.rmtree(content.path)
+        yield content
+
+
+def _content(path: Path) -> Content:
+    try:
+        folder = Folder(path, create=False)
+    except HostUnavailableError as error:
+        return Content(path, problem=str(error))
+    try:
+        return _read(folder, path)
+    except (OSError, ValueError) as error:
+        return Content(path, problem=str(error))
+    finally:
+        folder.close()
+
+
+def _read(folder: Folder, path: Path) -> Content:
+    names = folder.names()
+    summaries = []
+    for name in current_names(names):
+        try:
+            summaries.append(summarize(folder, name))
+        except (SegmentError, OSError, ValueError):
+            continue  # It was merged in the meantime, or is damaged: whoever opens it next drops it.
+    ages = host_now() - np.concatenate([np.empty(0), *(one.written for one in summaries)])
+    hits = evictions = merges = 0
+    if "control" in names:
+        control = Control(folder, bytes.fromhex(path.name.partition("-")[2]), create=False)
+        hits, evictions, merges = control["hits"], control["evictions"], control["merges"]
+    about: dict[str, Any] = json.loads((path / ABOUT).read_text()) if ABOUT in names else {}
+    return Content(
+        path,
+        about,
+        keys=sum(one.entries for one in summaries),
+        rows=sum(one.rows for one in summaries),
+        nbytes=sum(folder.size(name) for name in names),
+        segments=len(summaries),
+        ages=(float(ages.min()), float(ages.max())) if ages.size else None,
+        processes=sum(is_locked(folder, name) for name in names if name.startswith("alive-")),
+        hits=hits,
+        evictions=evictions,
+        merges=merges,
+    )

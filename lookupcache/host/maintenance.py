@@ -1,0 +1,259 @@
+"""`Maintenance`: keeps a folder within its limits and its segments few; nobody waits for it.
+
+Two locks keep two processes from the same segments: ``small.lock`` for evictions and merges that take milliseconds,
+``large.lock`` for those that take longer and run in a thread. A large merge notes the highest number that it merges,
+and small ones leave these segments alone.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from lookupcache.cache.keys import Positions
+from lookupcache.cache.limits import Limits
+from lookupcache.host.claims import Claims
+from lookupcache.host.control import PUBLISH_LOCK, Control
+from lookupcache.host.eviction import Queue
+from lookupcache.host.folder import Folder
+from lookupcache.host.merge import merge_segments
+from lookupcache.host.segment import Segment, is_too_old, use_name
+from lookupcache.host.segments import Segments, ranges_of
+
+SMALL_LOCK = "small.lock"
+LARGE_LOCK = "large.lock"
+_SMALL_ENTRIES = 50_000
+_SMALL_BYTES = 8 << 20
+_MOST_SEGMENT_BYTES = 512 << 20
+_LEAST_RUN = 4
+_MOST_SEGMENTS = 32
+_ALWAYS_MERGED = 64 << 10
+"""Segments below this size merge with any neighbours."""
+_GONE_PART = 3
+_SLACK = 64
+_SLACK_FROM = 100_000
+
+
+class Maintenance:
+    """Evicts, merges and removes what crashed processes have left."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        control: Control,
+        segments: Segments,
+        claims: Claims,
+        limits: Limits,
+    ) -> None:
+        self._folder = folder
+        self._control = control
+        self._segments = segments
+        self._claims = claims
+        self._limits = limits
+        self._thread: threading.Thread | None = None
+
+    @property
+    def most_bytes(self) -> float:
+        """The largest size of a segment: a merge needs as much space again."""
+        return min(_MOST_SEGMENT_BYTES, self._limits.bytes / 20)
+
+    def fits(self, needed: float) -> bool:
+        """Return whether so many bytes may be added."""
+        return self._used_bytes() + needed <= self._limits.bytes
+
+    def _used_bytes(self) -> int:
+        return sum(self._folder.size(name) for name in self._folder.names() if not name.endswith(".lock"))
+
+    def wait(self) -> None:
+        """Wait for the thread of a large merge."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def run(self, now: float, needed: float = 0) -> None:
+        """Evict and merge, if that is due and no other process is at it; make space for ``needed`` bytes."""
+        if not needed and not self._is_due():
+            return
+        with self._folder.locked(SMALL_LOCK, wait=False) as held:
+            if not held:
+                return
+            self._segments.refresh()
+            if self._control["weight"] > self._limits.rows or needed:
+                self._evict(now, needed)
+            self._segments.forget_messages()
+            for _ in range(_MOST_SEGMENTS):
+                run = choose_run(self._segments.newest, self.most_bytes, self._merging, must=needed > 0)
+                if not run:
+                    break
+                if _is_large(run) and not needed:
+                    self._start_large_merge(run, now)
+                    break
+                self._merge(self._segments, run, now)
+                if needed and self.fits(needed):
+                    break
+
+    def _is_due(self) -> bool:
+        if self._control["weight"] > self._limits.rows:
+            return True
+        return bool(choose_run(self._segments.newest, self.most_bytes, self._merging))
+
+    @property
+    def _merging(self) -> int:
+        """The highest number that a large merge is at work on, 0 for none."""
+        return self._control["merging"]
+
+    # ── merging ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _merge(self, segments: Segments, run: Sequence[Segment], now: float) -> None:
+        name = f"{self._claims.number}-{threading.get_ident()}.seg.tmp"
+        try:
+            merge_segments(self._folder, self._control, segments, run, name, self._limits, now)
+        finally:
+            self._folder.remove(name)
+            self._folder.remove(use_name(name))
+
+    def _start_large_merge(self, run: Sequence[Segment], now: float) -> None:
+        """Merge in a thread, unless one is at work here or in another process."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        lock = self._folder.try_lock(LARGE_LOCK)
+        if lock is None:
+            return
+        # Within the small lock, so that no small merge has any of them in hand.
+        self._control["merging"] = max(segment.range.high for segment in run)
+        segments = self._segments.copy()
+
+        def merge() -> None:
+            try:
+                self._merge(segments, run, now)
+            except OSError:
+                segments.counters["host_failures"] += 1
+            finally:
+                self._control["merging"] = 0
+                self._folder.unlock(lock)
+
+        self._thread = threading.Thread(target=merge, name="lookupcache-host-merge", daemon=True)
+        self._thread.start()
+
+    # ── evicting ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _evict(self, now: float, needed: float) -> None:
+        """Mark entries as removed: all that are too old, and then by the policy as many as exceed the limits."""
+        before = self._control["weight"]
+        segments = self._segments.newest
+        live = [self._drop_expired(segment, now) for segment in segments]
+        weights = [np.maximum(segment.counts[rows], 1) for segment, rows in zip(segments, live, strict=True)]
+        total = int(sum(weight.sum() for weight in weights))
+        excess = max(self._excess_rows(total), self._excess_bytes(total, needed))
+        evicted = 0
+        if excess > 0:
+            queue = Queue(self._folder, self._control, segments, live, weights)
+            victims = queue.choose(self._limits.eviction, excess, total, now)
+            for segment, rows, weight, chosen in zip(segments, live, weights, victims, strict=True):
+                segment.gone[rows[chosen]] = 1
+                evicted += int(weight[chosen].sum())
+                self._control["evictions"] += int(np.count_nonzero(chosen))
+        self._control["weight"] += total - evicted - before
+
+    def _drop_expired(self, segment: Segment, now: float) -> Positions:
+        live = np.flatnonzero(segment.gone == 0)
+        if self._limits.expire:
+            old = is_too_old(segment, self._limits, now)[live]
+            segment.gone[live[old]] = 1
+            live = live[~old]
+        return live
+
+    def _excess_rows(self, total: int) -> float:
+        """Return how much weight is too much; a large cache is brought somewhat below its limit, to do it rarely."""
+        most = self._limits.rows
+        if total <= most:
+            return 0
+        return total - most + (most // _SLACK if most >= _SLACK_FROM else 0)
+
+    def _excess_bytes(self, total: int, needed: float) -> float:
+        """Return how much weight to remove for these bytes, and a tenth more."""
+        if not needed:
+            return 0
+        used = self._used_bytes()
+        over = used + needed - 0.9 * self._limits.bytes
+        return math.ceil(total * min(over / max(used, 1), 1)) if over > 0 else 0
+
+    # ── after crashes ────────────────────────────────────────────────────────────────────────────────────
+
+    def sweep(self) -> None:
+        """Remove what killed processes have left: files that were not renamed, and segments that were merged."""
+        with self._folder.locked(SMALL_LOCK, wait=False) as held:
+            if not held:
+                return
+            lock = self._folder.try_lock(LARGE_LOCK)
+            if lock is None:
+                return
+            try:
+                self._control["merging"] = 0
+                self._remove_leftovers()
+            finally:
+                self._folder.unlock(lock)
+
+    def _remove_leftovers(self) -> None:
+        names = self._folder.names()
+        for name in names:
+            if name.endswith(".tmp"):
+                number = name.partition("-")[0]
+                if not number.isdigit() or int(number) == self._claims.number or not self._claims.lives(int(number)):
+                    self._folder.remove(name)
+        ranges = ranges_of(names)
+        for one in ranges:
+            if any(other.replaces(one) for other in ranges):
+                self._folder.remove(str(one))
+                self._folder.remove(use_name(str(one)))
+        present = set(names)
+        for name in names:
+            if name.endswith(".use") and name.removesuffix(".use") + ".seg" not in present:
+                # A use file is renamed before its segment, under the lock of publications.
+                self._remove_use_file(name)
+
+    def _remove_use_file(self, name: str) -> None:
+        with self._folder.locked(PUBLISH_LOCK):
+            if not self._folder.inode(name.removesuffix(".use") + ".seg"):
+                self._folder.remove(name)
+
+
+def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, must: bool = False) -> list[Segment]:
+    """Return adjacent segments to merge, the newest first: similar in size, or with many removed entries.
+
+    ``merging`` is the highest number of segments that are being merged. With ``must``, any removed entry is reason
+    enough.
+    """
+    free = [segment for segment in newest if segment.range.low > merging]
+    for start in range(len(free)):
+        run, size = [free[start]], free[start].nbytes
+        for segment in free[start + 1 :]:
+            if segment.nbytes > max(size, _ALWAYS_MERGED) or size + segment.nbytes > most_bytes:
+                break
+            run.append(segment)
+            size += segment.nbytes
+        if len(run) >= _LEAST_RUN:
+            return run
+    gone = [int(np.count_nonzero(segment.gone)) for segment in free]
+    for segment, count in zip(free, gone, strict=True):
+        if count and (count == len(segment) or _GONE_PART * count > len(segment) + 64):
+            return [segment]
+    if must and any(gone):
+        part = [count / len(segment) for segment, count in zip(free, gone, strict=True)]
+        return [free[part.index(max(part))]]
+    if len(free) > _MOST_SEGMENTS:
+        pairs = [free[at : at + 2] for at in range(len(free) - 1)]
+        pair = min(pairs, key=_bytes_of)
+        return pair if _bytes_of(pair) <= most_bytes else []
+    return []
+
+
+def _is_large(run: Sequence[Segment]) -> bool:
+    return sum(len(segment) for segment in run) > _SMALL_ENTRIES or _bytes_of(run) > _SMALL_BYTES
+
+
+def _bytes_of(run: Sequence[Segment]) -> int:
+    return sum(segment.nbytes for segment in run)

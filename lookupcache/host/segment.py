@@ -1,0 +1,450 @@
+"""`Segment`: one immutable file of entries, mapped: keys, rows, times, and a hash index that is searched as it lies.
+
+    header │ words │ slots │ counts │ starts │ written │ deadline │ keys (Arrow IPC) │ rows (Arrow IPC)
+
+Alongside it is a `.use` file, which is written in place: per entry the time of its last use, its place in
+the eviction queue, its hits and whether it was removed.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lookupcache.cache.hash_index import Entries, HashIndex
+from lookupcache.cache.key_lookup import KeyLookup
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask, column_of_words, is_exact
+from lookupcache.cache.limits import Limits
+from lookupcache.host.clock import clock_identity
+from lookupcache.host.folder import Folder
+
+FORMAT = 1
+"""The version of the files; a folder has it in its name, and a file of another version is not read."""
+
+Numbers = npt.NDArray[np.int64]
+Times = npt.NDArray[np.float64]
+Marks = npt.NDArray[np.uint8]
+
+_MAGIC = b"LKCSEG\r\n"
+_SECTIONS = ("words", "slots", "counts", "starts", "written", "deadline", "keys", "rows")
+_TYPES: dict[str, Any] = {
+    "words": "<u8", "slots": "<i4", "counts": "<i4", "starts": "<i4", "written": "<f8", "deadline": "<f8",
+}  # fmt: skip
+_HEAD = struct.Struct("<8sIIIIQQd16s16s" + "QQ" * len(_SECTIONS))
+"""Magic, format, checksum, longest way to a word, flags, entries, rows, creation, plan, clock; then places."""
+_CHECKSUM_AT = 12
+_HEAD_BYTES = 256
+_ALIGNED = 64
+_USE_BYTES = 18
+"""Bytes per entry in a use file."""
+_USE_MAGIC = b"LKCUSE\r\n"
+_USE_HEAD = struct.Struct("<8s16sQqQQ")
+"""Magic, clock, and of the verified segment inode, time of modification and size; then the number of entries."""
+_VERIFIED_EACH_TIME = 1 << 18
+"""Segments up to this size are verified by every process: it takes less than a millisecond."""
+
+
+class SegmentError(Exception):
+    """A segment that must not be used; the text says why."""
+
+
+@dataclass(frozen=True)
+class SegmentData:
+    """Entries to write: keys with the hashes of the folder's seed, rows in their order, how many rows each has.
+
+    ``used`` is the last use of each key; ``queued`` when it entered the queue from which it is evicted, and ``hits``
+    its uses since then. A refresh changes none of them.
+    """
+
+    keys: KeyBatch
+    rows: pa.RecordBatch
+    counts: Numbers
+    written: Times
+    deadline: Times
+    used: Times
+    queued: Times
+    hits: Marks
+    created: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def take(self, entries: Numbers) -> SegmentData:
+        """Return some of the entries."""
+        counts = self.counts[entries]
+        starts = (np.cumsum(self.counts) - self.counts)[entries]
+        rows = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+        body = self.rows.take(pa.array(rows)) if self.rows.num_columns else self.rows
+        times = (self.written[entries], self.deadline[entries], self.used[entries], self.queued[entries])
+        return SegmentData(self.keys.take(entries), body, counts, *times, self.hits[entries])
+
+    @property
+    def weight(self) -> int:
+        """What the entries weigh: their rows, and one for a known miss."""
+        return int(np.maximum(self.counts, 1).sum())
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_segment(folder: Folder, name: str, data: SegmentData, plan: bytes) -> int:
+    """Write a segment under a name, and its use file; return the bytes of both."""
+    parts, use = list(_segment_parts(data, plan)), use_name(name)
+    written = folder.write(name, parts)
+    try:
+        head = _USE_HEAD.pack(
+            _USE_MAGIC, clock_identity(), written.st_ino, written.st_mtime_ns, written.st_size, len(data)
+        )
+        used, queued = (np.ascontiguousarray(times, "<f8") for times in (data.used, data.queued))
+        gone = np.zeros(len(data), np.uint8)
+        size = folder.write(use, [head.ljust(_ALIGNED, b"\0"), used, queued, data.hits, gone]).st_size
+    except BaseException:
+        folder.remove(name)
+        raise
+    return written.st_size + size
+
+
+def _segment_parts(data: SegmentData, plan: bytes) -> Iterator[Any]:
+    lookup = KeyLookup([column.type for column in data.keys.columns])
+    lookup.grow(len(data))
+    lookup.insert(data.keys, np.arange(len(data), dtype=np.int32))
+    starts = np.cumsum(data.counts) - data.counts
+    exact = is_exact([column.type for column in data.keys.columns])
+    columns: dict[str, Any] = {
+        "words": _with_spare_words(lookup.index.words, len(data)),
+        "slots": lookup.index.slots,
+        "counts": data.counts,
+        "starts": starts,
+        "written": data.written,
+        "deadline": data.deadline,
+    }
+    bodies: list[Any] = [np.ascontiguousarray(columns[name], _TYPES[name]) for name in _TYPES]
+    bodies += [b"" if exact else _to_ipc(_key_batch(data.keys)), _to_ipc(data.rows)]
+    places: list[int] = []
+    parts: list[memoryview] = []
+    end = _HEAD_BYTES
+    for body in bodies:
+        view = memoryview(body).cast("B")
+        places += [end, len(view)]
+        parts += [view, memoryview(bytes(-len(view) % _ALIGNED))]
+        end += len(view) + (-len(view) % _ALIGNED)
+    head = _HEAD.pack(
+        _MAGIC,
+        FORMAT,
+        0,
+        lookup.max_steps,
+        0,
+        len(data),
+        int(data.counts.sum()),
+        data.created,
+        plan,
+        clock_identity(),
+        *places,
+    ).ljust(_HEAD_BYTES, b"\0")
+    checksum = zlib.crc32(head)
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    yield head[:_CHECKSUM_AT] + struct.pack("<I", checksum) + head[_CHECKSUM_AT + 4 :]
+    yield from parts
+
+
+def _with_spare_words(words: Any, count: int) -> Any:
+    """Return exactly the words of the entries and two more, which `HashIndex` needs for those that it has not."""
+    return np.concatenate([words[:count], np.zeros(2, np.uint64)])
+
+
+def _key_batch(keys: KeyBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(keys.columns), names=[f"key{n}" for n in range(len(keys.columns))])
+
+
+def _to_ipc(batch: pa.RecordBatch) -> Any:
+    if not batch.num_columns:
+        return b""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue()
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _MappedKeys(KeyLookup):
+    """Finds the entries of keys over the arrays of a file."""
+
+    def __init__(self, types: Sequence[pa.DataType], index: HashIndex, columns: list[pa.Array], max_steps: int) -> None:
+        super().__init__(types)
+        self._index = index
+        self._columns = columns
+        self._max_steps = max_steps
+
+    def _stored(self, entries: Entries) -> list[pa.Array]:
+        missing = entries < 0
+        index = pa.array(entries, mask=missing) if missing.any() else pa.array(entries)
+        return [column.take(index) for column in self._columns]
+
+
+class Segment:
+    """A mapped segment.
+
+    Raises SegmentError for a file that is torn, of another version or plan, and OSError if it is not there.
+
+    Args:
+        folder: The folder.
+        name: The name of the file.
+        plan: The 16 bytes of the plan's fingerprint.
+        key_types: Types of the key columns.
+        schema: Schema of the rows.
+    """
+
+    def __init__(
+        self, folder: Folder, name: str, plan: bytes, key_types: Sequence[pa.DataType], schema: pa.Schema
+    ) -> None:
+        self.name = name
+        self.range = SegmentRange.of(name)
+        self._key_types = tuple(key_types)
+        try:
+            self._map, status = folder.map(name)
+            use, _ = folder.map(use_name(name), writable=True)
+        except ValueError:
+            raise SegmentError("it is empty") from None
+        self._read_head(plan)
+        self._read_use(use, status)
+        self.nbytes = status.st_size + len(use)
+        self.columns = self._read_rows(schema)
+
+    def __len__(self) -> int:
+        return self._entries
+
+    @property
+    def clock(self) -> bytes:
+        """The identity of the clock that its times are of."""
+        return self._clock
+
+    def find(self, keys: KeyBatch) -> Entries:
+        """Return the entry of each non-null key, -1 if it has none here; also of removed entries."""
+        return self._lookup.find(keys)
+
+    def gather(self, entries: Entries) -> pa.RecordBatch:
+        """Return the rows of these entries, in their order."""
+        counts = self.counts[entries].astype(np.int64)
+        rows = np.repeat(self.starts[entries] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+        return self.take(rows)
+
+    def take(self, rows: Numbers) -> pa.RecordBatch:
+        """Return rows by their numbers."""
+        return self.columns.take(pa.array(rows)) if self.columns.num_columns else self.columns
+
+    def keys(self, entries: Entries) -> KeyBatch:
+        """Return the keys of entries, with the hashes of the folder's seed."""
+        if is_exact(self._key_types):
+            words = self._words[:-2][entries]
+            return KeyBatch((column_of_words(words, self._key_types[0]),), words, None)
+        batch = self._key_batch.take(pa.array(entries))
+        return KeyBatch(tuple(batch.columns), self._words[:-2][entries], None)
+
+    @property
+    def words_are_hashes(self) -> bool:
+        """Whether no key is listed under another word than its hash."""
+        return not self._lookup.max_steps
+
+    def verify(self) -> None:
+        """Compare the file with its checksum; raises SegmentError if it differs."""
+        view = memoryview(self._map)
+        head = view[:_CHECKSUM_AT].tobytes() + bytes(4) + view[_CHECKSUM_AT + 4 : _HEAD_BYTES].tobytes()
+        if zlib.crc32(view[_HEAD_BYTES:], zlib.crc32(head)) != self._checksum:
+            raise SegmentError("its checksum is wrong")
+
+    # ── parts of the file ────────────────────────────────────────────────────────────────────────────────
+
+    def _read_head(self, plan: bytes) -> None:
+        if len(self._map) < _HEAD_BYTES:
+            raise SegmentError("it is truncated")
+        magic, version, checksum, steps, _, entries, rows, created, found, clock, *places = _HEAD.unpack_from(self._map)
+        if magic != _MAGIC or version != FORMAT:
+            raise SegmentError("it is of another version")
+        if found != plan:
+            raise SegmentError("it belongs to another plan")
+        self._checksum, self._entries, self.rows, self._clock, self._max_steps = checksum, entries, rows, clock, steps
+        self.created = created
+        self._places = dict(zip(_SECTIONS, zip(places[0::2], places[1::2], strict=True), strict=True))
+        if any(at + size > len(self._map) for at, size in self._places.values()):
+            raise SegmentError("it is truncated")
+
+    def _read_use(self, use: Any, status: Any) -> None:
+        if len(use) != _ALIGNED + _USE_BYTES * self._entries:
+            raise SegmentError("its use file is of another size")
+        magic, clock, inode, modified, size, entries = _USE_HEAD.unpack_from(use)
+        if magic != _USE_MAGIC or entries != self._entries:
+            raise SegmentError("its use file is of another version")
+        token = (clock_identity(), status.st_ino, status.st_mtime_ns, status.st_size)
+        is_noted = (clock, inode, modified, size) == token
+        if status.st_size <= _VERIFIED_EACH_TIME or not is_noted:
+            self.verify()
+        if not is_noted:
+            # A copy of bytes: `pack_into` writes zeros first, which another process might read.
+            use[8 : _USE_HEAD.size - 8] = _USE_HEAD.pack(magic, *token, entries)[8:-8]
+        self.used, self.queued, self.hits, self.gone = use_columns(use, self._entries)
+
+    def _read_rows(self, schema: pa.Schema) -> pa.RecordBatch:
+        if not len(schema):
+            return pa.RecordBatch.from_arrays([], schema=schema)
+        batch = self._read_ipc("rows")
+        if not batch.schema.equals(schema) or batch.num_rows != self.rows:
+            raise SegmentError("its rows have another schema")
+        return batch
+
+    def _read_ipc(self, section: str) -> pa.RecordBatch:
+        at, size = self._places[section]
+        try:
+            return pa.ipc.open_stream(pa.py_buffer(memoryview(self._map)[at : at + size])).read_next_batch()
+        except (pa.ArrowException, StopIteration):
+            raise SegmentError(f"its {section} cannot be read") from None
+
+    def _section(self, name: str) -> Any:
+        at, size = self._places[name]
+        type_ = np.dtype(_TYPES[name])
+        return np.frombuffer(self._map, type_, size // type_.itemsize, at)
+
+    @cached_property
+    def _words(self) -> Any:
+        return self._section("words")
+
+    @property
+    def words(self) -> Hashes:
+        """The word under which each entry is listed."""
+        return self._words[:-2]
+
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int32]:
+        """How many rows each entry has; 0 is a known miss."""
+        return self._section("counts")
+
+    @cached_property
+    def starts(self) -> npt.NDArray[np.int32]:
+        """The number of the first row of each entry."""
+        return self._section("starts")
+
+    @cached_property
+    def written(self) -> Times:
+        """When each entry was fetched, by the host's clock."""
+        return self._section("written")
+
+    @cached_property
+    def deadline(self) -> Times:
+        """Until when each entry may be used."""
+        return self._section("deadline")
+
+    @cached_property
+    def _key_batch(self) -> pa.RecordBatch:
+        return self._read_ipc("keys")
+
+    @cached_property
+    def _lookup(self) -> KeyLookup:
+        index = HashIndex.of_arrays(self._section("slots"), self._words)
+        columns = [] if is_exact(self._key_types) else list(self._key_batch.columns)
+        return _MappedKeys(self._key_types, index, columns, self._max_steps)
+
+
+def is_too_old(segment: Segment, limits: Limits, now: float) -> Mask:
+    """Return which entries are too old, also to be served for an error."""
+    old = now > np.maximum(segment.deadline, segment.written + limits.stale_seconds)
+    if limits.access_seconds < math.inf:
+        old |= now - segment.used > limits.access_seconds
+    return old
+
+
+def concatenate(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of batches as one batch."""
+    if len(batches) == 1 or not batches[0].num_columns:
+        return batches[0]
+    columns = [pa.concat_arrays(column) for column in zip(*(batch.columns for batch in batches), strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+
+
+def use_columns(use: Any, count: int) -> tuple[Times, Times, Marks, Marks]:
+    """Return the columns of a mapped use file: last use, entry into the queue, hits, whether it was removed."""
+    start = _ALIGNED
+    used, queued = (np.frombuffer(use, "<f8", count, start + 8 * number * count) for number in (0, 1))
+    hits, gone = (np.frombuffer(use, np.uint8, count, start + (16 + number) * count) for number in (0, 1))
+    return used, queued, hits, gone
+
+
+# ── without a schema ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a segment has: entries that are not removed, their rows, bytes of its files, and when they were written.
+
+    ``written`` is empty if the clock that it is of cannot be compared with that of this boot.
+    """
+
+    entries: int
+    rows: int
+    nbytes: int
+    written: Times
+
+
+def summarize(folder: Folder, name: str) -> Summary:
+    """Read what a segment has; raises SegmentError, OSError or ValueError if it cannot be read."""
+    mapped, status = folder.map(name)
+    use, _ = folder.map(use_name(name))
+    if len(mapped) < _HEAD_BYTES:
+        raise SegmentError("it is truncated")
+    magic, version, _, _, _, entries, _, _, _, clock, *places = _HEAD.unpack_from(mapped)
+    if magic != _MAGIC or version != FORMAT:
+        raise SegmentError("it is of another version")
+    columns = dict(zip(_SECTIONS, zip(places[0::2], places[1::2], strict=True), strict=True))
+    live = use_columns(use, entries)[3] == 0
+    counts = np.frombuffer(mapped, "<i4", entries, columns["counts"][0])[live]
+    written = np.frombuffer(mapped, "<f8", entries, columns["written"][0])[live]
+    if clock != clock_identity():
+        written = written[:0]
+    return Summary(int(live.sum()), int(counts.sum()), status.st_size + len(use), written.copy())
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, order=True)
+class SegmentRange:
+    """The sequence numbers low … high that a segment has the entries of, and the number of its version.
+
+    >>> str(SegmentRange(1, 255, 256)), SegmentRange.of("0000000000000001-00000000000000ff-0000000000000100.seg").high
+    ('0000000000000001-00000000000000ff-0000000000000100.seg', 255)
+    """
+
+    low: int
+    high: int
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.low:016x}-{self.high:016x}-{self.version:016x}.seg"
+
+    @classmethod
+    def of(cls, name: str) -> SegmentRange:
+        """Read the name of a segment; raises ValueError for another name."""
+        numbers = name.removesuffix(".seg").split("-")
+        if not name.endswith(".seg") or [len(number) for number in numbers] != [16, 16, 16]:
+            raise ValueError(name)
+        return cls(*(int(number, 16) for number in numbers))
+
+    def replaces(self, other: SegmentRange) -> bool:
+        """Return whether it is the result of a merge of another segment."""
+        inside = self.low <= other.low and other.high <= self.high
+        return inside and (self.version > other.version)
+
+
+def use_name(name: str) -> str:
+    """Return the name of a segment's use file."""
+    return name.replace(".seg", ".use")

@@ -1,0 +1,389 @@
+"""`HostCacheLookup`: a cache of part of a source that all workers of a host share.
+
+missing keys ─► host.find ──found──► entries, with their true age
+                    │ missing
+                    ▼
+                host.claim ──mine──► calls ─► fill ─► host.publish ─► release
+                    └────────another's──► awaited ─► poll: host.find, or claim
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lookupcache.cache import Limits
+from lookupcache.cache.column_cache import Lease
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.keys import KeyBatch, Mask, Positions
+from lookupcache.executor.call_group import CallGroup
+from lookupcache.host import Found, HostCache
+from lookupcache.worker.answers import Fetched
+from lookupcache.worker.calls import Calls
+from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, Request
+from lookupcache.worker.source import Source
+
+CLAIM_SECONDS = 5.0
+"""How long a claim lasts that is not renewed, unless ``lookup.timeout`` is shorter."""
+
+_POLL_SECONDS = 0.002
+_PATIENT_AGAIN_SECONDS = 60.0
+_OWN_ROWS = 10_000
+_OWN_BYTES = 16 << 20
+_OWN_PART = 16
+_REPORT_SECONDS = 1.0
+
+
+@dataclass(eq=False)
+class AwaitedKeys:
+    """Keys that another worker has claimed, and their entries here; ``until`` is a time of `time.monotonic`."""
+
+    number: int
+    keys: KeyBatch
+    lease: Lease
+    until: float
+    found_at: int
+    """The position on the host when they were looked up last."""
+
+    def keep(self, rows: Positions) -> None:
+        """Keep only these keys."""
+        self.keys = self.keys.take(rows)
+        self.lease.entries = self.lease.entries[rows]
+
+
+class HostCacheLookup(PartialCacheLookup):
+    """Finds missing keys in the cache of the host before it requests them, and publishes what it has requested.
+
+    Whatever fails on the host, lookups go on as if its cache were empty.
+    """
+
+    def __init__(self, source: Source, host: HostCache, clock: Clock | None = None) -> None:
+        self.host = host
+        super().__init__(source, host.clock if clock is None else clock)
+        self._awaited: dict[int, AwaitedKeys] = {}
+        self._ended: list[Request] = []
+        self._since: dict[int, tuple[int, float]] = {}
+        self._seen = self._found_at = host.position
+        self._claim_seconds = min(CLAIM_SECONDS, source.plan.config.timeout)
+        self._renewed = -math.inf
+        self._impatient_until = -math.inf
+        self._listening_since = math.inf if source.reports_changes else -math.inf
+        self._reported = (-math.inf, 0)
+
+    def _limits(self) -> Limits:
+        return own_limits(super()._limits())
+
+    # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
+        entries = np.full(len(keys), -1, dtype=np.int32)
+        rest, requested = self._take_found(keys, np.arange(len(keys)), entries, now)
+        if not rest.size:
+            return entries, requested
+        mine = self._claim(keys.take(rest))
+        if self.host.has_news_since(self._found_at):
+            # Whoever had claimed a key has published it before that claim was released, so before it was claimed here.
+            left, more = self._take_found(keys, rest, entries, now)
+            requested += more
+            rest, mine = left, self._claims_left(keys, rest, mine, left)
+        if mine.any():
+            entries[rest[mine]] = self._request_claimed(keys.take(rest[mine]), now)
+        if not mine.all():
+            entries[rest[~mine]] = self._await_new(keys.take(rest[~mine]), now)
+        return entries, requested + int(np.count_nonzero(mine))
+
+    def _take_found(self, keys: KeyBatch, rows: Positions, entries: Entries, now: float) -> tuple[Positions, int]:
+        """Put what the host has of some of the keys into the own cache; return the other rows.
+
+        Entries that are due for a refresh, or too old unless the source fails, are requested again: also returns how
+        many keys batches wait for.
+        """
+        found = self.host.find(_take(keys, rows), after=self._listening_since)
+        self._found_at = found_at = self.host.position
+        if not len(found.positions):
+            return rows, 0
+        taken = rows[found.positions]
+        kept = _take(keys, taken)
+        new = self.cache.reserve(kept, self._next_number(), now)
+        self._fill(new, found, now)
+        entries[taken] = new
+        rest = np.ones(len(rows), dtype=np.bool_)
+        rest[found.positions] = False
+        requested = self._renew_old(kept, new, found, now)
+        # Other keys have been looked up in the meantime.
+        self._found_at = found_at
+        return rows[rest], requested
+
+    def _fill(self, entries: Entries, found: Found, now: float) -> None:
+        """Write rows of the host, which were written and expire as long ago and as soon as they are there."""
+        shift = now - self.host.clock()
+        self.cache.fill(entries, found.rows, found.counts, found.written + shift, found.deadline + shift)
+
+    def _renew_old(self, keys: KeyBatch, entries: Entries, found: Found, now: float) -> int:
+        limits, at = self.cache.limits, self.host.clock()
+        requested = 0
+        if not limits.dated:
+            return 0
+        expired = found.deadline < at
+        due = ~expired & (at - found.written >= limits.refresh_seconds)
+        if expired.any():
+            rows = np.flatnonzero(expired)
+            requested = self._fetch_again(keys.take(rows), entries[rows], now, wait=True)
+        if due.any():
+            rows = np.flatnonzero(due)
+            self.counters["refreshes"] += self._fetch_again(keys.take(rows), entries[rows], now, wait=False)
+        return requested
+
+    def _fetch_again(self, keys: KeyBatch, entries: Entries, now: float, *, wait: bool) -> int:
+        """Take a newer version from the host, or else request the keys unless another worker does."""
+        after = self._listening_since
+        if not wait:
+            after = max(after, self.host.clock() - self.cache.limits.refresh_seconds)
+        rest = self._replace_found(keys, entries, np.arange(len(keys)), after, now)
+        if not rest.size:
+            return 0
+        mine = self._claim(keys.take(rest), wait=wait)
+        if self.host.has_news_since(self._found_at):
+            left = self._replace_found(keys, entries, rest, after, now)
+            rest, mine = left, self._claims_left(keys, rest, mine, left)
+        if mine.any():
+            with self._releasing(keys.take(rest[mine])):
+                self._request_again(keys.take(rest[mine]), entries[rest[mine]], wait=wait)
+        if wait and not mine.all():
+            number = self._next_number()
+            self.cache.request_again(entries[rest[~mine]], number, wait=True)
+            self._await(number, keys.take(rest[~mine]), entries[rest[~mine]])
+        return int(np.count_nonzero(mine))
+
+    def _replace_found(self, keys: KeyBatch, entries: Entries, rows: Positions, after: float, now: float) -> Positions:
+        """Write the host's fresh entries of some of the keys over old ones; return the other rows."""
+        found = self.host.find(keys.take(rows), after=after, fresh=True)
+        self._found_at = self.host.position
+        if len(found.positions):
+            self._fill(entries[rows[found.positions]], found, now)
+        rest = np.ones(len(rows), dtype=np.bool_)
+        rest[found.positions] = False
+        return rows[rest]
+
+    # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _claim(self, keys: KeyBatch, *, wait: bool = True) -> Mask:
+        """Claim keys; return which of them to request here."""
+        mine = self.host.claim(keys, self._claim_seconds)
+        if wait and not mine.all() and time.monotonic() < self._impatient_until:
+            return np.ones(len(keys), dtype=np.bool_)
+        return mine
+
+    def _claims_left(self, keys: KeyBatch, rest: Positions, mine: Mask, left: Positions) -> Mask:
+        """Release the claims of keys that have been found; return which of those that are ``left`` are claimed."""
+        is_left = np.isin(rest, left)
+        if (found := rest[mine & ~is_left]).size:
+            self.host.release(keys.take(found))
+        return mine[is_left]
+
+    def _request_claimed(self, keys: KeyBatch, now: float) -> Entries:
+        with self._releasing(keys):
+            return self._request_new(keys, now)
+
+    @contextmanager
+    def _releasing(self, keys: KeyBatch) -> Iterator[None]:
+        """Release claims of keys if they cannot be requested."""
+        try:
+            yield
+        except BaseException:
+            self.host.release(keys)
+            raise
+
+    def _send(
+        self, number: int, calls: Calls, lease: Lease, *, background: bool = False, until: float | None = None
+    ) -> None:
+        # For a call that waits for more keys, the earlier time counts.
+        self._since.setdefault(number, (self.host.position, self.host.clock()))
+        try:
+            super()._send(number, calls, lease, background=background, until=until)
+        finally:
+            self._release_ended()
+
+    def _end_request(self, request: Request) -> list[PendingKeys]:
+        # The claims end later, when the rows have been published.
+        self._ended.append(request)
+        return super()._end_request(request)
+
+    def _complete_group(self, group: CallGroup) -> None:
+        try:
+            super()._complete_group(group)
+        finally:
+            self._release_ended()
+
+    def _release_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        for request in ended:
+            self._since.pop(request.number, None)
+            self.host.release(request.keys)
+
+    def _renew_claims(self) -> None:
+        if self._requests and time.monotonic() - self._renewed >= self._claim_seconds / 3:
+            for request in self._requests.values():
+                self.host.renew(request.keys, self._claim_seconds)
+            self._renewed = time.monotonic()
+
+    # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _stored(self, request: Request, fetched: Fetched) -> None:
+        """Publish what a call group has fetched."""
+        since, started = self._since.get(request.number, (-1, -math.inf))
+        written = self.host.clock()
+        if self.source.reports_changes:
+            # The rows may have been read before the source began to report changes to other workers.
+            written = started
+            if fetched.failed.sum() < len(fetched.counts):
+                self._listening_since = min(self._listening_since, self.host.clock())
+        kept = ~fetched.failed
+        if not self.cache.limits.misses:
+            kept &= fetched.counts > 0
+        rows = np.flatnonzero(kept)
+        if rows.size:
+            keys = request.keys if len(rows) == len(request.keys) else request.keys.take(rows)
+            self.host.publish(keys, fetched.rows, fetched.counts[rows], written, since)
+
+    # ── waiting for others ───────────────────────────────────────────────────────────────────────────────
+
+    def _await_new(self, keys: KeyBatch, now: float) -> Entries:
+        number = self._next_number()
+        entries = self.cache.reserve(keys, number, now)
+        self._await(number, keys, entries)
+        return entries
+
+    def _await(self, number: int, keys: KeyBatch, entries: Entries) -> None:
+        self.counters["host_waits"] += len(keys)
+        until = time.monotonic() + self.source.plan.config.timeout
+        self._awaited[number] = AwaitedKeys(number, keys, self.cache.lease(entries), until, self._found_at)
+
+    def poll(self) -> None:
+        """Store the results of the call groups that have completed, and those of other workers."""
+        super().poll()
+        self._renew_claims()
+        self._check_awaited()
+
+    def wait(self, *, room: bool = False) -> None:
+        """Wait for a call group, or for a moment; store results, also those of other workers."""
+        started = time.perf_counter()
+        try:
+            timeout = _POLL_SECONDS if self._awaited else self._claim_seconds / 3
+            self._complete_groups(self.source.executor.completed(wait=True, room=room, timeout=timeout))
+            self._renew_claims()
+            self._check_awaited()
+        finally:
+            self.counters.spend("source_seconds", started)
+
+    def _check_awaited(self) -> None:
+        if not self._awaited:
+            return
+        now = self.clock()
+        for one in list(self._awaited.values()):
+            if self.host.has_news_since(one.found_at):
+                rows, entries = np.arange(len(one.keys)), one.lease.entries
+                one.keep(self._replace_found(one.keys, entries, rows, self._listening_since, now))
+                one.found_at = self._found_at
+            if len(one.keys):
+                self._request_unclaimed(one, now)
+            if not len(one.keys):
+                self._end_awaited(one)
+
+    def _request_unclaimed(self, one: AwaitedKeys, now: float) -> None:
+        """Request the keys that nobody requests any more: their claims were released, or have lapsed."""
+        over = self.host.is_lost or time.monotonic() >= one.until
+        free = np.ones(len(one.keys), dtype=np.bool_) if over else self.host.claimants(one.keys) == 0
+        if not free.any():
+            return
+        rows = np.flatnonzero(free)
+        mine = np.ones(len(rows), dtype=np.bool_)
+        if not over:
+            mine = self.host.claim(one.keys.take(rows), self._claim_seconds)
+            if self.host.has_news_since(one.found_at):
+                # They may have been published in the meantime: look first, at the next check.
+                self.host.release(one.keys.take(rows[mine]))
+                return
+        rows = rows[mine]
+        if not rows.size:
+            return
+        if time.monotonic() >= one.until - self.source.plan.config.timeout + self._claim_seconds:
+            # A claimant that lives does not renew its claims, perhaps because Spark blocks it: wait for none for now.
+            self._impatient_until = time.monotonic() + _PATIENT_AGAIN_SECONDS
+        keys, entries, number = one.keys.take(rows), one.lease.entries[rows], self._next_number()
+        with self._releasing(keys):
+            calls = self.source.split(keys)
+            self.cache.hand_over(entries, number)
+            for pending in self._open:
+                if one.number in pending.waits:
+                    pending.waits.add(number)
+            self._send(number, calls, self.cache.lease(entries))
+        self.counters["misses"] += len(rows)
+        self.counters["hits"] -= len(rows)
+        one.keep(np.setdiff1d(np.arange(len(one.keys)), rows))
+
+    def _end_awaited(self, one: AwaitedKeys) -> None:
+        del self._awaited[one.number]
+        self.cache.release(one.lease)
+        for pending in self._open:
+            pending.waits.discard(one.number)
+
+    def abandon(self, batches: Iterable[PendingKeys]) -> None:
+        """Give up open batches, and cancel the calls that no other batch waits for."""
+        super().abandon(batches)
+        self._release_ended()
+        needed = {number for pending in self._open for number in pending.waits}
+        for one in [one for one in self._awaited.values() if one.number not in needed]:
+            self._end_awaited(one)
+            self.cache.fail(one.lease.entries, self.clock())
+
+    # ── invalidation, recency ────────────────────────────────────────────────────────────────────────────
+
+    def _invalidate(self) -> None:
+        """Remove what the source reports as changed here and on the host, and what other workers have reported."""
+        if self.source.reports_changes:
+            changed = self.source.changed()
+            self.counters["invalidations"] += self.cache.invalidate(changed)
+            if changed is None or len(changed):
+                self.host.invalidate(changed)
+        if self.host.has_news or self.host.position != self._seen:
+            for keys in self.host.invalidated_since(self._seen):
+                self.counters["invalidations"] += self.cache.invalidate(keys)
+            self._seen = self.host.position
+
+    def close(self, pending: PendingKeys) -> None:
+        """End a batch: its entry numbers are no longer valid, and the cache's limits are enforced."""
+        super().close(pending)
+        reported, mark = self._reported
+        if time.monotonic() - reported >= _REPORT_SECONDS:
+            used, mark = self.cache.used_since(mark)
+            if reported > -math.inf:
+                self.host.touch(used)
+            self._reported = (time.monotonic(), mark)
+
+    def disconnect(self) -> None:
+        """Close what is open: the source's connection, and the files of the host's cache."""
+        super().disconnect()
+        self.host.close()
+
+
+def _take(keys: KeyBatch, rows: Positions) -> KeyBatch:
+    """Return the keys of these rows; if they are all rows in order, without a copy."""
+    is_all = len(rows) == len(keys) and bool((np.diff(rows) == 1).all())
+    return keys if is_all else keys.take(rows)
+
+
+def own_limits(limits: Limits) -> Limits:
+    """Return the limits of a worker's own cache, which is smaller than that of the host.
+
+    >>> own_limits(Limits(rows=5_000)).rows, own_limits(Limits(rows=1_000_000)).rows
+    (5000, 62500)
+    """
+    rows = min(limits.rows, max(_OWN_ROWS, limits.rows // _OWN_PART))
+    most = min(limits.bytes, max(_OWN_BYTES, limits.bytes // _OWN_PART))
+    return replace(limits, rows=rows, bytes=most)

@@ -1,0 +1,81 @@
+"""Decides whether a lookup shares its cache with the other workers of the host, and in which folder."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from lookupcache.cache import Limits
+from lookupcache.config import LookupConfig
+from lookupcache.errors import LookupAdvice
+from lookupcache.host import HostCache, HostUnavailableError
+from lookupcache.worker.partial_cache import Clock
+from lookupcache.worker.source import Source
+
+_SPARK_FOLDER = "lookupcache"
+
+
+def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | None:
+    """Return the host's cache for the plan of a source, or None where its cache is the worker's own."""
+    plan = source.plan
+    if not is_host_scope(plan.config) or plan.never:
+        return None
+    schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
+    try:
+        return HostCache(
+            folder_of(plan.config),
+            plan.fingerprint,
+            source.reader.key_types,
+            schema,
+            _limits_of(plan.config),
+            about={
+                "table": plan.table,
+                "connector": plan.connector,
+                "keys": ", ".join(plan.key_columns),
+                "columns": ", ".join(plan.columns),
+                "plan": plan.fingerprint,
+            },
+            clock=clock,
+            counters=source.counters,
+        )
+    except HostUnavailableError as error:
+        warnings.warn(
+            f"Table {plan.table!r}: each worker has its own cache, because workers cannot share one: {error}.",
+            LookupAdvice,
+            stacklevel=2,
+        )
+        return None
+
+
+def _limits_of(config: LookupConfig) -> Limits:
+    """Return the limits of the host's cache; a table that is reloaded must have a known age."""
+    limits = Limits.of(config)
+    is_reloaded = config.reload_interval is not None or config.reload_at is not None
+    return replace(limits, ages=limits.ages or is_reloaded)
+
+
+def is_host_scope(config: LookupConfig) -> bool:
+    """Return whether the options ask for a cache that the workers of a host share."""
+    return config.scope == "host" and config.cache != "NONE"
+
+
+def folder_of(config: LookupConfig) -> Path:
+    """Return the folder for the caches of this host; raises HostUnavailableError if there is none.
+
+    Without ``lookup.cache.path``, it is the application's: in its directory where the cluster manager has made one for
+    all executors of the host, otherwise in the executor's. Spark deletes both.
+    """
+    if config.cache_path is not None:
+        return Path(config.cache_path)
+    directories = [name for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name]
+    if not directories:
+        raise HostUnavailableError("this process has no local directory of Spark, and 'lookup.cache.path' is not set")
+    executor = Path(directories[0])
+    application = executor.parent
+    if application.name.startswith(("executor-", "application_")):
+        return application / _SPARK_FOLDER
+    return executor / _SPARK_FOLDER

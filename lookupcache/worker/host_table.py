@@ -1,0 +1,191 @@
+"""`HostFullCacheLookup`: the full table, loaded by one worker of a host and mapped by all of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lookupcache.cache import ColumnCache, Limits
+from lookupcache.cache.column_cache import Lease
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.executor.call_group import CallGroup
+from lookupcache.host import HostCache
+from lookupcache.host.segment import Segment
+from lookupcache.worker.answers import Fetched
+from lookupcache.worker.full_cache import FullCacheLookup, local_now, seconds_until
+from lookupcache.worker.partial_cache import Clock
+from lookupcache.worker.source import Source
+
+Numbers = npt.NDArray[np.int64]
+
+_POLL_SECONDS = 0.01
+_CLAIM_SECONDS = 5.0
+_CLAIM = KeyBatch((pa.array([0], pa.int64()),), np.ones(1, np.uint64), None)
+"""What a worker claims that loads the table."""
+
+
+class MappedTable:
+    """The rows of a table in a mapped segment, with the methods of `ColumnCache` by which they are read."""
+
+    evictions = expirations = 0
+
+    def __init__(self, host: HostCache, segment: Segment, written: float) -> None:
+        self.limits = Limits()
+        self.segment = segment
+        self._host = host
+        self._written = written
+        self._leases: list[Lease] = []
+        self.unique = not len(segment) or bool(segment.counts.max() <= 1)
+
+    def __len__(self) -> int:
+        return len(self.segment)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return int(self.segment.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """0: what is mapped is shared by all workers."""
+        return 0
+
+    def find(self, keys: KeyBatch, now: float) -> Lease:
+        """Lease the entry of each key, -1 if the table does not have it."""
+        entries = self.segment.find(self._host.hashed(keys))
+        if keys.valid is not None:
+            entries[~keys.valid] = -1
+        self._leases.append(Lease(entries))
+        return self._leases[-1]
+
+    def release(self, lease: Lease) -> None:
+        """End a lease."""
+        self._leases = [one for one in self._leases if one is not lease]
+
+    def touch(self, lease: Lease) -> int:
+        """Return the number of distinct entries."""
+        return len(np.unique(lease.entries[lease.entries >= 0]))
+
+    def enforce_limits(self, now: float) -> None:
+        """Do nothing: all rows stay."""
+
+    def age(self, entries: Entries, now: float) -> npt.NDArray[np.float64]:
+        """Return how long ago the table was read, in seconds; NaN for -1."""
+        return np.where(entries >= 0, max(now - self._written, 0.0), math.nan)
+
+    def counts(self, entries: Entries) -> Numbers:
+        """Return the number of rows of each entry, 0 for -1."""
+        return self._column(self.segment.counts, entries, 0)
+
+    def starts(self, entries: Entries) -> Numbers:
+        """Return the number of the first row of each entry, -1 if it has none."""
+        return self._column(self.segment.starts, entries, -1)
+
+    def gather(self, rows: Numbers) -> list[pa.Array]:
+        """Return the columns of rows by their numbers; -1 gives nulls."""
+        missing = rows < 0
+        index = pa.array(rows, mask=missing) if missing.any() else pa.array(rows)
+        return [column.take(index) for column in self.segment.columns.columns]
+
+    def _column(self, column: npt.NDArray[Any], entries: Entries, missing: int) -> Numbers:
+        if not len(column):
+            return np.full(len(entries), missing, dtype=np.int64)
+        return np.where(entries >= 0, column.take(entries, mode="wrap"), missing).astype(np.int64)
+
+
+class HostFullCacheLookup(FullCacheLookup):
+    """ALL, shared: whoever finds that a load is due and gets the claim loads, and the others take what he publishes."""
+
+    def __init__(
+        self,
+        source: Source,
+        host: HostCache,
+        clock: Clock | None = None,
+        wall: Callable[[], dt.datetime] = local_now,
+    ) -> None:
+        super().__init__(source, host.clock if clock is None else clock, wall)
+        self.host = host
+        self._created = -math.inf
+
+    def _keep_loaded(self, now: float) -> None:
+        self._adopt(now)
+        if self._loading is None and now >= self._due:
+            self._load_if_unclaimed(now)
+        while True:
+            must_wait = self._written is None or now >= self._overdue
+            if self._loading is not None:
+                if self._complete_load(must_wait):
+                    return
+                self.host.renew(_CLAIM, _CLAIM_SECONDS)
+            if not must_wait:
+                return
+            if self._loading is None:
+                self.source.executor.completed(wait=True, timeout=_POLL_SECONDS)
+                now = self.clock()
+                if self._adopt(now) and now < self._due:
+                    return
+                self._load_if_unclaimed(now)
+
+    def _load_if_unclaimed(self, now: float) -> None:
+        if not self.host.claim(_CLAIM, _CLAIM_SECONDS)[0]:
+            return
+        if self.host.has_news and self._adopt(now) and now < self._due:
+            self.host.release(_CLAIM)
+            return
+        self._loading, self._started = CallGroup([None]), now
+        self.counters["reloads"] += self._written is not None
+        self.source.executor.start(self._loading)
+
+    def _complete_load(self, must_wait: bool) -> bool:
+        """Use the loaded table if it is there; return whether the load has ended."""
+        for group in self.source.executor.completed(wait=must_wait, timeout=_CLAIM_SECONDS / 3):
+            self._loading = None
+            try:
+                self._replace_table(group)
+            finally:
+                self.host.release(_CLAIM)
+            return True
+        return False
+
+    def _new_table(self, keys: KeyBatch, fetched: Fetched) -> ColumnCache:
+        created = self.host.clock() - (self.clock() - self._started)
+        if self.host.publish_table(keys, fetched.rows, fetched.counts, created):
+            segment = self.host.table()
+            if segment is not None and segment.created == created:
+                self._created = created
+                return cast(ColumnCache, MappedTable(self.host, segment, self._started))
+        return super()._new_table(keys, fetched)
+
+    def _adopt(self, now: float) -> bool:
+        """Use the table that another worker has published since; return whether there is one."""
+        if self._written is not None and not self.host.has_news:
+            return False
+        segment = self.host.table()
+        if segment is None or segment.created <= self._created or segment.created > self.host.clock():
+            return False
+        self._created = segment.created
+        age = self.host.clock() - segment.created
+        self._written, self._error = now - age, None
+        self.cache = cast(ColumnCache, MappedTable(self.host, segment, self._written))
+        config = self.source.plan.config
+        self._due = self._overdue = math.inf
+        if config.reload_interval is not None:
+            self._due = self._written + config.reload_interval
+            self._overdue = self._due + config.reload_interval
+        if config.reload_at is not None:
+            loaded = self._wall() - dt.timedelta(seconds=age)
+            self._due = self._written + seconds_until(config.reload_at, loaded)
+        return True
+
+    def disconnect(self) -> None:
+        """Close what is open: the source's connection, and the files of the host's cache."""
+        super().disconnect()
+        self.cache = self._new_cache(Limits())
+        self.host.close()

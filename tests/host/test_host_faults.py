@@ -1,0 +1,363 @@
+"""Processes that are killed at every step, damaged files, full disks: never a wrong row, never an invented miss."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from host_processes import in_child, keys_of, look_up, new_cache, right, rows_of, store
+from scale import SCALE
+
+from lookupcache.host import HostUnavailableError, maintenance
+from lookupcache.host.segment import SegmentRange, use_name, write_segment
+
+KEYS = list(range(40))
+
+
+def publish_some(path):
+    cache = new_cache(path)
+    cache.claim(keys_of(KEYS[20:30]), 60)
+    store(cache, KEYS[20:30])
+    cache.release(keys_of(KEYS[20:30]))
+
+
+def merge(path):
+    cache = new_cache(path)
+    for start in (10, 15, 20, 25):
+        store(cache, KEYS[start : start + 5])
+    cache.close()
+
+
+def merge_in_a_thread(path):
+    maintenance._SMALL_ENTRIES = 0
+    merge(path)
+
+
+def evict(path):
+    cache = new_cache(path, rows=30)
+    store(cache, KEYS[20:40])
+
+
+def invalidate(path):
+    cache = new_cache(path)
+    cache.invalidate(keys_of(KEYS[:5]))
+
+
+def claim_and_hold(path):
+    cache = new_cache(path)
+    cache.claim(keys_of(KEYS[30:35]), 60)
+
+
+def start(path):
+    new_cache(path)
+
+
+def write_within_bytes(path):
+    cache = new_cache(path, bytes=400_000)
+    store(cache, KEYS[20:40])
+
+
+WORK = {
+    work.__name__: work
+    for work in (publish_some, merge, merge_in_a_thread, evict, invalidate, claim_and_hold, start, write_within_bytes)
+}
+
+
+EACH = {
+    "publish_some": 4, "merge": 8, "merge_in_a_thread": 8, "evict": 6, "invalidate": 4, "claim_and_hold": 3, "start": 3,
+    "write_within_bytes": 5,
+}  # fmt: skip
+"""Every so many steps are tried, from a random one on; all of them with `LOOKUPCACHE_SCALE` = 8."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORK)
+def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(name, tmp_path):
+    """What others find is right; what is lost can be claimed, requested and stored again, at once."""
+    made = tmp_path / "made"
+    before = new_cache(made)
+    for at in range(0, 10, 5):
+        store(before, KEYS[at : at + 5])
+    before.close()
+    stride = max(int(EACH.get(name, 1) / SCALE), 1)
+    step, killed = -secrets.randbelow(stride), True
+    while killed:
+        step += stride
+        path = tmp_path / "cache"
+        shutil.copytree(made, path)
+        killed, _ = in_child(lambda path=path: WORK[name](path), step)
+        check_after_kill(path, name, step)
+        shutil.rmtree(path)
+    assert step > 10 or stride > 1, "the steps were not counted"
+
+
+def check_after_kill(path, name, step):
+    after = new_cache(path)
+    try:
+        found = look_up(after, KEYS)
+        assert found.items() <= right(KEYS).items(), (name, step)
+        if name not in ("evict", "invalidate"):
+            assert found.items() >= right(KEYS[:10]).items(), (name, step)
+        missing = [key for key in KEYS if key not in found]
+        assert after.claim(keys_of(missing), 60).all(), (name, step)
+        store(after, KEYS, version="new ")
+        after.release(keys_of(missing))
+        assert look_up(after, KEYS) == right(KEYS, "new "), (name, step)
+        for key in range(6):
+            store(after, [key, key + 6], version="newer ")
+        again = new_cache(path)
+        again.close()
+        left = [one for one in os.listdir(after._path) if one.endswith(".tmp")]
+        assert not left, (name, step, left)
+        assert after.counters["host_failures"] == after.counters["host_dropped_files"] == 0, (name, step)
+    finally:
+        after.close()
+
+
+# ── damaged and foreign files ────────────────────────────────────────────────────────────────────────────
+
+
+def segment_files(cache):
+    """Return the paths of the segments, the newest first."""
+    cache._segments.refresh()
+    return [os.path.join(cache._path, segment.name) for segment in cache._segments.newest]
+
+
+def flip(path, at):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_a_flipped_byte_anywhere_is_noticed(caches, tmp_path):
+    cache = caches()
+    store(cache, KEYS)
+    [path] = segment_files(cache)
+    size = os.path.getsize(path)
+    for at in np.linspace(0, size - 1, 60).astype(int).tolist():
+        flip(path, at)
+        again = caches()
+        assert look_up(again, KEYS) == {}, at
+        assert again.counters["host_dropped_files"] == 1
+        again.close()
+        store(cache, KEYS)
+        [path] = segment_files(caches())
+
+
+def test_large_segments_are_verified_when_they_have_changed(caches, monkeypatch):
+    monkeypatch.setattr("lookupcache.host.segment._VERIFIED_EACH_TIME", 0)
+    cache = caches()
+    store(cache, KEYS)
+    [path] = segment_files(cache)
+    with monkeypatch.context() as patch:
+        patch.setattr("lookupcache.host.segment.Segment.verify", None)
+        assert look_up(caches(), KEYS) == right(KEYS), "it was verified when it was written"
+    flip(path, os.path.getsize(path) - 100)
+    assert look_up(caches(), KEYS) == {}
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 255, -1])
+@pytest.mark.parametrize("suffix", [".seg", ".use"])
+def test_a_truncated_file_is_dropped(caches, size, suffix):
+    cache = caches()
+    store(cache, KEYS)
+    [path] = segment_files(cache)
+    path = path.replace(".seg", suffix)
+    keep = Path(path).read_bytes()[:size]
+    os.remove(path)  # Not truncated in place: a process that has mapped it would end.
+    with open(path, "wb") as file:
+        file.write(keep)
+    again = caches()
+    assert look_up(again, KEYS) == {}
+    assert again.counters["host_dropped_files"] == 1
+    store(again, KEYS)
+    assert look_up(caches(), KEYS) == right(KEYS)
+
+
+def test_a_file_without_its_use_file_is_dropped(caches):
+    cache = caches()
+    store(cache, KEYS)
+    os.remove(segment_files(cache)[0].replace(".seg", ".use"))
+    assert look_up(caches(), KEYS) == {}
+
+
+@pytest.mark.parametrize("field", ["version", "plan", "schema"])
+def test_a_segment_of_another_kind_is_dropped(caches, tmp_path, monkeypatch, field):
+    cache, other = caches(), new_cache(tmp_path / "other")
+    rows, counts = rows_of(KEYS)
+    store(cache, [100])
+    if field == "version":
+        monkeypatch.setattr("lookupcache.host.segment.FORMAT", 99)
+    if field == "plan":
+        other._plan = b"x" * 16
+    if field == "schema":
+        rows = rows.rename_columns(["id", "other"])
+        other._segments._schema = rows.schema
+    data = other._new_data(keys_of(KEYS), rows, counts, other.clock())
+    name = str(SegmentRange(7, 7, 7))
+    write_segment(other._folder, name, data, other._plan)
+    monkeypatch.undo()
+    for one in (name, use_name(name)):
+        shutil.copy(os.path.join(other._path, one), os.path.join(cache._path, one))
+    other.close()
+    again = caches()
+    assert look_up(again, KEYS) == {}
+    assert again.counters["host_dropped_files"] == 1
+
+
+def test_other_files_in_the_folder_are_left_alone(caches):
+    cache = caches()
+    path = os.path.join(cache._path, "notes.txt")
+    with open(path, "w") as file:
+        file.write("mine")
+    store(cache, KEYS)
+    assert look_up(caches(), KEYS) == right(KEYS)
+    assert Path(path).read_text() == "mine"
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 4096, b"LKCCTL\r\n" + b"\x63" * 4088])
+def test_a_damaged_control_page_is_replaced(caches, damage):
+    cache = caches()
+    store(cache, KEYS)
+    path = os.path.join(cache._path, "control")
+    os.remove(path)
+    with open(path, "wb") as file:
+        file.write(damage)
+    again = caches()
+    assert look_up(again, KEYS) == {}, "the hashes and numbers of its segments mean nothing any more"
+    store(again, KEYS, version="new ")
+    assert look_up(again, KEYS) == right(KEYS, "new ")
+    store(cache, KEYS)
+    assert cache.is_lost, "it has the page that was replaced"
+
+
+def test_a_folder_that_others_may_enter_is_refused(tmp_path):
+    new_cache(tmp_path / "cache").close()
+    [folder] = (tmp_path / "cache").iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o750)
+    with pytest.raises(HostUnavailableError, match="mode 0700"):
+        new_cache(tmp_path / "cache")
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    with pytest.raises(HostUnavailableError, match="another user"):
+        new_cache(tmp_path / "cache")
+
+
+def test_a_link_instead_of_a_folder_is_refused(tmp_path):
+    new_cache(tmp_path / "cache").close()
+    [folder] = (tmp_path / "cache").iterdir()
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HostUnavailableError):
+        new_cache(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
+def test_a_network_file_system_is_refused(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("lookupcache.host.folder.file_system_of", lambda path: kind)
+    with pytest.raises(HostUnavailableError, match="network file system"):
+        new_cache(tmp_path / "cache")
+
+
+# ── disks, forks ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FullDisk:
+    """Every function that needs space fails from the n-th call on."""
+
+    def __init__(self, monkeypatch, at):
+        self.left = at
+        for name in ("write", "posix_fallocate", "rename"):
+            monkeypatch.setattr(os, name, self.limited(getattr(os, name)))
+
+    def limited(self, function):
+        def call(*arguments, **named):
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(28, "No space left on device")
+            return function(*arguments, **named)
+
+        return call
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_on_a_full_disk_nothing_is_stored_and_nothing_fails(caches, monkeypatch, at):
+    cache = caches()
+    store(cache, KEYS[:10])
+    with monkeypatch.context() as patch:
+        FullDisk(patch, at)
+        store(cache, KEYS[10:])
+        cache.invalidate(keys_of([]))
+    assert cache.counters["host_failures"] >= 1
+    assert not cache.is_lost
+    again = caches()
+    assert right(KEYS[:10]).items() <= look_up(again, KEYS).items() <= right(KEYS).items()
+    store(cache, KEYS)
+    assert look_up(again, KEYS) == right(KEYS)
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_where_there_is_no_space_to_begin_with_the_cache_is_unavailable(tmp_path, monkeypatch, at):
+    FullDisk(monkeypatch, at)
+    with pytest.raises(HostUnavailableError, match="No space left"):
+        new_cache(tmp_path / "cache")
+
+
+def test_a_forked_process_is_a_claimant_of_its_own(caches):
+    parent = caches()
+    store(parent, KEYS[:20])
+    assert parent.claim(keys_of([50]), 60).all()
+
+    def child():
+        assert look_up(parent, KEYS[:20]) == right(KEYS[:20])
+        assert parent.claim(keys_of([50, 51]), 60).tolist() == [False, True]
+        store(parent, KEYS[20:])
+
+    assert in_child(child)[0] is False
+    assert look_up(parent, KEYS) == right(KEYS)
+    assert parent.claimants(keys_of([50, 51])).tolist() == [1, 0], "the child's claim ended with it"
+
+
+def test_a_forked_child_does_not_keep_the_claims_of_its_parent_alive(tmp_path, caches):
+    """The parent ends while a child of it, which has never used the cache, lives on."""
+    read, write = os.pipe()
+
+    def parent():
+        cache = new_cache(tmp_path / "cache")
+        cache.claim(keys_of([1]), 60)
+        if not os.fork():
+            os.closerange(3, read)
+            os.closerange(read + 1, 256)
+            os.read(read, 1)  # Until the test has ended its part.
+            os._exit(0)
+
+    try:
+        assert in_child(parent)[0] is False
+        assert caches().claim(keys_of([1]), 60).all()
+    finally:
+        os.close(write)
+        os.close(read)
+
+
+def test_a_clock_of_another_boot_makes_ages_unknown(caches, monkeypatch):
+    store(caches(), KEYS)
+    monkeypatch.setattr("lookupcache.host.segments.clock_identity", lambda: b"another boot....")
+    assert look_up(caches(), KEYS) == right(KEYS)
+    assert look_up(caches(write_seconds=60.0), KEYS) == {}
+
+
+def test_an_entry_from_the_future_is_not_believed(caches):
+    now = 1_000.0
+    cache = caches(clock=lambda: now, write_seconds=60.0)
+    store(cache, KEYS)
+    now = 900.0
+    assert look_up(cache, KEYS) == {}

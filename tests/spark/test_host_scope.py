@@ -1,0 +1,55 @@
+"""Scope host in Spark: each key is requested once by all workers of the machine, across tasks, jobs and workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lookupcache import LookupTable, lookup_join
+
+pytestmark = pytest.mark.spark
+KEYS = 500
+
+
+def logged(path: str):
+    """Return a function of one key that notes in a file for which keys it was called, and by whom."""
+
+    def name_of(number: int) -> list[tuple[int, str]]:
+        with open(path, "a") as log:
+            log.write(f"{number}\n")
+        return [(number, f"n{number}")] if number % 5 else []
+
+    return name_of
+
+
+def test_all_workers_request_each_key_once(spark, tmp_path):
+    path = str(tmp_path / "log")
+    table = LookupTable.from_function(
+        "names", "id BIGINT, name STRING", key=["id"], function=logged(path),
+        options={"lookup.cache": "LRU", "lookup.cache.scope": "host"},
+    )  # fmt: skip
+    left = spark.range(4 * KEYS, numPartitions=4).selectExpr(f"id % {KEYS} AS k")
+    joined = lookup_join(left, table, on="k = names.id", how="left", select=["k", "name"])
+    for _ in range(2):
+        wrong = joined.where("name IS DISTINCT FROM IF(k % 5 = 0, NULL, concat('n', k))")
+        assert (joined.count(), wrong.count()) == (4 * KEYS, 0)
+    requested = Path(path).read_text().split()
+    assert len(requested) == len(set(requested)) == KEYS
+
+
+def test_a_path_outlives_the_workers(spark, tmp_path):
+    path, cache = str(tmp_path / "log"), str(tmp_path / "cache")
+    table = LookupTable.from_function(
+        "names", "id BIGINT, name STRING", key=["id"], function=logged(path),
+        options={"lookup.cache": "LRU", "lookup.cache.scope": "host", "lookup.cache.path": cache},
+    )  # fmt: skip
+    reuse = spark.conf.get("spark.python.worker.reuse", None)
+    assert reuse in (None, "true")
+    left = spark.range(100, numPartitions=2).selectExpr("id AS k")
+    for _ in range(2):
+        joined = lookup_join(left, table, on="k = names.id", select=["k", "name"], how="left")
+        assert joined.count() == 100
+    [folder] = Path(cache).iterdir()
+    assert any(folder.glob("*.seg"))
+    assert len(Path(path).read_text().split()) == 100

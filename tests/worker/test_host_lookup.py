@@ -1,0 +1,329 @@
+"""Several workers of one host: one request per key, true ages, failures, invalidations."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from host_processes import in_processes
+from test_invalidation import Telling
+from test_lookup import Gated, Names, all_names, batch, names, runner
+
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.errors import LookupFailedError
+from lookupcache.worker.host_lookup import HostCacheLookup
+
+
+def ids(*values) -> KeyBatch:
+    return KeyBatch.of([pa.array(values, pa.int64())], [pa.int64()])
+
+
+class Ticks:
+    """The clock of a test, which the host and all workers share."""
+
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    ticks = Ticks()
+    monkeypatch.setattr("lookupcache.host.host_cache.host_now", ticks)
+    return ticks
+
+
+@pytest.fixture
+def workers(tmp_path):
+    """Return a function that makes a worker of this host; each has its own connection to the folder."""
+    made = []
+
+    def new(source, **config):
+        join = runner(source, **{"scope": "host", "cache_path": str(tmp_path / "cache"), **config})
+        assert isinstance(join.lookup, HostCacheLookup)
+        made.append(join.lookup)
+        return join
+
+    yield new
+    for lookup in made:
+        lookup.disconnect()
+
+
+def wait_for(lookup, pending):
+    while not pending.ready:
+        lookup.wait()
+
+
+def open_next_gate(source, lookup):
+    """Answer the second call for key 1, when a worker has made it."""
+    source.gates.clear()
+    while not lookup._requests:
+        lookup.wait()
+    assert source.began.acquire(timeout=60)
+    source.open_gates(1)
+
+
+def test_what_one_worker_has_requested_another_finds(workers):
+    source = Names()
+    one, two = workers(source), workers(source)
+    assert all_names(one, batch(1, 2, 2_000, 1)) == ["n1", "n2", None, "n1"]
+    assert all_names(two, batch(2, 2_000, 3, None)) == ["n2", None, "n3", None]
+    assert source.asked == [[1, 2, 2_000], [3]]
+    assert two.lookup.counters["host_hits"] == 2
+    assert (two.lookup.counters["misses"], two.lookup.counters["hits"]) == (1, 2)
+
+
+def test_a_key_that_another_worker_requests_is_waited_for(workers):
+    source = Gated()
+    one, two = workers(source).lookup, workers(source).lookup
+    first = one.open(ids(1, 2))
+    second = two.open(ids(2, 3))
+    source.open_gates(1, 2, 3)
+    wait_for(one, first)
+    wait_for(two, second)
+    assert sorted(source.asked) == [[1, 2], [3]]
+    assert two.counters["host_waits"] == 1
+    assert two.cache.gather(two.cache.starts(second.entries))[0].to_pylist() == ["n2", "n3"]
+    one.close(first)
+    two.close(second)
+
+
+def test_when_a_call_fails_those_who_waited_request_the_key(workers):
+    source = Gated()
+    source.down = True
+    one, two = (workers(source, on_error="null", error_column="e").lookup for _ in range(2))
+    first, second = one.open(ids(1)), two.open(ids(1))
+    wait_for(one, first)
+    assert source.began.acquire(timeout=60)
+    source.down = False
+    assert len(first.errors) == 1
+    open_next_gate(source, two)
+    wait_for(two, second)
+    assert (second.errors, source.asked) == ([], [[1], [1]])
+    one.close(first)
+    two.close(second)
+
+
+def test_a_worker_that_gives_up_releases_its_claims(workers):
+    source = Gated()
+    one, two = workers(source).lookup, workers(source).lookup
+    first, second = one.open(ids(1)), two.open(ids(1))
+    assert source.began.acquire(timeout=60)
+    one.abandon([first])
+    open_next_gate(source, two)
+    wait_for(two, second)
+    assert two.counters["misses"] == 1
+    two.close(second)
+
+
+def test_keys_that_are_waited_for_can_be_given_up(workers):
+    source = Gated()
+    one, two = workers(source).lookup, workers(source).lookup
+    first, second = one.open(ids(1)), two.open(ids(1))
+    two.abandon([second])
+    assert (two._awaited, len(two.cache)) == ({}, 0)
+    source.open_gates(1)
+    wait_for(one, first)
+    one.close(first)
+
+
+def test_ages_and_deadlines_are_those_of_the_first_fetch(workers, clock):
+    source = Names()
+    options = {"age_column": "age", "expire_after_write": 60.0}
+    one, two = workers(source, **options), workers(source, **options)
+    all_names(one, batch(1))
+    clock.now += 50
+    [joined] = two.run([batch(1)])
+    assert joined.column(2).to_pylist() == [50.0]
+    clock.now += 11
+    [joined] = two.run([batch(1)])
+    assert (joined.column(2).to_pylist(), source.asked) == ([0.0], [[1], [1]])
+
+
+def test_one_worker_refreshes_and_the_others_take_its_rows(workers, clock):
+    source = Names()
+    joins = [workers(source, refresh_after_write=10.0) for _ in range(3)]
+    for join in joins:
+        all_names(join, batch(1, 2))
+    clock.now += 11
+    source.name = "m"
+    all_names(joins[0], batch(1, 2))
+    while joins[0].lookup._requests:
+        joins[0].lookup.wait()
+    assert [all_names(join, batch(1, 2)) for join in joins] == [["m1", "m2"]] * 3
+    assert source.asked == [[1, 2], [1, 2]]
+
+
+def test_stale_rows_of_the_host_are_served_when_the_source_fails(workers, clock):
+    source = Names()
+    options = {"expire_after_write": 10.0, "stale_if_error": 60.0}
+    one, two = workers(source, **options), workers(source, **options)
+    all_names(one, batch(1))
+    clock.now += 30
+    source.down = True
+    assert all_names(two, batch(1)) == ["n1"]
+    assert two.lookup.counters["stale"] == 1
+    clock.now += 31
+    with pytest.raises(LookupFailedError):
+        all_names(workers(source, **options), batch(1))
+
+
+def test_known_misses_have_their_own_age_limit(workers, clock):
+    source = Names()
+    options = {"missing_key_expire_after_write": 5.0}
+    all_names(workers(source, **options), batch(1, 2_000))
+    clock.now += 6
+    all_names(workers(source, **options), batch(1, 2_000))
+    assert source.asked == [[1, 2_000], [2_000]]
+
+
+def test_misses_that_are_not_to_be_remembered_stay_away(workers):
+    source = Names()
+    all_names(workers(source, missing_key=False), batch(1, 2_000))
+    all_names(workers(source, missing_key=False), batch(1, 2_000))
+    assert source.asked == [[1, 2_000], [2_000]]
+
+
+def test_an_invalidation_reaches_all_workers_at_their_next_batch(workers):
+    one_source, other_source = Telling(), Telling()
+    one, two = workers(one_source), workers(other_source)
+    for join in (one, two):
+        all_names(join, batch(7))  # Connects, so that it hears of changes.
+    all_names(one, batch(1, 2))
+    assert all_names(two, batch(1, 2)) == ["n1", "n2"]
+    one_source.name = other_source.name = "m"
+    one_source.told = (2,)
+    all_names(one, batch(9))
+    assert all_names(two, batch(1, 2)) == ["n1", "m2"]
+    one_source.told = None
+    all_names(one, batch(9))
+    assert all_names(two, batch(1, 2)) == ["m1", "m2"]
+
+
+def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
+    one_source, other_source = Telling(), Telling()
+    one, two = workers(one_source), workers(other_source)
+    for join in (one, two):
+        all_names(join, batch(7))
+    one_source.gate.clear()
+    one_source.began.acquire()
+    pending = one.lookup.open(ids(1))
+    assert one_source.began.acquire(timeout=60)
+    other_source.told = (1,)
+    other_source.name = "m"
+    assert all_names(two, batch(1)) == ["m1"]
+    one_source.gate.set()
+    wait_for(one.lookup, pending)
+    one.lookup.close(pending)
+    assert all_names(two, batch(1)) == ["m1"]
+    assert all_names(workers(Names()), batch(1)) == ["m1"]
+
+
+def test_a_worker_that_did_not_listen_does_not_use_what_others_have_requested(workers):
+    one, late = Telling(), Telling()
+    all_names(workers(one), batch(1))
+    late.name = "m"
+    assert all_names(workers(late), batch(1)) == ["m1"]
+
+
+def test_a_folder_that_is_deleted_leaves_worker_scope(workers, tmp_path):
+    source = Names()
+    join = workers(source)
+    all_names(join, batch(1))
+    shutil.rmtree(tmp_path / "cache")
+    assert all_names(join, batch(1, 2, 2_000)) == ["n1", "n2", None]
+    assert all_names(join, batch(2, 3)) == ["n2", "n3"]
+    assert source.asked == [[1], [2, 2_000], [3]]
+    assert join.lookup.host.is_lost
+    assert join.lookup.counters["host_failures"] >= 1
+
+
+def test_without_a_folder_each_worker_has_its_own_cache(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.warns(match="workers cannot share one"):
+        join = runner(Names(), scope="host", cache_path=str(tmp_path / "file"))
+    assert not isinstance(join.lookup, HostCacheLookup)
+    assert all_names(join, batch(1)) == ["n1"]
+
+
+def test_a_claim_that_is_not_renewed_lapses(workers, clock):
+    """As that of a process that was stopped, or that Spark keeps from going on."""
+    source = Gated()
+    one, two = workers(source).lookup, workers(source).lookup
+    first = one.open(ids(1))
+    assert source.began.acquire(timeout=60)
+    second = two.open(ids(1))
+    two.wait()
+    assert not two._requests
+    clock.now += 6
+    open_next_gate(source, two)
+    wait_for(two, second)
+    assert len(source.asked) == 2
+    two.close(second)
+    one.abandon([first])
+
+
+def test_claims_are_renewed_while_a_worker_waits(workers, clock):
+    source = Gated()
+    one, two = workers(source).lookup, workers(source).lookup
+    first, second = one.open(ids(1)), two.open(ids(1))
+    for _ in range(5):
+        clock.now += 3
+        one._renewed = -math.inf
+        one.poll()
+        two.poll()
+    assert not two._requests
+    source.open_gates(1)
+    wait_for(one, first)
+    wait_for(two, second)
+    assert source.asked == [[1]]
+    one.close(first)
+    two.close(second)
+
+
+def test_recency_in_a_workers_own_cache_reaches_the_host(workers, clock):
+    source = Names()
+    join = workers(source, expire_after_access=100.0)
+    all_names(join, batch(1, 2))
+    for _ in range(4):
+        clock.now += 60
+        join.lookup._reported = (0.0, join.lookup._reported[1])
+        all_names(join, batch(1))
+    assert all_names(workers(source, expire_after_access=100.0), batch(1, 2)) == ["n1", "n2"]
+    assert source.asked == [[1, 2], [2]]
+
+
+class Logged(Names):
+    """Notes in a file which keys it was asked for."""
+
+    def __init__(self, path) -> None:
+        super().__init__()
+        self.path = path
+
+    def lookup(self, request, keys):
+        with open(self.path, "a") as log:
+            log.write("".join(f"{key}\n" for key in keys.column("id").to_pylist()))
+        return super().lookup(request, keys)
+
+
+@pytest.mark.slow
+def test_processes_that_read_ahead_request_each_key_once(tmp_path):
+    """Several batches are open at a time, so that keys are looked up, claimed and awaited in turns."""
+
+    def work(number):
+        draw = random.Random(number)
+        join = runner(Logged(tmp_path / "log"), scope="host", cache_path=str(tmp_path / "cache"), max_rows=10_000)
+        keys = [draw.sample(range(1_200), 100) for _ in range(30)]
+        expected = [[f"n{key}" if key < 1_000 else None for key in part] for part in keys]
+        assert [names(one) for one in join.run(batch(*part) for part in keys)] == expected
+        join.lookup.disconnect()
+
+    in_processes(4, work)
+    counts = Counter((tmp_path / "log").read_text().split())
+    assert len(counts) > 1_000
+    assert max(counts.values()) == 1
