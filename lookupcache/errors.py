@@ -5,6 +5,7 @@ LookupCacheError
 ├── SchemaError          a column or type is missing, duplicate or unmappable
 ├── PlanError            a join cannot be planned as written
 ├── StatementError       a statement in SQL cannot be read, or names what is not there
+├── CompiledPlanError    a compiled plan cannot be made, read, or run here with its meaning
 ├── TooManyRowsError          a scalar sub-query found more than one row
 ├── ConnectorError       a connector is missing, incomplete or refuses its options
 ├── JavaMissingError          a Spark is to start on this machine, and there is no Java for it
@@ -115,6 +116,10 @@ class PlanError(LookupCacheError, ValueError):
 
 class StatementError(LookupCacheError, ValueError):
     """A statement in SQL cannot be read or run as written, or names a table or function that is not there."""
+
+
+class CompiledPlanError(LookupCacheError, ValueError):
+    """A compiled plan cannot be made of a statement, cannot be read, or cannot be run here with the same meaning."""
 
 
 class ConnectorError(LookupCacheError):

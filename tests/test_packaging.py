@@ -40,6 +40,12 @@ LAYERS = """
     functions.connector
     table
     functions.table_function
+    compiled.reading compiled.code compiled.files
+    compiled.lookup_fields
+    compiled.nodes
+    compiled.document
+    compiled.catalog_objects compiled.show
+    compiled.plan
     metrics
     resilience.breaker resilience.rate_limit resilience.retry
     resilience.policy
@@ -51,6 +57,9 @@ LAYERS = """
     planner.column
     planner.passes
     planner
+    compiled.settings
+    compiled
+    compiled.diff compiled.check
     cache.limits cache.keys cache.row_store
     cache.hash_index
     cache.entry_columns cache.eviction_queue cache.ghost
@@ -89,7 +98,7 @@ LAYERS = """
     spark.forms.chain
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
-    spark.lineage
+    spark.lineage spark.freezing
     spark.join
     spark.scan
     sql.hiding sql.heads

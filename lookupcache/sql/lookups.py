@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from lookupcache.compiled.nodes import CallUse, TableUse
 from lookupcache.errors import LookupCacheError, OptionError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.plan import How, Matches
 from lookupcache.schema import type_name
@@ -35,6 +36,7 @@ class Lookup:
     ``using`` names columns that both sides have. In a
     ``scalar`` sub-query a name is first the table's own. ``witness`` is a column of the table that is null only in rows
     that an outer join adds; ``needs_witness`` says that such rows must be distinguished from those that were found.
+    ``use`` says which table or function of the catalog it reads.
     """
 
     span: Span
@@ -49,6 +51,7 @@ class Lookup:
     needs_witness: bool = False
     witness: str | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
+    use: TableUse | CallUse | None = None
 
 
 def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Relation:
@@ -71,6 +74,7 @@ def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp
         on_node=join.args.get("on"),
         using=using,
         marks=table.marks,
+        use=TableUse(table=node.name),
     )
 
 

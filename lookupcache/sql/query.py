@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,16 @@ from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, parse, span_of
 from lookupcache.sql.failures import failure
 from lookupcache.sql.text import Edits, Span, Statement
+
+@dataclass(frozen=True, eq=False)
+class SparkText:
+    """A text that Spark was given, the DataFrame that it is, and the names that this got, where they are not Spark's."""
+
+    df: DataFrame
+    text: str
+    views: tuple[str, ...]
+    names: tuple[str, ...] | None = None
+
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
 """What encloses a view's name in text until it goes to Spark; private letters, which no statement has."""
@@ -52,7 +62,8 @@ class Query:
     """A statement's query: its tree, the edits to its text so far, the views and the lookup joins that they name.
 
     ``head`` is what stands before the query, as in INSERT INTO; ``args`` are the values of its parameters. ``mirror``
-    are edits that make the text a statement of Spark's over empty relations.
+    are edits that make the text a statement of Spark's over empty relations. For compiled plans it is noted which table
+    or function each join ``uses``, which tables the views are that are ``scans``, and the ``texts`` that Spark was given.
     """
 
     setting: Setting
@@ -64,6 +75,9 @@ class Query:
     args: dict[str, Any] | None = None
     views: dict[str, DataFrame] = field(default_factory=dict)
     joins: list[LookupJoin] = field(default_factory=list)
+    uses: list[Any] = field(default_factory=list)
+    scans: dict[str, SqlTable] = field(default_factory=dict)
+    texts: list[SparkText] = field(default_factory=list)
 
     @cached_property
     def settings(self) -> Settings:
@@ -106,7 +120,7 @@ class Query:
                 hint="Put the lookups in a sub-query that names its columns, and select from that.",
                 place=self.statement.place(self.statement.span),
             )
-        return df if found.names == expected.names else df.toDF(*expected.names)
+        return df if found.names == expected.names else self.renamed(df, expected.names)
 
     def run(self) -> DataFrame:
         """Return the query's result, or execute the statement that it is part of."""
@@ -120,13 +134,24 @@ class Query:
         """Give Spark SQL to Spark, with the views that it names; raises errors about the statement."""
         names = set(re.findall(f"{_OPEN}(.*?){_CLOSE}", text))
         try:
-            if not names:
-                return self.setting.spark.sql(text, **self._args)
-            escaped = shown(text.replace("{", "{{").replace("}", "}}"))
-            views = {name: self.views[name] for name in names}
-            return self.setting.spark.sql(escaped, self._args.get("args"), **views)
+            if names:
+                text = shown(text.replace("{", "{{").replace("}", "}}"))
+            views = {name: self.views[name] for name in sorted(names)}
+            df = self.setting.spark.sql(text, self.args, **views)
         except AnalysisException as error:
             raise self.failed(error) from None
+        self.texts.append(SparkText(df, text, tuple(views)))
+        return df
+
+    def renamed(self, df: DataFrame, names: Sequence[str]) -> DataFrame:
+        """Return a DataFrame that Spark gave for a text with other names for its columns."""
+        made = df.toDF(*names)
+        self.texts.append(replace(self.text_of(df), df=made, names=tuple(names)))
+        return made
+
+    def text_of(self, df: DataFrame) -> SparkText:
+        """Return the text that Spark was given for a DataFrame."""
+        return next(one for one in self.texts if one.df is df)
 
     def failed(self, error: PySparkException) -> LookupCacheError:
         """Return Spark's error about text that we made as one about the statement."""
@@ -169,7 +194,9 @@ class Query:
         df = read_whole(self.setting.spark, table.table)
         if table.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
-        view = marked(self.view(df))
+        name = self.view(df)
+        self.scans[name] = table
+        view = marked(name)
         self.edits.replace(name_span(node.this), view if node.alias else f"{view} AS {quote(node.name)}")
 
 

@@ -284,6 +284,7 @@ def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, ma
     columns = _columns(query, lookup, [*read, *witnesses.items()])
     join = _planned(select, frame, lookup, conditions, on, where, columns)
     query.joins.append(join)
+    query.uses.append(lookup.use)
     view = query.view(join.df)
     computed = frozenset((one, name) for one, name in read if name in one.computed)
     front = Front("", (), view, relations, columns | _marks(lookup), witnesses, computed=computed)
