@@ -59,6 +59,11 @@ class Names(Generic[Item]):
     def __setitem__(self, name: str, item: Item) -> None:
         self._items[name.lower()] = name, item
 
+    def registered(self, name: str) -> str:
+        """Return a name as it was registered; raises StatementError where there is none."""
+        _ = self[name]
+        return self._items[name.lower()][0]
+
     def create(self, name: str, item: Callable[[], Item], *, replace: bool, keep: bool) -> None:
         """Add one; where there is one of the name, replace it, keep it, or raise StatementError."""
         if name in self and keep:
