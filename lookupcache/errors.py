@@ -29,13 +29,12 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Place:
-    """A piece of a statement: where it begins, both counted from 1, its line, and how many letters of it are meant.
+class Position:
+    """The position of an error in a statement: line and column, counted from 1, and ``length`` in characters.
 
-    ``text`` is the line as it may be shown; ``shift`` is how much further left the piece stands there, where secrets
-    before it are starred.
+    ``text`` is the line with secrets masked; ``shift`` is how many characters masking moved the position to the left.
 
-    >>> print(Place(1, 8, "SELECT cuntry FROM c", 6))
+    >>> print(Position(1, 8, "SELECT cuntry FROM c", 6))
     Line 1, column 8:
       SELECT cuntry FROM c
              ^^^^^^
@@ -49,7 +48,7 @@ class Place:
 
     @property
     def marked(self) -> str:
-        """The piece itself."""
+        """The text at the position."""
         return self.text[self._start : self._start + self.length]
 
     @property
@@ -64,7 +63,7 @@ class Place:
 class LookupCacheError(Exception):
     """Root of all errors raised by lookupcache.
 
-    The text is a fact, for a statement in SQL the `Place` that it is about, and where there is a cure a blank line,
+    The text is a fact, for an SQL statement the `Position` of the error, and if there is a cure a blank line,
     ``Hint:`` and the cure.
 
     >>> print(LookupCacheError("There is no option 'lookup.cash'.", hint="Did you mean 'lookup.cache'?"))
@@ -73,23 +72,27 @@ class LookupCacheError(Exception):
     Hint: Did you mean 'lookup.cache'?
     """
 
-    def __init__(self, fact: str, *, hint: str | None = None, place: Place | None = None) -> None:
-        super().__init__("\n\n".join([fact, *([str(place)] if place else []), *([f"Hint: {hint}"] if hint else [])]))
+    def __init__(self, fact: str, *, hint: str | None = None, position: Position | None = None) -> None:
+        super().__init__(
+            "\n\n".join([fact, *([str(position)] if position else []), *([f"Hint: {hint}"] if hint else [])])
+        )
         self.fact = fact
         self.hint = hint
-        self.place = place
+        self.position = position
         self.about: str | None = None
 
-    def at(self, place: Place | None) -> LookupCacheError:
-        """Return the same error with the place in a statement that it is about, unless it has one."""
-        return self if self.place is not None else type(self)(self.fact, hint=self.hint, place=place)
+    def at(self, position: Position | None) -> LookupCacheError:
+        """Return the same error with a position in the statement, unless it has one already."""
+        return self if self.position is not None else type(self)(self.fact, hint=self.hint, position=position)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.fact, self.hint, self.place)
+        return _rebuild, (type(self), self.fact, self.hint, self.position)
 
 
-def _rebuild(kind: type[LookupCacheError], fact: str, hint: str | None, place: Place | None = None) -> LookupCacheError:
-    return kind(fact, hint=hint, place=place)
+def _rebuild(
+    kind: type[LookupCacheError], fact: str, hint: str | None, position: Position | None = None
+) -> LookupCacheError:
+    return kind(fact, hint=hint, position=position)
 
 
 @contextmanager

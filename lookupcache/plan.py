@@ -25,7 +25,7 @@ from lookupcache.schema import parse_ddl, to_ddl
 
 How = OneOf["inner", "left", "semi", "anti"]
 Matches = OneOf["all", "first", "single"]
-Place = OneOf["field key", "constant key", "pre-filter", "calc", "residual", "filter after"]
+Stage = OneOf["field key", "constant key", "pre-filter", "calc", "residual", "filter after"]
 Evaluator = OneOf["source", "worker", "spark"]
 
 LETTER_COLUMNS = ("lookup_table", "lookup_error", "lookup_failed_at")
@@ -64,7 +64,7 @@ class Conjunct:
     """One conjunct of the condition as it was written, the stage that it became, and who evaluates it."""
 
     text: str
-    place: Place
+    stage: Stage
     evaluator: Evaluator
 
 

@@ -101,18 +101,18 @@ LAYERS = """
     spark.lineage spark.freezing
     spark.join
     spark.scan
-    sql.hiding sql.heads
+    sql.redaction sql.statement_target
     sql.text
     sql.dialect sql.catalog
     sql.hints sql.scope sql.failures
     sql.query
-    sql.lookups sql.front sql.reads
+    sql.lookups sql.from_clause sql.reads
     sql.laterals sql.scalars sql.conditions
-    sql.mirror
+    sql.analysis
     sql.select sql.ddl sql.explain sql.functions sql.listing
     sql.statements
     sql.session
-    sql.guide
+    sql.supported_syntax
     sql
     spark.stages
     spark.doctor

@@ -84,7 +84,7 @@ PLANS = st.builds(
         st.builds(
             Conjunct,
             text=TEXTS,
-            place=st.sampled_from(["calc", "residual"]),
+            stage=st.sampled_from(["calc", "residual"]),
             evaluator=st.sampled_from(["source", "worker", "spark"]),
         )
     ),
@@ -136,7 +136,7 @@ DECIDES_NOT = {
     "what comes before the lookup": {"pre_filter": ("l.`x` > 1",), "left_filter": ("l.`x` > 1",)},
     "what comes after": {"residual": (ADULT,), "spark_residual": ("TRUE",), "filter_after": ("TRUE",)},
     "the result": {"output": (Output(name="x", sql="l.`x`"),)},
-    "what explain shows": {"conjuncts": (Conjunct(text="x", place="calc", evaluator="spark"),)},
+    "what explain shows": {"conjuncts": (Conjunct(text="x", stage="calc", evaluator="spark"),)},
 }
 
 

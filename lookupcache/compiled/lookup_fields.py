@@ -71,13 +71,9 @@ def _read_constant(reader: Reader) -> ConstantKey:
 
 def _read_conjunct(reader: Reader) -> Conjunct:
     reader.only(["text", "stage", "evaluator"])
-    stage = reader.entry("stage").one_of(get_args(_STAGES), "stage")
+    stage = reader.entry("stage").one_of(get_args(plan.Stage), "stage")
     evaluator = reader.entry("evaluator").one_of(get_args(plan.Evaluator), "evaluator")
-    return Conjunct(**{"text": reader.entry("text").text(), _STAGE: stage, "evaluator": evaluator})  # type: ignore[arg-type]
-
-
-_STAGE = "stage" if "stage" in Conjunct.__dataclass_fields__ else "place"
-_STAGES = plan.Stage if hasattr(plan, "Stage") else plan.Place
+    return Conjunct(text=reader.entry("text").text(), stage=stage, evaluator=evaluator)  # type: ignore[arg-type]
 
 
 def _pairs(first: str, second: str, kind: Any) -> tuple[Callable[[Any], Any], Callable[[Reader], Any]]:
@@ -116,7 +112,7 @@ FIELDS: dict[str, Field] = {
     "select": Field("output", *_pairs("name", "sql", Output)),
     "conditions": Field(
         "conjuncts",
-        lambda values: [{"text": c.text, "stage": getattr(c, _STAGE), "evaluator": c.evaluator} for c in values],
+        lambda values: [{"text": c.text, "stage": c.stage, "evaluator": c.evaluator} for c in values],
         lambda reader: tuple(_read_conjunct(item) for item in reader.items()),
     ),
 }

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lookupcache.metrics import LookupMetrics
-from lookupcache.plan import LookupPlan, Place
+from lookupcache.plan import LookupPlan, Stage
 
-STAGES: tuple[Place, ...] = ("field key", "constant key", "calc", "residual")
+STAGES: tuple[Stage, ...] = ("field key", "constant key", "calc", "residual")
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def _plan_table(plan: LookupPlan) -> Table:
     return grid
 
 
-def _stage_conjuncts(plan: LookupPlan, stage: Place) -> Text:
+def _stage_conjuncts(plan: LookupPlan, stage: Stage) -> Text:
     """Return the conjuncts of this stage; filters with the evaluator."""
     shown = Text()
     for conjunct in plan.conjuncts:
-        if conjunct.place == stage:
+        if conjunct.stage == stage:
             shown.append(", " if shown else "").append(conjunct.text)
             shown.append("" if stage.endswith("key") else f"  (by the {conjunct.evaluator})", "dim")
     return shown or Text("–", "dim")

@@ -24,7 +24,7 @@ def explain(plan: LookupPlan, *, form: Sequence[Line] = ()) -> str:
     >>> from lookupcache.schema import parse_ddl
     >>> print(explain(LookupPlan(table="c", connector="sql", source="", schema=parse_ddl("id BIGINT, name STRING"),
     ...     how="left", keys=(FieldKey(column="id", sql="l.`id`"),), columns=("name",),
-    ...     conjuncts=(Conjunct(text="o.id = c.id", place="field key", evaluator="source"),))))
+    ...     conjuncts=(Conjunct(text="o.id = c.id", stage="field key", evaluator="source"),))))
     Lookup join: left, table c, connector sql
     <BLANKLINE>
     Condition
@@ -63,8 +63,8 @@ def _part(title: str, lines: Sequence[Line], width: int) -> str:
 
 def _condition(plan: LookupPlan) -> Iterator[Line]:
     for conjunct in plan.conjuncts:
-        key = conjunct.place.endswith("key")
-        words = [conjunct.place, _WHEN.get(conjunct.place), None if key else _EVALUATORS[conjunct.evaluator]]
+        key = conjunct.stage.endswith("key")
+        words = [conjunct.stage, _WHEN.get(conjunct.stage), None if key else _EVALUATORS[conjunct.evaluator]]
         yield conjunct.text, ", ".join(word for word in words if word)
 
 

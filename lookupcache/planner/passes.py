@@ -17,7 +17,7 @@ from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError, about, nearest
-from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, Place
+from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, Stage
 from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.clauses import conjuncts, split_where, without_comments
 from lookupcache.planner.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch, sql_type
@@ -51,19 +51,19 @@ class Entry:
 
     fragment: Fragment
     equality: Equality | None = None
-    place: Place | None = None
+    stage: Stage | None = None
     evaluator: Evaluator = "spark"
     value: expr.Literal | None = None
 
-    def put(self, place: Place, evaluator: Evaluator) -> None:
+    def put(self, stage: Stage, evaluator: Evaluator) -> None:
         """Assign the conjunct."""
-        self.place, self.evaluator = place, evaluator
+        self.stage, self.evaluator = stage, evaluator
 
     @property
     def shown(self) -> Conjunct:
         """What the plan says of it."""
-        assert self.place is not None
-        return Conjunct(text=self.fragment.text, place=self.place, evaluator=self.evaluator)
+        assert self.stage is not None
+        return Conjunct(text=self.fragment.text, stage=self.stage, evaluator=self.evaluator)
 
 
 @dataclass(eq=False)
@@ -92,7 +92,7 @@ class Draft:
 
     def open(self) -> list[Entry]:
         """Return the conjuncts that are not assigned yet."""
-        return [entry for entry in self.entries if entry.place is None]
+        return [entry for entry in self.entries if entry.stage is None]
 
     def right_type(self, column: str) -> pa.DataType:
         """Return the Arrow type of a column of the lookup table."""
@@ -144,7 +144,7 @@ def plan_join(
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
     >>> plan = plan_join([LeftColumn("id", "bigint")], squares, on="id = s.n AND s.square > 10", analyst=None)
-    >>> [(conjunct.text, conjunct.place) for conjunct in plan.conjuncts]
+    >>> [(conjunct.text, conjunct.stage) for conjunct in plan.conjuncts]
     [('id = s.n', 'field key'), ('s.square > 10', 'calc')]
     """
     if matches != "all" and join_type(how) != "left":
@@ -445,7 +445,7 @@ def _residual(draft: Draft) -> None:
 
 
 def _finished(draft: Draft, result: Result) -> LookupPlan:
-    late = [entry.fragment for entry in draft.entries if entry.place in ("residual", "filter after")]
+    late = [entry.fragment for entry in draft.entries if entry.stage in ("residual", "filter after")]
     left = {name for fragment in late for name in fragment.names("left")} | result.left
     right = {name for fragment in late for name in fragment.names("right")} | result.right
     before = ("left_filter", "pre_filter", "keys", "constants", "pushed", "calc")

@@ -1,4 +1,4 @@
-"""What a session knows by name: lookup tables, with what SQL adds to them, and table functions."""
+"""The catalog of a session: lookup tables as SQL defines them, and table functions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class SqlTable:
 
     @property
     def marks(self) -> dict[str, str]:
-        """The columns for age and error that its options name, with their types."""
+        """The age and error columns that its options name, with their types."""
         config = self.table.config
         types = {config.age_column: "double", config.error_column: "struct<code:string,message:string>"}
         return {name: type_ for name, type_ in types.items() if name is not None}
 
 
 class Names(Generic[Item]):
-    """Things by name; upper and lower case do not tell names apart.
+    """Objects by name; names are case-insensitive.
 
     >>> tables = Names("lookup table", {"Customers": 1})
     >>> tables["CUSTOMERS"], "orders" in tables
@@ -65,7 +65,7 @@ class Names(Generic[Item]):
         return self._items[name.lower()][0]
 
     def create(self, name: str, item: Callable[[], Item], *, replace: bool, keep: bool) -> None:
-        """Add one; where there is one of the name, replace it, keep it, or raise StatementError."""
+        """Add an object; if the name exists, replace it, keep it, or raise StatementError."""
         if name in self and keep:
             return
         if name in self and not replace:
@@ -75,7 +75,7 @@ class Names(Generic[Item]):
         self[name] = item()
 
     def drop(self, name: str, *, missing_ok: bool) -> None:
-        """Remove one; raises StatementError where there is none, unless that is fine."""
+        """Remove an object; raises StatementError if there is none, unless ``missing_ok``."""
         if missing_ok and name not in self:
             return
         _ = self[name]

@@ -47,8 +47,8 @@ from lookupcache.spark.join import LookupJoin
 from lookupcache.spark.scan import read_whole
 from lookupcache.sql.catalog import Names
 from lookupcache.sql.failures import fact_of
-from lookupcache.sql.heads import TableName
-from lookupcache.sql.hiding import hidden_pieces
+from lookupcache.sql.statement_target import TableName
+from lookupcache.sql.redaction import hidden_pieces
 from lookupcache.sql.query import Query, Setting
 
 # ── into a plan ──────────────────────────────────────────────────────────────────────────────────────────
@@ -79,13 +79,13 @@ class Compiler:
 
     def add_insert(self, query: Query, sink: TableName | None) -> None:
         """Add an INSERT, of which ``query`` is the query."""
-        _refuse_secrets(query.head)
+        _refuse_secrets(query.prefix)
         self.parameters |= {name: _write_value(name, value) for name, value in (query.args or {}).items()}
         result = _QueryNodes(self, query).number_of(query.df())
         parts = None if sink is None else sink.parts
         self._add(
             Insert(
-                head=query.head,
+                head=query.prefix,
                 sink=parts,
                 sink_columns=None if parts is None else sink_columns(self.setting, parts),
                 input=result,
@@ -138,9 +138,9 @@ class _QueryNodes:
         for join, use in zip(self.query.joins, self.query.uses, strict=True):
             if join.df is df:
                 return self._lookup(join, use)
-        for name, table in self.query.scans.items():
-            if self.query.views[name] is df:
-                known = self.compiler.define_table(table.table.name)
+        for view, (name, table) in self.query.scans.items():
+            if self.query.views[view] is df:
+                known = self.compiler.define_table(name)
                 config = table.table.config
                 refuse_secret_path(config, f"Table {known!r}")
                 use, computed = TableUse(table=known), dict(table.computed)

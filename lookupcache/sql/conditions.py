@@ -1,4 +1,4 @@
-"""Conditions of lookups: the conjuncts of ON and WHERE, and how the planner is given them.
+"""Conditions of lookups: the conjuncts of ON and WHERE as SQL for the planner.
 
 A conjunct reaches the planner as it was written where the planner binds each of its names as Spark does. Where it would
 not, every name is qualified: ``left.`x` `` for a column of the left DataFrame, the table's name for one of the table.
@@ -17,7 +17,7 @@ from lookupcache.planner.clauses import WORD_CALLS, conjunct_spans, tokens, unwr
 from lookupcache.planner.naming import Scope as ConditionScope
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.front import Frame, computed_sql
+from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.lookups import Lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in
@@ -26,7 +26,7 @@ from lookupcache.sql.text import Edit, Span
 
 @dataclass(frozen=True, eq=False)
 class Conjunct:
-    """A part of a condition that AND joins to others: its text, the names in it, its parts that only Spark evaluates.
+    """A conjunct of a condition: its text, the names in it, and its parts that only Spark can evaluate.
 
     ``foreign`` parts are sub-queries and parameters; ``is_closed`` says that it has a query that is no operand.
     """
@@ -66,10 +66,10 @@ def _foreign(node: exp.Expr) -> Iterator[exp.Expr]:
         yield from _foreign(inner)
 
 
-def grouped(text: str) -> str:
-    """Return a conjunct so that it can stand between others.
+def in_parentheses(text: str) -> str:
+    """Return a conjunct that can be combined with others by AND.
 
-    >>> grouped("a OR b"), grouped("(a OR b)"), grouped("a AND b")
+    >>> in_parentheses("a OR b"), in_parentheses("(a OR b)"), in_parentheses("a AND b")
     ('(a OR b)', '(a OR b)', 'a AND b')
     """
     words = [token.text for token in tokens(text) if token.kind == "word" and token.depth == 0]
@@ -77,7 +77,7 @@ def grouped(text: str) -> str:
 
 
 class Conditions:
-    """The names that a lookup's conditions see, and the SQL that the planner is given for them."""
+    """Resolves the names in the conditions of a lookup, and writes the conditions as SQL for the planner."""
 
     def __init__(self, query: Query, frame: Frame, lookup: Lookup) -> None:
         self.query = query
@@ -102,7 +102,7 @@ class Conditions:
         return self._sql(self.on_scope, conjunct, False, replaced)
 
     def where(self, conjunct: Conjunct, aliases: Collection[str]) -> str | None:
-        """Return a conjunct of WHERE as SQL over the two sides, None where it reads what is not there yet.
+        """Return a conjunct of WHERE as SQL over the two sides; None if it reads relations that are joined later.
 
         ``aliases`` are those of all relations of the SELECT: one that is joined later comes before a struct.
         """
@@ -119,18 +119,18 @@ class Conditions:
         return self._sql(self.where_scope, conjunct, self.lookup.how == "left", ())
 
     def unknown(self, conjunct: Conjunct) -> list[Name]:
-        """Return the names of a conjunct that are of neither side."""
+        """Return the names of a conjunct that belong to neither side."""
         inside = [span_of(part) for part in conjunct.foreign]
         own = [n for n in conjunct.names if not any(span.holds(n.spans[0]) for span in inside if n.spans)]
         return [name for name in own if self.on_scope.bind(name) is None and not _is_call(name)]
 
     def reads_table(self, names: Sequence[Name]) -> bool:
-        """Return whether one of these names, which stand in no query inside, is of the table."""
+        """Return whether one of these names belongs to the table; names in inner queries do not count."""
         bound = [self.on_scope.bind(name) for name in names if not name.nested]
         return any(one is not None and one.relation is self.lookup.relation for one in bound)
 
     def left_column(self, name: str) -> str:
-        """Return a column of the left DataFrame as the planner is given it."""
+        """Return a column of the left DataFrame as SQL for the planner."""
         return f"{self._left}.{quote(name)}"
 
     def _sql(self, scope: Scope, conjunct: Conjunct, padded: bool, replaced: Sequence[Edit]) -> str:
@@ -140,11 +140,11 @@ class Conditions:
         written = self.query.edits.text(conjunct.span, replaced)
         if not replaced and self._is_read_alike(written, conjunct.span.start, bound):
             return written
-        edits = [Edit(one.span, self._spelled(one, padded, self._left)) for one in bound]
+        edits = [Edit(one.span, self._spell(one, padded, self._left)) for one in bound]
         return self.query.edits.text(conjunct.span, [*replaced, *edits])
 
     def _is_read_alike(self, text: str, start: int, bound: Sequence[Bound]) -> bool:
-        """Return whether the planner binds each name of the text to the same column."""
+        """Return whether the planner resolves each name of the text to the same column."""
         if any(one.column in one.relation.computed for one in bound):
             return False
         try:
@@ -159,31 +159,31 @@ class Conditions:
             return "right", bound.column
         return "left", self.frame.columns[bound.relation, bound.column]
 
-    def _spelled(self, bound: Bound, padded: bool, left: str) -> str:
+    def _spell(self, bound: Bound, padded: bool, left: str) -> str:
         relation, name = bound.relation, bound.column
         own = relation is self.lookup.relation
 
-        def spelled(column: str) -> str:
+        def spell(column: str) -> str:
             here = column if own else self.frame.columns[relation, column]
             return f"{quote(relation.alias) if own else left}.{quote(here)}"
 
         if name not in relation.computed:
-            return spelled(name)
-        witness = self._witness(relation) if padded or not own else None
-        return computed_sql(relation, name, spelled, witness)
+            return spell(name)
+        match_column = self._match_column(relation) if padded or not own else None
+        return computed_sql(relation, name, spell, match_column)
 
-    def _witness(self, relation: Relation) -> str | None:
+    def _match_column(self, relation: Relation) -> str | None:
         if relation is self.lookup.relation:
-            return self.lookup.witness
-        return self.frame.witnesses.get(relation)
+            return self.lookup.match_column
+        return self.frame.match_columns.get(relation)
 
 
 def _is_call(name: Name) -> bool:
-    """Return whether a name is one of the words that call a function."""
+    """Return whether a name is a keyword that calls a function."""
     return len(name.parts) == 1 and name.parts[0].lower() in WORD_CALLS
 
 
 def _left_qualifier(alias: str, columns: Sequence[str]) -> str:
-    """Return a qualifier that means the left side: neither the table's name nor a column of the left side."""
+    """Return a qualifier for the left side that is neither the table's name nor a column of the left side."""
     taken = {alias.lower(), *(name.lower() for name in columns)}
     return next(name for name in ("left", "lookup_left", "lookup_left_side", "lookup_left_rows") if name not in taken)

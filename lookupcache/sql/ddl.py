@@ -1,4 +1,4 @@
-"""CREATE TABLE with a connector: columns, key, computed columns and options, in Flink's words or Spark's."""
+"""CREATE TABLE with a connector: columns, key, computed columns and options, in Flink's or Spark's syntax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lookupcache.errors import LookupCacheError, SchemaError, StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.schema import check_names, parse_ddl, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
-from lookupcache.sql.hints import unquoted
+from lookupcache.sql.hints import unquote
 from lookupcache.sql.text import Span, Statement
 from lookupcache.table import LookupTable
 
@@ -35,12 +35,12 @@ _LIKE = ("ALL", "CONSTRAINTS", "GENERATED", "METADATA", "OPTIONS", "PARTITIONS",
 
 _NO_CLAUSES = {"TBLPROPERTIES", "PARTITIONED", "OPTIONS", "LOCATION", "CLUSTERED", "CLUSTER", "DISTRIBUTED", "STORED",
                "ROW", "SKEWED", "USING", "DEFAULT"}  # fmt: skip
-"""Words that begin clauses of Spark's or Flink's tables that say nothing about a lookup table."""
+"""Keywords of clauses of Spark and Flink that a lookup table does not support."""
 
 
 @dataclass
 class Definition:
-    """A table as a statement writes it; ``columns`` is None where the source is to tell them."""
+    """A table as defined by a statement; ``columns`` is None if the connector infers them."""
 
     name: str
     name_span: Span
@@ -56,7 +56,7 @@ class Definition:
 
 
 class CreateTable:
-    """Reads ``CREATE TABLE … (…) WITH (…) LIKE …``; everything is found by words and brackets."""
+    """Parses ``CREATE TABLE … (…) WITH (…) LIKE …`` by keywords and parentheses."""
 
     def __init__(self, statement: Statement, catalog: Catalog) -> None:
         self.statement = statement
@@ -64,19 +64,19 @@ class CreateTable:
         self.tokens = list(tokens(statement.sql))
 
     def is_ours(self) -> bool:
-        """Return whether it makes a lookup table: it names a connector, or is LIKE one that is."""
+        """Return whether it creates a lookup table: it names a connector, or is LIKE a lookup table."""
         words = [token.text for token in self.tokens if token.kind == "word"]
         if words[:1] != ["CREATE"] or "TABLE" not in words[1:5] or (self._top("AS") and not self._top("WITH")):
             return False
         base = self._base()
         given = self._group("WITH")
-        keys = [unquoted(t.text) for t in self.tokens if t.kind == "string" and given and self._in(t, given)]
+        keys = [unquote(t.text) for t in self.tokens if t.kind == "string" and given and self._in(t, given)]
         return "connector" in keys or (base is not None and base in self.catalog.tables)
 
     def refuse_broken(self) -> None:
-        """Raise StatementError for what is to make a lookup table, by its words, and cannot be read as that.
+        """Raise StatementError for a statement that seems to create a lookup table, but cannot be parsed.
 
-        Spark, which gets what is not ours, would show the whole text, and so the options with their secrets.
+        It must not be passed to Spark, whose error would show the full text, and so the secrets in its options.
         """
         words = [token.text for token in self.tokens]
         if self.is_ours() or words[:1] != ["CREATE"] or "TABLE" not in words[1:5] or "USING" in words:
@@ -88,58 +88,58 @@ class CreateTable:
         span = Span(self.statement.span.start + meant.start(), self.statement.span.start + meant.end())
         raise StatementError(
             "The table's definition cannot be read"
-            + (": its options do not stand in WITH (…)." if stray is None else ": a quote is not closed."),
+            + (": its options are not in WITH (…)." if stray is None else ": a quote is not closed."),
             hint="Write CREATE TABLE name (…) WITH ('connector' = '…', 'key' = 'value', …).",
-            place=self.statement.place(span if stray is None else self._span(stray)),
+            position=self.statement.position(span if stray is None else self._span(stray)),
         )
 
     def run(self) -> None:
-        """Add the table to the catalog; raises errors with the place in the statement."""
+        """Add the table to the catalog; raises errors with the position in the statement."""
         made = self._definition()
 
         def build() -> SqlTable:
             try:
                 table = LookupTable(made.name, None if made.columns is None else to_ddl(made.columns), made.options)
             except LookupCacheError as error:
-                raise error.at(self.statement.place(self._blamed(error, made))) from None
+                raise error.at(self.statement.position(self._error_span(error, made))) from None
             self._refuse_unknown(made, table)
             return SqlTable(table, made.computed, made.key, made.comments, made.comment)
 
         try:
             self.catalog.tables.create(made.name, build, replace=made.replace, keep=made.keep)
         except LookupCacheError as error:
-            raise error.at(self.statement.place(made.name_span)) from None
+            raise error.at(self.statement.position(made.name_span)) from None
 
     # ── parts of the statement ───────────────────────────────────────────────────────────────────────────
 
     def _definition(self) -> Definition:
         words = [token.text for token in self.tokens]
-        place = words.index("TABLE") + 1
-        keep = words[place : place + 3] == ["IF", "NOT", "EXISTS"]
-        name = self.tokens[place + 3 * keep]
+        index = words.index("TABLE") + 1
+        keep = words[index : index + 3] == ["IF", "NOT", "EXISTS"]
+        name = self.tokens[index + 3 * keep]
         made = Definition(name.name, self._span(name), replace="REPLACE" in words[:3], keep=keep)
         if name.kind == "word" and name.text in ("LIKE", "WITH", "AS", "USING", "PARTITIONED", "COMMENT"):
             raise StatementError(
-                f"The table has no name: {name.text} is a word of the statement.",
-                hint="Write CREATE TABLE name …, with the name in backquotes if it is one of these words.",
-                place=self.statement.place(made.name_span),
+                f"The table has no name: {name.text} is a keyword of the statement.",
+                hint="Write CREATE TABLE name …, with the name in backquotes if it is a keyword.",
+                position=self.statement.position(made.name_span),
             )
-        after = self.tokens[place + 3 * keep + 1 :]
+        after = self.tokens[index + 3 * keep + 1 :]
         if after and after[0].text == ".":
             raise StatementError(
-                "A lookup table's name has no schema before it.",
-                hint="Lookup tables belong to the session; give it a plain name.",
-                place=self.statement.place(made.name_span),
+                "A lookup table's name cannot have a schema.",
+                hint="Lookup tables belong to the session: write the name alone.",
+                position=self.statement.position(made.name_span),
             )
         if (base := self._base()) is not None:
             self._take_base(made, base)
         self._take_columns(made, after)
         self._take_options(made)
-        self._take_clauses(made, after, words[:place])
+        self._take_clauses(made, after, words[:index])
         return made
 
     def _take_clauses(self, made: Definition, after: Sequence[Token], before: Sequence[str]) -> None:
-        """Read COMMENT; refuse clauses that a lookup table has not."""
+        """Read COMMENT; raise StatementError for clauses that a lookup table does not support."""
         if "EXTERNAL" in before:
             raise self._no_clause(self.tokens[before.index("EXTERNAL")])
         top = [token for token in after if not token.depth]
@@ -148,15 +148,15 @@ class CreateTable:
                 continue
             if token.text == "COMMENT" and following is not None and following.kind == "string":
                 comment = _comment_of([token, *top[top.index(token) :]])
-                made.comment = unquoted("".join(one.written for one in comment[1:]))
+                made.comment = unquote("".join(one.written for one in comment[1:]))
             elif token.text in _NO_CLAUSES:
                 raise self._no_clause(token)
 
     def _no_clause(self, token: Token) -> StatementError:
         return StatementError(
             f"A lookup table cannot have {token.text}.",
-            hint="Leave it out, or give options of the connector in WITH ('key' = 'value', …).",
-            place=self.statement.place(self._span(token)),
+            hint="Leave it out, or set options of the connector in WITH ('key' = 'value', …).",
+            position=self.statement.position(self._span(token)),
         )
 
     def _take_base(self, made: Definition, name: str) -> None:
@@ -164,8 +164,8 @@ class CreateTable:
         try:
             base = self.catalog.tables[name]
         except LookupCacheError as error:
-            raise error.at(self.statement.place(self._span(token))) from None
-        excluded = self._excluded()
+            raise error.at(self.statement.position(self._span(token))) from None
+        excluded = self._excluded_parts()
         made.columns = base.table.schema
         if "CONSTRAINTS" not in excluded:
             made.key = base.key
@@ -175,7 +175,7 @@ class CreateTable:
             made.options = {key: str(value) for key, value in base.table.options.items()}
         made.comments = dict(base.comments)
 
-    def _excluded(self) -> set[str]:
+    def _excluded_parts(self) -> set[str]:
         group = self._group("LIKE", behind=1)
         words = [t.text for t in self.tokens if group and self._in(t, group) and t.kind in ("word", "quoted")]
         excluded: set[str] = set()
@@ -200,7 +200,7 @@ class CreateTable:
                 self._take_computed(made, part)
             else:
                 fields.append(self._column(made, part))
-        with self._placed(Span(self._span(after[0]).start, self._span(after[0]).end)):
+        with self._with_position(Span(self._span(after[0]).start, self._span(after[0]).end)):
             made.columns = check_names(pa.schema(fields)) if fields else made.columns
 
     def _take_key(self, made: Definition, part: Sequence[Token]) -> None:
@@ -215,20 +215,20 @@ class CreateTable:
             raise StatementError(
                 "A lookup table's primary key is not enforced.",
                 hint="Write PRIMARY KEY (…) NOT ENFORCED.",
-                place=self.statement.place(Span(self._span(part[0]).start, self._span(part[-1]).end)),
+                position=self.statement.position(Span(self._span(part[0]).start, self._span(part[-1]).end)),
             )
 
     def _take_computed(self, made: Definition, part: Sequence[Token]) -> None:
         end = next((n for n, t in enumerate(part) if t.text == "COMMENT" and t.depth == part[0].depth), len(part))
         if end < len(part) - 1:
-            made.comments[part[0].name] = unquoted(part[-1].text)
+            made.comments[part[0].name] = unquote(part[-1].text)
         span = Span(self._span(part[2]).start, self._span(part[end - 1]).end)
         self._refuse_options_in(span)
         text = re.sub(r"\bPROCTIME\s*\(\s*\)", "current_timestamp()", self.statement[span], flags=re.IGNORECASE)
-        made.computed[part[0].name] = self._inlined(made, text)
+        made.computed[part[0].name] = self._inline_computed(made, text)
 
-    def _inlined(self, made: Definition, text: str) -> str:
-        """Write out other computed columns that a computed column reads."""
+    def _inline_computed(self, made: Definition, text: str) -> str:
+        """Replace other computed columns that a computed column reads by their expressions."""
         for name, sql in made.computed.items():
             text = re.sub(rf"(?<![\w.`])`?{re.escape(name)}`?(?![\w(`.])", lambda _, sql=sql: f"({sql})", text)  # type: ignore[misc]
         return text
@@ -238,9 +238,9 @@ class CreateTable:
         text, words = self.statement[span], [token.text for token in part]
         if "METADATA" in words:
             raise StatementError(
-                "A lookup table has no METADATA columns.",
+                "A lookup table cannot have METADATA columns.",
                 hint="Leave the column out.",
-                place=self.statement.place(span),
+                position=self.statement.position(span),
             )
         if "PRIMARY" in words:
             self._refuse_enforced(part)
@@ -254,19 +254,19 @@ class CreateTable:
             text = f"{text[:start]} {text[end:]}"
         for pattern, ours in _FLINK_TYPES:
             text = re.sub(pattern, ours, text, flags=re.IGNORECASE)
-        with self._placed(span):
+        with self._with_position(span):
             [column] = parse_ddl(text)
         if comment:
-            made.comments[column.name] = unquoted("".join(token.written for token in comment[1:]))
+            made.comments[column.name] = unquote("".join(token.written for token in comment[1:]))
         return column
 
     def _refuse_options_in(self, span: Span) -> None:
-        """Raise StatementError where options stand among the columns; an error about a column shows its text."""
+        """Raise StatementError if options are among the columns: an error about a column shows its text."""
         if self.statement.hides(span):
             raise StatementError(
                 "A column cannot be read here: it has options in it.",
-                hint="Close the bracket of the columns before WITH (…).",
-                place=self.statement.place(span),
+                hint="Close the parenthesis of the columns before WITH (…).",
+                position=self.statement.position(span),
             )
 
     def _take_options(self, made: Definition) -> None:
@@ -278,7 +278,7 @@ class CreateTable:
             raise StatementError(
                 "The options are not closed.",
                 hint="Write WITH ('key' = 'value', …).",
-                place=self.statement.place(Span(group.start, group.start + 1)),
+                position=self.statement.position(Span(group.start, group.start + 1)),
             )
         inside = [token for token in self.tokens if self._in(token, group) and token.text not in "()"]
         for pair in _split(inside):
@@ -287,36 +287,36 @@ class CreateTable:
                 raise StatementError(
                     "An option cannot be read here.",
                     hint="Write WITH ('key' = 'value', …).",
-                    place=self.statement.place(Span(self._span(pair[0]).start, self._span(pair[-1]).end)),
+                    position=self.statement.position(Span(self._span(pair[0]).start, self._span(pair[-1]).end)),
                 )
-            made.options[unquoted(texts[0])] = unquoted(texts[2])
+            made.options[unquote(texts[0])] = unquote(texts[2])
 
     def _refuse_unknown(self, made: Definition, table: LookupTable) -> None:
         known = [name.lower() for name in table.schema.names]
         for name in made.key:
             if name.lower() not in known:
                 raise SchemaError(
-                    f"The primary key names a column {name!r}, which the table has not.",
+                    f"The primary key names a column {name!r}, which is no column of the table.",
                     hint=f"Its columns are {', '.join(table.schema.names)}.",
-                    place=self.statement.place(made.name_span),
+                    position=self.statement.position(made.name_span),
                 )
         for name, sql in made.computed.items():
             for column in _columns_of(sql):
                 if column.lower() not in known:
                     raise SchemaError(
-                        f"Computed column {name!r} reads {column!r}, which the table has not.",
+                        f"Computed column {name!r} reads {column!r}, which is no column of the table.",
                         hint=f"Its columns are {', '.join(table.schema.names)}.",
-                        place=self.statement.place(made.name_span),
+                        position=self.statement.position(made.name_span),
                     )
 
-    def _blamed(self, error: LookupCacheError, made: Definition) -> Span:
-        """Return the place of the option that an error names, else of all options."""
+    def _error_span(self, error: LookupCacheError, made: Definition) -> Span:
+        """Return the span of the option that an error names, or of all options."""
         strings = [token for token in self.tokens if token.kind == "string"]
-        named = {error.fact.rfind(repr(unquoted(token.text))): token for token in strings}
+        named = {error.fact.rfind(repr(unquote(token.text))): token for token in strings}
         last = max(named, default=-1)
         return self._span(named[last]) if last >= 0 else made.options_span or made.name_span
 
-    # ── words and brackets ───────────────────────────────────────────────────────────────────────────────
+    # ── keywords and parentheses ───────────────────────────────────────────────────────────────────────────────
 
     def _span(self, token: Token) -> Span:
         start = self.statement.span.start
@@ -337,7 +337,7 @@ class CreateTable:
         return self._after("LIKE").name if self._top("LIKE") is not None else None
 
     def _group(self, word: str, behind: int = 0) -> Span | None:
-        """Return the brackets that follow a word, or one that stands ``behind`` further."""
+        """Return the parentheses after a word, or after the token ``behind`` positions further."""
         if self._top(word) is None or self._after(word, behind).text != "(":
             return None
         opening = self._after(word, behind)
@@ -346,26 +346,26 @@ class CreateTable:
         return Span(self._span(opening).start, self._span(closing).end)
 
     def _parts(self, after: Sequence[Token]) -> Iterator[list[Token]]:
-        """Yield what commas part in the brackets that come first; those of ARRAY<…> are no such commas."""
+        """Yield the parts of the first parentheses, split at commas; commas in ARRAY<…> do not split."""
         closing = next((n for n, t in enumerate(after) if n and t.text == ")" and not t.depth), len(after))
         yield from _split(after[1:closing])
 
-    def _placed(self, span: Span) -> _Placed:
-        return _Placed(self.statement, span)
+    def _with_position(self, span: Span) -> _Positioned:
+        return _Positioned(self.statement, span)
 
 
-class _Placed:
-    """Gives errors of ours that are raised inside a place."""
+class _Positioned:
+    """Adds a position to the errors of lookupcache that are raised inside its block."""
 
     def __init__(self, statement: Statement, span: Span) -> None:
-        self.place = statement.place(span)
+        self.position = statement.position(span)
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, LookupCacheError) and error.place is None:
-            raise error.at(self.place) from None
+        if isinstance(error, LookupCacheError) and error.position is None:
+            raise error.at(self.position) from None
 
 
 def _split(found: Sequence[Token]) -> Iterator[list[Token]]:
@@ -384,7 +384,7 @@ def _split(found: Sequence[Token]) -> Iterator[list[Token]]:
 
 
 def _comment_of(part: Sequence[Token]) -> list[Token]:
-    """Return the word COMMENT and its literal, which is several tokens where quotes in it are doubled."""
+    """Return the keyword COMMENT and its literal, which is several tokens if quotes in it are doubled."""
     start = next((n for n, token in enumerate(part) if token.kind == "word" and token.text == "COMMENT" and n), None)
     if start is None:
         return []
@@ -396,10 +396,10 @@ def _comment_of(part: Sequence[Token]) -> list[Token]:
 
 
 def _is_option(pair: Sequence[Token]) -> bool:
-    """Return whether tokens are ``'key' = 'value'``; two texts that run into each other are no key."""
+    """Return whether tokens are ``'key' = 'value'``; quotes, blanks or commas in a key mean a missing quote."""
     if [token.kind for token in pair] != ["string", "symbol", "string"] or pair[1].text not in ("=", "=="):
         return False
-    return re.search(r"['\"\s=,()]", unquoted(pair[0].text)) is None
+    return re.search(r"['\"\s=,()]", unquote(pair[0].text)) is None
 
 
 def _columns_of(sql: str) -> list[str]:

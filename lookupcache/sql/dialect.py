@@ -1,4 +1,4 @@
-"""Spark's SQL with the few words that Flink adds, as sqlglot reads it; and where in the text each part stands.
+"""Spark SQL with Flink's additions, parsed by sqlglot, with the span of each part of the tree.
 
 A statement goes to Spark as the user wrote it, except for the parts that are lookups. So the parser records for
 relations, joins, clauses, stars and expressions where they begin and end.
@@ -31,21 +31,21 @@ _NOTED = (
 def _noting(name: str) -> Callable[..., Any]:
     parse = getattr(SparkParser, name)
 
-    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def keep_position(self: Any, *args: Any, **kwargs: Any) -> Any:
         first = self._curr
         node = parse(self, *args, **kwargs)
         if isinstance(node, exp.Expr) and first and self._prev and self._prev.end >= first.start:
             node.meta[_SPAN] = Span(first.start, self._prev.end + 1)
         return node
 
-    return noted
+    return keep_position
 
 
 class LookupSql(Spark):
     """The dialect that `parse` reads with."""
 
     class Parser(SparkParser):
-        """Spark's parser, which notes where things stand.
+        """Spark's parser, which also records the span of each node.
 
         It knows aggregates only: any other function's arguments are none of its business, a user's least of all.
         """
@@ -53,7 +53,7 @@ class LookupSql(Spark):
         FUNCTIONS = {name: build for name, build in SparkParser.FUNCTIONS.items() if name in _AGGREGATES}  # noqa: RUF012
 
         def _warn_unsupported(self) -> None:
-            """Log nothing: it would be the statement, which may hold secrets."""
+            """Log nothing: the message would contain the statement, which may have secrets in it."""
 
         def _parse_star_ops(self) -> Any:
             first = self._prev
@@ -74,7 +74,7 @@ for _name in _NOTED:
 
 
 def parse(statement: Statement) -> exp.Expr:
-    """Read one statement into a tree; raises StatementError, with the place, for what cannot be read."""
+    """Read one statement into a tree; raises StatementError, with the position, for what cannot be read."""
     try:
         tree = sqlglot.parse_one(statement.read, dialect=LookupSql)
     except SqlglotError as error:
@@ -93,12 +93,12 @@ def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:
     fact = re.sub(r" (but got|for) <.*", "", str(details.get("description") or str(error).splitlines()[0]), flags=re.S)
     before, marked = str(details.get("start_context") or ""), str(details.get("highlight") or "")
     start = statement.read.find(before + marked) + len(before) if marked else -1
-    place = statement.place(Span(start, start + len(marked))) if start >= len(before) else None
-    return StatementError(f"The statement cannot be read: {fact.rstrip('.')}.", place=place)
+    position = statement.position(Span(start, start + len(marked))) if start >= len(before) else None
+    return StatementError(f"The statement cannot be read: {fact.rstrip('.')}.", position=position)
 
 
 def span_of(node: exp.Expr) -> Span:
-    """Return where a part of a tree stands in the text: as noted, or from its first name to its last."""
+    """Return the span of a node in the text: as recorded, or from its first name to its last."""
     if _SPAN in node.meta:
         found: Span = node.meta[_SPAN]
         return found
@@ -108,5 +108,5 @@ def span_of(node: exp.Expr) -> Span:
 
 
 def name_span(name: exp.Expr) -> Span:
-    """Return where a name stands, its quotes included."""
+    """Return the span of a name, quotes included."""
     return Span(name.meta["start"], name.meta["end"] + 1)

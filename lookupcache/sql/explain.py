@@ -1,4 +1,4 @@
-"""EXPLAIN: the lookup plans above Spark's plan."""
+"""EXPLAIN: the lookup plans, then Spark's plan."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def mode_of(found: Sequence[Token]) -> tuple[str, int]:
     return mode, number
 
 
-def explained(query: Query, mode: str) -> str:
-    """Return a query's lookup plans, the Spark SQL that they leave, and Spark's plan of that."""
+def explain_query(query: Query, mode: str) -> str:
+    """Return the lookup plans of a query, the remaining Spark SQL, and Spark's plan of it."""
     df = query.df()
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         df.explain(mode=mode)
-    parts = [described(join) for join in query.joins]
+    parts = [describe_join(join) for join in query.joins]
     return "\n\n".join([*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}", shown.getvalue().strip()])
 
 
-def described(join: LookupJoin) -> str:
-    """Return a lookup join's plan, and the form in which it runs."""
+def describe_join(join: LookupJoin) -> str:
+    """Return the plan of a lookup join with its physical form."""
     shuffle = ", the left side partitioned by key" if join.plan.config.shuffle else ""
     return f"{join.explain()}\n\nForm\n  worker: mapInArrow, one cache in each Python worker{shuffle}"

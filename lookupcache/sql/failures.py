@@ -1,4 +1,4 @@
-"""Spark's errors about a statement as errors of lookupcache, with the position in the user's text."""
+"""Converts Spark's errors about a statement to errors of lookupcache, with the position in the user's text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OURS = re.compile(r"`?\blookup_\d+`?\.")
 def failure(
     statement: Statement, error: PySparkException, original: Callable[[int], int] | None = None
 ) -> LookupCacheError:
-    """Return Spark's error as one of ours.
+    """Return Spark's error as an error of lookupcache.
 
     ``original`` maps positions of the text that Spark was given to those of the statement; without it, the piece of
     text that Spark names is searched for.
@@ -29,11 +29,11 @@ def failure(
         return _unknown_column(statement, span, _names(parameters["objectName"]), parameters.get("proposal", ""))
     if kind == "AMBIGUOUS_REFERENCE" and not statement.hidden:
         return _ambiguous(statement, span, parameters)
-    return StatementError(fact_of(error), place=None if span is None else statement.place(span))
+    return StatementError(fact_of(error), position=None if span is None else statement.position(span))
 
 
 def fact_of(error: PySparkException) -> str:
-    """Return what Spark says of a statement, without the statement's text."""
+    """Return Spark's message about a statement, without the statement's text."""
     return _OURS.sub("", _NOT_THE_FACT.split(str(error))[0].strip())
 
 
@@ -42,26 +42,26 @@ def _unknown_column(statement: Statement, span: Span | None, names: Sequence[str
     known = [path for path in known if not path[0].startswith("lookup_")]
     own = [path[-1] for path in known if len(names) > 1 and path[:-1] and path[-2].lower() == names[0].lower()]
     if len(names) > 1 and own:
-        place = None if span is None else statement.place(_last_name(statement, span))
+        position = None if span is None else statement.position(_last_name(statement, span))
         fact, hint = f"Table {names[0]!r} has no column {names[1]!r}.", nearest(names[1], own, what="columns")
-        return SchemaError(fact, hint=hint, place=place)
+        return SchemaError(fact, hint=hint, position=position)
     name = ".".join(names)
-    place = None if span is None else statement.place(span)
+    position = None if span is None else statement.position(span)
     hint = nearest(name, {".".join(path[-2:]) for path in known}, what="columns")
-    return SchemaError(f"There is no column {name!r}.", hint=hint, place=place)
+    return SchemaError(f"There is no column {name!r}.", hint=hint, position=position)
 
 
 def _ambiguous(statement: Statement, span: Span | None, parameters: dict[str, str]) -> LookupCacheError:
     name = ".".join(_names(parameters.get("name", "")))
     paths = re.findall(r"`(?:[^`]|``)*`(?:\.`(?:[^`]|``)*`)*", parameters.get("referenceNames", ""))
     found = sorted({".".join(_names(path)[-2:]) for path in paths}, reverse=True)
-    place = None if span is None else statement.place(span)
+    position = None if span is None else statement.position(span)
     if len(found) < 2:
-        return SchemaError(f"Column {name!r} is ambiguous.", hint="Name the columns apart.", place=place)
+        return SchemaError(f"Column {name!r} is ambiguous.", hint="Name the columns apart.", position=position)
     return SchemaError(
         f"Column {name!r} is ambiguous: there are {found[0]} and {found[1]}.",
         hint=f"Write {found[0]} or {found[1]}.",
-        place=place,
+        position=position,
     )
 
 

@@ -1,4 +1,4 @@
-"""CREATE FUNCTION: a table function by the path of its Python code."""
+"""CREATE FUNCTION: a table function from the import path of a Python function."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lookupcache.errors import LookupCacheError, OptionError, StatementError
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
 from lookupcache.sql.catalog import Catalog
-from lookupcache.sql.hints import unquoted
+from lookupcache.sql.hints import unquote
 from lookupcache.sql.text import Span, Statement
 
 
 def create_function(catalog: Catalog, statement: Statement, found: Sequence[Token]) -> None:
     """Run ``CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] f AS 'module:name' [WITH (…)]``.
 
-    WITH may give ``returns``, ``batch`` and the ``lookup.*`` options. Raises errors with the place.
+    WITH may give ``returns``, ``batch`` and the ``lookup.*`` options. Raises errors with the position.
     """
     words = [token.text for token in found]
     start = words.index("FUNCTION") + 1
@@ -30,7 +30,7 @@ def create_function(catalog: Catalog, statement: Statement, found: Sequence[Toke
 
     def build() -> TableFunction:
         try:
-            function = imported(unquoted(path.text))
+            function = import_function(unquote(path.text))
             options = _options(found[found.index(path) + 1 :])
             made = TableFunction.of(
                 name.name,
@@ -41,19 +41,19 @@ def create_function(catalog: Catalog, statement: Statement, found: Sequence[Toke
             )
             made.table(name.name, (), ())
         except LookupCacheError as error:
-            raise error.at(statement.place(span(path))) from None
+            raise error.at(statement.position(span(path))) from None
         return made
 
     try:
         catalog.functions.create(name.name, build, replace="REPLACE" in words[:3], keep=keep)
     except LookupCacheError as error:
-        raise error.at(statement.place(span(name))) from None
+        raise error.at(statement.position(span(name))) from None
 
 
-def imported(path: str) -> Any:
-    """Return what ``module:name`` names; raises StatementError where it is not there.
+def import_function(path: str) -> Any:
+    """Import ``module:name``; raises StatementError if it does not exist.
 
-    >>> imported("math:sqrt").__name__
+    >>> import_function("math:sqrt").__name__
     'sqrt'
     """
     module, _, attribute = path.partition(":")
@@ -72,7 +72,7 @@ def imported(path: str) -> Any:
 
 
 def _options(found: Sequence[Token]) -> dict[str, str]:
-    strings = [unquoted(token.text) for token in found if token.kind == "string"]
+    strings = [unquote(token.text) for token in found if token.kind == "string"]
     if len(strings) % 2:
         raise OptionError("The function's options cannot be read.", hint="Write WITH ('key' = 'value', …).")
     return dict(zip(strings[::2], strings[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""Hints: LOOKUP and ASYNC_TABLE_FUNC behind SELECT, OPTIONS behind a table's name, as options of a lookup.
+"""Parses hints into options of a lookup: LOOKUP and ASYNC_TABLE_FUNC after SELECT, OPTIONS after a table's name.
 
 /*+ LOOKUP('table'='c', 'retry-predicate'='lookup_miss', …) */  ─►  {'lookup.retry.on-miss.…': …}
 """
@@ -16,7 +16,7 @@ from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.text import Span, Statement
 
-_FLIGHTS = {
+_CALLS = {
     "output-mode": "lookup.async.output-mode",
     "capacity": "lookup.async.capacity",
     "timeout": "lookup.timeout",
@@ -28,14 +28,14 @@ _RETRY = {
     "max-attempts": "lookup.retry.on-miss.max-attempts",
 }
 _KEYS: dict[str, dict[str, str | None]] = {
-    "LOOKUP": {"table": None, "async": "lookup.async", **_FLIGHTS, **_RETRY, "shuffle": "lookup.shuffle"},
-    "ASYNC_TABLE_FUNC": {"function": None, **_FLIGHTS, **_RETRY},
+    "LOOKUP": {"table": None, "async": "lookup.async", **_CALLS, **_RETRY, "shuffle": "lookup.shuffle"},
+    "ASYNC_TABLE_FUNC": {"function": None, **_CALLS, **_RETRY},
 }
 _ONLY = {"retry-predicate": "lookup_miss", "retry-strategy": "fixed_delay"}
 
 
 class Value(NamedTuple):
-    """An option's value, and where it stands with its key."""
+    """The value of an option, and the span of key and value."""
 
     text: str
     span: Span
@@ -43,7 +43,7 @@ class Value(NamedTuple):
 
 @dataclass
 class Hint:
-    """One hint: its name in upper case, its options as written, and where it stands."""
+    """One hint: its name in upper case, its options as written, and its span."""
 
     name: str
     span: Span
@@ -52,12 +52,12 @@ class Hint:
 
     @property
     def target(self) -> str | None:
-        """The table or function that it is for; None for any."""
+        """The table or function that the hint applies to; None for any."""
         value = self.given.get("table" if self.name == "LOOKUP" else "function")
         return value.text if value else None
 
     def options(self) -> dict[str, str]:
-        """Return what it says as options of a lookup."""
+        """Return the hint as options of a lookup."""
         if self.name == "OPTIONS":
             return {key: value.text for key, value in self.given.items()}
         keys = _KEYS[self.name]
@@ -65,9 +65,9 @@ class Hint:
 
 
 class Hints:
-    """The hints of one SELECT that are ours; ``others`` is the text of those that are Spark's.
+    """The lookup hints of one SELECT; ``others`` is the text of the other hints, which are Spark's.
 
-    Raises OptionError, with the place, for an unknown key, for a value that is none, and for a retry in parts.
+    Raises OptionError, with the position, for an unknown key, an invalid value, or an incomplete retry.
     """
 
     def __init__(self, statement: Statement, select: exp.Select) -> None:
@@ -81,7 +81,7 @@ class Hints:
             self._check(hint)
 
     def of_table(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the options for a lookup table that goes by these names: its alias, its own."""
+        """Return the options for a lookup table with these names: its alias and its own name."""
         return self._options("LOOKUP", names)
 
     def of_function(self, name: str) -> dict[str, str]:
@@ -89,20 +89,20 @@ class Hints:
         return self._options("ASYNC_TABLE_FUNC", [name])
 
     def refuse_unused(self, tables: Sequence[str], functions: Sequence[str]) -> None:
-        """Raise OptionError for a hint that names what the query does not look up."""
+        """Raise OptionError for a hint that names a table or function that the query does not look up."""
         for hint in self.ours:
             known, what = (tables, "table") if hint.name == "LOOKUP" else (functions, "table function")
             if not hint.used:
                 raise OptionError(
                     f"Hint {hint.name} is for {what} {hint.target or '(any)'!r}, which this query does not look up.",
                     hint=nearest(hint.target or "", known, what=f"{what}s of the query"),
-                    place=self._statement.place(hint.given["table" if hint.name == "LOOKUP" else "function"].span)
+                    position=self._statement.position(hint.given["table" if hint.name == "LOOKUP" else "function"].span)
                     if hint.target
-                    else self._statement.place(hint.span),
+                    else self._statement.position(hint.span),
                 )
 
     def _options(self, kind: str, names: Sequence[str]) -> dict[str, str]:
-        """Return what the hints say, those that name their target last."""
+        """Return the options of the hints; those that name their target override the others."""
         options: dict[str, str] = {}
         for named in (False, True):
             for hint in self.ours:
@@ -118,24 +118,24 @@ class Hints:
             if key not in known:
                 raise self._wrong(f"Hint {hint.name} has no key {key!r}.", nearest(key, known, what="keys"), value.span)
             if key in _ONLY and value.text.lower().replace("-", "_") != _ONLY[key]:
-                raise self._wrong(f"{key!r} is {value.text!r}.", f"It takes {_ONLY[key]!r}.", value.span)
+                raise self._wrong(f"{key!r} is {value.text!r}.", f"The only value is {_ONLY[key]!r}.", value.span)
         missing = [key for key in _RETRY if key not in hint.given]
         if missing and len(missing) < len(_RETRY):
             raise self._wrong(
-                f"Hint {hint.name} says how to retry, but not {missing[0]!r}.",
+                f"Hint {hint.name} sets a retry without {missing[0]!r}.",
                 "A retry on a miss needs 'retry-predicate'='lookup_miss', 'retry-strategy'='fixed_delay', "
                 "'fixed-delay' and 'max-attempts'.",
                 hint.span,
             )
         if hint.name == "LOOKUP" and hint.target is None:
-            raise self._wrong("Hint LOOKUP names no table.", "Add 'table'='…', the table's name or alias.", hint.span)
+            raise self._wrong("Hint LOOKUP has no 'table'.", "Add 'table'='…', the table's name or alias.", hint.span)
 
     def _wrong(self, fact: str, cure: str, span: Span) -> OptionError:
-        return OptionError(fact, hint=cure, place=self._statement.place(span))
+        return OptionError(fact, hint=cure, position=self._statement.position(span))
 
 
 def table_options(statement: Statement, span: Span) -> Hint | None:
-    """Return the hint OPTIONS that stands in a table's text, where there is one."""
+    """Return the OPTIONS hint of a table, or None."""
     start = statement.text.find("/*+", span.start, span.end)
     if start < 0:
         return None
@@ -144,16 +144,16 @@ def table_options(statement: Statement, span: Span) -> Hint | None:
         if hint.name == "OPTIONS":
             return Hint("OPTIONS", Span(start, end + 2), hint.given)
     raise OptionError(
-        "A hint behind a table can only be OPTIONS.",
-        hint="Write LOOKUP(…) behind SELECT.",
-        place=statement.place(Span(start, end + 2)),
+        "A hint after a table can only be OPTIONS.",
+        hint="Write LOOKUP(…) after SELECT.",
+        position=statement.position(Span(start, end + 2)),
     )
 
 
-def unquoted(text: str) -> str:
-    """Return what a string literal says.
+def unquote(text: str) -> str:
+    """Return the value of a string literal.
 
-    >>> unquoted("'it''s'")
+    >>> unquote("'it''s'")
     "it's"
     """
     return text[1:-1].replace(text[0] * 2, text[0]).replace("\\'", "'").replace("\\\\", "\\")
@@ -188,9 +188,9 @@ def _pairs(statement: Statement, name: str, found: Sequence[Token], offset: int)
             raise OptionError(
                 f"Hint {name} cannot be read here.",
                 hint=f"Write {name}('key' = 'value', …).",
-                place=statement.place(span),
+                position=statement.position(span),
             )
         assert key is not None
         assert value is not None
-        yield unquoted(key.text), Value(unquoted(value.text), span)
+        yield unquote(key.text), Value(unquote(value.text), span)
         found = found[4:]

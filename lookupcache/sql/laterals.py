@@ -11,7 +11,7 @@ from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
 from lookupcache.planner.clauses import tokens
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.front import Frame, computed_sql
+from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup
 from lookupcache.sql.query import Query
@@ -19,8 +19,8 @@ from lookupcache.sql.scope import Relation, Scope, names_in
 from lookupcache.sql.text import Edit, Span
 
 
-def called(query: Query, node: exp.Expr) -> str | None:
-    """Return the name of the table function of ours that a relation calls."""
+def called_function(query: Query, node: exp.Expr) -> str | None:
+    """Return the name of the registered table function that a relation calls, or None."""
     if not isinstance(node, exp.Lateral) or node.args.get("view") or isinstance(node.this, exp.Query):
         return None
     name = query.statement[call_of(node)[1]].partition("(")[0].strip(" `")
@@ -28,15 +28,15 @@ def called(query: Query, node: exp.Expr) -> str | None:
 
 
 def refuse_unknown(query: Query, tree: exp.Expr) -> None:
-    """Raise StatementError for Flink's LATERAL TABLE of a function that is none."""
+    """Raise StatementError for Flink's LATERAL TABLE with an unknown function."""
     for node in tree.find_all(exp.Lateral):
-        if _is_flink(node) and called(query, node) is None:
+        if _is_flink(node) and called_function(query, node) is None:
             span = call_of(node)[1]
             name = query.statement[span].partition("(")[0].strip(" `")
             raise StatementError(
                 f"There is no table function {name!r}.",
                 hint=nearest(name, query.setting.catalog.functions, what="table functions"),
-                place=query.statement.place(Span(span.start, span.start + len(name))),
+                position=query.statement.position(Span(span.start, span.start + len(name))),
             )
 
 
@@ -47,7 +47,7 @@ def _is_flink(node: exp.Expr) -> bool:
 
 
 def call_of(node: exp.Expr) -> tuple[exp.Expr, Span]:
-    """Return the call of a lateral relation, and where it stands."""
+    """Return the call in a lateral relation, and its span."""
     call = node.this.expressions[0] if _is_flink(node) else node.this
     return call, span_of(call)
 
@@ -58,11 +58,11 @@ def call_lookup(
     join: exp.Join,
     frame: Frame,
 ) -> Lookup:
-    """Return the lookup that a join with a call is; its arguments are the key."""
+    """Return the lookup of a join with a call; the arguments are the key."""
     node = join.this
     call, span = call_of(node)
-    name = str(called(query, node))
-    given = [(place, _over_left(query, frame, _expression(call, place), place)) for place in arguments_of(query, span)]
+    name = str(called_function(query, node))
+    given = [(one, _over_left(query, frame, _expression(call, one), one)) for one in arguments_of(query, span)]
     function = query.setting.catalog.functions[name]
     try:
         arguments = _arguments(query, frame.df, given)
@@ -73,7 +73,7 @@ def call_lookup(
         options = hints.of_function(name) | hints.of_table([qualifier])
         table = table.with_options(options) if options else table
     except LookupCacheError as error:
-        raise error.at(query.statement.place(span_of(node))) from None
+        raise error.at(query.statement.position(span_of(node))) from None
     returned = {f.name: type_name(f.type) for f in function.columns(columns)}
     keys = [f"{key.sql} = {quote(qualifier)}.{quote(key.name)}" for one in arguments for key in one.columns] or [
         f"1 = {quote(qualifier)}.{quote(NO_ARGUMENT)}"
@@ -100,22 +100,22 @@ def _over_left(query: Query, frame: Frame, node: exp.Expr, span: Span) -> str:
             raise SchemaError(
                 f"There is no column {'.'.join(name.parts)!r} left of the call.",
                 hint=nearest(".".join(name.parts), [*known, *(one.split(".")[-1] for one in known)], what="columns"),
-                place=query.statement.place(Span(name.spans[0].start, name.spans[-1].end)),
+                position=query.statement.position(Span(name.spans[0].start, name.spans[-1].end)),
             )
 
-        def spelled(column: str, relation: Relation = bound.relation) -> str:
+        def spell(column: str, relation: Relation = bound.relation) -> str:
             return f"left.{quote(frame.columns[relation, column])}"
 
         relation = bound.relation
         is_computed = bound.column in relation.computed
-        witness = frame.witnesses.get(relation)
-        sql = computed_sql(relation, bound.column, spelled, witness) if is_computed else spelled(bound.column)
+        match_column = frame.match_columns.get(relation)
+        sql = computed_sql(relation, bound.column, spell, match_column) if is_computed else spell(bound.column)
         edits.append(Edit(bound.span, sql))
     return query.edits.text(span, edits)
 
 
 def _expression(call: exp.Expr, span: Span) -> exp.Expr:
-    """Return the part of a call's tree that stands at a place."""
+    """Return the part of a call's tree at a span."""
     found = [node for node in call.walk() if "span" in node.meta and node.meta["span"] == span]
     if found:
         return found[0]
@@ -125,7 +125,7 @@ def _expression(call: exp.Expr, span: Span) -> exp.Expr:
 
 
 def arguments_of(query: Query, span: Span) -> list[Span]:
-    """Return where the arguments of a call stand."""
+    """Return the spans of a call's arguments."""
     found = list(tokens(query.statement[span]))
     opening = next(token for token in found if token.text == "(" and token.depth == 0)
     closing = [token for token in found if token.text == ")" and token.depth == 0][-1]
@@ -136,17 +136,17 @@ def arguments_of(query: Query, span: Span) -> list[Span]:
         for s, e in zip(starts, ends, strict=True)
         if query.statement.text[span.start + s : span.start + e].strip()
     ]
-    return [_trimmed(query, Span(span.start + s, span.start + e)) for s, e in pieces]
+    return [_trim(query, Span(span.start + s, span.start + e)) for s, e in pieces]
 
 
-def _trimmed(query: Query, span: Span) -> Span:
+def _trim(query: Query, span: Span) -> Span:
     text = query.statement[span]
     start = span.start + len(text) - len(text.lstrip())
     return Span(start, start + len(text.strip()))
 
 
 def _arguments(query: Query, frame: DataFrame, given: list[tuple[Span, str]]) -> list[Argument]:
-    """Return the key columns of the arguments, of the types that Spark says."""
+    """Return the key columns of the arguments, with the types that Spark resolves."""
     if not given:
         return []
     left = frame.alias("left")
@@ -159,15 +159,15 @@ def _arguments(query: Query, frame: DataFrame, given: list[tuple[Span, str]]) ->
                 argument(f"({sql})", field.type, f"argument {number}", nullable=field.nullable, first=first)
             )
         except LookupCacheError as error:
-            raise error.at(query.statement.place(span)) from None
+            raise error.at(query.statement.position(span)) from None
     return arguments
 
 
 def refuse_side(query: Query, join: exp.Join) -> None:
-    """Raise PlanError for a kind of join that a call cannot be."""
+    """Raise PlanError for an unsupported kind of join with a call."""
     if join.side in ("RIGHT", "FULL") or join.kind in ("SEMI", "ANTI"):
         raise PlanError(
             f"A table function cannot be joined with {join.side or join.kind} JOIN.",
             hint="Write JOIN LATERAL or LEFT JOIN LATERAL … ON TRUE.",
-            place=query.statement.place(span_of(join)),
+            position=query.statement.position(span_of(join)),
         )

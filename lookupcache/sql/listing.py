@@ -1,4 +1,4 @@
-"""SHOW and DESCRIBE: what a session knows, Spark's things and ours in one list."""
+"""SHOW and DESCRIBE: tables and functions of the session and of Spark in one list."""
 
 from __future__ import annotations
 
@@ -14,62 +14,64 @@ from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote, shown_type, to_ddl, type_name
 from lookupcache.sql.catalog import SqlTable
-from lookupcache.sql.heads import Head, TableName
-from lookupcache.sql.hints import unquoted
+from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Setting
+from lookupcache.sql.statement_target import TableName, TokenReader
 
 
 def reader(setting: Setting, found: Sequence[Token]) -> Callable[[], DataFrame] | None:
-    """Return what answers a SHOW or DESCRIBE that is about lookup tables or functions; None for any other statement.
+    """Return a function that runs SHOW or DESCRIBE for lookup tables or functions; None for any other statement.
 
     A name with a schema before it is that of a table of Spark's.
     """
-    head = Head(found)
-    if head.take("SHOW"):
-        return _shown(setting, found, head)
-    if head.take("DESCRIBE") or head.take("DESC"):
-        return _describing(setting, head)
+    reader = TokenReader(found)
+    if reader.take("SHOW"):
+        return _show_reader(setting, found, reader)
+    if reader.take("DESCRIBE") or reader.take("DESC"):
+        return _describe_reader(setting, reader)
     return None
 
 
-def _shown(setting: Setting, found: Sequence[Token], head: Head) -> Callable[[], DataFrame] | None:
+def _show_reader(setting: Setting, found: Sequence[Token], reader: TokenReader) -> Callable[[], DataFrame] | None:
     tables = setting.catalog.tables
-    if head.words[:1] == ["TABLES"] and not {"IN", "FROM"} & set(head.words):
+    if reader.words[:1] == ["TABLES"] and not {"IN", "FROM"} & set(reader.words):
         return partial(_tables, setting, found)
-    if (head.words[:1] == ["FUNCTIONS"] or head.words[:2] == ["USER", "FUNCTIONS"]) and list(setting.catalog.functions):
+    if (reader.words[:1] == ["FUNCTIONS"] or reader.words[:2] == ["USER", "FUNCTIONS"]) and list(
+        setting.catalog.functions
+    ):
         return partial(_functions, setting, found)
-    creates = head.take("CREATE", "TABLE")
-    if not creates and not (head.take("COLUMNS", "IN") or head.take("COLUMNS", "FROM")):
+    creates = reader.take("CREATE", "TABLE")
+    if not creates and not (reader.take("COLUMNS", "IN") or reader.take("COLUMNS", "FROM")):
         return None
-    name = head.name()
-    if name is None or name.plain is None or name.plain not in tables or head.rest:
+    name = reader.name()
+    if name is None or name.plain is None or name.plain not in tables or reader.rest:
         return None
     table = tables[name.plain]
     return partial(_create_table, setting, name.plain, table) if creates else partial(_columns, setting, table)
 
 
-def _describing(setting: Setting, head: Head) -> Callable[[], DataFrame] | None:
-    function = head.take("FUNCTION")
+def _describe_reader(setting: Setting, reader: TokenReader) -> Callable[[], DataFrame] | None:
+    function = reader.take("FUNCTION")
     if not function:
-        head.take("TABLE")
-    extended = head.take("EXTENDED") or head.take("FORMATTED")
-    name = head.name()
+        reader.take("TABLE")
+    extended = reader.take("EXTENDED") or reader.take("FORMATTED")
+    name = reader.name()
     if name is None or name.plain is None:
         return None
     if function:
-        known = name.plain in setting.catalog.functions and not head.rest
+        known = name.plain in setting.catalog.functions and not reader.rest
         return partial(_function, setting, setting.catalog.functions[name.plain]) if known else None
     if name.plain not in setting.catalog.tables:
         return None
-    table, column = setting.catalog.tables[name.plain], head.name()
-    if head.rest:
+    table, column = setting.catalog.tables[name.plain], reader.name()
+    if reader.rest:
         return None
-    return partial(_described, setting, table, extended) if column is None else partial(_one, setting, table, column)
+    return partial(_describe, setting, table, extended) if column is None else partial(_one, setting, table, column)
 
 
 def _one(setting: Setting, table: SqlTable, column: TableName) -> DataFrame:
     """Describe one column as Spark does."""
-    types = {f.name: type_name(f.type) for f in table.table.schema} | dict(_computed(setting, table))
+    types = {f.name: type_name(f.type) for f in table.table.schema} | dict(_computed_rows(setting, table))
     name = next((known for known in types if known.lower() == column.parts[-1].lower()), None)
     if name is None:
         hint = nearest(column.parts[-1], types, what="columns")
@@ -79,13 +81,13 @@ def _one(setting: Setting, table: SqlTable, column: TableName) -> DataFrame:
 
 
 def _tables(setting: Setting, found: Sequence[Token]) -> DataFrame:
-    ours = [("", name, True) for name in setting.catalog.tables if _wanted(name, found)]
+    ours = [("", name, True) for name in setting.catalog.tables if _is_match(name, found)]
     theirs = setting.spark.sql(_statement(found))
     return theirs.union(setting.spark.createDataFrame(ours, theirs.schema)) if ours else theirs
 
 
 def _functions(setting: Setting, found: Sequence[Token]) -> DataFrame:
-    ours = [(name,) for name in setting.catalog.functions if _wanted(name, found)]
+    ours = [(name,) for name in setting.catalog.functions if _is_match(name, found)]
     theirs = setting.spark.sql(_statement(found))
     return theirs.union(setting.spark.createDataFrame(ours, theirs.schema)) if ours else theirs
 
@@ -94,9 +96,9 @@ def _statement(found: Sequence[Token]) -> str:
     return " ".join(token.written for token in found)
 
 
-def _wanted(name: str, found: Sequence[Token]) -> bool:
-    """Return whether a name fits the pattern of a SHOW, in which | parts patterns and * is any text."""
-    patterns = [unquoted(token.text) for token in found if token.kind == "string"]
+def _is_match(name: str, found: Sequence[Token]) -> bool:
+    """Return whether a name matches the pattern of a SHOW, in which | separates patterns and * is any text."""
+    patterns = [unquote(token.text) for token in found if token.kind == "string"]
     each = patterns[0].split("|") if patterns else ["*"]
     return any(fnmatch.fnmatch(name.lower(), one.strip().lower().replace("%", "*")) for one in each)
 
@@ -106,10 +108,10 @@ def _columns(setting: Setting, table: SqlTable) -> DataFrame:
     return setting.spark.createDataFrame([(name,) for name in names], "col_name STRING")
 
 
-def _described(setting: Setting, table: SqlTable, extended: bool) -> DataFrame:
+def _describe(setting: Setting, table: SqlTable, extended: bool) -> DataFrame:
     """List columns as Spark's DESCRIBE does; extended, key and options too, without secrets."""
     rows = [(f.name, type_name(f.type), table.comments.get(f.name)) for f in table.table.schema]
-    rows += [(name, type_, table.comments.get(name)) for name, type_ in _computed(setting, table)]
+    rows += [(name, type_, table.comments.get(name)) for name, type_ in _computed_rows(setting, table)]
     if extended:
         rows += [("", "", None), ("# Lookup table", "", None), ("Name", table.table.name, None)]
         rows += [("Comment", table.comment, None)] if table.comment is not None else []
@@ -118,7 +120,7 @@ def _described(setting: Setting, table: SqlTable, extended: bool) -> DataFrame:
     return setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
 
 
-def _computed(setting: Setting, table: SqlTable) -> list[tuple[str, str]]:
+def _computed_rows(setting: Setting, table: SqlTable) -> list[tuple[str, str]]:
     if not table.computed:
         return []
     empty = setting.spark.createDataFrame([], to_ddl(table.table.schema))
@@ -131,20 +133,20 @@ def _options(table: SqlTable) -> dict[str, str]:
 
 
 def _create_table(setting: Setting, name: str, table: SqlTable) -> DataFrame:
-    """Return the statement that makes a table, its secrets starred."""
+    """Return the statement that creates a table, with secrets masked."""
     parts = [f"  {part}" for part in to_ddl(table.table.schema).split(", `")]
     parts = [parts[0], *(part.replace("  ", "  `", 1) for part in parts[1:])]
     parts += [f"  {quote(name)} AS {sql}" for name, sql in table.computed.items()]
     if table.key:
         parts.append(f"  PRIMARY KEY ({', '.join(map(quote, table.key))}) NOT ENFORCED")
-    options = ",\n".join(f"  '{key}' = '{_escaped(value)}'" for key, value in _options(table).items())
+    options = ",\n".join(f"  '{key}' = '{_escape(value)}'" for key, value in _options(table).items())
     columns = ",\n".join(parts)
-    comment = "" if table.comment is None else f" COMMENT '{_escaped(table.comment)}'"
+    comment = "" if table.comment is None else f" COMMENT '{_escape(table.comment)}'"
     text = f"CREATE TEMPORARY TABLE {quote(name)} (\n{columns}\n){comment} WITH (\n{options}\n)"
     return setting.spark.createDataFrame([(text,)], "createtab_stmt STRING")
 
 
-def _escaped(value: Any) -> str:
+def _escape(value: Any) -> str:
     return str(value).replace("'", "''")
 
 

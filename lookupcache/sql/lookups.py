@@ -1,4 +1,4 @@
-"""The lookups of a SELECT: which of its joins they are, and what each reads of which table."""
+"""Finds the lookups among the joins of a SELECT, with the table, the condition and the options of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOW = (exp.CurrentTimestamp, exp.Localtimestamp)
 _CALLED_NOW = ("PROCTIME", "NOW", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP")
 _SIDES = {
     "RIGHT": "Swap the sides, so that the lookup table stands right of a LEFT JOIN.",
-    "FULL": "A lookup reads only the rows of the keys that it is given: use LEFT JOIN, or read the full table, without "
+    "FULL": "A lookup reads only the rows of the requested keys: use LEFT JOIN, or read the full table, without "
     "FOR SYSTEM_TIME AS OF.",
 }
 
@@ -33,10 +33,10 @@ class Lookup:
     """A lookup as the text asks for it.
 
     ``on_node`` is its condition; ``keys`` are further conjuncts, already as SQL over the left DataFrame and the table;
-    ``using`` names columns that both sides have. In a
-    ``scalar`` sub-query a name is first the table's own. ``witness`` is a column of the table that is null only in rows
-    that an outer join adds; ``needs_witness`` says that such rows must be distinguished from those that were found.
-    ``use`` says which table or function of the catalog it reads.
+    ``using`` names columns that both sides have. In a ``scalar`` sub-query a name is first resolved in the table.
+    ``match_column`` is a column of the table that is null only in rows without a match, which an outer join adds;
+    ``needs_match_column`` says that such rows must be distinguished from matches. ``use`` says which table or function
+    of the catalog it reads.
     """
 
     span: Span
@@ -48,8 +48,8 @@ class Lookup:
     keys: Sequence[str] = ()
     matches: Matches = "all"
     scalar: bool = False
-    needs_witness: bool = False
-    witness: str | None = None
+    needs_match_column: bool = False
+    match_column: str | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
     use: TableUse | CallUse | None = None
 
@@ -61,7 +61,7 @@ def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Rela
 
 
 def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:
-    """Return the lookup that a join with ``FOR SYSTEM_TIME AS OF`` is; raises errors with the place."""
+    """Return the lookup that a join with ``FOR SYSTEM_TIME AS OF`` is; raises errors with the position."""
     node = join.this
     refuse_period(query, left, node.args["version"])
     alias = node.alias or node.name
@@ -79,7 +79,7 @@ def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp
 
 
 def _using(query: Query, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> list[str]:
-    """Return the columns by which USING or NATURAL joins."""
+    """Return the columns that USING or NATURAL joins on."""
     if join.method != "NATURAL":
         return [name.name for name in join.args.get("using") or []]
     own = relation_of("", table)
@@ -88,7 +88,7 @@ def _using(query: Query, left: Sequence[Relation], join: exp.Join, table: SqlTab
 
 
 def refuse_more(query: Query, node: exp.Expr) -> None:
-    """Refuse what a relation of Spark's may have behind it, and a lookup table may not."""
+    """Raise PlanError for clauses after a table's name that Spark allows, but a lookup table does not."""
     alias = node.args.get("alias")
     more = {
         "TABLESAMPLE": node.args.get("sample"),
@@ -100,7 +100,7 @@ def refuse_more(query: Query, node: exp.Expr) -> None:
             raise PlanError(
                 f"A lookup table cannot have {what}.",
                 hint="Write JOIN table FOR SYSTEM_TIME AS OF … AS alias ON …, and name columns in SELECT.",
-                place=query.statement.place(span_of(node)),
+                position=query.statement.position(span_of(node)),
             )
 
 
@@ -115,11 +115,11 @@ def with_hints(query: Query, hints: Hints, node: exp.Expr, alias: str, table: Lo
         return table.renamed(alias).with_options(options) if options else table.renamed(alias)
     except LookupCacheError as error:
         ours = [h for h in hints.ours if h.target in (alias, node.name)]
-        raise error.at(query.statement.place(_blamed(error, [*([hint] if hint else []), *ours], node))) from None
+        raise error.at(query.statement.position(_error_span(error, [*([hint] if hint else []), *ours], node))) from None
 
 
-def _blamed(error: LookupCacheError, hints: Sequence[object], node: exp.Expr) -> Span:
-    """Return the place of the option that an error names."""
+def _error_span(error: LookupCacheError, hints: Sequence[object], node: exp.Expr) -> Span:
+    """Return the position of the option that an error names."""
     for hint in hints:
         for key, value in getattr(hint, "given", {}).items():
             if repr(key) in str(error) or (isinstance(error, OptionError) and repr(value.text) in error.fact):
@@ -131,7 +131,9 @@ def _how(query: Query, join: exp.Join) -> How:
     side, kind = join.side, join.kind
     if side in _SIDES:
         raise PlanError(
-            f"A {side} JOIN cannot be a lookup join.", hint=_SIDES[side], place=query.statement.place(span_of(join))
+            f"A {side} JOIN cannot be a lookup join.",
+            hint=_SIDES[side],
+            position=query.statement.position(span_of(join)),
         )
     if kind in ("SEMI", "ANTI"):
         return "semi" if kind == "SEMI" else "anti"
@@ -142,23 +144,23 @@ def _how(query: Query, join: exp.Join) -> How:
 
 
 def is_temporal(node: exp.Expr) -> bool:
-    """Return whether a relation says FOR SYSTEM_TIME AS OF."""
+    """Return whether a relation has FOR SYSTEM_TIME AS OF."""
     version = node.args.get("version")
     return isinstance(version, exp.Version) and version.args.get("kind") == "AS OF"
 
 
 def is_present(node: exp.Expr) -> bool:
-    """Return whether an expression is one of SQL's words for now."""
+    """Return whether an expression is one of SQL's functions for the current time."""
     return isinstance(node, _NOW) or (isinstance(node, exp.Anonymous) and node.name.upper() in _CALLED_NOW)
 
 
 def refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Version) -> None:
-    """Raise PlanError for a period that does not mean the time of the lookup."""
+    """Raise PlanError for a period other than the current time."""
     names = query.setting.time_columns
     known = f"Write PROCTIME(), CURRENT_TIMESTAMP, or a column named {' or '.join(names)}."
     if version.expression is None:
         raise StatementError(
-            "FOR SYSTEM_TIME AS OF names no time.", hint=known, place=query.statement.place(span_of(version))
+            "FOR SYSTEM_TIME AS OF has no time.", hint=known, position=query.statement.position(span_of(version))
         )
     moment = version.expression.unnest()
     if is_present(moment):
@@ -166,28 +168,28 @@ def refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Ve
     if isinstance(moment, exp.Column):
         if moment.name.lower() not in [name.lower() for name in names]:
             raise PlanError(
-                f"FOR SYSTEM_TIME AS OF {query.statement[span_of(moment)]} would promise the rows of that time; "
-                "a lookup gives those of now.",
-                hint=f"{known} LookupSession(…, time_columns=[…]) takes other names.",
-                place=query.statement.place(span_of(moment)),
+                f"FOR SYSTEM_TIME AS OF {query.statement[span_of(moment)]} asks for the rows of that time; "
+                "a lookup returns the current rows.",
+                hint=f"{known} LookupSession(…, time_columns=[…]) sets other names.",
+                position=query.statement.position(span_of(moment)),
             )
         if moment.table and left is not None and not any(one.is_named([moment.table], query.fold) for one in left):
             known_names = [one.alias for one in left]
             raise SchemaError(
                 f"There is no relation {moment.table!r} left of the lookup.",
                 hint=nearest(moment.table, known_names, what="relations"),
-                place=query.statement.place(name_span(moment.args["table"])),
+                position=query.statement.position(name_span(moment.args["table"])),
             )
         return
     raise PlanError(
-        "FOR SYSTEM_TIME AS OF a fixed time would promise the rows of that time; a lookup gives those of now.",
+        "FOR SYSTEM_TIME AS OF a fixed time asks for the rows of that time; a lookup returns the current rows.",
         hint=known,
-        place=query.statement.place(span_of(version)),
+        position=query.statement.position(span_of(version)),
     )
 
 
 def refuse_strangers(query: Query, tree: exp.Expr) -> None:
-    """Raise StatementError for a lookup in the words of one, of a table that is none."""
+    """Raise StatementError for FOR SYSTEM_TIME AS OF on a table that is not a lookup table."""
     for node in tree.find_all(exp.Table):
         if not is_temporal(node) or query.table_of(node) is not None:
             continue
@@ -199,5 +201,5 @@ def refuse_strangers(query: Query, tree: exp.Expr) -> None:
             raise StatementError(
                 f"There is no lookup table {node.name!r}.",
                 hint=nearest(node.name, known, what="lookup tables"),
-                place=query.statement.place(name_span(node.this)),
+                position=query.statement.position(name_span(node.this)),
             )

@@ -1,9 +1,8 @@
-"""A query with lookups on its way to Spark.
+"""A query with lookups, from the user's text to Spark SQL.
 
-statement ─► tree ─► mirror: the statement with empty relations for lookup tables; Spark says if it is valid, and what
-                     columns it gives
+statement ─► tree ─► analysis: Spark checks it with empty relations for lookup tables, and returns its columns
      ─► each SELECT, the innermost first: lookup joins, and a FROM over their results
-     ─► the text, rendered once; it must give the mirror's columns
+     ─► the text, rendered once; its columns must be those of the analysis
 """
 
 from __future__ import annotations
@@ -29,23 +28,13 @@ from lookupcache.sql.dialect import name_span, parse, span_of
 from lookupcache.sql.failures import failure
 from lookupcache.sql.text import Edits, Span, Statement
 
-@dataclass(frozen=True, eq=False)
-class SparkText:
-    """A text that Spark was given, the DataFrame that it is, and the names that this got, where they are not Spark's."""
-
-    df: DataFrame
-    text: str
-    views: tuple[str, ...]
-    names: tuple[str, ...] | None = None
-
-
 _OPEN, _CLOSE = "\ue000", "\ue001"
-"""What encloses a view's name in text until it goes to Spark; private letters, which no statement has."""
+"""Delimiters of a view's name until the text is passed to Spark: private-use characters, which no statement has."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a session's queries share: Spark, what is known by name, and the columns that mean the present."""
+    """Shared by the queries of a session: Spark, the catalog, and the names of processing-time columns."""
 
     spark: SparkSession
     catalog: Catalog
@@ -57,42 +46,52 @@ class Setting:
         return Settings(lambda name: self.spark.conf.get(name, None))
 
 
+@dataclass(frozen=True, eq=False)
+class SparkText:
+    """A text that Spark was given, its DataFrame, the views that it uses, and new names for its columns, if any."""
+
+    df: DataFrame
+    text: str
+    views: tuple[str, ...]
+    names: tuple[str, ...] | None = None
+
+
 @dataclass
 class Query:
-    """A statement's query: its tree, the edits to its text so far, the views and the lookup joins that they name.
+    """A statement's query: its tree, the edits to its text, and the views and lookup joins that the edits use.
 
-    ``head`` is what stands before the query, as in INSERT INTO; ``args`` are the values of its parameters. ``mirror``
-    are edits that make the text a statement of Spark's over empty relations. For compiled plans it is noted which table
-    or function each join ``uses``, which tables the views are that are ``scans``, and the ``texts`` that Spark was given.
+    ``prefix`` is the text before the query, as in INSERT INTO; ``args`` are the values of its parameters. ``analysis``
+    are the edits that replace lookup tables by empty relations. For compiled plans, ``uses`` are the table or function
+    of each join, ``scans`` the views that are full tables, and ``texts`` what Spark was given.
     """
 
     setting: Setting
     statement: Statement
     tree: exp.Expr
     edits: Edits
-    mirror: Edits
-    head: str = ""
+    analysis: Edits
+    prefix: str = ""
     args: dict[str, Any] | None = None
     views: dict[str, DataFrame] = field(default_factory=dict)
     joins: list[LookupJoin] = field(default_factory=list)
     uses: list[Any] = field(default_factory=list)
-    scans: dict[str, SqlTable] = field(default_factory=dict)
+    scans: dict[str, tuple[str, SqlTable]] = field(default_factory=dict)
     texts: list[SparkText] = field(default_factory=list)
 
     @cached_property
     def settings(self) -> Settings:
-        """The session's settings, each asked for once."""
+        """The session's settings, each read once."""
         return self.setting.settings
 
     @cached_property
     def fold(self) -> Callable[[str], str]:
-        """What makes two names equal where Spark says so."""
+        """Normalizes a name, so that names that are equal for Spark become equal strings."""
         return str if self.settings.on(CASE_SENSITIVE) else str.lower
 
     @property
     def spark_sql(self) -> str:
-        """What goes to Spark, with views in braces as `SparkSession.sql` has them."""
-        return shown(self._text)
+        """The SQL for Spark, with views in braces as in `SparkSession.sql`."""
+        return show_views(self._text)
 
     @property
     def _text(self) -> str:
@@ -102,49 +101,49 @@ class Query:
 
     @cached_property
     def schema(self) -> T.StructType:
-        """The columns that Spark gives the statement; raises errors of lookupcache for what Spark refuses."""
+        """The columns of the result by Spark's analysis; Spark's errors are raised as errors of lookupcache."""
         span = self.statement.span
         try:
-            return self.setting.spark.sql(self.mirror.text(span), **self._args).schema
+            return self.setting.spark.sql(self.analysis.text(span), **self._args).schema
         except AnalysisException as error:
-            raise failure(self.statement, error, lambda place: self.mirror.original(span, place)) from None
+            raise failure(self.statement, error, lambda offset: self.analysis.original(span, offset)) from None
 
     def df(self) -> DataFrame:
-        """Return the query's result, with Spark's names for its columns."""
+        """Return the result of the query, with Spark's column names."""
         df = self.sql(self._text)
         expected = self.schema
         found = df.schema
         if [_kind(f) for f in found] != [_kind(f) for f in expected]:
             raise PlanError(
-                f"The query would give {found.simpleString()} in place of {expected.simpleString()}.",
+                f"The query would return {found.simpleString()} instead of {expected.simpleString()}.",
                 hint="Put the lookups in a sub-query that names its columns, and select from that.",
-                place=self.statement.place(self.statement.span),
+                position=self.statement.position(self.statement.span),
             )
         return df if found.names == expected.names else self.renamed(df, expected.names)
 
     def run(self) -> DataFrame:
-        """Return the query's result, or execute the statement that it is part of."""
-        return self.sql(self.head + self._text) if self.head.strip() else self.df()
+        """Return the result of the query, or execute the statement that contains it."""
+        return self.sql(self.prefix + self._text) if self.prefix.strip() else self.df()
 
     @property
     def _args(self) -> dict[str, Any]:
         return {} if self.args is None else {"args": self.args}
 
     def sql(self, text: str) -> DataFrame:
-        """Give Spark SQL to Spark, with the views that it names; raises errors about the statement."""
+        """Run Spark SQL with the views that it uses; raises errors about the statement."""
         names = set(re.findall(f"{_OPEN}(.*?){_CLOSE}", text))
         try:
             if names:
-                text = shown(text.replace("{", "{{").replace("}", "}}"))
+                text = show_views(text.replace("{", "{{").replace("}", "}}"))
             views = {name: self.views[name] for name in sorted(names)}
             df = self.setting.spark.sql(text, self.args, **views)
         except AnalysisException as error:
-            raise self.failed(error) from None
+            raise self.error_of(error) from None
         self.texts.append(SparkText(df, text, tuple(views)))
         return df
 
     def renamed(self, df: DataFrame, names: Sequence[str]) -> DataFrame:
-        """Return a DataFrame that Spark gave for a text with other names for its columns."""
+        """Return a DataFrame that Spark returned for a text with other names for its columns."""
         made = df.toDF(*names)
         self.texts.append(replace(self.text_of(df), df=made, names=tuple(names)))
         return made
@@ -153,7 +152,7 @@ class Query:
         """Return the text that Spark was given for a DataFrame."""
         return next(one for one in self.texts if one.df is df)
 
-    def failed(self, error: PySparkException) -> LookupCacheError:
+    def error_of(self, error: PySparkException) -> LookupCacheError:
         """Return Spark's error about text that we made as one about the statement."""
         return failure(self.statement, error)
 
@@ -190,13 +189,13 @@ class Query:
     # ── tables read whole ────────────────────────────────────────────────────────────────────────────────
 
     def read_whole(self, node: exp.Table, table: SqlTable) -> None:
-        """Put a view of a lookup table's rows in the place of its name."""
+        """Put a view of a lookup table's rows for its name."""
         df = read_whole(self.setting.spark, table.table)
         if table.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
         name = self.view(df)
-        self.scans[name] = table
-        view = marked(name)
+        self.scans[name] = node.name, table
+        view = view_marker(name)
         self.edits.replace(name_span(node.this), view if node.alias else f"{view} AS {quote(node.name)}")
 
 
@@ -204,23 +203,23 @@ def _kind(column: T.StructField) -> str:
     return column.dataType.simpleString()
 
 
-def query_of(setting: Setting, statement: Statement, head: str = "", args: dict[str, Any] | None = None) -> Query:
+def query_of(setting: Setting, statement: Statement, prefix: str = "", args: dict[str, Any] | None = None) -> Query:
     """Read a statement; nothing of it is rewritten yet."""
-    return Query(setting, statement, parse(statement), Edits(statement.code), Edits(statement.code), head, args)
+    return Query(setting, statement, parse(statement), Edits(statement.code), Edits(statement.code), prefix, args)
 
 
-def marked(view: str) -> str:
+def view_marker(view: str) -> str:
     """Return a view's name as it stands in edited text."""
     return f"{_OPEN}{view}{_CLOSE}"
 
 
-def shown(text: str) -> str:
+def show_views(text: str) -> str:
     """Return edited text with its views in braces."""
     return text.replace(_OPEN, "{").replace(_CLOSE, "}")
 
 
 def selects(node: exp.Expr) -> Iterator[exp.Select]:
-    """Yield every SELECT of a tree, after those inside of it, in the order of the text."""
+    """Yield every SELECT of a tree, inner ones first, in the order of the text."""
     for inner in sorted(node.iter_expressions(), key=lambda inner: span_of(inner).start):
         yield from selects(inner)
     if isinstance(node, exp.Select):
@@ -228,7 +227,7 @@ def selects(node: exp.Expr) -> Iterator[exp.Select]:
 
 
 def _withs(node: exp.Expr) -> Iterator[tuple[exp.With, list[exp.CTE]]]:
-    """Yield what WITH clauses a node is below, the nearest first, and which of their names it sees."""
+    """Yield the WITH clauses above a node, the nearest first, with the names that are visible to the node."""
     own = node.args.get("with_")
     if own is not None:
         yield own, list(own.expressions)
@@ -247,4 +246,4 @@ def _withs(node: exp.Expr) -> Iterator[tuple[exp.With, list[exp.CTE]]]:
         below = above
 
 
-__all__ = ["Query", "Setting", "Span", "marked", "query_of", "selects", "shown"]
+__all__ = ["Query", "Setting", "Span", "query_of", "selects", "show_views", "view_marker"]

@@ -18,7 +18,7 @@ from lookupcache.sql.text import Span
 
 
 def names_of(query: Query, select: exp.Select) -> list[Name]:
-    """Return all that a SELECT names, the columns that its joins merge included, in the order of the text."""
+    """Return all names in a SELECT, including the columns that its joins merge, in the order of the text."""
     names = names_in(select)
     for join in select.find_all(exp.Join):
         names += [Name((part.name,), (name_span(part),), part) for part in join.args.get("using") or []]
@@ -32,7 +32,7 @@ def names_of(query: Query, select: exp.Select) -> list[Name]:
 
 
 def columns_read(names: Iterable[Name], relations: Sequence[Relation], fold: Fold) -> list[tuple[Relation, str]]:
-    """Return the columns that these names may mean, each once, in the order of the names.
+    """Return the columns that these names may refer to, each once, in the order of the names.
 
     >>> orders, customers = Relation(("o",), (("id", ""), ("name", ""))), Relation(("c",), (("id", ""),))
     >>> names = [Name(("c", "id"), (), exp.Null()), Name(("name",), (), exp.Null())]
@@ -45,7 +45,7 @@ def columns_read(names: Iterable[Name], relations: Sequence[Relation], fold: Fol
 
 
 def outside(names: Iterable[Name], spans: Sequence[Span]) -> list[Name]:
-    """Return the names that stand in none of these pieces."""
+    """Return the names outside of these spans."""
     return [name for name in names if not any(span.start <= name.start < span.end for span in spans)]
 
 

@@ -1,4 +1,4 @@
-"""Scalar sub-queries over a lookup table: each is a left join that gives a row one match at most."""
+"""Scalar sub-queries over a lookup table: each is a left join with at most one match per row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lookupcache.sql.text import Edit
 
 @dataclass(frozen=True, eq=False)
 class Scalar:
-    """A scalar sub-query over a lookup table: where it stands, its SELECT, and the columns that it gives."""
+    """A scalar sub-query over a lookup table: its node, its SELECT, and the columns that it returns."""
 
     node: exp.Subquery
     select: exp.Select
@@ -30,16 +30,16 @@ class Scalar:
 
     @property
     def item(self) -> exp.Expr:
-        """What it selects."""
+        """The selected expression."""
         return self.select.expressions[0].unalias()
 
     @property
     def plain(self) -> bool:
-        """Whether that is a column, which is null where there is no row."""
+        """Whether the expression is a plain column, which is null if there is no row."""
         return isinstance(self.item, exp.Column) and self.item.name in self.table.table.schema.names
 
     def text(self, query: Query, column: Callable[[str], str]) -> str:
-        """Return what it selects as SQL over the joined rows; ``column`` spells the table's columns there."""
+        """Return the selected expression as SQL over the joined rows; ``column`` gives the SQL of a table's column."""
         own = self.scope(query)
         item = self.select.expressions[0]
         span = span_of(item) if not isinstance(item, exp.Alias) else span_of(item.this)
@@ -53,7 +53,7 @@ class Scalar:
 
 
 def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
-    """Return the scalar sub-queries that are lookups, in the order of the text; raises PlanError for what is none."""
+    """Return the scalar sub-queries that are lookups, in text order; raises PlanError for unsupported ones."""
     found = []
     for node in tree.find_all(exp.Subquery):
         select = node.this
@@ -93,16 +93,16 @@ def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
             raise PlanError(
                 f"A scalar sub-query over a lookup table cannot have {what}.",
                 hint="Look the rows up with LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME(), and compute over the result.",
-                place=query.statement.place(where),
+                position=query.statement.position(where),
             )
     if len(select.expressions) != 1 or select.expressions[0].find(exp.Star):
         raise PlanError(
-            "A scalar sub-query has one column.", hint="Select one.", place=query.statement.place(span_of(node))
+            "A scalar sub-query has one column.", hint="Select one.", position=query.statement.position(span_of(node))
         )
 
 
 def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
-    """Return the lookup that a scalar sub-query is."""
+    """Return the lookup of a scalar sub-query."""
     node = scalar.select.args["from_"].this
     if isinstance(node.args.get("version"), exp.Version):
         refuse_period(query, None, node.args["version"])
@@ -119,7 +119,7 @@ def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
         on_node=where,
         matches="single" if limit is None else "first",
         scalar=True,
-        needs_witness=not scalar.plain,
+        needs_match_column=not scalar.plain,
         marks=scalar.table.marks,
         use=TableUse(table=node.name),
     )

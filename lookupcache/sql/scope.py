@@ -1,4 +1,4 @@
-"""Names in a SELECT: the relations of its FROM, and which column a name means by Spark's rules.
+"""Names in a SELECT: the relations of its FROM, and the column that a name refers to by Spark's rules.
 
 Everything here is frozen: a name is bound once, to a relation and a column of it.
 """
@@ -19,7 +19,7 @@ Fold = Callable[[str], str]
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """A relation of a FROM: the names that may qualify its columns, and its columns with Spark's names of their types.
+    """A relation of a FROM: the names that may qualify its columns, and its columns with Spark's type names.
 
     ``names`` is the path, of which the last part alone, or with those before it, qualifies a column. Columns that are
     ``merged`` by USING or NATURAL are those of a relation before it, unless they are qualified. ``computed`` columns of
@@ -65,13 +65,13 @@ class Name:
 
     @property
     def start(self) -> int:
-        """Where it begins."""
+        """The offset at which the name starts."""
         return self.spans[0].start if self.spans else span_of(self.node).start
 
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """A name with its column: of which relation, how that spells it, and the text from qualifier to column."""
+    """A resolved name: its relation, the column as the relation spells it, and the span from qualifier to column."""
 
     relation: Relation
     column: str
@@ -113,7 +113,7 @@ def is_count_of_rows(node: exp.Expr, star: exp.Expr) -> bool:
 
 
 class Scope:
-    """The relations that a condition sees, and what names in it mean; the first groups come first.
+    """The relations that are visible in a condition, and the resolution of names; earlier groups take precedence.
 
     Spark takes the longest qualifier that fits, then looks at the name alone, whose other parts are fields of a struct.
 
@@ -133,7 +133,7 @@ class Scope:
         return [relation for group in self.groups for relation in group]
 
     def bind(self, name: Name) -> Bound | None:
-        """Return the column that a name means; None where it is of no relation here, or may be of several."""
+        """Return the column that a name refers to; None if it belongs to no relation here, or may belong to several."""
         found = None if name.is_star else self.find(name.parts)
         if found is None:
             return None

@@ -1,9 +1,8 @@
-"""One SELECT: its lookups joined one after the other, and a FROM over what they gave.
+"""Rewrites one SELECT: its lookups are joined one after the other, and FROM reads the result.
 
-FROM … JOIN … ─► front ─► frame ─► lookup join ─► front ─► … ─► FROM over the last one's result
+FROM … JOIN … ─► FROM clause ─► left DataFrame ─► lookup join ─► FROM clause ─► … ─► FROM over the last result
 
-Only FROM, WHERE and stars change in the text; every other name is left to Spark, which finds the relations under their
-own names.
+Only FROM, WHERE and stars change in the text; Spark resolves every other name, since the relations keep their names.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from lookupcache.planner.clauses import tokens
 from lookupcache.planner.grammar import equality
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
-from lookupcache.sql.conditions import Conditions, Conjunct, conjuncts_of, grouped
+from lookupcache.sql.conditions import Conditions, Conjunct, conjuncts_of, in_parentheses
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.front import (
+from lookupcache.sql.from_clause import (
     Frame,
-    Front,
+    FromClause,
     Plain,
     computed_sql,
     frame_of,
@@ -36,7 +35,7 @@ from lookupcache.sql.front import (
     unique_names,
 )
 from lookupcache.sql.hints import Hints
-from lookupcache.sql.laterals import call_lookup, called
+from lookupcache.sql.laterals import call_lookup, called_function
 from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, names_of, outside
@@ -47,9 +46,9 @@ from lookupcache.sql.text import Edit, Span
 
 @dataclass(frozen=True)
 class Select:
-    """What the steps share: the SELECT, its hints, all names in it, the conjuncts of its WHERE, its joins.
+    """A SELECT with its hints, all names in it, the conjuncts of its WHERE, and its joins.
 
-    ``in_group`` says that the joins are those in parentheses, to which WHERE does not apply.
+    ``in_group`` means that these are joins in parentheses, to which WHERE does not apply.
     """
 
     query: Query
@@ -65,13 +64,13 @@ class Select:
 
 @dataclass(frozen=True)
 class Joined:
-    """How far a SELECT has come: its front, and what of its text has been read or is to be added.
+    """The state after some joins of a SELECT: the FROM clause so far, and which parts of the text are processed.
 
-    ``done`` are pieces that nothing after reads again, ``taken`` conjuncts of WHERE that a lookup applies, ``later``
+    ``done`` are spans that later steps do not read again, ``taken`` conjuncts of WHERE that a lookup applies, ``later``
     conjuncts of ON that become part of WHERE. ``looked_up`` are the lookups, ``found`` those of scalar sub-queries.
     """
 
-    front: Front
+    clause: FromClause
     done: tuple[Span, ...] = ()
     taken: tuple[Conjunct, ...] = ()
     later: tuple[Conjunct, ...] = ()
@@ -81,7 +80,7 @@ class Joined:
 
 
 def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) -> None:
-    """Join the lookups of a SELECT, and edit its text; where it has none, nothing is changed."""
+    """Join the lookups of a SELECT, and edit its text; a SELECT without lookups is not changed."""
     first, joins = node.args.get("from_"), _joins(node)
     groups = [one for one in [*([first.this] if first else []), *(j.this for j in joins)] if _has_lookups(query, one)]
     _refuse_first(query, node)
@@ -92,7 +91,7 @@ def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) ->
     conjuncts = conjuncts_of(query, where.this) if where is not None else []
     hints, names = Hints(query.statement, node), names_of(query, node)
     select = Select(query, node, hints, names, conjuncts, joins, scalars, query.with_text(node))
-    joined = Joined(Front())
+    joined = Joined(FromClause())
     if first is not None:
         end = min([span_of(first.this).end, *(span_of(join).start for join in joins)])
         joined = _begin(select, joined, first.this, Span(span_of(first.this).start, end))
@@ -103,11 +102,11 @@ def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) ->
     _finish(select, joined)
 
 
-# ── what is a lookup, and where it may stand ─────────────────────────────────────────────────────────────
+# ── finding lookups ─────────────────────────────────────────────────────────────
 
 
 def _is_lookup(query: Query, join: exp.Join) -> bool:
-    return _table(query, join.this) is not None or called(query, join.this) is not None
+    return _table(query, join.this) is not None or called_function(query, join.this) is not None
 
 
 def _table(query: Query, node: exp.Expr) -> Any:
@@ -122,14 +121,14 @@ def _joins(node: exp.Select) -> list[exp.Join]:
 
 
 def _has_lookups(query: Query, node: exp.Expr) -> bool:
-    """Return whether a relation is joins in parentheses with a lookup among them."""
+    """Return whether a relation is a group of joins in parentheses with a lookup among them."""
     if isinstance(node.parent, exp.From) and isinstance(node, exp.Table):
         return False
     return any(_is_lookup(query, join) or _has_lookups(query, join.this) for join in _inner_joins(node))
 
 
 def _inner_joins(node: exp.Expr) -> list[exp.Join]:
-    """Return the joins in parentheses that a relation is."""
+    """Return the joins of a relation that is a group in parentheses."""
     joins = list(node.args.get("joins") or [])
     if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
         return [*(node.this.args.get("joins") or []), *joins]
@@ -137,7 +136,7 @@ def _inner_joins(node: exp.Expr) -> list[exp.Join]:
 
 
 def _refuse_first(query: Query, node: exp.Select) -> None:
-    """Refuse a lookup that has nothing on its left."""
+    """Raise PlanError for a lookup without a left side."""
     first = node.args.get("from_")
     found = [] if first is None else [first.this]
     relations = [join.this for join in _joins(node)]
@@ -145,37 +144,37 @@ def _refuse_first(query: Query, node: exp.Select) -> None:
         if isinstance(relation, exp.Subquery) and isinstance(relation.this, exp.Table):
             found.append(relation.this)
     for one in found:
-        if _table(query, one) is not None or called(query, one) is not None:
+        if _table(query, one) is not None or called_function(query, one) is not None:
             raise PlanError(
                 "A lookup needs a relation on its left.",
-                hint="Write it as a join behind another relation: FROM orders AS o JOIN … ON …. Without FOR "
+                hint="Write it as a join after another relation: FROM orders AS o JOIN … ON …. Without FOR "
                 "SYSTEM_TIME AS OF the full table is read.",
-                place=query.statement.place(span_of(one)),
+                position=query.statement.position(span_of(one)),
             )
 
 
 def _refuse_pivot(query: Query, node: exp.Select) -> None:
-    """Refuse PIVOT, which reads columns that it does not name."""
+    """Raise PlanError for PIVOT, which reads columns that it does not name."""
     pivots = [pivot for pivot in node.find_all(exp.Pivot) if pivot.find_ancestor(exp.Select) is node]
     if pivots:
         raise PlanError(
-            "PIVOT and UNPIVOT cannot stand in a SELECT with lookups.",
+            "PIVOT and UNPIVOT are not supported in a SELECT with lookups.",
             hint="Put the lookups in a sub-query: SELECT … FROM (SELECT … JOIN …) PIVOT (…).",
-            place=query.statement.place(span_of(pivots[0])),
+            position=query.statement.position(span_of(pivots[0])),
         )
 
 
-# ── the joins in their order ─────────────────────────────────────────────────────────────────────────────
+# ── joins, in order ─────────────────────────────────────────────────────────────────────────────
 
 
 def _begin(select: Select, joined: Joined, node: exp.Expr, span: Span) -> Joined:
     done = (*joined.done, span)
     if _has_lookups(select.query, node):
         joined, group = _group(select, joined, node)
-        return replace(joined, front=Front(group.text, group.plain, inner_views=group.inner_views), done=done)
+        return replace(joined, clause=FromClause(group.text, group.plain, inner_views=group.inner_views), done=done)
     own = isinstance(node, exp.Table) and node.args.get("joins")  # those of a FROM before its SELECT
     plain = (plain_alone(select.query, node),) if own else tuple(plain_of(select.query, node))
-    return replace(joined, front=Front(select.query.edits.text(span).strip(), plain), done=done)
+    return replace(joined, clause=FromClause(select.query.edits.text(span).strip(), plain), done=done)
 
 
 def _join(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Join]) -> Joined:
@@ -183,7 +182,7 @@ def _join(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Jo
     if _is_lookup(query, join):
         return _join_lookup(select, joined, join, later)
     refuse_merged(query, join)
-    front, edits = joined.front, list(_merged_edits(select, joined.front, join))
+    clause, edits = joined.clause, list(_merged_edits(select, joined.clause, join))
     inner_views: tuple[str, ...] = ()
     if _has_lookups(query, join.this):
         joined, group = _group(select, joined, join.this)
@@ -191,52 +190,52 @@ def _join(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Jo
         plain, inner_views = group.plain, group.inner_views
     else:
         plain = tuple(plain_of(query, join.this, join))
-    front = replace(
-        front,
-        text=f"{front.text}{_line(query.edits.text(span_of(join), edits))}",
-        plain=(*front.plain, *plain),
-        inner_views=(*front.inner_views, *inner_views),
+    clause = replace(
+        clause,
+        text=f"{clause.text}{_line(query.edits.text(span_of(join), edits))}",
+        plain=(*clause.plain, *plain),
+        inner_views=(*clause.inner_views, *inner_views),
     )
-    return replace(joined, front=front, done=(*joined.done, span_of(join)))
+    return replace(joined, clause=clause, done=(*joined.done, span_of(join)))
 
 
 def _line(text: str) -> str:
     return text if text.lstrip().startswith(",") else f"\n  {text}"
 
 
-def _group(select: Select, joined: Joined, node: exp.Expr) -> tuple[Joined, Front]:
-    """Join what stands in parentheses by itself; return it as a front that has no view."""
+def _group(select: Select, joined: Joined, node: exp.Expr) -> tuple[Joined, FromClause]:
+    """Join the relations in parentheses on their own; return them as a FROM clause without a view."""
     query = select.query
     if node.args.get("alias") or not isinstance(node, exp.Subquery):
         raise PlanError(
-            "A lookup cannot stand in joins in parentheses that have an alias, or that are nested without any.",
+            "A lookup is not supported in joins in parentheses that have an alias, or in nested ones without an alias.",
             hint="Put the joins in a sub-query: JOIN (SELECT … FROM … JOIN …) AS alias ON ….",
-            place=query.statement.place(span_of(node)),
+            position=query.statement.position(span_of(node)),
         )
     first, joins = node.this, _inner_joins(node)
     text = query.statement[Span(span_of(first).start, span_of(joins[0]).start)] if joins else ""
-    inner = replace(joined, front=Front(text.strip(), (plain_alone(query, first),)))
+    inner = replace(joined, clause=FromClause(text.strip(), (plain_alone(query, first),)))
     for number, join in enumerate(joins):
         inner = _join(replace(select, where=(), in_group=True), inner, join, joins[number + 1 :])
-    front = inner.front
+    clause = inner.clause
     group = replace(
-        front,
-        text=f"({from_text(front)})",
-        plain=(*(Plain(node, one.names) for one in front.relations), *front.plain),
-        inner_views=tuple(one.split(".")[0] for one in front.internal),
+        clause,
+        text=f"({from_text(clause)})",
+        plain=(*(Plain(node, one.names) for one in clause.relations), *clause.plain),
+        inner_views=tuple(one.split(".")[0] for one in clause.internal),
     )
-    return replace(inner, front=joined.front), group
+    return replace(inner, clause=joined.clause), group
 
 
 def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Join]) -> Joined:
     query = select.query
-    frame = frame_of(query, joined.front, select.with_text)
+    frame = frame_of(query, joined.clause, select.with_text)
     table = _table(query, join.this)
     if table is not None:
         lookup = table_lookup(query, select.hints, frame.relations, join, table)
     else:
         lookup = call_lookup(query, select.hints, join, frame)
-        joined = replace(joined, functions=(*joined.functions, str(called(query, join.this))))
+        joined = replace(joined, functions=(*joined.functions, str(called_function(query, join.this))))
     joined = replace(joined, done=(*joined.done, span_of(join)))
     return _look_up(select, joined, frame, lookup, makes_rows_up=_makes_rows_up(later))
 
@@ -248,7 +247,7 @@ def _makes_rows_up(later: Sequence[exp.Join]) -> bool:
 
 def _join_scalar(select: Select, joined: Joined, scalar: Scalar) -> Joined:
     _refuse_in_joins(select, scalar)
-    frame = frame_of(select.query, joined.front, select.with_text)
+    frame = frame_of(select.query, joined.clause, select.with_text)
     lookup = scalar_lookup(select.query, select.hints, scalar)
     joined = replace(joined, done=(*joined.done, span_of(scalar.node)), found=(*joined.found, (scalar, lookup)))
     joined = _look_up(select, joined, frame, lookup, makes_rows_up=False)
@@ -259,9 +258,9 @@ def _refuse_in_joins(select: Select, scalar: Scalar) -> None:
     span = span_of(scalar.node)
     if any(span_of(join).holds(span) for join in select.joins):
         raise PlanError(
-            "A scalar sub-query over a lookup table cannot stand in ON.",
+            "A scalar sub-query over a lookup table is not supported in ON.",
             hint="Look it up with another JOIN … FOR SYSTEM_TIME AS OF PROCTIME() before this one.",
-            place=select.query.statement.place(span),
+            position=select.query.statement.position(span),
         )
 
 
@@ -270,8 +269,8 @@ def _refuse_in_joins(select: Select, scalar: Scalar) -> None:
 
 def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, makes_rows_up: bool) -> Joined:
     query = select.query
-    if lookup.needs_witness or lookup.relation.computed:
-        lookup = replace(lookup, witness=_key_column(query, frame, lookup))
+    if lookup.needs_match_column or lookup.relation.computed:
+        lookup = replace(lookup, match_column=_key_column(query, frame, lookup))
     frame, lookup, conditions, on, later = _on(select, joined, frame, lookup, makes_rows_up=makes_rows_up)
     where = {} if makes_rows_up or not select.where else _where(select, joined, conditions)
     taken = (*joined.taken, *where)
@@ -280,17 +279,17 @@ def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, ma
     read = columns_read(outside(select.names, done), relations, query.fold)
     read += [(one.relation, name) for scalar, one in joined.found for name in scalar.columns]
     read += columns_read([name for part in later for name in part.names], relations, query.fold)
-    witnesses = _witnesses(select, frame, lookup, read)
-    columns = _columns(query, lookup, [*read, *witnesses.items()])
-    join = _planned(select, frame, lookup, conditions, on, where, columns)
+    match_columns = _match_columns(select, frame, lookup, read)
+    columns = _columns(query, lookup, [*read, *match_columns.items()])
+    join = _plan_join(select, frame, lookup, conditions, on, where, columns)
     query.joins.append(join)
     query.uses.append(lookup.use)
     view = query.view(join.df)
     computed = frozenset((one, name) for one, name in read if name in one.computed)
-    front = Front("", (), view, relations, columns | _marks(lookup), witnesses, computed=computed)
+    clause = FromClause("", (), view, relations, columns | _marks(lookup), match_columns, computed=computed)
     return replace(
         joined,
-        front=front,
+        clause=clause,
         taken=taken,
         later=(*joined.later, *later),
         looked_up=(*joined.looked_up, lookup),
@@ -306,7 +305,7 @@ def _marks(lookup: Lookup) -> dict[tuple[Relation, str], str]:
 
 
 def _where(select: Select, joined: Joined, conditions: Conditions) -> dict[Conjunct, str]:
-    """Return the conjuncts of WHERE that this join can apply, which none before it has."""
+    """Return the conjuncts of WHERE that this join can apply, and no earlier join has applied."""
     found, names = {}, aliases(select.node)
     for part in select.where:
         text = None if part in joined.taken else conditions.where(part, names)
@@ -316,7 +315,7 @@ def _where(select: Select, joined: Joined, conditions: Conditions) -> dict[Conju
 
 
 def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
-    """Return a column of the table that an equality of the condition keeps from being null."""
+    """Return a column of the table that an equality of the condition makes non-null in matches."""
     if lookup.using:
         return lookup.relation.column(lookup.using[0], query.fold)
     conditions = Conditions(query, frame, lookup)
@@ -332,9 +331,9 @@ def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
 def _on(
     select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, makes_rows_up: bool
 ) -> tuple[Frame, Lookup, Conditions, dict[Conjunct, str], tuple[Conjunct, ...]]:
-    """Return the conjuncts of ON as SQL; what of them only Spark evaluates becomes a column of the left side.
+    """Return the conjuncts of ON as SQL; parts that only Spark can evaluate become columns of the left side.
 
-    What reads the table and needs Spark is applied after an inner join, as a part of WHERE.
+    Conjuncts that read the table and need Spark are applied after an inner join, as part of WHERE.
     """
     query = select.query
     parts = [part for part in conjuncts_of(query, lookup.on_node) if query.statement[part.span].upper() != "TRUE"]
@@ -345,18 +344,18 @@ def _on(
         pieces = _pieces(query, conditions, part)
         if pieces is None and (lookup.how != "inner" or makes_rows_up or select.in_group):
             raise PlanError(
-                "A sub-query that reads the lookup table cannot stand in the condition of this join.",
+                "A sub-query that reads the lookup table is not supported in the condition of this join.",
                 hint="Write it in WHERE, or join its result before the lookup.",
-                place=query.statement.place(part.span),
+                position=query.statement.position(part.span),
             )
         if pieces is None:
             later.append(part)
         for span in pieces or ():
             extras[span] = f"lookup_x{len(joined.looked_up)}_{len(extras)}"
     if extras:
-        merged = _merged_edits(select, joined.front, lookup.on_node) if lookup.on_node else []
+        merged = _merged_edits(select, joined.clause, lookup.on_node) if lookup.on_node else []
         items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]
-        frame = frame_of(query, joined.front, select.with_text, items)
+        frame = frame_of(query, joined.clause, select.with_text, items)
         conditions = Conditions(query, frame, lookup)
     texts = {}
     for part in parts:
@@ -367,7 +366,7 @@ def _on(
 
 
 def _pieces(query: Query, conditions: Conditions, part: Conjunct) -> list[Span] | None:
-    """Return the pieces of a conjunct that Spark evaluates before the join, None where they read the table."""
+    """Return the spans of a conjunct that Spark evaluates before the join; None if they read the table."""
     if part.is_closed:
         return None if conditions.reads_table(part.names) else [part.span]
     spans = [*(span_of(one) for one in part.foreign), *(_of(name) for name in conditions.unknown(part))]
@@ -381,7 +380,7 @@ def _of(name: Name) -> Span:
     return span_of(name.node) if not name.spans else Span(name.spans[0].start, name.spans[-1].end)
 
 
-def _planned(
+def _plan_join(
     select: Select,
     frame: Frame,
     lookup: Lookup,
@@ -395,10 +394,10 @@ def _planned(
     if lookup.how == "inner" and not on and not lookup.keys and not lookup.using:
         on_texts, where_texts = where_texts, []
     _refuse_keyless(query, lookup, on_texts)
-    condition: Any = list(lookup.using) or " AND ".join([*lookup.keys, *map(grouped, on_texts)])
+    condition: Any = list(lookup.using) or " AND ".join([*lookup.keys, *map(in_parentheses, on_texts)])
     if lookup.using and not all(_is_plain_pair(frame, lookup, name, query) for name in lookup.using):
         condition = " AND ".join(_pair(frame, lookup, conditions, name, query) for name in lookup.using)
-    items = [_selected(frame, lookup, conditions, key, name) for key, name in columns.items()]
+    items = [_select_item(frame, lookup, conditions, key, name) for key, name in columns.items()]
     try:
         join = LookupJoin(
             frame.df,
@@ -406,26 +405,26 @@ def _planned(
             condition,
             lookup.how,
             items or [conditions.left_column(frame.df.columns[0])],
-            where=" AND ".join(map(grouped, where_texts)) or None,
+            where=" AND ".join(map(in_parentheses, where_texts)) or None,
             matches=lookup.matches,
         )
         _ = join.df
     except AnalysisException as error:
-        raise query.failed(error) from None
+        raise query.error_of(error) from None
     except LookupCacheError as error:
-        blamed = _blamed(query, lookup, error, {**on, **where})
-        raise error.at(query.statement.place(blamed)) from None
+        blamed = _error_span(query, lookup, error, {**on, **where})
+        raise error.at(query.statement.position(blamed)) from None
     return join
 
 
 def _is_plain_pair(frame: Frame, lookup: Lookup, name: str, query: Query) -> bool:
-    """Return whether the left DataFrame has the column of USING under its own name."""
+    """Return whether the column of USING has its own name in the left DataFrame."""
     owners = _owners(frame.relations, name, query)
     return len(owners) == 1 and frame.columns[owners[0]] == owners[0][1]
 
 
 def _owners(relations: Iterable[Relation], name: str, query: Query) -> list[tuple[Relation, str]]:
-    """Return the columns that a name without a qualifier means."""
+    """Return the columns that an unqualified name may refer to."""
     found = [(one, column) for one in relations if (column := one.column(name, query.fold)) is not None]
     return [(one, column) for one, column in found if query.fold(column) not in one.merged]
 
@@ -436,7 +435,7 @@ def _pair(frame: Frame, lookup: Lookup, conditions: Conditions, name: str, query
     return f"{conditions.left_column(frame.columns[owner])} = {quote(lookup.relation.alias)}.{quote(right)}"
 
 
-def _selected(frame: Frame, lookup: Lookup, conditions: Conditions, key: tuple[Relation, str], name: str) -> str:
+def _select_item(frame: Frame, lookup: Lookup, conditions: Conditions, key: tuple[Relation, str], name: str) -> str:
     relation, column = key
     right = relation is lookup.relation
     here = f"{quote(relation.alias)}.{quote(column)}" if right else conditions.left_column(frame.columns[key])
@@ -447,30 +446,30 @@ def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[str]) -> None:
     if not on and not lookup.keys and not lookup.using:
         alias, column = lookup.table.name, lookup.table.schema.names[0]
         raise PlanError(
-            f"The lookup gives no key for table {alias!r}: no column of it must equal anything.",
+            f"The lookup has no key for table {alias!r}: its condition has no equality with a column of the table.",
             hint=f"Add an equality, as in ON o.customer_id = {alias}.{column}.",
-            place=query.statement.place(lookup.span),
+            position=query.statement.position(lookup.span),
         )
 
 
-def _blamed(query: Query, lookup: Lookup, error: LookupCacheError, texts: dict[Conjunct, str]) -> Span:
-    """Return the conjunct that an error is about, else the condition, else the whole join."""
+def _error_span(query: Query, lookup: Lookup, error: LookupCacheError, texts: dict[Conjunct, str]) -> Span:
+    """Return the span of the conjunct that an error is about, else of the condition, else of the join."""
     for part, text in texts.items():
-        if error.about is not None and _squeezed(text).strip("()") == _squeezed(error.about).strip("()"):
+        if error.about is not None and _without_spaces(text).strip("()") == _without_spaces(error.about).strip("()"):
             return part.span
     on = [part.span for part in texts if lookup.on_node is not None and span_of(lookup.on_node).holds(part.span)]
     return Span(on[0].start, on[-1].end) if on else lookup.span
 
 
-def _squeezed(text: str) -> str:
+def _without_spaces(text: str) -> str:
     return "".join(text.split())
 
 
-# ── columns that are fetched or carried ──────────────────────────────────────────────────────────────────
+# ── columns of the result ──────────────────────────────────────────────────────────────────
 
 
 def _columns(query: Query, lookup: Lookup, read: Sequence[tuple[Relation, str]]) -> dict[tuple[Relation, str], str]:
-    """Return the columns of the join's result with their names: of computed ones those that they read."""
+    """Return the columns of the join's result with their names; for computed columns, the columns that they read."""
     wanted: dict[tuple[Relation, str], None] = {}
     for relation, name in read:
         for column in inputs_of(relation, name) if name in relation.computed else [name]:
@@ -480,45 +479,45 @@ def _columns(query: Query, lookup: Lookup, read: Sequence[tuple[Relation, str]])
     return dict(zip(wanted, names, strict=True))
 
 
-def _witnesses(
+def _match_columns(
     select: Select, frame: Frame, lookup: Lookup, read: Sequence[tuple[Relation, str]]
 ) -> dict[Relation, str]:
-    """Return the columns that distinguish rows that were found from rows that an outer join adds."""
+    """Return the columns that distinguish matches from rows that an outer join adds."""
     computed = any(one is lookup.relation and name in one.computed for one, name in read)
     padded = lookup.how == "left" or _makes_rows_up(select.joins)
     own = {}
-    if lookup.witness is not None and (lookup.needs_witness or (computed and padded)):
-        own = {lookup.relation: lookup.witness}
-    return {one: name for one, name in frame.witnesses.items() if (one, name) in frame.columns} | own
+    if lookup.match_column is not None and (lookup.needs_match_column or (computed and padded)):
+        own = {lookup.relation: lookup.match_column}
+    return {one: name for one, name in frame.match_columns.items() if (one, name) in frame.columns} | own
 
 
-# ── what remains ─────────────────────────────────────────────────────────────────────────────────────────
+# ── editing the text ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _finish(select: Select, joined: Joined) -> None:
     """Edit the text: FROM, WHERE, stars, scalar sub-queries, hints."""
-    query, front = select.query, joined.front
+    query, clause = select.query, joined.clause
     select.hints.refuse_unused([one.table.name for one in joined.looked_up], list(joined.functions))
     if select.hints.ours and select.hints.span is not None:
         others = select.hints.others
         query.edits.replace(select.hints.span, f"/*+ {others} */" if others else "")
     for scalar, lookup in joined.found:
-        query.edits.replace(span_of(scalar.node), _scalar_text(select, front, scalar, lookup))
-    for edit in (*_star_edits(select, front), *_merged_edits(select, front, None), *_path_edits(select, front)):
+        query.edits.replace(span_of(scalar.node), _scalar_text(select, clause, scalar, lookup))
+    for edit in (*_star_edits(select, clause), *_merged_edits(select, clause, None), *_path_edits(select, clause)):
         query.edits.replace(*edit)
     _name_scalars(select, joined)
     _finish_where(select, joined)
-    _finish_from(select, front)
+    _finish_from(select, clause)
 
 
-def _finish_from(select: Select, front: Front) -> None:
+def _finish_from(select: Select, clause: FromClause) -> None:
     query, first = select.query, select.node.args.get("from_")
     if first is None:
         end = max(span_of(item).end for item in select.node.expressions)
-        query.edits.replace(Span(end, end), f" FROM {from_text(front)}")
+        query.edits.replace(Span(end, end), f" FROM {from_text(clause)}")
         return
     last = select.joins[-1] if select.joins else first
-    query.edits.replace(Span(span_of(first).start, span_of(last).end), f"FROM {from_text(front)}")
+    query.edits.replace(Span(span_of(first).start, span_of(last).end), f"FROM {from_text(clause)}")
 
 
 def _finish_where(select: Select, joined: Joined) -> None:
@@ -526,7 +525,7 @@ def _finish_where(select: Select, joined: Joined) -> None:
     rest = [*(part for part in select.where if part not in joined.taken), *joined.later]
     if not joined.later and (where is None or not joined.taken):
         return
-    texts = [grouped(query.edits.text(part.span)) for part in rest]
+    texts = [in_parentheses(query.edits.text(part.span)) for part in rest]
     text = "WHERE " + "\n  AND ".join(texts) if texts else ""
     if where is not None:
         query.edits.replace(span_of(where), text)
@@ -536,7 +535,7 @@ def _finish_where(select: Select, joined: Joined) -> None:
 
 
 def _stars(node: exp.Expr) -> Iterator[exp.Star]:
-    """Yield the stars without a qualifier that mean the relations of a SELECT."""
+    """Yield the unqualified stars of a SELECT."""
     for inner in node.iter_expressions():
         if isinstance(inner, exp.Star):
             if not is_count_of_rows(node, inner):
@@ -547,45 +546,45 @@ def _stars(node: exp.Expr) -> Iterator[exp.Star]:
             yield from _stars(inner)
 
 
-def _star_edits(select: Select, front: Front) -> Iterator[Edit]:
-    """Yield what leaves the internal relation out of ``*``."""
-    views = front.internal
+def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
+    """Yield the edits that exclude internal columns from ``*``."""
+    views = clause.internal
     for star in _stars(select.node):
         span = span_of(star)
         if not span.end:  # of a FROM without a SELECT
             continue
-        if front.merged:
-            yield Edit(span, ", ".join(_spelled_out(select, front, star)))
+        if clause.merged:
+            yield Edit(span, ", ".join(_expand_star(select, clause, star)))
             continue
         excepted = next((t for t in tokens(select.query.statement[span]) if t.text == "("), None)
         if excepted is None and views:
             yield Edit(span, f"* EXCEPT ({', '.join(views)})")
         elif excepted is not None and views and star.args.get("except_"):
-            place = span.start + excepted.end
-            yield Edit(Span(place, place), f"{', '.join(views)}, ")
+            end = span.start + excepted.end
+            yield Edit(Span(end, end), f"{', '.join(views)}, ")
 
 
-def _spelled_out(select: Select, front: Front, star: exp.Star) -> Iterator[str]:
-    """Yield the columns that * means where USING merges some: those first, then the rest of each relation."""
+def _expand_star(select: Select, clause: FromClause, star: exp.Star) -> Iterator[str]:
+    """Yield the columns of * with USING: the merged columns first, then the others of each relation."""
     query, fold = select.query, select.query.fold
-    if front.plain or any(not isinstance(one, exp.Column) for one in star.args.get("except_") or []):
+    if clause.plain or any(not isinstance(one, exp.Column) for one in star.args.get("except_") or []):
         raise PlanError(
-            "* cannot stand here, beside a lookup with USING or NATURAL.",
+            "* is not supported here, with a lookup that has USING or NATURAL.",
             hint="Name the columns, or write the condition with ON.",
-            place=query.statement.place(span_of(star)),
+            position=query.statement.position(span_of(star)),
         )
-    every = [(one, name) for one in front.relations for name in one.column_names if fold(name) not in one.merged]
-    first = [key for key in every if fold(key[1]) in front.merged]
+    every = [(one, name) for one in clause.relations for name in one.column_names if fold(name) not in one.merged]
+    first = [key for key in every if fold(key[1]) in clause.merged]
     without = {fold(column.name) for column in star.args.get("except_") or []}
     for relation, name in (*first, *(key for key in every if key not in first)):
         if fold(name) not in without:
             yield f"{quote(relation.alias)}.{quote(name)}"
 
 
-def _merged_edits(select: Select, front: Front, within: exp.Expr | None) -> Iterator[Edit]:
-    """Yield qualifiers for names that USING merges, which are those of the first relation that has them."""
+def _merged_edits(select: Select, clause: FromClause, within: exp.Expr | None) -> Iterator[Edit]:
+    """Yield edits that qualify names that USING merges with the first relation that has them."""
     query, fold = select.query, select.query.fold
-    if not front.merged:
+    if not clause.merged:
         return
     piece = None if within is None else span_of(within)
     named = {fold(item.alias) for item in select.node.expressions if isinstance(item, exp.Alias)}
@@ -596,17 +595,17 @@ def _merged_edits(select: Select, front: Front, within: exp.Expr | None) -> Iter
             or name.is_star
             or name.nested
             or outside_piece
-            or fold(name.parts[0]) not in front.merged
+            or fold(name.parts[0]) not in clause.merged
         ):
             continue
         if isinstance(name.node, exp.Identifier):  # in USING, which names no relation
             if piece is not None:
                 raise _used_again(query, name)
             continue
-        clause = name.node.find_ancestor(exp.Order, exp.Having, exp.Group, exp.Select)
-        if not isinstance(clause, exp.Select) and fold(name.parts[0]) in named:
+        enclosing = name.node.find_ancestor(exp.Order, exp.Having, exp.Group, exp.Select)
+        if not isinstance(enclosing, exp.Select) and fold(name.parts[0]) in named:
             continue
-        owner = _owners(front.relations, name.parts[0], query)
+        owner = _owners(clause.relations, name.parts[0], query)
         yield Edit(Span(name.spans[0].start, name.spans[0].start), f"{quote(owner[0][0].alias)}.")
 
 
@@ -614,15 +613,15 @@ def _used_again(query: Query, name: Name) -> PlanError:
     return PlanError(
         f"Column {name.parts[0]!r} cannot be used in USING again after a lookup with USING or NATURAL.",
         hint="Write the condition with ON.",
-        place=query.statement.place(name.spans[0]),
+        position=query.statement.position(name.spans[0]),
     )
 
 
-def _path_edits(select: Select, front: Front) -> Iterator[Edit]:
-    """Yield the last name for a qualifier of several, such as that of a table in another schema."""
+def _path_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
+    """Yield edits that shorten a qualifier such as ``schema.table`` to its last name."""
     for name in select.names:
         for depth in (3, 2):
-            paths = [one for one in front.relations if len(name.parts) > depth - name.is_star]
+            paths = [one for one in clause.relations if len(name.parts) > depth - name.is_star]
             if any(len(one.names) >= depth and one.is_named(name.parts[:depth], select.query.fold) for one in paths):
                 yield Edit(Span(name.spans[0].start, name.spans[depth - 1].start), "")
                 break
@@ -631,21 +630,21 @@ def _path_edits(select: Select, front: Front) -> Iterator[Edit]:
 # ── scalar sub-queries ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _scalar_text(select: Select, front: Front, scalar: Scalar, lookup: Lookup) -> str:
+def _scalar_text(select: Select, clause: FromClause, scalar: Scalar, lookup: Lookup) -> str:
     relation = lookup.relation
 
     def column(known: str) -> str:
         if known in relation.computed:
             return computed_sql(relation, known, column)
-        return f"{front.view}.{front.view}.{quote(front.columns[relation, known])}"
+        return f"{clause.view}.{clause.view}.{quote(clause.columns[relation, known])}"
 
     text = scalar.text(select.query, column)
-    whole = text if scalar.plain else f"(CASE WHEN {column(str(lookup.witness))} IS NOT NULL THEN {text} END)"
+    whole = text if scalar.plain else f"(CASE WHEN {column(str(lookup.match_column))} IS NOT NULL THEN {text} END)"
     return f"any_value({whole})" if _is_grouped(select.node, scalar) else whole
 
 
 def _is_grouped(node: exp.Select, scalar: Scalar) -> bool:
-    """Return whether a sub-query stands outside of aggregates where rows are grouped."""
+    """Return whether a sub-query is outside of aggregates in a SELECT that groups rows."""
     own = any(one.find_ancestor(exp.Select) is node for one in node.find_all(exp.AggFunc))
     if node.args.get("group") is None and not own:
         return False
@@ -655,7 +654,7 @@ def _is_grouped(node: exp.Select, scalar: Scalar) -> bool:
 
 
 def _name_scalars(select: Select, joined: Joined) -> None:
-    """Give scalar sub-queries in the select list the name that Spark gives them."""
+    """Name scalar sub-queries in the select list as Spark names them."""
     for scalar, _ in joined.found:
         if any(item is scalar.node for item in select.node.expressions):
             span = span_of(scalar.node)

@@ -13,13 +13,13 @@ from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import Settings
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.query import Query, Setting
-from lookupcache.sql.statements import rewritten, run
+from lookupcache.sql.statements import rewrite_query, run
 from lookupcache.sql.text import Statement
 from lookupcache.table import LookupTable
 
 
 class LookupSession:
-    """Takes SQL as people write it for Flink and for Spark, over a Spark session and lookup tables.
+    """Runs SQL in Flink's and Spark's syntax over a Spark session and lookup tables.
 
     Tables and functions belong to the session. ``time_columns`` are the columns that FOR SYSTEM_TIME AS OF may name
     for the time of the lookup; they need not exist. What has no lookup in it goes to Spark as it is.
@@ -58,16 +58,16 @@ class LookupSession:
         return [join.plan for join in self.query(text).joins]
 
     def query(self, text: str) -> Query:
-        """Return a query as it is rewritten: its lookup joins, and the Spark SQL that remains."""
+        """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
         text = self._readable(text)
-        return rewritten(self._setting, Statement.of(text), list(tokens(text)))
+        return rewrite_query(self._setting, Statement.of(text), list(tokens(text)))
 
     def _readable(self, text: str) -> str:
-        """Return a text with names in backquotes, where the session takes double quotes for those of a name."""
+        """Return a text with names in backquotes, if the session treats double quotes as those of a name."""
         return Settings(lambda name: self.spark.conf.get(name, None)).readable(text)
 
     def register_table(self, table: LookupTable, name: str | None = None) -> None:
-        """Make a lookup table known under a name, by default its own; one of that name is replaced."""
+        """Register a lookup table under a name, by default its own; a table of that name is replaced."""
         self._setting.catalog.tables[name or table.name] = SqlTable(table)
 
     def register_function(
@@ -79,7 +79,7 @@ class LookupSession:
         batch: bool | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make a table function known; one of that name is replaced.
+        """Register a table function; a function of that name is replaced.
 
         ``function`` takes the arguments of a call and returns its rows: sync, async or an async generator, or an
         object or class with ``__call__``. With ``batch`` it takes a list of argument tuples, bare values where there
@@ -92,7 +92,7 @@ class LookupSession:
 
 
 def _with_names(text: str, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    """Return a text whose parameters have names: pieces of it go to Spark, which counts question marks."""
+    """Return a text with named parameters: parts of it are run separately, so question marks cannot be counted."""
     marks = [token for token in tokens(text) if token.kind == "symbol" and token.text == "?"]
     pieces, done = [], 0
     for number, mark in enumerate(marks):

@@ -1,7 +1,7 @@
-"""Each kind of statement: what concerns lookups is done here, and the rest goes to Spark as it is.
+"""Runs each kind of statement: statements about lookups here, all others are passed to Spark unchanged.
 
-A statement's first words say its kind. Of INSERT and CREATE … AS only the query is read; the words before it go to
-Spark unread.
+The first keywords of a statement determine its kind. Of INSERT and CREATE … AS only the query is parsed; the text
+before it is passed to Spark unparsed.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, Place, StatementError
+from lookupcache.errors import LookupCacheError, Position, StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.schema import quote
 from lookupcache.sql import listing
+from lookupcache.sql.analysis import add_analysis_edits
 from lookupcache.sql.catalog import Names
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.explain import explained, mode_of
+from lookupcache.sql.explain import explain_query, mode_of
 from lookupcache.sql.functions import create_function
-from lookupcache.sql.heads import QUERIES, Head, insert_target, query_start, target_of
-from lookupcache.sql.hiding import STARS
-from lookupcache.sql.hints import unquoted
+from lookupcache.sql.hints import unquote
 from lookupcache.sql.laterals import refuse_unknown
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
-from lookupcache.sql.mirror import add_mirror
 from lookupcache.sql.query import Query, Setting, query_of, selects
+from lookupcache.sql.redaction import STARS
 from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
+from lookupcache.sql.statement_target import QUERIES, TokenReader, insert_target, query_start, target_of
 from lookupcache.sql.text import Edits, Span, Statement
 
 Args = dict[str, Any] | None
@@ -47,31 +47,31 @@ _MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
 
 
 def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
-    """Run a statement, or return the DataFrame that it is."""
+    """Run a statement; return its result as a DataFrame."""
     found = list(tokens(statement.sql))
     while found and found[-1].text == ";":
         statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
     for begin, do in _KINDS.items():
         if begin(found, setting, statement):
             return do(setting, statement, found, args)
-    return _queried(setting, statement, found, args)
+    return _run_query(setting, statement, found, args)
 
 
 def nothing(setting: Setting) -> DataFrame:
-    """Return what a statement gives that gives nothing."""
+    """Return the empty DataFrame of a statement without a result."""
     return setting.spark.createDataFrame([], T.StructType([]))
 
 
 # ── queries ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rewritten(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
-    """Return a statement's query with its lookups joined; of other statements the query that they hold."""
+def rewrite_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
+    """Return the query of a statement, rewritten so that its lookups are joined."""
     query = _query(setting, statement, found, args)
     refuse_strangers(query, query.tree)
     refuse_unknown(query, query.tree)
-    add_mirror(query)
-    _ = query.schema  # what Spark refuses is known before anything is planned
+    add_analysis_edits(query)
+    _ = query.schema  # Spark reports its errors before any lookup is planned
     scalars = scalars_of(query, query.tree)
     inner = {id(scalar.select) for scalar in scalars}
     _read_whole(query, {id(scalar.select.args["from_"].this) for scalar in scalars})
@@ -86,7 +86,7 @@ def rewritten(setting: Setting, statement: Statement, found: Sequence[Token], ar
 
 
 def _query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Query:
-    """Read a statement's query; refuse what is none, and what is no query by one tree."""
+    """Parse the query of a statement; raise StatementError where it has none, or more than one."""
     start = query_start(found)
     pipes = [a for a, b in pairwise(found) if a.text == "|" and b.text == ">" and a.end == b.start]
     if start is None or pipes or (start == 0 and found[:1] and found[0].text not in (*QUERIES[:4], "(")):
@@ -101,14 +101,14 @@ def _query(setting: Setting, statement: Statement, found: Sequence[Token], args:
 
 def _no_query(statement: Statement, span: Span) -> StatementError:
     return StatementError(
-        "A statement of this kind cannot hold lookups.",
-        hint="Write SELECT … FROM … JOIN …, as a statement of its own or as a temporary view that this one reads.",
-        place=statement.place(span),
+        "A statement of this kind cannot contain lookups.",
+        hint="Write SELECT … FROM … JOIN … as a separate statement, or as a temporary view that this one reads.",
+        position=statement.position(span),
     )
 
 
 def _at(statement: Statement, start: int, end: int) -> Span:
-    """Return a piece of a statement by positions in it."""
+    """Return a span of a statement from offsets within it."""
     return Span(statement.span.start + start, statement.span.start + end)
 
 
@@ -120,24 +120,24 @@ def _read_whole(query: Query, looked_up: set[int]) -> None:
         try:
             query.read_whole(node, table)
         except LookupCacheError as error:
-            raise error.at(query.statement.place(span_of(node))) from None
+            raise error.at(query.statement.position(span_of(node))) from None
 
 
-def _queried(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Run a query, or a statement that holds one; without anything of ours in it, as it is."""
+def _run_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Run a query, or a statement that contains one; without a lookup it is passed to Spark unchanged."""
     if not concerns(setting, found) or _words(found)[:1][0] not in (*QUERIES, "CREATE", "REPLACE", "(", "BEGIN"):
-        return _as_it_is(setting, statement, args)
+        return _run_unchanged(setting, statement, args)
     if _words(found)[0] in ("CREATE", "REPLACE") and query_start(found) is None:
-        return _as_it_is(setting, statement, args)
+        return _run_unchanged(setting, statement, args)
     if _words(found)[0] == "TABLE" and len(found) == 2:
         statement = Statement.of(f"SELECT * FROM {found[1].written}")
         found = list(tokens(statement.sql))
-    query = rewritten(setting, statement, found, args)
-    return query.run() if query.edits.made else _as_it_is(setting, statement, args)
+    query = rewrite_query(setting, statement, found, args)
+    return query.run() if query.edits.made else _run_unchanged(setting, statement, args)
 
 
-def _as_it_is(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
-    """Give a statement to Spark; where its error would show what must not be shown, raise StatementError instead."""
+def _run_unchanged(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
+    """Pass a statement to Spark; raise StatementError in place of an error of Spark's that would show secrets."""
     shown: PySparkException
     try:
         with _not_logged(statement):
@@ -146,7 +146,9 @@ def _as_it_is(setting: Setting, statement: Statement, args: Args = None) -> Data
         if not _shows(statement, str(error)):
             raise
         shown = error
-    raise StatementError(f"Spark refuses the statement: {_fact(statement, shown)}", place=_blamed(statement, shown))
+    raise StatementError(
+        f"Spark rejects the statement: {_fact(statement, shown)}", position=_error_position(statement, shown)
+    )
 
 
 @contextmanager
@@ -163,12 +165,12 @@ def _not_logged(statement: Statement) -> Iterator[None]:
 
 
 def _shows(statement: Statement, text: str) -> bool:
-    """Return whether an error of Spark's has something in it that must not be shown."""
+    """Return whether an error of Spark's contains a secret."""
     return bool(statement.hidden) and ("== SQL" in text or any(piece in text for piece in _pieces(statement)))
 
 
 def _pieces(statement: Statement) -> list[str]:
-    """Return what must not be shown, the longest first; what is shorter stands in any text by chance."""
+    """Return the secrets, the longest first; very short ones occur in any text by chance."""
     whole = {statement.text[piece.start : piece.end] for piece in statement.hidden}
     # Spark repeats a literal without its quotes, and two quotes in it as one.
     pieces = whole | {part for piece in whole for part in re.split(r"['\"`\\]+", piece)}
@@ -176,23 +178,23 @@ def _pieces(statement: Statement) -> list[str]:
 
 
 def _fact(statement: Statement, error: PySparkException) -> str:
-    """Return what Spark says of a statement but for its text, and starred where it repeats what is hidden."""
+    """Return Spark's message without the statement's text, with secrets masked."""
     fact = re.split(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|JVM stacktrace", str(error))[0].strip()
     return functools.reduce(lambda text, piece: text.replace(piece, STARS), _pieces(statement), fact)
 
 
-def _blamed(statement: Statement, error: PySparkException) -> Place:
-    """Return the place that Spark names, or the whole statement's."""
+def _error_position(statement: Statement, error: PySparkException) -> Position:
+    """Return the position that Spark names, or that of the full statement."""
     found = re.search(r"line (\d+),? pos (\d+)", str(error))
     if found is None:
-        return statement.place(statement.span)
+        return statement.position(statement.span)
     lines = statement.sql.splitlines(keepends=True)
     start = statement.span.start + sum(map(len, lines[: int(found[1]) - 1])) + int(found[2])
-    return statement.place(Span(start, start + 1))
+    return statement.position(Span(start, start + 1))
 
 
 def concerns(setting: Setting, found: Sequence[Token]) -> bool:
-    """Return whether a statement may have anything of ours in it: a table, a function, a word."""
+    """Return whether a statement may use lookups: a lookup table, a table function, or one of their keywords."""
     names = {token.name.lower() for token in found if token.kind in ("word", "quoted")}
     known = {name.lower() for name in (*setting.catalog.tables, *setting.catalog.functions)}
     words = [token.text for token in found]
@@ -200,32 +202,32 @@ def concerns(setting: Setting, found: Sequence[Token]) -> bool:
 
 
 def _is_describe_query(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    head = Head(found)
-    if not (head.take("DESCRIBE") or head.take("DESC")):
+    reader = TokenReader(found)
+    if not (reader.take("DESCRIBE") or reader.take("DESC")):
         return False
-    head.take("QUERY")
-    return bool(head.words) and head.words[0] in QUERIES[:4] and concerns(setting, found)
+    reader.take("QUERY")
+    return bool(reader.words) and reader.words[0] in QUERIES[:4] and concerns(setting, found)
 
 
 def _describe_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     skipped = 2 if found[1].text == "QUERY" else 1
     inner = statement.part(statement.span.start + found[skipped].start)
-    schema = rewritten(setting, inner, list(tokens(inner.sql)), args).schema
+    schema = rewrite_query(setting, inner, list(tokens(inner.sql)), args).schema
     rows = [(column.name, column.dataType.simpleString(), None) for column in schema]
     return setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
 
 
 def _is_immediate(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    """Return whether a statement executes a literal, and nothing else, that has something of ours in it."""
+    """Return whether a statement is EXECUTE IMMEDIATE of one literal that may use lookups."""
     literal = found[2].written if _words(found)[:2] == ["EXECUTE", "IMMEDIATE"] and len(found) == 3 else ""
-    return literal[:1] in ("'", '"') and bool(literal) and concerns(setting, list(tokens(unquoted(literal))))
+    return literal[:1] in ("'", '"') and bool(literal) and concerns(setting, list(tokens(unquote(literal))))
 
 
 def _run_immediate(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    return run(setting, Statement.of(unquoted(found[2].written)), args)
+    return run(setting, Statement.of(unquote(found[2].written)), args)
 
 
-# ── statements that hold a query ─────────────────────────────────────────────────────────────────────────
+# ── statements that contain a query ─────────────────────────────────────────────────────────────────────────
 
 
 def _is_insert(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
@@ -233,19 +235,19 @@ def _is_insert(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
 
 
 def _insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Run INSERT INTO; into a lookup table it is refused, from a stream it starts a query."""
-    return _run_insert(_planned_insert(setting, statement, found, args), found)
+    """Run INSERT INTO; it is an error for a lookup table, and starts a streaming query for a stream."""
+    return _run_insert(_plan_insert(setting, statement, found, args), found)
 
 
-def _planned_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
+def _plan_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
     sink = insert_target(found)
     if sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables:
         raise StatementError(
-            f"{sink.plain!r} is a lookup table, which is only read.",
+            f"{sink.plain!r} is a lookup table, which is read-only.",
             hint="Write to a table of Spark's, or to files.",
-            place=statement.place(_at(statement, sink.start, sink.end)),
+            position=statement.position(_at(statement, sink.start, sink.end)),
         )
-    return rewritten(setting, statement, found, args)
+    return rewrite_query(setting, statement, found, args)
 
 
 def _run_insert(query: Query, found: Sequence[Token]) -> DataFrame:
@@ -262,16 +264,16 @@ def _is_set(found: Sequence[Token], *_: Any) -> bool:
 
 
 def _run_set(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Plan all statements of a set, then run them in their order: a mistake in one is known before the first runs."""
+    """Plan all statements of a set, then run them in order: an error in one is raised before the first runs."""
     planned = []
     for part, words in _parts(statement, found):
         if _words(words)[:1] != ["INSERT"]:
             raise StatementError(
-                "A statement set holds INSERT statements.",
+                "A statement set can only contain INSERT statements.",
                 hint="Write EXECUTE STATEMENT SET BEGIN INSERT INTO … SELECT …; … END.",
-                place=part.place(part.span),
+                position=part.position(part.span),
             )
-        planned.append((_planned_insert(setting, part, words, args), words))
+        planned.append((_plan_insert(setting, part, words, args), words))
     for query, words in planned:
         _run_insert(query, words)
     return nothing(setting)
@@ -282,7 +284,7 @@ def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement
         raise StatementError(
             "A statement set ends with END.",
             hint="Write EXECUTE STATEMENT SET BEGIN …; …; END.",
-            place=statement.place(Span(statement.span.end - 1, statement.span.end)),
+            position=statement.position(Span(statement.span.end - 1, statement.span.end)),
         )
     start, cuts = statement.span.start, [found[3], *(t for t in found if t.text == ";"), found[-1]]
     parts = []
@@ -296,23 +298,23 @@ def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement
 
 
 def _is_view(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    """Return whether a statement makes a view, or a table in Spark's memory, of a query with something of ours."""
+    """Return whether a statement creates a view or caches a table from a query that may use lookups."""
     words = _words(found)[:6]
     kept = (words[:1] == ["CREATE"] and "VIEW" in words) or words[:2] in (["CACHE", "TABLE"], ["CACHE", "LAZY"])
     return kept and concerns(setting, found) and query_start(found) is not None
 
 
 def _create_view(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Make a temporary view of a query with lookups: Spark keeps its plan, not its text, which names our views."""
-    query = rewritten(setting, statement, found, args)
+    """Create a temporary view of a query with lookups: Spark keeps its plan, not its text with our internal views."""
+    query = rewrite_query(setting, statement, found, args)
     words = _words(found)
     if query.views and words[0] == "CREATE":
         before = words[: words.index("VIEW")]
         if not {"TEMPORARY", "TEMP"} & set(before) or "GLOBAL" in before:
             raise StatementError(
-                "A view with lookups lives as long as the session.",
+                "A view with lookups can only be temporary.",
                 hint="Write CREATE [OR REPLACE] TEMPORARY VIEW.",
-                place=statement.place(_at(statement, 0, found[words.index("VIEW")].end)),
+                position=statement.position(_at(statement, 0, found[words.index("VIEW")].end)),
             )
     with _plans_kept(setting):
         return query.run()
@@ -329,7 +331,7 @@ def _plans_kept(setting: Setting) -> Iterator[None]:
         conf.set(name, before) if before is not None else conf.unset(name)
 
 
-# ── statements that read a lookup table in passing ───────────────────────────────────────────────────────────
+# ── MERGE, UPDATE and DELETE ───────────────────────────────────────────────────────────
 
 
 def _is_change(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
@@ -337,7 +339,7 @@ def _is_change(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
 
 
 def _change(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Run MERGE, UPDATE or DELETE, with what of their sources and sub-queries is ours in place of the text."""
+    """Run MERGE, UPDATE or DELETE, with sources and sub-queries that use lookups replaced by views."""
     _refuse_target(setting, statement, found)
     edits = Edits(statement.code)
     views: dict[str, DataFrame] = {}
@@ -345,7 +347,7 @@ def _change(setting: Setting, statement: Statement, found: Sequence[Token], args
         words = [token for token in found if start <= token.start < end]
         if concerns(setting, words):
             part = statement.part(*_at(statement, start, end))
-            query = rewritten(
+            query = rewrite_query(
                 setting, part, [replace(t, start=t.start - start, end=t.end - start) for t in words], args
             )
             name = f"lookup_source_{len(views)}"
@@ -358,19 +360,19 @@ def _change(setting: Setting, statement: Statement, found: Sequence[Token], args
             alias = "" if _is_aliased(found, token) else f" AS {quote(token.name)}"
             edits.replace(_at(statement, token.start, token.end), f"{{{name}}}{alias}")
     if not views:
-        return _as_it_is(setting, statement, args)
-    return setting.spark.sql(_braced(statement, edits), args, **views)
+        return _run_unchanged(setting, statement, args)
+    return setting.spark.sql(_double_braces(statement, edits), args, **views)
 
 
-def _braced(statement: Statement, edits: Edits) -> str:
-    """Return edited text in which only names of views stand in braces."""
-    for place in (n for n, letter in enumerate(statement.code) if letter in "{}"):
-        edits.replace(Span(place, place + 1), statement.code[place] * 2)
+def _double_braces(statement: Statement, edits: Edits) -> str:
+    """Return the edited text with the user's own braces doubled, so that only names of views are in single braces."""
+    for index in (n for n, letter in enumerate(statement.code) if letter in "{}"):
+        edits.replace(Span(index, index + 1), statement.code[index] * 2)
     return edits.text(statement.span)
 
 
 def _sources(found: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """Yield where the outermost queries in brackets stand."""
+    """Yield start and end of the outermost queries in parentheses."""
     closed = -1
     for number, token in enumerate(found[:-1]):
         after = found[number + 1]
@@ -382,7 +384,7 @@ def _sources(found: Sequence[Token]) -> Iterator[tuple[int, int]]:
 
 
 def _using(found: Sequence[Token]) -> list[Token]:
-    """Return the name behind USING, where it is one word."""
+    """Return the name after USING, if it is one word."""
     after = [(a, b, c) for a, b, c in zip(found, found[1:], [*found[2:], None], strict=False) if a.text == "USING"]
     return [b for _, b, c in after if b.kind in ("word", "quoted") and (c is None or c.text != ".")]
 
@@ -394,7 +396,7 @@ def _is_aliased(found: Sequence[Token], name: Token) -> bool:
 
 def _full_table(setting: Setting, name: str) -> DataFrame:
     statement = Statement.of(f"SELECT * FROM {quote(name)}")
-    return rewritten(setting, statement, list(tokens(statement.sql))).df()
+    return rewrite_query(setting, statement, list(tokens(statement.sql))).df()
 
 
 def _is_refused(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
@@ -403,15 +405,15 @@ def _is_refused(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
 
 
 def _refuse_target(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Refuse a statement that is about a table of Spark's, and names a lookup table."""
+    """Raise StatementError for a statement about a Spark table that names a lookup table."""
     target = target_of(found)
     if target is not None and target.name.plain is not None and target.name.plain in setting.catalog.tables:
         raise StatementError(
-            f"{target.name.plain!r} is a lookup table, for which there is no {target.verb}.",
+            f"{target.name.plain!r} is a lookup table, which does not support {target.verb}.",
             hint=_CURES.get(
-                target.verb, "A lookup table is only read; name its schema if you mean a table of Spark's."
+                target.verb, "A lookup table is read-only; write the schema before the name if you mean a Spark table."
             ),
-            place=statement.place(_at(statement, target.name.start, target.name.end)),
+            position=statement.position(_at(statement, target.name.start, target.name.end)),
         )
     return nothing(setting)
 
@@ -424,7 +426,7 @@ _CURES = {
 }
 
 
-# ── what is known ────────────────────────────────────────────────────────────────────────────────────────
+# ── EXPLAIN, CREATE, DROP, SHOW ──────────────────────────────────────────────────────────────────────────
 
 
 def _is_explain(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
@@ -434,13 +436,13 @@ def _is_explain(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
 def _explain(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     mode, skipped = mode_of(found)
     if skipped >= len(found):
-        return _as_it_is(setting, statement, args)
+        return _run_unchanged(setting, statement, args)
     inner = statement.part(statement.span.start + found[skipped].start)
     words = list(tokens(inner.sql))
     if not concerns(setting, words):
         mode_word = "" if mode == "simple" else mode.upper()
-        return _as_it_is(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
-    text = explained(rewritten(setting, inner, words, args), mode)
+        return _run_unchanged(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
+    text = explain_query(rewrite_query(setting, inner, words, args), mode)
     return setting.spark.createDataFrame([(text,)], "plan STRING")
 
 
@@ -469,28 +471,28 @@ def _function(setting: Setting, statement: Statement, found: Sequence[Token], ar
 
 
 def _is_drop(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    return _dropped(found, setting) is not None
+    return _drop_target(found, setting) is not None
 
 
-def _dropped(found: Sequence[Token], setting: Setting) -> tuple[Names[Any], str] | None:
-    """Return what a DROP is to remove, where that is ours."""
-    head = Head(found)
-    if not head.take("DROP"):
+def _drop_target(found: Sequence[Token], setting: Setting) -> tuple[Names[Any], str] | None:
+    """Return the catalog and the name that a DROP removes, if it is a lookup table or a table function."""
+    reader = TokenReader(found)
+    if not reader.take("DROP"):
         return None
-    head.skip("TEMPORARY", "TEMP", "SYSTEM")
-    if not (head.words[:1] and head.words[0] in ("TABLE", "FUNCTION")):
+    reader.skip("TEMPORARY", "TEMP", "SYSTEM")
+    if not (reader.words[:1] and reader.words[0] in ("TABLE", "FUNCTION")):
         return None
-    names: Names[Any] = setting.catalog.tables if head.words[0] == "TABLE" else setting.catalog.functions
-    head.skip("TABLE", "FUNCTION")
-    head.take("IF", "EXISTS")
-    name = head.name()
-    if name is None or name.plain is None or name.plain not in names or head.words not in ([], ["PURGE"]):
+    names: Names[Any] = setting.catalog.tables if reader.words[0] == "TABLE" else setting.catalog.functions
+    reader.skip("TABLE", "FUNCTION")
+    reader.take("IF", "EXISTS")
+    name = reader.name()
+    if name is None or name.plain is None or name.plain not in names or reader.words not in ([], ["PURGE"]):
         return None
     return names, name.plain
 
 
 def _drop(setting: Setting, _: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    dropped = _dropped(found, setting)
+    dropped = _drop_target(found, setting)
     assert dropped is not None
     names, name = dropped
     names.drop(name, missing_ok=False)

@@ -1,4 +1,4 @@
-"""A statement's text: positions in it, the code without its comments, and edits."""
+"""The text of a statement: spans, the code without comments, and edits."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from lookupcache.errors import Place
+from lookupcache.errors import Position
 from lookupcache.planner.clauses import tokens
-from lookupcache.sql.hiding import Piece, hidden_pieces, masked
+from lookupcache.sql.redaction import Piece, find_secrets, mask_piece
 
 _PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*")
 
 
 class Span(NamedTuple):
-    """The positions from ``start`` to before ``end``."""
+    """The offsets from ``start`` to ``end`` (exclusive)."""
 
     start: int
     end: int
 
     def holds(self, other: Span) -> bool:
-        """Return whether the other lies inside."""
+        """Return whether the other span is inside of this one."""
         return self.start <= other.start and other.end <= self.end
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement among others in a text; positions count from the start of the whole text.
+    """One statement in a text of one or more; offsets count from the start of the full text.
 
-    ``statement[span]`` is code: the text with blanks in place of comments, so that pieces of it can be put together in
-    any order without one commenting out the next.
+    ``statement[span]`` is code: the text with comments replaced by blanks, so that pieces of it can be combined in any
+    order without one commenting out the next.
 
     >>> statement = Statement("EXPLAIN SELECT 1 -- one", Span(8, 23))
-    >>> statement.place(Span(15, 16)).column, statement.sql.rstrip()
+    >>> statement.position(Span(15, 16)).column, statement.sql.rstrip()
     (16, 'SELECT 1')
     """
 
@@ -43,18 +43,18 @@ class Statement:
 
     @classmethod
     def of(cls, text: str) -> Statement:
-        """Return a text that is one statement."""
+        """Return a text as one statement."""
         return cls(text, Span(0, len(text)))
 
     def part(self, start: int, end: int | None = None) -> Statement:
         """Return a statement inside of this one."""
         part = Statement(self.text, Span(start, self.span.end if end is None else end))
-        part.__dict__["code"] = self.code  # the code of the whole text, computed once
+        part.__dict__["code"] = self.code  # the code of the full text, computed once
         return part
 
     @cached_property
     def code(self) -> str:
-        """The whole text without comments, as long as the text."""
+        """The full text with comments replaced by blanks."""
         return _with_names(without_comments(self.text))
 
     @property
@@ -69,9 +69,9 @@ class Statement:
 
     @cached_property
     def read(self) -> str:
-        """What the parser reads: the code with all before the statement blank, and with letters x in literals.
+        """The input of the parser: the code with blanks before the statement, and with the letter x in literals.
 
-        The parser has to find structure and positions only, and cannot misread, or show, what a literal says.
+        The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.
         """
         before = "".join("\n" if letter == "\n" else " " for letter in self.text[: self.span.start])
         return before + _with_plain_literals(self.sql)
@@ -81,40 +81,40 @@ class Statement:
 
     @cached_property
     def hidden(self) -> list[Piece]:
-        """The pieces of the whole text that must not be shown."""
-        return hidden_pieces(self.text)
+        """The pieces of the full text that must not be shown."""
+        return find_secrets(self.text)
 
     def hides(self, span: Span) -> bool:
-        """Return whether a piece has something in it that must not be shown."""
+        """Return whether a span contains anything that must not be shown."""
         return any(start < span.end and end > span.start for start, end in self.hidden)
 
-    def place(self, span: Span) -> Place:
-        """Return where a piece stands, of several lines the first, with stars for what must not be shown."""
+    def position(self, span: Span) -> Position:
+        """Return the position of a span, of its first line if there are more, with secrets masked."""
         start = min(span.start, len(self.text))
         first = self.text.rfind("\n", 0, start) + 1
         end = self.text.find("\n", start)
         line = Piece(first, len(self.text) if end < 0 else end)
         last = max(min(span.end, line.end), start + 1)
-        before, through = self._shown(line, start, last=False), self._shown(line, last, last=True)
-        return Place(
+        before, through = self._shown_length(line, start, last=False), self._shown_length(line, last, last=True)
+        return Position(
             line=self.text.count("\n", 0, start) + 1,
             column=start - first + 1,
-            text=masked(self.text, self.hidden, line),
+            text=mask_piece(self.text, self.hidden, line),
             length=max(through - before, 1),
             shift=start - first - before,
         )
 
-    def _shown(self, line: Piece, edge: int, *, last: bool) -> int:
-        """Return how far into the shown line an edge of a piece is; inside of stars it is at their end or start."""
+    def _shown_length(self, line: Piece, edge: int, *, last: bool) -> int:
+        """Return the offset of an edge of a span in the masked line; inside of a mask it is the mask's end or start."""
         for start, end in self.hidden:
             if start < edge < end:
                 edge = end if last else start
-        cut = masked(self.text, [piece for piece in self.hidden if piece.start < edge], Piece(line.start, edge))
+        cut = mask_piece(self.text, [piece for piece in self.hidden if piece.start < edge], Piece(line.start, edge))
         return len(cut)
 
 
 def without_comments(text: str) -> str:
-    """Return a text of the same length with blanks for its comments; hints stay.
+    """Return a text of the same length with comments replaced by blanks; hints are kept.
 
     Comments are those of Spark's lexer: they nest, a bare carriage return ends one, a backslash continues one.
 
@@ -129,7 +129,7 @@ def without_comments(text: str) -> str:
 
 
 def _blank(gap: str) -> str:
-    """Return what stands between two tokens without its comments."""
+    """Return the text between two tokens without its comments."""
     if not gap.strip():
         return gap
     pieces, done = [], 0
@@ -146,7 +146,7 @@ def _blank(gap: str) -> str:
 
 
 def _end_of_comment(gap: str, start: int) -> int:
-    """Return where the comment, or the blank, ends that begins at a position."""
+    """Return the end of the comment, or the blank, that begins at ``start``."""
     if gap.startswith("--", start):
         end = start
         while end < len(gap) and gap[end] not in "\r\n":
@@ -162,7 +162,7 @@ def _end_of_comment(gap: str, start: int) -> int:
 
 
 def _with_names(code: str) -> str:
-    """Return code of the same length with the name in place of each ``IDENTIFIER('name')``.
+    """Return code of the same length, with each ``IDENTIFIER('name')`` replaced by the name.
 
     >>> _with_names("FROM IDENTIFIER('db.t') AS t")
     'FROM db.t               AS t'
@@ -179,7 +179,7 @@ def _with_names(code: str) -> str:
 
 
 def _with_plain_literals(code: str) -> str:
-    """Return code in which each literal in quotes is letters x, as long as it is."""
+    """Return code of the same length, with each quoted literal replaced by letters x."""
     pieces, done = [], 0
     for token in tokens(code):
         if token.kind == "string":
@@ -191,20 +191,20 @@ def _with_plain_literals(code: str) -> str:
 
 
 class Edit(NamedTuple):
-    """A piece of the text and what takes its place."""
+    """A piece of the text and its replacement."""
 
     span: Span
     new: str
 
 
 def _order(edit: Edit) -> tuple[int, bool, int]:
-    """Return what edits are sorted by: what is inserted at a position comes before what is replaced from there."""
+    """Return the sort key of edits: an insertion comes before a replacement that starts at the same offset."""
     return edit.span.start, edit.span.end > edit.span.start, -edit.span.end
 
 
 @dataclass
 class Edits:
-    """A text and the edits to it; of edits inside each other the outermost counts.
+    """A text and the edits to it; of nested edits only the outermost is applied.
 
     >>> edits = Edits("SELECT o.id FROM orders AS o")
     >>> edits.replace(Span(7, 11), "id")
@@ -216,11 +216,11 @@ class Edits:
     made: list[Edit] = field(default_factory=list)
 
     def replace(self, span: Span, new: str) -> None:
-        """Replace a piece, for good."""
+        """Replace a span of the text."""
         self.made.append(Edit(span, new))
 
     def text(self, span: Span, more: Iterable[Edit] = ()) -> str:
-        """Return a piece as edited so far, and with ``more`` edits."""
+        """Return a span of the text with all edits, and with ``more`` edits."""
         pieces, done = [], span.start
         for edit in self._outermost(span, more):
             pieces += [self.source[done : edit.span.start], edit.new]
@@ -228,7 +228,7 @@ class Edits:
         return "".join([*pieces, self.source[done : span.end]])
 
     def original(self, span: Span, position: int) -> int:
-        """Return which position of the source a position of the edited piece is; in what is new, where that begins."""
+        """Return the offset in the source for an offset in the edited text; in a replacement, of its start."""
         done = span.start
         for edit in self._outermost(span, ()):
             kept = edit.span.start - done

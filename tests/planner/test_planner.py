@@ -1,4 +1,4 @@
-"""Conditions in, plans out: golden files, the places of conjuncts, and what is refused."""
+"""Conditions in, plans out: golden files, the stages of conjuncts, and what is refused."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def plan(on: Any, how: str = "inner", **rest: Any) -> LookupPlan:
     return plan_join(rest.pop("left", LEFT), rest.pop("table", table()), on=on, how=how, **rest)
 
 
-def places(found: LookupPlan) -> dict[str, str]:
-    return {conjunct.text: f"{conjunct.place}/{conjunct.evaluator}" for conjunct in found.conjuncts}
+def stages(found: LookupPlan) -> dict[str, str]:
+    return {conjunct.text: f"{conjunct.stage}/{conjunct.evaluator}" for conjunct in found.conjuncts}
 
 
 # ── golden files ─────────────────────────────────────────────────────────────────────────────────────────
@@ -129,7 +129,7 @@ def test_there_are_golden_files() -> None:
     assert len(GOLDEN) >= 10
 
 
-# ── places ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── stages ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("on", "expected"), [
@@ -158,22 +158,22 @@ def test_there_are_golden_files() -> None:
     ("exists(array(1, 2), x -> x > o.age)", "pre-filter/spark"),
 ])  # fmt: skip
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
-def test_each_conjunct_has_its_place(on: str, expected: str, how: str) -> None:
+def test_each_conjunct_has_its_stage(on: str, expected: str, how: str) -> None:
     TYPES["current_date()"] = "date"
     found = plan(f"o.at = c.ts AND ({on})", how)
-    assert list(places(found).values()) == ["field key/source", expected]
+    assert list(stages(found).values()) == ["field key/source", expected]
     assert found.fingerprint == LookupPlan.from_json(found.to_json()).fingerprint
 
 
 def test_the_first_expression_for_a_column_is_its_key() -> None:
     found = plan("o.id = c.id AND o.age = c.id AND c.id = o.id AND c.id = 7")
-    assert list(places(found).values()) == ["field key/source", "residual/worker", "field key/source", "calc/worker"]
+    assert list(stages(found).values()) == ["field key/source", "residual/worker", "field key/source", "calc/worker"]
     assert [key.sql for key in found.keys] == ["l.`id`"]
 
 
 def test_a_second_constant_filters() -> None:
     found = plan("o.id = c.id AND c.age = 10 AND c.age = 11 AND c.age = 10")
-    assert [c.place for c in found.conjuncts] == ["field key", "constant key", "calc", "constant key"]
+    assert [c.stage for c in found.conjuncts] == ["field key", "constant key", "calc", "constant key"]
 
 
 def test_constants_alone_give_a_key() -> None:
@@ -217,7 +217,7 @@ def test_where_filters_the_left_side_first_and_the_rest_after() -> None:
 
 
 def test_where_joins_the_condition_of_an_inner_join() -> None:
-    assert places(plan("o.id = c.id WHERE c.age > 2 AND o.age > 1", where="c.label = 'x'")) == {
+    assert stages(plan("o.id = c.id WHERE c.age > 2 AND o.age > 1", where="c.label = 'x'")) == {
         "o.id = c.id": "field key/source",
         "c.age > 2": "calc/source",
         "o.age > 1": "pre-filter/spark",
@@ -228,7 +228,7 @@ def test_where_joins_the_condition_of_an_inner_join() -> None:
 def test_names_join_by_name_and_stand_once_in_the_result() -> None:
     found = plan(["ID"], "left", select=None, left=LEFT[:1], table=table("id BIGINT, x INT"))
     assert [(o.name, o.sql) for o in found.output] == [("id", "l.`id`"), ("x", "r.`x`")]
-    assert places(found) == {"id = c.id": "field key/source"}
+    assert stages(found) == {"id = c.id": "field key/source"}
 
 
 @pytest.mark.parametrize("left", ["timestamp_ntz", "date", "timestamp"])
@@ -365,7 +365,7 @@ def test_nesting_has_a_limit_that_the_error_names(deep: str) -> None:
 
 
 @pytest.mark.usefixtures("usual_recursion_limit")
-@pytest.mark.parametrize(("chain", "place"), [
+@pytest.mark.parametrize(("chain", "stage"), [
     (" OR ".join(f"c.age = {number}" for number in range(500)), "calc, source"),
     (" OR ".join(f"c.age = {number} AND o.age <> {number}" for number in range(400)), "residual, worker"),
     ("NOT (" + " AND ".join(f"c.age <> {number}" for number in range(500)) + ")", "calc, source"),
@@ -373,10 +373,10 @@ def test_nesting_has_a_limit_that_the_error_names(deep: str) -> None:
     ("c.age IN (" + "1, " * 3000 + "1)", "residual, spark"),
     ("c.label <> " + " || ".join(["o.name"] * 500), "residual, spark"),
 ], ids=["OR", "OR AND", "NOT AND", "+", "IN", "||"])  # fmt: skip
-def test_a_long_chain_is_not_deep(chain: str, place: str) -> None:
+def test_a_long_chain_is_not_deep(chain: str, stage: str) -> None:
     found = plan(f"o.id = c.id AND ({chain})")
     assert LookupPlan.from_json(pickle.loads(pickle.dumps(found)).to_json()) == found
-    assert [f"{part.place}, {part.evaluator}" for part in found.conjuncts[1:]] == [place]
+    assert [f"{part.stage}, {part.evaluator}" for part in found.conjuncts[1:]] == [stage]
 
 
 @pytest.mark.parametrize("on", ["o.id <=> c.id", "(c.id <=> o.id) AND c.age > 1", "o.id IS NOT DISTINCT FROM c.id"])
@@ -403,9 +403,9 @@ MARKED = {"lookup.on-error": "null", "lookup.error-column": "problem", "lookup.a
 
 def test_with_retries_on_a_miss_no_filter_is_offered_to_the_source() -> None:
     on = "o.id = c.id AND c.age > 18"
-    assert places(plan(on))["c.age > 18"] == "calc/source"
+    assert stages(plan(on))["c.age > 18"] == "calc/source"
     found = plan(on, table=table(**{"lookup.retry.on-miss.max-attempts": "2"}))
-    assert places(found)["c.age > 18"] == "calc/worker"
+    assert stages(found)["c.age > 18"] == "calc/worker"
     assert (len(found.pushed), len(found.calc)) == (0, 1)
     assert "retries on a miss    2, every 1 s; no filter is offered to the source" in explain(found)
 
@@ -569,16 +569,16 @@ def test_an_error_tells_which_conjunct_it_is_about() -> None:
 ])  # fmt: skip
 def test_what_comes_to_an_equality_makes_a_key(on: str) -> None:
     found = plan(on)
-    assert (found.key_columns, found.keys[0].sql, places(found)) == (("id",), "l.`id`", {on: "field key/source"})
+    assert (found.key_columns, found.keys[0].sql, stages(found)) == (("id",), "l.`id`", {on: "field key/source"})
 
 
-@pytest.mark.parametrize(("on", "place"), [
+@pytest.mark.parametrize(("on", "stage"), [
     ("c.age IN ('1')", "residual/spark"), ("c.age IN (o.name)", "residual/spark"), ("c.age IN (3)", "calc/worker"),
     ("NOT (c.age <> o.name)", "residual/spark"), ("c.age BETWEEN 3 AND 3", "calc/worker"),
 ])  # fmt: skip
-def test_another_way_to_write_an_equality_is_refused_nothing(on: str, place: str) -> None:
+def test_another_way_to_write_an_equality_is_refused_nothing(on: str, stage: str) -> None:
     """As an equality, ``c.age = '1'`` would be an error that asks for a cast."""
-    assert places(plan(f"o.id = c.id AND {on}"))[on] in (place, "calc/source")
+    assert stages(plan(f"o.id = c.id AND {on}"))[on] in (stage, "calc/source")
 
 
 # ── names and settings ───────────────────────────────────────────────────────────────────────────────────
@@ -607,13 +607,13 @@ def test_a_literal_that_a_setting_changes_is_left_to_spark(name: str, condition:
     for on in (True, False):
         found = plan(f"o.id = c.id AND {condition}", settings=settings(**{name: on}))
         raw_or_decimal = "r'" in condition or "price" in condition
-        assert places(found)[condition] == ("residual/spark" if on or raw_or_decimal else "calc/worker")
+        assert stages(found)[condition] == ("residual/spark" if on or raw_or_decimal else "calc/worker")
 
 
 def test_double_quotes_may_be_those_of_a_name() -> None:
     found = plan('o."id" = "c"."id" AND c.label > \'"\'', settings=settings(quoted=True), select=['c."age" AS "a b"'])
     assert (found.keys[0].sql, found.output[0].name, found.output[0].sql) == ("l.`id`", "a b", "r.`age`")
-    assert places(found)["c.label > '\"'"] == "calc/worker"
+    assert stages(found)["c.label > '\"'"] == "calc/worker"
     assert plan('o.id = c.id AND c.label = "id"').constants[0].value.value == "id"
 
 
@@ -626,4 +626,4 @@ def test_a_reserved_word_is_no_column() -> None:
 
 def test_a_variable_in_a_string_is_for_spark_to_fill_in() -> None:
     on = "c.label > '${spark.app.name}'"
-    assert places(plan(f"o.id = c.id AND {on}"))[on] == "residual/spark"
+    assert stages(plan(f"o.id = c.id AND {on}"))[on] == "residual/spark"

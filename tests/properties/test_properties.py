@@ -42,7 +42,7 @@ FUNCTIONS = {
     "function": Rows, "function async": RowsLater, "functions": RowsOfMany, "functions async": RowsOfManyLater,
 }  # fmt: skip
 
-PLACES = {
+STAGES = {
     "field key, source", "constant key, source", "pre-filter, spark", "calc, source", "calc, worker",
     "residual, worker", "residual, spark", "filter after, spark",
 }  # fmt: skip
@@ -75,12 +75,12 @@ def test_few_cases_are_refused_or_invalid(verdicts):
     assert words["invalid"] < 0.05 * len(verdicts)
 
 
-def test_many_cases_match_and_all_places_occur(verdicts):
+def test_many_cases_match_and_all_stages_occur(verdicts):
     joined = [verdict for verdict in verdicts.values() if verdict.word == "joined"]
     dropping = [verdict.matched for verdict in joined if verdict.how in ("inner", "semi")]
     assert sum(dropping) > 0.3 * len(dropping)
-    places = Counter(place for verdict in joined for place in verdict.places)
-    assert {place for place, count in places.items() if count >= len(joined) / 200} == PLACES
+    stages = Counter(stage for verdict in joined for stage in verdict.stages)
+    assert {stage for stage, count in stages.items() if count >= len(joined) / 200} == STAGES
 
 
 def drawing(number: int, phases: Sequence[Phase]):
@@ -122,7 +122,7 @@ class Verdict:
 
     word: str
     reason: str = ""
-    places: frozenset[str] = frozenset()
+    stages: frozenset[str] = frozenset()
     how: str = ""
     matched: bool = False
 
@@ -353,8 +353,8 @@ def compared(pair: Pair, ours: dict[str, Counter], theirs: Counter) -> Verdict:
         if rows != theirs:
             differences = f"only ours: {dict(rows - theirs)}\nonly Spark's: {dict(theirs - rows)}"
             return Verdict("wrong", f"{differences}\n{pair.ours[form].explain()}")
-    places = frozenset(f"{part.place}, {part.evaluator}" for part in plan.conjuncts)
-    return Verdict("joined", "", places, plan.how, bool(theirs))
+    stages = frozenset(f"{part.stage}, {part.evaluator}" for part in plan.conjuncts)
+    return Verdict("joined", "", stages, plan.how, bool(theirs))
 
 
 def _message(error: Exception) -> str:

@@ -11,7 +11,7 @@ import pytest
 from sql_world import VIEWS, make_world, once, sparks_own, united
 
 from lookupcache import LookupJoin
-from lookupcache.sql.explain import described
+from lookupcache.sql.explain import describe_join
 
 pytestmark = pytest.mark.spark
 
@@ -65,7 +65,7 @@ def anonymous(text: str) -> str:
 def test_golden(session, name):
     parts = read(GOLDEN[name])
     query = session.query(parts["sql"])
-    lookups = anonymous("\n\n".join(map(described, query.joins)))
+    lookups = anonymous("\n\n".join(map(describe_join, query.joins)))
     found = {"lookups": lookups or "none", "spark sql": query.spark_sql.strip()}
     if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN"):
         text = "\n\n".join(f"-- {part}\n{text}" for part, text in {**parts, **found}.items())

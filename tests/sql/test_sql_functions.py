@@ -73,7 +73,7 @@ def test_filters_on_the_functions_columns_go_before_the_cache(session):
     sql = """SELECT id, c1 FROM texts, LATERAL TABLE(split(text)) AS T(c1, c2)
              WHERE c2 > 1 AND length(c1) < 3 AND id < 4"""
     [plan] = session.plans(sql)
-    assert {conjunct.text: conjunct.place for conjunct in plan.conjuncts if "argument" not in conjunct.text} == {
+    assert {conjunct.text: conjunct.stage for conjunct in plan.conjuncts if "argument" not in conjunct.text} == {
         "c2 > 1": "calc", "length(c1) < 3": "residual", "id < 4": "pre-filter",
     }  # fmt: skip
     assert plan.columns == ("c1",)
@@ -117,10 +117,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("sql", "kind", "marked", "hint"), REFUSED.values(), ids=REFUSED)
-def test_what_is_wrong_is_said_with_its_place(session, sql, kind, marked, hint):
+def test_what_is_wrong_is_said_with_its_position(session, sql, kind, marked, hint):
     with pytest.raises(kind) as raised:
         session.sql(sql)
-    assert raised.value.place.marked == marked
+    assert raised.value.position.marked == marked
     assert hint in raised.value.hint
 
 

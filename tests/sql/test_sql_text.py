@@ -7,9 +7,9 @@ from sqlglot import exp
 
 from lookupcache.planner.clauses import tokens
 from lookupcache.sql.dialect import parse
-from lookupcache.sql.heads import insert_target, query_start, target_of
 from lookupcache.sql.reads import columns_read
 from lookupcache.sql.scope import Name, Relation, Scope, aliases, names_in
+from lookupcache.sql.statement_target import insert_target, query_start, target_of
 from lookupcache.sql.text import Edits, Span, Statement
 
 O = Relation(("o",), (("id", "int"), ("s", "struct<id:int>"), ("c", "string")))  # noqa: E741

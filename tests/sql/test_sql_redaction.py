@@ -7,7 +7,7 @@ from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookupcache.sql.hiding import starred
+from lookupcache.sql.redaction import mask_secrets
 
 SECRET = "Zq7vK9sesame0123"
 DEFINITION = f"CREATE TABLE c (id INT) WITH ('connector'='http', 'url'='http://h/{{id}}', 'token'='{SECRET}')"
@@ -41,15 +41,15 @@ STATEMENTS = [
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_a_secret_is_starred_in_any_statement(statement):
     for text in (statement, f"EXPLAIN {statement}", statement.replace("'", '"')):
-        shown = starred(text)
+        shown = mask_secrets(text)
         assert "***" in shown
         assert SECRET not in shown
 
 
 def edited(text, edits):
     """Return a text with letters put in or left out, the secret spared."""
-    for place, letter in edits:
-        at = place % len(text)
+    for index, letter in edits:
+        at = index % len(text)
         start = text.index(SECRET)
         if not start <= at < start + len(SECRET):
             text = text[:at] + letter + text[at + (not letter) :]
@@ -64,7 +64,7 @@ EDITS = st.lists(st.tuples(st.integers(0, 300), st.sampled_from(["", *"'\"`(),=;
 def test_a_secret_is_starred_in_a_broken_definition(edits):
     for before in ("", "EXPLAIN ", "EXECUTE STATEMENT SET BEGIN "):
         text = edited(before + DEFINITION, edits)
-        assert SECRET not in starred(text), text
+        assert SECRET not in mask_secrets(text), text
 
 
 READABLE = [
@@ -84,11 +84,11 @@ READABLE = [
 
 @pytest.mark.parametrize("statement", READABLE)
 def test_without_a_secret_all_is_shown(statement):
-    assert starred(statement) == statement
+    assert mask_secrets(statement) == statement
 
 
 @pytest.mark.parametrize(
     "text", ["token" * 2_000, "token " * 2_000, "token='" * 2_000, "://a:" * 2_000, "'a'=" * 1_000]
 )
 def test_what_is_long_is_starred_too(text):
-    assert SECRET not in starred(f"SELECT {text} x, token = '{SECRET}")
+    assert SECRET not in mask_secrets(f"SELECT {text} x, token = '{SECRET}")

@@ -1,7 +1,7 @@
-"""The mirror of a statement: the same statement over empty relations in place of lookup tables.
+"""Lets Spark analyze a statement before it is rewritten, with empty relations in place of lookup tables.
 
-Spark reads it with its own rules for scopes, stars and names, so it says what the statement means before anything is
-rewritten: whether it is valid, and the names and types of its columns.
+Spark applies its own rules for scopes, stars and names, and reports whether the statement is valid, and the names and
+types of its columns.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from lookupcache.errors import LookupCacheError
 from lookupcache.schema import quote, type_name
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import name_span, span_of
-from lookupcache.sql.laterals import called, refuse_side
+from lookupcache.sql.laterals import called_function, refuse_side
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_more
 from lookupcache.sql.query import Query
 from lookupcache.sql.text import Span
 
 
-def add_mirror(query: Query) -> None:
-    """Add to a query the edits that make its mirror."""
+def add_analysis_edits(query: Query) -> None:
+    """Add the edits that replace lookup tables and table functions by empty relations."""
     for node in query.tree.walk():
         if isinstance(node, exp.Table) and (table := query.table_of(node)) is not None:
-            _mirror_table(query, node, table)
-        elif (name := called(query, node)) is not None:
-            _mirror_call(query, node, name)
+            _replace_table(query, node, table)
+        elif (name := called_function(query, node)) is not None:
+            _replace_call(query, node, name)
         elif isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME" and is_present(node):
-            query.mirror.replace(span_of(node), "current_timestamp()")
+            query.analysis.replace(span_of(node), "current_timestamp()")
         elif isinstance(node, exp.Hint):
-            query.mirror.replace(span_of(node), "")
+            query.analysis.replace(span_of(node), "")
 
 
-def _mirror_table(query: Query, node: exp.Table, table: SqlTable) -> None:
+def _replace_table(query: Query, node: exp.Table, table: SqlTable) -> None:
     alias = "" if node.alias else f" AS {quote(node.name)}"
     name, span = name_span(node.this), span_of(node)
-    query.mirror.replace(name, f"({_empty(table)})" + ("" if is_temporal(node) else alias))
+    query.analysis.replace(name, f"({_empty(table)})" + ("" if is_temporal(node) else alias))
     if is_temporal(node):
         refuse_more(query, node)
-        query.mirror.replace(span_of(node.args["version"]), alias)
+        query.analysis.replace(span_of(node.args["version"]), alias)
     start = query.statement.code.find("/*+", name.end, span.end)
     if start >= 0:
-        query.mirror.replace(Span(start, query.statement.code.index("*/", start) + 2), "")
+        query.analysis.replace(Span(start, query.statement.code.index("*/", start) + 2), "")
 
 
 def _empty(table: SqlTable) -> str:
-    """Return a query of a table's columns without rows."""
+    """Return a query with the columns of a table; its values do not matter, since it is never executed."""
     types = {f.name: type_name(f.type) for f in table.table.schema} | table.marks
     computed = "".join(f", {sql} AS {quote(name)}" for name, sql in table.computed.items())
     columns = _nulls(types)
@@ -55,8 +55,8 @@ def _nulls(types: dict[str, str]) -> str:
     return ", ".join(f"CAST(NULL AS {type_}) AS {quote(name)}" for name, type_ in types.items())
 
 
-def _mirror_call(query: Query, node: exp.Expr, name: str) -> None:
-    """Put a lateral sub-query of its columns in the place of a call, whose arguments are checked when it is planned."""
+def _replace_call(query: Query, node: exp.Expr, name: str) -> None:
+    """Replace a call by a lateral sub-query with its columns; its arguments are checked when it is planned."""
     if isinstance(node.parent, exp.Join):
         refuse_side(query, node.parent)
     alias, whole = node.args.get("alias"), span_of(node)
@@ -65,7 +65,7 @@ def _mirror_call(query: Query, node: exp.Expr, name: str) -> None:
             [column.name for column in alias.columns] if alias else ()
         )
     except LookupCacheError as error:
-        raise error.at(query.statement.place(whole)) from None
+        raise error.at(query.statement.position(whole)) from None
     nulls = _nulls({f.name: type_name(f.type) for f in columns})
     qualifier = quote((alias.name if alias else "") or name)
-    query.mirror.replace(whole, f"LATERAL (SELECT {nulls}) AS {qualifier}")
+    query.analysis.replace(whole, f"LATERAL (SELECT {nulls}) AS {qualifier}")

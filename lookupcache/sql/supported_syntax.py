@@ -75,8 +75,8 @@ aggregations, and other lookups.
 11 cem
 
 Every name means what it means in Spark: Spark resolves the statement, in which a lookup table is a relation like any
-other. What Spark would refuse is refused, with Spark's reason. Sub-queries, session variables and **parameters** can
-stand in ON and WHERE; a sub-query in ON that reads the lookup table itself can only stand in that of an inner join.
+other. What Spark rejects is an error, with Spark's message. Sub-queries, session variables and **parameters** are
+supported in ON and WHERE; a sub-query in ON that reads the lookup table itself only in an inner join.
 
 >>> session.sql('''SELECT o.order_id, to_json(struct(c.id, c.name)) AS c FROM guide_orders AS o
 ...     JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id AND c.country = :country''',
@@ -160,9 +160,9 @@ statements: all are planned before the first is executed.
 [Row(order_id=12)]
 
 **CREATE TEMPORARY VIEW** and **CACHE TABLE … AS** take a query with lookups too. MERGE, UPDATE and DELETE can read
-lookups in a sub-query that stands alone. PIVOT beside a lookup, pipes (``|>``), scripts (``BEGIN … END``) and Hive's
-``FROM … INSERT`` cannot hold lookups: put the lookup in a sub-query or a temporary view. Statements that change a table
-of Spark's, such as TRUNCATE or ALTER, are refused for a lookup table.
+lookups in an uncorrelated sub-query. PIVOT with a lookup in one SELECT, pipes (``|>``), scripts (``BEGIN … END``) and
+Hive's ``FROM … INSERT`` do not support lookups: put the lookup in a sub-query or a temporary view. Statements that
+change a Spark table, such as TRUNCATE or ALTER, are errors for a lookup table.
 
 **Errors** contain line and column, and mark the text.
 

@@ -1,13 +1,13 @@
-"""What has been joined so far in a FROM: as text for Spark, and as the left DataFrame of the next lookup.
+"""The relations of a FROM clause joined so far: as SQL for Spark, and as the left DataFrame of the next lookup.
 
-The result of a lookup join is one DataFrame, whose columns have unique names. In Spark's text it is taken apart again:
+The result of a lookup join is one DataFrame with unique column names. In SQL it is split into relations again:
 
     (SELECT struct(*) AS lookup_1 FROM {lookup_1}) AS lookup_1
     JOIN LATERAL (SELECT lookup_1.lookup_1.`o.id` AS `id`) AS `o`
     JOIN LATERAL (SELECT lookup_1.lookup_1.`c.id` AS `id`) AS `c`
 
-so that `o` and `c` are relations as the user wrote them, and Spark resolves every name in the rest of the statement,
-which stays as it is written. Spark's optimizer makes a plain projection of it.
+so that `o` and `c` are the relations that the user wrote, and Spark resolves every name in the rest of the statement,
+which is not changed. Spark's optimizer turns this into a plain projection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sqlglot import exp
 from lookupcache.errors import PlanError, SchemaError
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import name_span, span_of
-from lookupcache.sql.query import Query, marked
+from lookupcache.sql.query import Query, view_marker
 from lookupcache.sql.scope import Fold, Relation
 from lookupcache.sql.text import Edits, Span
 
@@ -33,7 +33,7 @@ Columns = Mapping[tuple[Relation, str], str]
 
 @dataclass(frozen=True, eq=False)
 class Plain:
-    """A relation of Spark's in a FROM, whose columns are not known yet; ``using`` are the columns that it merges."""
+    """A Spark relation in a FROM, whose columns are not known yet; ``using`` are the columns of its USING."""
 
     node: exp.Expr
     names: tuple[str, ...]
@@ -43,13 +43,13 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Front:
-    """The relations of a FROM up to some join.
+class FromClause:
+    """The relations of a FROM clause up to some join.
 
-    ``view`` is the result of the last lookup, of ``relations``, whose columns it has under the names in ``columns``;
-    ``witnesses`` are columns that are null only in rows that an outer join added. ``text`` follows it, or is all;
-    ``inner_views`` are those of lookups in parentheses in it. Of computed columns the view has the inputs; ``computed``
-    are those that the rest of the SELECT reads.
+    ``view`` is the result of the last lookup. It contains ``relations``; ``columns`` are the names of their columns in
+    it, ``match_columns`` those columns that are null only in rows that an outer join added. ``text`` is the SQL after
+    the view, or without a view the full clause; ``inner_views`` are the views of lookups in parentheses in it. The view
+    has the inputs of computed columns; ``computed`` are those computed columns that the rest of the SELECT reads.
     """
 
     text: str = ""
@@ -57,23 +57,23 @@ class Front:
     view: str | None = None
     relations: tuple[Relation, ...] = ()
     columns: Columns = field(default_factory=dict)
-    witnesses: Mapping[Relation, str] = field(default_factory=dict)
+    match_columns: Mapping[Relation, str] = field(default_factory=dict)
     inner_views: tuple[str, ...] = ()
     computed: frozenset[tuple[Relation, str]] = frozenset()
 
     @property
     def internal(self) -> list[str]:
-        """Columns that are there for the relations only, and that a star must leave out."""
+        """Internal struct columns, which a star must leave out."""
         own = [self.view] if self.view is not None and not _is_alone(self) else []
         return [f"{view}.{view}" for view in (*own, *self.inner_views)]
 
     @property
     def merged(self) -> frozenset[str]:
-        """Names that a relation of the view shares with one before it."""
+        """Names that USING or NATURAL merged with those of an earlier relation."""
         return frozenset().union(*(relation.merged for relation in self.relations))
 
     def is_carried(self, relation: Relation, column: str) -> bool:
-        """Return whether the view has what a column needs."""
+        """Return whether the view has a column, or the inputs of a computed column."""
         return (relation, column) in (self.computed if column in relation.computed else self.columns)
 
 
@@ -84,67 +84,67 @@ class Frame:
     df: DataFrame
     relations: tuple[Relation, ...] = ()
     columns: Columns = field(default_factory=dict)
-    witnesses: Mapping[Relation, str] = field(default_factory=dict)
+    match_columns: Mapping[Relation, str] = field(default_factory=dict)
 
 
-# ── as text ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── as SQL ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def from_text(front: Front) -> str:
-    """Return what follows FROM."""
-    if front.view is None:
-        return front.text
-    view = front.view
-    if _is_alone(front):
-        return f"{marked(view)} AS {quote(front.relations[0].alias)}{front.text}"
-    base = f"(SELECT struct(*) AS {view} FROM {marked(view)}) AS {view}"
-    return "\n  ".join([base, *_laterals(front)]) + front.text
+def from_text(clause: FromClause) -> str:
+    """Return the SQL after FROM."""
+    if clause.view is None:
+        return clause.text
+    view = clause.view
+    if _is_alone(clause):
+        return f"{view_marker(view)} AS {quote(clause.relations[0].alias)}{clause.text}"
+    base = f"(SELECT struct(*) AS {view} FROM {view_marker(view)}) AS {view}"
+    return "\n  ".join([base, *_laterals(clause)]) + clause.text
 
 
-def _is_alone(front: Front) -> bool:
-    """Return whether the view is one relation with its own names for its columns."""
-    if len(front.relations) != 1 or front.relations[0].computed:
+def _is_alone(clause: FromClause) -> bool:
+    """Return whether the view is a single relation whose columns have their own names."""
+    if len(clause.relations) != 1 or clause.relations[0].computed:
         return False
-    relation = front.relations[0]
-    ordered = [(relation, name) for name in relation.column_names if (relation, name) in front.columns]
-    return list(front.columns.items()) == [(key, key[1]) for key in ordered]
+    relation = clause.relations[0]
+    ordered = [(relation, name) for name in relation.column_names if (relation, name) in clause.columns]
+    return list(clause.columns.items()) == [(key, key[1]) for key in ordered]
 
 
-def _laterals(front: Front) -> Iterator[str]:
-    for relation in front.relations:
-        columns = [name for name in relation.column_names if front.is_carried(relation, name)]
-        items = ", ".join(f"{_item(front, relation, name)} AS {quote(name)}" for name in columns)
+def _laterals(clause: FromClause) -> Iterator[str]:
+    for relation in clause.relations:
+        columns = [name for name in relation.column_names if clause.is_carried(relation, name)]
+        items = ", ".join(f"{_item(clause, relation, name)} AS {quote(name)}" for name in columns)
         if items:
             yield f"JOIN LATERAL (SELECT {items}) AS {quote(relation.alias)}"
 
 
-def _item(front: Front, relation: Relation, column: str) -> str:
-    def spelled(name: str) -> str:
-        return f"{front.view}.{front.view}.{quote(front.columns[relation, name])}"
+def _item(clause: FromClause, relation: Relation, column: str) -> str:
+    def spell(name: str) -> str:
+        return f"{clause.view}.{clause.view}.{quote(clause.columns[relation, name])}"
 
     if column not in relation.computed:
-        return spelled(column)
-    return computed_sql(relation, column, spelled, front.witnesses.get(relation))
+        return spell(column)
+    return computed_sql(relation, column, spell, clause.match_columns.get(relation))
 
 
 # ── as a DataFrame ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def frame_of(query: Query, front: Front, with_text: str, extras: Sequence[str] = ()) -> Frame:
-    """Return the DataFrame; ``extras`` are further columns of it, as expressions with names of their own."""
-    if not front.text and front.view is None:
+def frame_of(query: Query, clause: FromClause, with_text: str, extras: Sequence[str] = ()) -> Frame:
+    """Return the relations as a DataFrame; ``extras`` are additional columns, as expressions with aliases."""
+    if not clause.text and clause.view is None:
         items = ", ".join(["1 AS one", *extras])
         return Frame(query.sql(f"{with_text}SELECT {items}"))
-    if front.view is not None and not front.plain and not extras:
-        return Frame(query.views[front.view], front.relations, front.columns, front.witnesses)
-    if front.view is None and len(front.plain) == 1:
-        return _alone(query, front, with_text, extras)
-    return _together(query, front, with_text, extras)
+    if clause.view is not None and not clause.plain and not extras:
+        return Frame(query.views[clause.view], clause.relations, clause.columns, clause.match_columns)
+    if clause.view is None and len(clause.plain) == 1:
+        return _frame_of_relation(query, clause, with_text, extras)
+    return _frame_of_relations(query, clause, with_text, extras)
 
 
-def _alone(query: Query, front: Front, with_text: str, extras: Sequence[str]) -> Frame:
-    [plain] = front.plain
-    df = query.sql(f"{with_text}SELECT {', '.join(['*', *extras])} FROM {front.text}")
+def _frame_of_relation(query: Query, clause: FromClause, with_text: str, extras: Sequence[str]) -> Frame:
+    [plain] = clause.plain
+    df = query.sql(f"{with_text}SELECT {', '.join(['*', *extras])} FROM {clause.text}")
     fields = df.schema.fields[: len(df.schema.fields) - len(extras)]
     relation = Relation(plain.names, tuple((f.name, f.dataType.simpleString()) for f in fields))
     names = unique_names([(relation, f.name) for f in fields], query.fold)
@@ -157,46 +157,46 @@ def _alone(query: Query, front: Front, with_text: str, extras: Sequence[str]) ->
 def _by_column(
     query: Query, plain: Plain, relation: Relation, fields: Sequence[T.StructField], names: Sequence[str]
 ) -> Columns:
-    """Return the columns of a relation by name; two of one name cannot be told apart."""
+    """Return the columns of a relation by name; raises SchemaError for two columns of the same name."""
     folded = [query.fold(f.name) for f in fields]
     twice = next((f.name for f in fields if folded.count(query.fold(f.name)) > 1), None)
     if twice is not None:
         raise SchemaError(
             f"The left side of the lookup has two columns named {twice!r}.",
             hint="Name them apart in a sub-query.",
-            place=query.statement.place(span_of(plain.node)),
+            position=query.statement.position(span_of(plain.node)),
         )
     return {(relation, f.name): name for f, name in zip(fields, names, strict=True)}
 
 
-def _together(query: Query, front: Front, with_text: str, extras: Sequence[str]) -> Frame:
-    """Give the columns of several relations unique names."""
-    known = _known(query, front, with_text)
-    relations = (*front.relations, *known)
-    columns = [*front.columns, *((one, name) for one in known for name, _ in one.columns)]
+def _frame_of_relations(query: Query, clause: FromClause, with_text: str, extras: Sequence[str]) -> Frame:
+    """Return the DataFrame of several relations, with unique column names."""
+    known = _resolve_relations(query, clause, with_text)
+    relations = (*clause.relations, *known)
+    columns = [*clause.columns, *((one, name) for one in known for name, _ in one.columns)]
     names = unique_names(columns, query.fold)
     items = [
-        f"{front.view}.{front.view}.{quote(front.columns[relation, column])} AS {quote(name)}"
-        if (relation, column) in front.columns and not _is_alone(front)
+        f"{clause.view}.{clause.view}.{quote(clause.columns[relation, column])} AS {quote(name)}"
+        if (relation, column) in clause.columns and not _is_alone(clause)
         else f"{_path(relation)}.{quote(column)} AS {quote(name)}"
         for (relation, column), name in zip(columns, names, strict=True)
     ]
-    df = query.sql(f"{with_text}SELECT {', '.join([*items, *extras])} FROM {from_text(front)}")
-    return Frame(df, relations, dict(zip(columns, names, strict=True)), front.witnesses)
+    df = query.sql(f"{with_text}SELECT {', '.join([*items, *extras])} FROM {from_text(clause)}")
+    return Frame(df, relations, dict(zip(columns, names, strict=True)), clause.match_columns)
 
 
-def _known(query: Query, front: Front, with_text: str) -> list[Relation]:
-    """Return the plain relations with the columns that Spark gives them."""
-    visible = [plain for plain in front.plain if plain.visible]
+def _resolve_relations(query: Query, clause: FromClause, with_text: str) -> list[Relation]:
+    """Return the Spark relations with the columns that Spark resolves for them."""
+    visible = [plain for plain in clause.plain if plain.visible]
     if not visible:
         return []
-    items = ", ".join(f"struct({_quoted(plain.names)}.*) AS s{n}" for n, plain in enumerate(visible))
-    structs = query.sql(f"{with_text}SELECT {items} FROM {from_text(front)}").schema
+    items = ", ".join(f"struct({_quote_path(plain.names)}.*) AS s{n}" for n, plain in enumerate(visible))
+    structs = query.sql(f"{with_text}SELECT {items} FROM {from_text(clause)}").schema
     found: list[Relation] = []
     for plain, column in zip(visible, structs, strict=True):
         assert isinstance(column.dataType, T.StructType)
         fields = column.dataType.fields
-        before = {query.fold(name) for one in (*front.relations, *found) for name in one.column_names}
+        before = {query.fold(name) for one in (*clause.relations, *found) for name in one.column_names}
         using = before if plain.merges_all else set(map(query.fold, plain.using))
         merged = {query.fold(f.name) for f in fields} & using
         types = tuple((f.name, f.dataType.simpleString()) for f in fields)
@@ -207,7 +207,7 @@ def _known(query: Query, front: Front, with_text: str) -> list[Relation]:
 
 
 def unique_names(columns: Sequence[tuple[Relation, str]], fold: Fold, taken: Sequence[str] = ()) -> list[str]:
-    """Return a name for each column that no other has, nor is ``taken``: its own where that is possible.
+    """Return a unique name for each column, none of them in ``taken``: its own name where possible.
 
     >>> orders, books = Relation(("o",), ()), Relation(("b",), ())
     >>> unique_names([(orders, "id"), (orders, "total"), (books, "id")], str.lower)
@@ -224,20 +224,20 @@ def unique_names(columns: Sequence[tuple[Relation, str]], fold: Fold, taken: Seq
 
 
 def _path(relation: Relation) -> str:
-    return _quoted(relation.names)
+    return _quote_path(relation.names)
 
 
-def _quoted(names: Sequence[str]) -> str:
+def _quote_path(names: Sequence[str]) -> str:
     return ".".join(map(quote, names))
 
 
 # ── computed columns ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def computed_sql(relation: Relation, name: str, column: Callable[[str], str], witness: str | None = None) -> str:
-    """Return a computed column over the columns that it reads, which ``column`` spells.
+def computed_sql(relation: Relation, name: str, column: Callable[[str], str], match_column: str | None = None) -> str:
+    """Return the SQL of a computed column; ``column`` returns the SQL of a column that it reads.
 
-    With a ``witness`` it is null in rows that an outer join added.
+    With a ``match_column`` the value is null in rows that an outer join added.
     """
     sql = relation.computed[name]
     edits = Edits(sql)
@@ -245,7 +245,7 @@ def computed_sql(relation: Relation, name: str, column: Callable[[str], str], wi
         if (known := relation.column(part.name, str.lower)) is not None:
             edits.replace(name_span(part.this), column(known))
     text = edits.text(Span(0, len(sql)))
-    return f"({text})" if witness is None else f"(CASE WHEN {column(witness)} IS NOT NULL THEN {text} END)"
+    return f"({text})" if match_column is None else f"(CASE WHEN {column(match_column)} IS NOT NULL THEN {text} END)"
 
 
 def inputs_of(relation: Relation, name: str) -> list[str]:
@@ -259,11 +259,11 @@ def _columns_in(sql: str) -> list[exp.Column]:
     return sorted(found, key=lambda column: name_span(column.this).start)
 
 
-# ── relations of Spark's ─────────────────────────────────────────────────────────────────────────────────
+# ── Spark relations ─────────────────────────────────────────────────────────────────────────────────
 
 
 def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iterator[Plain]:
-    """Yield the relations of Spark's that a part of a FROM is, more than one where it is joins in parentheses."""
+    """Yield the Spark relations of a part of a FROM; joins in parentheses are more than one."""
     if isinstance(node, exp.Subquery) and not node.alias and isinstance(node.this, exp.Table):
         yield from plain_of(query, node.this, join)
     else:
@@ -273,7 +273,7 @@ def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iter
 
 
 def plain_alone(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Plain:
-    """Return a relation of Spark's, without those that are joined to it in parentheses."""
+    """Return a Spark relation, without those that are joined to it in parentheses."""
     using = tuple(name.name for name in (join.args.get("using") or [])) if join is not None else ()
     visible = join is None or join.kind not in ("SEMI", "ANTI")
     natural = join is not None and join.method == "NATURAL"
@@ -283,7 +283,7 @@ def plain_alone(query: Query, node: exp.Expr, join: exp.Join | None = None) -> P
 
 
 def _new_alias(query: Query, node: exp.Expr) -> str:
-    """Give a relation without a name one that no text of the user's has."""
+    """Add a unique alias to a relation without a name."""
     end = span_of(node).end
     name = f"lookup_at_{end}"
     query.edits.replace(Span(end, end), f" AS {name}")
@@ -291,10 +291,10 @@ def _new_alias(query: Query, node: exp.Expr) -> str:
 
 
 def refuse_merged(query: Query, join: exp.Join) -> None:
-    """Refuse joins that compute the columns that they merge, which no relation has."""
+    """Raise PlanError for joins whose merged columns are computed from both sides, and so belong to no relation."""
     if join.side in ("RIGHT", "FULL") and (join.method == "NATURAL" or join.args.get("using")):
         raise PlanError(
-            f"A {join.side} join with USING, or a NATURAL one, cannot stand beside a lookup join.",
+            f"A {join.side} join with USING, or a NATURAL one, cannot be combined with a lookup join.",
             hint="Write the condition with ON.",
-            place=query.statement.place(span_of(join)),
+            position=query.statement.position(span_of(join)),
         )

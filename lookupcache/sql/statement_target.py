@@ -1,4 +1,4 @@
-"""The words before a statement's query: what a statement does, and to which table."""
+"""Parses the keywords before a statement's query: what the statement does, and to which table."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from lookupcache.planner.clauses import Token
 
 QUERIES = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
-"""Words that begin a query."""
+"""Keywords that begin a query."""
 
 
 @dataclass(frozen=True)
 class TableName:
-    """A table's name where it stands: its parts, and the positions of first and last letter."""
+    """A table's name in a statement: its parts, and the positions where it starts and ends."""
 
     parts: tuple[str, ...]
     start: int
@@ -21,16 +21,16 @@ class TableName:
 
     @property
     def plain(self) -> str | None:
-        """The name, where it has no schema before it."""
+        """The name, if it has no schema; else None."""
         return self.parts[0] if len(self.parts) == 1 else None
 
 
-class Head:
-    """Reads a statement's tokens from the left.
+class TokenReader:
+    """Reads the tokens of a statement from left to right.
 
     >>> from lookupcache.planner.clauses import tokens
-    >>> head = Head(list(tokens("DROP TABLE IF EXISTS db.`t` PURGE")))
-    >>> head.take("DROP", "TABLE"), head.take("IF", "EXISTS"), head.name().parts, head.words
+    >>> reader = TokenReader(list(tokens("DROP TABLE IF EXISTS db.`t` PURGE")))
+    >>> reader.take("DROP", "TABLE"), reader.take("IF", "EXISTS"), reader.name().parts, reader.words
     (True, True, ('db', 't'), ['PURGE'])
     """
 
@@ -40,28 +40,28 @@ class Head:
 
     @property
     def rest(self) -> list[Token]:
-        """The tokens that have not been read."""
+        """The tokens that are not read yet."""
         return self.found[self.position :]
 
     @property
     def words(self) -> list[str]:
-        """The words that come next, in upper case; a token that is no word is an empty one."""
+        """The next tokens as upper-case words; a token that is not a word is an empty string."""
         return [token.text if token.kind == "word" else "" for token in self.rest]
 
     def take(self, *words: str) -> bool:
-        """Read these words where they come next."""
+        """Read these words if they are next; return whether they were."""
         if self.words[: len(words)] != list(words):
             return False
         self.position += len(words)
         return True
 
     def skip(self, *words: str) -> None:
-        """Read any of these words, as long as one comes next."""
+        """Read any of these words as long as one is next."""
         while any(self.take(word) for word in words):
             pass
 
     def name(self) -> TableName | None:
-        """Read a name with its schema; None where none comes next."""
+        """Read a name with its schema; None if the next token is no name."""
         parts: list[str] = []
         first = self.position
         while self.rest and self.rest[0].kind in ("word", "quoted"):
@@ -77,7 +77,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Target:
-    """What a statement does to which table."""
+    """The action of a statement, and the table that it is about."""
 
     verb: str
     name: TableName
@@ -91,11 +91,11 @@ _TARGETS = (
     (("DELETE", "FROM"), ()), (("UPDATE",), ()), (("MERGE", "WITH", "SCHEMA", "EVOLUTION", "INTO"), ()),
     (("MERGE", "INTO"), ()), (("SHOW", "PARTITIONS"), ()), (("SHOW", "TBLPROPERTIES"), ()),
 )  # fmt: skip
-"""The words of statements about a table, and those that may follow them."""
+"""The keywords of statements about a table, and optional keywords after them."""
 
 
 def target_of(found: Sequence[Token]) -> Target | None:
-    """Return what a statement other than INSERT, CREATE and a query changes or describes.
+    """Return the table that a statement other than INSERT, CREATE or a query changes or describes.
 
     >>> from lookupcache.planner.clauses import tokens
     >>> target = target_of(list(tokens("truncate table cust PARTITION (a = 1)")))
@@ -103,28 +103,28 @@ def target_of(found: Sequence[Token]) -> Target | None:
     ('TRUNCATE TABLE', 'cust')
     """
     for words, more in _TARGETS:
-        head = Head(found)
-        if head.take(*words):
+        reader = TokenReader(found)
+        if reader.take(*words):
             if more:
-                head.take(*more)
-            name = head.name()
+                reader.take(*more)
+            name = reader.name()
             return None if name is None else Target(" ".join(words), name)
     return None
 
 
 def insert_target(found: Sequence[Token]) -> TableName | None:
-    """Return the table that an INSERT writes to; None for files, and for any other statement."""
-    head = Head(found)
-    if not head.take("INSERT") or not (head.take("INTO") or head.take("OVERWRITE")):
+    """Return the table that an INSERT writes to; None for files and for any other statement."""
+    reader = TokenReader(found)
+    if not reader.take("INSERT") or not (reader.take("INTO") or reader.take("OVERWRITE")):
         return None
-    if head.words[:1] == ["DIRECTORY"] or head.words[:2] == ["LOCAL", "DIRECTORY"]:
+    if reader.words[:1] == ["DIRECTORY"] or reader.words[:2] == ["LOCAL", "DIRECTORY"]:
         return None
-    head.take("TABLE")
-    return head.name()
+    reader.take("TABLE")
+    return reader.name()
 
 
 def query_start(found: Sequence[Token]) -> int | None:
-    """Return where the query of INSERT, CREATE … AS, REPLACE … AS or CACHE … AS begins; None where there is none.
+    """Return the start of the query in INSERT, CREATE … AS, REPLACE … AS or CACHE … AS; None if there is none.
 
     >>> from lookupcache.planner.clauses import tokens
     >>> query_start(list(tokens("INSERT INTO t (a, b) (SELECT 1, 2)")))
@@ -141,7 +141,7 @@ def query_start(found: Sequence[Token]) -> int | None:
 
 
 def _begins(token: Token, after: Token | None) -> bool:
-    """Return whether a word begins a query; WITH also stands before options."""
+    """Return whether a word begins a query; WITH may also begin options."""
     if token.kind != "word" or token.text not in QUERIES[:4] or (after is not None and after.text in (",", ")", ".")):
         return False
     return token.text != "WITH" or after is None or after.kind in ("word", "quoted")

@@ -1,9 +1,9 @@
-"""Which pieces of a statement may hold secrets, and so are starred wherever its text is shown.
+"""Finds secrets in the text of a statement, which are masked wherever the text is shown.
 
-Options stand in WITH (…) and the like, and in hints. There only names of options, and values that are known to be no
-secrets, are shown. Where a quote is not closed nobody can tell a name from a value, so that only known words are.
-Anywhere else, what follows a name such as ``token``, or one text as in ``'name' = 'value'``, is hidden as well, and so
-are passwords in URLs. Of a statement of an unknown kind no text is shown.
+Options are in hints, WITH (…) and similar clauses. Of these only the names of options are shown, and values that are
+known not to be secrets. If a quote is not closed, names and values cannot be distinguished, so only known words are
+shown. In the rest of a statement, the value after a name such as ``token``, the value in ``'name' = 'value'``, and
+passwords in URLs are masked too. Of an unknown kind of statement no string is shown.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ STARS = "***"
 _QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "INSERT"}
 _BEFORE = {"EXPLAIN", "EXTENDED", "CODEGEN", "COST", "FORMATTED", "ESTIMATED_COST", "CHANGELOG_MODE",
            "JSON_EXECUTION_PLAN", "PLAN", "FOR", ",", "(", "EXECUTE", "STATEMENT", "BEGIN", "END"}  # fmt: skip
-"""What may stand before a statement; SET too, behind STATEMENT."""
+"""Keywords that may precede a statement; so does SET after STATEMENT."""
 _CHANGES = {"CREATE", "ALTER", "REPLACE", "DROP"}
 _MODIFIERS = {"OR", "REPLACE", "TEMPORARY", "TEMP", "GLOBAL", "EXTERNAL", "SYSTEM"}
 _CHANGED = {"TABLE", "VIEW", "FUNCTION", "DATABASE", "SCHEMA", "NAMESPACE"}
 _OTHERS = {"SHOW", "DESCRIBE", "DESC", "USE", "ANALYZE", "REFRESH", "CACHE", "UNCACHE", "TRUNCATE", "MERGE", "UPDATE",
            "DELETE", "TABLE"}  # fmt: skip
-"""Statements whose texts are no secrets, but for options; of others, such as CREATE SECRET, no text is shown."""
+"""Statements whose strings are shown, except options; of others, such as CREATE SECRET, no string is shown."""
 _OPENING = {"WITH", "OPTIONS", "TBLPROPERTIES", "DBPROPERTIES", "PROPERTIES", "SERDEPROPERTIES", "SET"}
 _OPENS = re.compile(rf"\b(?:{'|'.join(_OPENING)})\b", re.IGNORECASE)
 _OPENS_IN_QUERY = re.compile(
@@ -34,7 +34,7 @@ _OPENS_IN_QUERY = re.compile(
 _OF_TYPES = {"LOCAL", "TIME"}
 _SEPARATORS = {"(", ")", ",", "=", "==", ";"}
 _BETWEEN = re.compile(rf"^\s*[=,()]|[=,(]\s*$|{_OPENS.pattern}\s*\(", re.IGNORECASE)
-"""What stands between texts, not in them."""
+"""Syntax between strings; inside of one it shows that a quote is not closed."""
 _NAME = re.compile(r"[\w.*-]+")
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _HINT = re.compile(r"/\*\+(.*?)(?:\*/|\Z)", re.DOTALL)
@@ -51,46 +51,46 @@ _NAMED = re.compile(
     r"""(?:'((?:[^'\\]|\\.|'')*+)|"((?:[^"\\]|\\.|"")*+))""",
     re.IGNORECASE | re.DOTALL,
 )
-"""A text that follows the name of a secret."""
+"""A string after the name of a secret."""
 _NAMED_INSIDE = re.compile(
     rf"""(?:{SECRET_NAME})[\w.-]{{0,60}}(?:\\?['"])*+\s*+(?:=>|==?|:)\s*+(?:\\?['"])*+([^\s'",;&}}]+)""",
     re.IGNORECASE,
 )
-"""The same inside of a text, as in JSON or a connection string."""
+"""The same inside of a string, as in JSON or a connection string."""
 _SETTING = re.compile(r"\s*SET\s+([^\s=]+)\s*[=\s]\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 _SECRET_SETTING = re.compile(rf"{SECRET_NAME}|(?:^|[\W_])(?:key|keys|sas|auth|pass)(?:$|[\W_])", re.IGNORECASE)
 
-_TELLING = {"connector", "password", "token"}
-"""Words that stand before ``=`` in options alone, mostly."""
+_OPTION_NAMES = {"connector", "password", "token"}
+"""Words that are before ``=`` almost only in options."""
 
 
 class Piece(NamedTuple):
-    """From a letter to before another."""
+    """Start, and end (exclusive), of a piece of text."""
 
     start: int
     end: int
 
 
-def hidden_pieces(text: str) -> list[Piece]:
-    """Return the pieces of a statement that must not be shown, in their order.
+def find_secrets(text: str) -> list[Piece]:
+    """Return the pieces of a statement that must not be shown, in order.
 
     >>> text = "CREATE TABLE c (id INT) WITH ('connector' = 'http', 'url' = 'http://h/{id}', 'token' = 's3cret')"
-    >>> [text[start:end] for start, end in hidden_pieces(text)]
+    >>> [text[start:end] for start, end in find_secrets(text)]
     ['http://h/{id}', 's3cret']
     """
     found = list(tokens(text))
     regions = [*_in_hints(text), *(_in_query if _is_query(found) else _in_definition)(text, found)]
     of_regions = (piece for region in regions for piece in _of_region(text, region))
-    return _merged(text, sorted([*of_regions, *_anywhere(text, found)]))
+    return _merge(text, sorted([*of_regions, *_anywhere(text, found)]))
 
 
-def starred(text: str) -> str:
-    """Return a statement with stars for what must not be shown."""
-    return masked(text, hidden_pieces(text), Piece(0, len(text)))
+def mask_secrets(text: str) -> str:
+    """Return a statement with its secrets masked."""
+    return mask_piece(text, find_secrets(text), Piece(0, len(text)))
 
 
-def masked(text: str, hidden: Sequence[Piece], piece: Piece) -> str:
-    """Return a piece of a text with stars for what of it is hidden."""
+def mask_piece(text: str, hidden: Sequence[Piece], piece: Piece) -> str:
+    """Return a piece of a text with its hidden parts masked."""
     shown, done = [], piece.start
     for start, end in hidden:
         if end > piece.start and start < piece.end:
@@ -99,16 +99,16 @@ def masked(text: str, hidden: Sequence[Piece], piece: Piece) -> str:
     return "".join([*shown, text[done : piece.end]])
 
 
-# ── where options stand ──────────────────────────────────────────────────────────────────────────────────────
+# ── finding options ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _is_query(found: Sequence[Token]) -> bool:
-    """Return whether all statements are queries: more than one may stand in a statement set."""
+    """Return whether all statements are queries; a statement set has more than one."""
     return all(part[0].text in _QUERIES for part in _statements(found))
 
 
 def _statements(found: Sequence[Token]) -> Iterator[Sequence[Token]]:
-    """Yield the statements without what may stand before each."""
+    """Yield the statements, each without the keywords before it."""
     ends = [n for n, token in enumerate(found) if token.text == ";"]
     for start, end in zip([0, *(n + 1 for n in ends)], [*ends, len(found)], strict=True):
         while start < end and _is_before(found, start):
@@ -117,13 +117,13 @@ def _statements(found: Sequence[Token]) -> Iterator[Sequence[Token]]:
             yield found[start:end]
 
 
-def _is_before(found: Sequence[Token], place: int) -> bool:
-    word = found[place].text
-    return word in _BEFORE or (word == "SET" and place > 0 and found[place - 1].text == "STATEMENT")
+def _is_before(found: Sequence[Token], index: int) -> bool:
+    word = found[index].text
+    return word in _BEFORE or (word == "SET" and index > 0 and found[index - 1].text == "STATEMENT")
 
 
 def _is_known(part: Sequence[Token]) -> bool:
-    """Return whether a statement's kind is known as one whose texts may be shown, but for options."""
+    """Return whether the strings of this kind of statement may be shown, except options."""
     first = part[0].text
     if first not in _CHANGES:
         return first in _QUERIES or first in _OTHERS
@@ -136,7 +136,7 @@ def _in_hints(text: str) -> Iterator[Piece]:
 
 
 def _in_query(text: str, found: Sequence[Token]) -> Iterator[Piece]:
-    """Yield what follows OPTIONS and the like where it stands in no hint: its comment may be broken."""
+    """Yield the text after OPTIONS and similar words outside of hints: the comment of a hint may be broken."""
     word = _OPENS_IN_QUERY.search(text)
     if word is not None and _is_doubtful(text, found):
         yield Piece(re.compile(r"\w+").match(text, word.start()).end(), len(text))  # type: ignore[union-attr]
@@ -171,16 +171,16 @@ def _is_stray(token: Token) -> bool:
 
 
 def _first_doubt(text: str, found: Sequence[Token]) -> int:
-    """Return where the first quote or comment stands, or what opens options."""
+    """Return the position of the first quote, comment, or keyword that begins options."""
     quotes = [token.start for token in found if token.kind in ("string", "quoted") or _is_stray(token)]
     opening = _OPENS.search(text)
     comment = text.find("/*")
     return min([*quotes, *([opening.start()] if opening else []), *([comment] if comment >= 0 else [])])
 
 
-def _opens(found: Sequence[Token], place: int, words: Collection[str]) -> bool:
-    """Return whether options follow a word; WITH may also begin a query, or be part of a type."""
-    word, *after = found[place : place + 3]
+def _opens(found: Sequence[Token], index: int, words: Collection[str]) -> bool:
+    """Return whether a word begins options; WITH may also begin a query, or be part of a type."""
+    word, *after = found[index : index + 3]
     if word.kind != "word" or word.text not in words or not after:
         return False
     first, second = after[0], after[1].text if len(after) > 1 else ""
@@ -189,33 +189,33 @@ def _opens(found: Sequence[Token], place: int, words: Collection[str]) -> bool:
     return first.text == "("
 
 
-def _opens_in_query(found: Sequence[Token], place: int) -> bool:
-    """Return the same of a query, where WITH and the like also are names."""
-    if not _opens(found, place, _OPENING):
+def _opens_in_query(found: Sequence[Token], index: int) -> bool:
+    """Return the same for a query, in which WITH and the like may also be names."""
+    if not _opens(found, index, _OPENING):
         return False
-    first = found[place + 2 : place + 3]
-    return found[place].text == "OPTIONS" or (
-        found[place + 1].text == "(" and bool(first) and first[0].kind == "string"
+    first = found[index + 2 : index + 3]
+    return found[index].text == "OPTIONS" or (
+        found[index + 1].text == "(" and bool(first) and first[0].kind == "string"
     )
 
 
-def _group(text: str, found: Sequence[Token], place: int) -> Piece:
-    """Return the brackets that follow a word; where none do, or they do not close what they open, all that follows."""
-    opening = found[place + 1]
-    last = next((n for n, one in enumerate(found) if n > place and one.text == ")" and one.depth == opening.depth), 0)
+def _group(text: str, found: Sequence[Token], index: int) -> Piece:
+    """Return the parentheses after a word; if there are none, or they are not balanced, the rest of the text."""
+    opening = found[index + 1]
+    last = next((n for n, one in enumerate(found) if n > index and one.text == ")" and one.depth == opening.depth), 0)
     after = found[last + 1 : last + 2]
     closed = opening.text == "(" and last and (not after or after[0].kind == "word" or after[0].text == ";")
     return Piece(opening.start, found[last].end if closed else len(text))
 
 
-def _is_pair(found: Sequence[Token], place: int) -> bool:
-    key, *after = found[place : place + 2]
+def _is_pair(found: Sequence[Token], index: int) -> bool:
+    key, *after = found[index : index + 2]
     if not after or after[0].text not in ("=", "=="):
         return False
-    return key.kind == "string" or key.text.lower() in _TELLING
+    return key.kind == "string" or key.text.lower() in _OPTION_NAMES
 
 
-# ── what is hidden anywhere ──────────────────────────────────────────────────────────────────────────────────
+# ── secrets outside of options ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _anywhere(text: str, found: Sequence[Token]) -> Iterator[Piece]:
@@ -236,7 +236,7 @@ def _anywhere(text: str, found: Sequence[Token]) -> Iterator[Piece]:
 
 
 def _of_pairs(found: Sequence[Token]) -> Iterator[Piece]:
-    """Yield the values in ``'name' = 'value'``: two texts are compared in options only."""
+    """Yield the values in ``'name' = 'value'``: only options have a string on both sides."""
     for key, sign, value in zip(found, found[1:], found[2:], strict=False):
         if key.kind == value.kind == "string" and sign.text in ("=", "==", "=>"):
             inner = _inner(value)
@@ -253,11 +253,11 @@ def _of_unknown(text: str, part: Sequence[Token]) -> Iterator[Piece]:
 
 
 def _inner(token: Token) -> Piece:
-    """Return a text without its quotes."""
+    """Return the piece of a string inside of its quotes."""
     return Piece(token.start + token.written.index(token.written[-1]) + 1, token.end - 1)
 
 
-# ── what of options is hidden ────────────────────────────────────────────────────────────────────────────────────
+# ── secrets in options ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _of_region(text: str, region: Piece) -> Iterator[Piece]:
@@ -275,8 +275,8 @@ def _of_comments(inside: str) -> Iterator[Piece]:
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         comment = inside[start:end].strip()
         if comment:
-            place = inside.index(comment, start)
-            yield Piece(place, place + len(comment))
+            index = inside.index(comment, start)
+            yield Piece(index, index + len(comment))
 
 
 def _of_tokens(found: Sequence[Token]) -> Iterator[Piece]:
@@ -294,8 +294,8 @@ def _of_string(found: Sequence[Token], before: Token | None, token: Token, after
     if after is not None and after.text in ("=", "==") and (before is None or before.text in ("(", ",")):
         shown = _NAME.fullmatch(token.written[1:-1]) is not None
     elif before is not None and before.text in ("=", "=="):
-        place = found.index(before)
-        shown = _may_be_shown(token, found[place - 1] if place > 0 else None)
+        index = found.index(before)
+        shown = _may_be_shown(token, found[index - 1] if index > 0 else None)
     else:
         shown = False
     if not shown and inner.start < inner.end:
@@ -311,8 +311,8 @@ def _is_harmless(key: str) -> bool:
     return key in _HARMLESS or (key.startswith("lookup.") and not key.endswith("path"))
 
 
-def _merged(text: str, pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the pieces, one for those that overlap or have nothing but blanks between them."""
+def _merge(text: str, pieces: Sequence[Piece]) -> list[Piece]:
+    """Merge pieces that overlap or have only blanks between them."""
     merged: list[Piece] = []
     for piece in pieces:
         if merged and not text[merged[-1].end : piece.start].strip(" \t"):
