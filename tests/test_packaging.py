@@ -110,7 +110,10 @@ LAYERS = """
     sql.laterals sql.scalars sql.conditions
     sql.analysis
     sql.select sql.ddl sql.explain sql.functions sql.listing
+    sql.compiled
+    sql.plan_runs
     sql.statements
+    sql.plan_statements
     sql.session
     sql.supported_syntax
     sql
@@ -196,9 +199,9 @@ def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
 
 
 PUBLIC = """
-    Connector ConnectorError LookupCacheError LookupConfig LookupFailedError LookupJoin LookupMetrics LookupPlan
-    LookupRefusedError LookupRequest LookupSession LookupTable LookupTimeoutError OptionError PlanError SchemaError
-    SourceError StatementError TooManyRowsError cached hit_rate lookup_join
+    CompiledPlan CompiledPlanError Connector ConnectorError LookupCacheError LookupConfig LookupFailedError LookupJoin
+    LookupMetrics LookupPlan LookupRefusedError LookupRequest LookupSession LookupTable LookupTimeoutError OptionError
+    PlanError PlanReference SchemaError SourceError StatementError TooManyRowsError cached hit_rate lookup_join
 """
 
 

@@ -14,6 +14,10 @@ from lookupcache.redaction import hide_userinfo
 _ERRORS = (OSError, ValueError, ImportError, NotImplementedError)
 
 
+class FileExists(CompiledPlanError):
+    """There is a file already, and it is not to be overwritten."""
+
+
 def exists(path: str) -> bool:
     """Return whether there is a file; raises CompiledPlanError where that cannot be found out."""
     with _Failing(path, "cannot be reached"):
@@ -79,8 +83,13 @@ def _open(path: str) -> tuple[Any, str]:
     return fs.LocalFileSystem(), os.fspath(path)
 
 
-def _there_is_one(path: str) -> CompiledPlanError:
-    return CompiledPlanError(
+def refuse_existing(path: str) -> None:
+    """Raise the error for a file that is there already."""
+    raise _there_is_one(path)
+
+
+def _there_is_one(path: str) -> FileExists:
+    return FileExists(
         f"There is a file {_shown(path)} already, which is not overwritten.",
         hint="Write IF NOT EXISTS to keep it, choose another path, or SET 'table.plan.force-recompile' = 'true'.",
     )

@@ -154,9 +154,7 @@ def write_columns(columns: Mapping[str, str]) -> list[dict[str, str]]:
 
 def write_schema(schema: pa.Schema) -> list[dict[str, Any]]:
     """Return an Arrow schema as JSON data: a column's name, its type as text, and whether it is never null."""
-    return [
-        {"name": f.name, "type": type_name(f.type)} | ({} if f.nullable else {"nullable": False}) for f in schema
-    ]
+    return [{"name": f.name, "type": type_name(f.type)} | ({} if f.nullable else {"nullable": False}) for f in schema]
 
 
 def read_schema(reader: Reader) -> pa.Schema:

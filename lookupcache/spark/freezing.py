@@ -56,4 +56,3 @@ def join_document(join: LookupJoin) -> Document:
             lookup_node(join, TableUse(table=name), 1, (1,) if shares else ()),
         ),
     )
-

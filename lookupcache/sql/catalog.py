@@ -59,6 +59,10 @@ class Names(Generic[Item]):
     def __setitem__(self, name: str, item: Item) -> None:
         self._items[name.lower()] = name, item
 
+    def get(self, name: str) -> Item | None:
+        """Return one, None where there is none of the name."""
+        return self[name] if name in self else None
+
     def registered(self, name: str) -> str:
         """Return a name as it was registered; raises StatementError where there is none."""
         _ = self[name]

@@ -45,11 +45,10 @@ from lookupcache.schema import quote
 from lookupcache.spark.freezing import columns_of, lookup_node
 from lookupcache.spark.join import LookupJoin
 from lookupcache.spark.scan import read_whole
-from lookupcache.sql.catalog import Names
 from lookupcache.sql.failures import fact_of
-from lookupcache.sql.statement_target import TableName
-from lookupcache.sql.redaction import hidden_pieces
 from lookupcache.sql.query import Query, Setting
+from lookupcache.sql.redaction import find_secrets
+from lookupcache.sql.statement_target import TableName
 
 # ── into a plan ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -144,9 +143,7 @@ class _QueryNodes:
                 config = table.table.config
                 refuse_secret_path(config, f"Table {known!r}")
                 use, computed = TableUse(table=known), dict(table.computed)
-                return FullScan(
-                    use=use, computed=computed, configuration=config.to_json(), output=columns_of(df)
-                )
+                return FullScan(use=use, computed=computed, configuration=config.to_json(), output=columns_of(df))
         return self._text(df)
 
     def _lookup(self, join: LookupJoin, use: TableUse | CallUse) -> LookupNode:
@@ -179,7 +176,7 @@ class _QueryNodes:
 
 
 def _refuse_secrets(text: str) -> None:
-    if hidden_pieces(text):
+    if find_secrets(text):
         raise CompiledPlanError(
             "The statement has a secret, or options, in its text, which would stand in the plan.",
             hint="Keep secrets in options of tables, as references such as 'env:NAME'.",
@@ -344,11 +341,8 @@ _MAKERS: Mapping[type, Callable[[Restored, int, Any], DataFrame]] = {
 def catalog_of(setting: Setting) -> Catalog:
     """Return a session's tables and functions."""
 
-    def found(names: Names[Any], name: str) -> Any:
-        return names[name] if name in names else None
-
-    def table(name: str) -> Any:
-        known = found(setting.catalog.tables, name)
-        return None if known is None else known.table
-
-    return Catalog(table, lambda name: found(setting.catalog.functions, name))
+    tables, functions = setting.catalog.tables, setting.catalog.functions
+    return Catalog(
+        table=lambda name: tables[name].table if name in tables else None,
+        function=functions.get,
+    )

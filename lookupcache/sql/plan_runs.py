@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
@@ -126,7 +127,6 @@ def _read_stamp(path: str) -> Any:
 
 
 def _write_stamp(path: str, identity: dict[str, Any]) -> None:
-    try:
+    # Where only Spark can write, the stream is not compared.
+    with contextlib.suppress(CompiledPlanError):
         files.write_text(path, json.dumps(identity), overwrite=True)
-    except CompiledPlanError:
-        pass  # only Spark can write there: the stream is then not compared

@@ -39,6 +39,7 @@ class Setting:
     spark: SparkSession
     catalog: Catalog
     time_columns: Sequence[str] = ("proc_time", "proctime")
+    plan_options: dict[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
