@@ -137,7 +137,7 @@ LAYERS = """
     demo.run
     demo
     cli.trial
-    cli.hitrate
+    cli.hitrate cli.plan
     cli.commands
     cli
     __main__

@@ -61,7 +61,8 @@ class Names(Generic[Item]):
 
     def get(self, name: str) -> Item | None:
         """Return one, None where there is none of the name."""
-        return self[name] if name in self else None
+        found = self._items.get(name.lower())
+        return None if found is None else found[1]
 
     def registered(self, name: str) -> str:
         """Return a name as it was registered; raises StatementError where there is none."""
