@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lookupcache.compiled.code import import_named, name_of
 from lookupcache.compiled.document import Definition, Document
-from lookupcache.compiled.lookup_fields import columns_text
+from lookupcache.compiled.lookup_fields import Columns, columns_of_schema, columns_text
 from lookupcache.compiled.nodes import CallUse, LookupNode, TableUse, config_of
 from lookupcache.config import LookupConfig, split_options
 from lookupcache.connector import Connector, request_of
@@ -27,7 +27,6 @@ from lookupcache.errors import CompiledPlanError, LookupCacheError
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hide_userinfo
-from lookupcache.schema import type_name
 from lookupcache.secrets import is_reference
 from lookupcache.table import LookupTable
 
@@ -204,8 +203,9 @@ class Objects:
         )
 
     def _compare(self, what: str, planned: pa.Schema, found: pa.Schema) -> None:
-        if _types(planned) != _types(found):
-            raise differs(f"The columns of {what}", _types(planned), _types(found), self.document.source)
+        before, here = columns_of_schema(planned), columns_of_schema(found)
+        if set(before) != set(here):
+            raise differs(f"The columns of {what}", before, here, self.document.source)
 
     def _made(self, what: str, build: Callable[[], Any]) -> Any:
         try:
@@ -217,10 +217,10 @@ class Objects:
             raise CompiledPlanError(fact, hint=error.hint) from None
 
 
-def differs(what: str, planned: Mapping[str, str], found: Mapping[str, str], source: str) -> CompiledPlanError:
+def differs(what: str, planned: Columns, found: Columns, source: str) -> CompiledPlanError:
     """Return the error for columns that are not those of the plan: it shows both, and what differs."""
-    names = [*planned, *(name for name in found if name not in planned)]
-    changed = [name for name in names if planned.get(name) != found.get(name)]
+    changed = list(dict.fromkeys(name for name, _ in {*planned} ^ {*found}))
+    changed.sort(key=[name for name, _ in (*planned, *found)].index)
     what_differs = f"{', '.join(map(repr, changed[:5]))} differ" if changed else "their order differs"
     return CompiledPlanError(
         f"{what} are not those of compiled plan {source}: {what_differs}.\n"
@@ -236,11 +236,9 @@ def planned_lookup(node: LookupNode, table: LookupTable, source: str) -> LookupP
     Raises CompiledPlanError where the table has not the columns that it reads, or its connector does not apply the
     filters that were pushed.
     """
-    here = {f.name: type_name(f.type) for f in table.schema}
-    reads = _types(node.reads)
-    found = {name: here[name] for name in reads if name in here}
-    if found != reads:
-        raise differs(f"The columns that are looked up in {table.name!r}", reads, found, source)
+    here, reads = columns_of_schema(table.schema), columns_of_schema(node.reads)
+    if not set(reads) <= set(here):
+        raise differs(f"The columns that are looked up in {table.name!r}", reads, here, source)
     lookup = replace(
         node.lookup,
         table=node.alias,
@@ -263,7 +261,3 @@ def _refuse_unpushed(lookup: LookupPlan, table: LookupTable, source: str) -> Non
         )
     if lookup.config.cache != "ALL":
         table.connector.check(request_of(lookup))
-
-
-def _types(schema: pa.Schema) -> dict[str, str]:
-    return {f.name: type_name(f.type) for f in schema}

@@ -11,10 +11,10 @@ from typing import Literal as OneOf
 from lookupcache.compiled.catalog_objects import Catalog, Objects, differs, planned_lookup
 from lookupcache.compiled.code import is_installed, refuse_name
 from lookupcache.compiled.document import Definition, Document
+from lookupcache.compiled.lookup_fields import columns_of_schema
 from lookupcache.compiled.nodes import CallUse, LookupNode
 from lookupcache.connector import connector_class, offers
 from lookupcache.errors import LookupCacheError
-from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
 
 Kind = OneOf["ok", "missing", "not checked"]
@@ -126,9 +126,7 @@ def _compare_source(node: LookupNode, table: LookupTable, source: str) -> None:
     if not offers(table.connector, "infer_schema") or table.function is not None:
         return
     found = LookupTable(table.name, None, table.options).schema
-    here = {f.name.lower(): type_name(f.type) for f in found}
-    missing = [f.name for f in node.reads if f.name.lower() not in here]
-    if missing:
-        planned = {f.name: type_name(f.type) for f in node.reads}
-        reported = {f.name: type_name(f.type) for f in found}
-        raise differs(f"The columns that the source of {table.name!r} reports", planned, reported, source)
+    here = {name.lower() for name in found.names}
+    if any(name.lower() not in here for name in node.reads.names):
+        what = f"The columns that the source of {table.name!r} reports"
+        raise differs(what, columns_of_schema(node.reads), columns_of_schema(found), source)

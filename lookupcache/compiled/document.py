@@ -112,7 +112,6 @@ def _text(data: Any, indent: str) -> str:
 def to_json(document: Document) -> dict[str, Any]:
     """Return a plan as JSON data, without checksums."""
     nodes = [write_node(number, node, describe(node)) for number, node in document.numbered]
-    edges = [{"source": s, "target": n} for n, node in document.numbered for s in dict.fromkeys(node.inputs)]
     return {
         "format": FORMAT,
         "lookupcache": document.version,
@@ -123,8 +122,12 @@ def to_json(document: Document) -> dict[str, Any]:
         "tables": {name: _write_definition(one) for name, one in sorted(document.tables.items())},
         "functions": {name: _write_definition(one) for name, one in sorted(document.functions.items())},
         "nodes": nodes,
-        "edges": edges,
+        "edges": _edges(document),
     }
+
+
+def _edges(document: Document) -> list[dict[str, int]]:
+    return [{"source": s, "target": n} for n, node in document.numbered for s in dict.fromkeys(node.inputs)]
 
 
 def _write_definition(one: Definition) -> dict[str, Any]:
@@ -251,9 +254,14 @@ def _check_graph(reader: Reader, document: Document) -> None:
         for before in node.inputs:
             if not 1 <= before < number or isinstance(document.node(before), Insert):
                 raise item.wrong(f"it reads node {before}, which is not a query before it.")
+        for before in getattr(node, "stage", ()):
+            if not 1 <= before < number:
+                raise item.wrong(f"it shares its Python stage with node {before}, which is not before it.")
         use = getattr(node, "use", None)
         for name, known in (("table", document.tables), ("function", document.functions)):
             if hasattr(use, name) and getattr(use, name) not in known:
                 raise item.entry("use").wrong(f"{name} {getattr(use, name)!r} is not in the plan.")
+    if reader.entry("edges").data != _edges(document):
+        raise reader.entry("edges").wrong("they are not those of the nodes.")
     if not document.inserts and not document.is_join:
         raise reader.entry("nodes").wrong("there is neither a statement nor a join to run.")

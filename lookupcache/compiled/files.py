@@ -109,6 +109,11 @@ class _Failing:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, FileNotFoundError):
+            raise CompiledPlanError(
+                f"Compiled plan {_shown(self.path)} {self.what}: there is no such file.",
+                hint="Compile it first, or COMPILE AND EXECUTE PLAN 'path' FOR …, which does both.",
+            ) from None
         if isinstance(error, _ERRORS) and not isinstance(error, CompiledPlanError):
             reason = error.strerror if isinstance(error, OSError) and error.strerror else hide_userinfo(str(error))
             raise CompiledPlanError(

@@ -147,9 +147,18 @@ def columns_read(lookup: LookupPlan) -> pa.Schema:
 # ── types as text ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write_columns(columns: Mapping[str, str]) -> list[dict[str, str]]:
+Columns = tuple[tuple[str, str], ...]
+"""Columns: the name of each, which several may have, and Spark's name of its type."""
+
+
+def write_columns(columns: Columns) -> list[dict[str, str]]:
     """Return columns with their types as JSON data."""
-    return [{"name": name, "type": type_} for name, type_ in columns.items()]
+    return [{"name": name, "type": type_} for name, type_ in columns]
+
+
+def columns_of_schema(schema: pa.Schema) -> Columns:
+    """Return the columns of an Arrow schema."""
+    return tuple((f.name, type_name(f.type)) for f in schema)
 
 
 def write_schema(schema: pa.Schema) -> list[dict[str, Any]]:
@@ -168,10 +177,10 @@ def read_schema(reader: Reader) -> pa.Schema:
     return pa.schema(fields)
 
 
-def columns_text(columns: Mapping[str, str]) -> str:
+def columns_text(columns: Columns) -> str:
     """Return columns with their types as an error shows them.
 
-    >>> columns_text({"id": "bigint", "a b": "string"})
+    >>> columns_text((("id", "bigint"), ("a b", "string")))
     'id BIGINT, `a b` STRING'
     """
-    return ", ".join(f"{n if n.isidentifier() else quote(n)} {t.upper()}" for n, t in columns.items()) or "(none)"
+    return ", ".join(f"{n if n.isidentifier() else quote(n)} {t.upper()}" for n, t in columns) or "(none)"

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.compiled import lookup_fields
+from lookupcache.compiled.lookup_fields import Columns
 from lookupcache.compiled.reading import Reader
 from lookupcache.config import LookupConfig
 from lookupcache.config.lookup_config import Form
@@ -22,9 +23,6 @@ from lookupcache.functions.table_function import Argument, KeyColumn
 from lookupcache.functions.table_function import Form as ArgumentForm
 from lookupcache.plan import LookupPlan
 from lookupcache.schema import parse_type, type_name
-
-Columns = Mapping[str, str]
-"""Names of columns and Spark's names of their types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +129,7 @@ class Insert:
     sink_columns: Columns | None
     input: int
     query_name: str
-    output: Columns = field(default_factory=dict)
+    output: Columns = ()
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -237,13 +235,14 @@ def read_node(reader: Reader, defaults: Mapping[str, Any]) -> Node:
     return read(reader, defaults)
 
 
-def read_columns(reader: Reader) -> dict[str, str]:
+def read_columns(reader: Reader) -> Columns:
     """Return columns with their types."""
-    found: dict[str, str] = {}
-    for item in reader.items():
-        item.only(["name", "type"])
-        found[item.entry("name").text()] = item.entry("type").text()
-    return found
+    return tuple(_read_column(item) for item in reader.items())
+
+
+def _read_column(reader: Reader) -> tuple[str, str]:
+    reader.only(["name", "type"])
+    return reader.entry("name").text(), reader.entry("type").text()
 
 
 def _read_left(reader: Reader, _: Mapping[str, Any]) -> LeftSide:

@@ -7,10 +7,9 @@ from typing import Any
 
 from lookupcache import expr
 from lookupcache.compiled.document import Definition, Document
-from lookupcache.compiled.lookup_fields import columns_text
+from lookupcache.compiled.lookup_fields import columns_of_schema, columns_text
 from lookupcache.compiled.nodes import FullScan, Insert, LookupNode, Node, SparkQuery, describe
 from lookupcache.redaction import hide_userinfo
-from lookupcache.schema import type_name
 
 
 def shown(document: Document) -> str:
@@ -36,7 +35,7 @@ def _needs(document: Document) -> Iterator[str]:
 def _definition(one: Definition) -> str:
     if one.columns is None:
         return "from the catalog"
-    columns = columns_text({f.name: type_name(f.type) for f in one.columns})
+    columns = columns_text(columns_of_schema(one.columns))
     if one.function is not None:
         return f"{one.function}({', '.join(one.key)}) gives {columns}"
     if one.options is None:

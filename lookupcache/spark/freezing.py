@@ -8,22 +8,17 @@ from pyspark.sql import DataFrame
 
 from lookupcache.compiled.catalog_objects import define_table, refuse_secret_path
 from lookupcache.compiled.document import Document
-from lookupcache.compiled.lookup_fields import columns_read
+from lookupcache.compiled.lookup_fields import Columns, columns_read
 from lookupcache.compiled.nodes import CallUse, LeftSide, LookupNode, TableUse, defaults_now
 from lookupcache.compiled.settings import settings_of
-from lookupcache.errors import CompiledPlanError
 
 if TYPE_CHECKING:
     from lookupcache.spark.join import LookupJoin
 
 
-def columns_of(df: DataFrame) -> dict[str, str]:
-    """Return the columns of a DataFrame with the names of their types; raises CompiledPlanError for two of one name."""
-    columns = {field.name: field.dataType.simpleString() for field in df.schema.fields}
-    if len(columns) < len(df.columns):
-        twice = next(name for name in df.columns if df.columns.count(name) > 1)
-        raise CompiledPlanError(f"Two columns are named {twice!r}.", hint="Give each column a name of its own.")
-    return columns
+def columns_of(df: DataFrame) -> Columns:
+    """Return the columns of a DataFrame with the names of their types."""
+    return tuple((field.name, field.dataType.simpleString()) for field in df.schema.fields)
 
 
 def lookup_node(join: LookupJoin, use: TableUse | CallUse, left: int, stage: tuple[int, ...]) -> LookupNode:

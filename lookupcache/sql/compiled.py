@@ -29,6 +29,7 @@ from lookupcache.compiled.catalog_objects import (
     refuse_secret_path,
 )
 from lookupcache.compiled.document import Definition, Document
+from lookupcache.compiled.lookup_fields import Columns, columns_text
 from lookupcache.compiled.nodes import (
     CallUse,
     FullScan,
@@ -175,8 +176,12 @@ class _QueryNodes:
         )
 
 
+_HINT_WITHOUT_TEXTS = re.compile(r"/\*\+[^'\"*]*\*/")
+"""A hint of Spark's, such as BROADCAST(t)."""
+
+
 def _refuse_secrets(text: str) -> None:
-    if find_secrets(text):
+    if find_secrets(_HINT_WITHOUT_TEXTS.sub(" ", text)):
         raise CompiledPlanError(
             "The statement has a secret, or options, in its text, which would stand in the plan.",
             hint="Keep secrets in options of tables, as references such as 'env:NAME'.",
@@ -191,7 +196,7 @@ def _refuse_variables(text: str) -> None:
         )
 
 
-def sink_columns(setting: Setting, parts: Sequence[str]) -> dict[str, str] | None:
+def sink_columns(setting: Setting, parts: Sequence[str]) -> Columns | None:
     """Return the columns of a table that is written to, None where it is not there."""
     try:
         return columns_of(setting.spark.table(".".join(map(quote, parts))))
@@ -268,10 +273,10 @@ class Restored:
         if found is None and insert.sink_columns is not None:
             raise CompiledPlanError(
                 f"There is no table {name!r}, to which compiled plan {source} writes.",
-                hint="Create it with the columns that it had: " + str(dict(insert.sink_columns)),
+                hint="Create it with the columns that it had: " + columns_text(insert.sink_columns),
             )
         if found is not None and found != (insert.sink_columns or found):
-            raise differs(f"The columns of the sink {name!r}", insert.sink_columns or {}, found, source)
+            raise differs(f"The columns of the sink {name!r}", insert.sink_columns or (), found, source)
 
     def df(self, number: int) -> DataFrame:
         """Return the DataFrame of a node."""
@@ -279,7 +284,7 @@ class Restored:
             node = self.document.node(number)
             made = _MAKERS[type(node)](self, number, node)
             found = columns_of(made)
-            if list(found.items()) != list(node.output.items()):
+            if found != node.output:
                 raise differs(f"The columns of node {number} ({node.TYPE})", node.output, found, self.document.source)
             self.made[number] = made
         return self.made[number]

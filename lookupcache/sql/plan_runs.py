@@ -78,7 +78,7 @@ def stream_identity(document: Document, insert: Insert) -> dict[str, Any]:
     Lookups have no state in the checkpoint, so they are not part of it.
     """
     texts = [node.text for node in _reads(document, insert.input) if isinstance(node, SparkQuery) and node.streaming]
-    output = [[name, type_] for name, type_ in document.node(insert.input).output.items()]
+    output = [[name, type_] for name, type_ in document.node(insert.input).output]
     return {
         "sources": [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts],
         "output": output,
