@@ -237,8 +237,9 @@ def planned_lookup(node: LookupNode, table: LookupTable, source: str) -> LookupP
     filters that were pushed.
     """
     here, reads = columns_of_schema(table.schema), columns_of_schema(node.reads)
-    if not set(reads) <= set(here):
-        raise differs(f"The columns that are looked up in {table.name!r}", reads, here, source)
+    found = tuple(column for column in here if column[0] in node.reads.names)
+    if set(found) != set(reads):
+        raise differs(f"The columns that are looked up in {table.name!r}", reads, found, source)
     lookup = replace(
         node.lookup,
         table=node.alias,

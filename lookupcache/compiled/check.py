@@ -128,5 +128,5 @@ def _compare_source(node: LookupNode, table: LookupTable, source: str) -> None:
     found = LookupTable(table.name, None, table.options).schema
     here = {name.lower() for name in found.names}
     if any(name.lower() not in here for name in node.reads.names):
-        what = f"The columns that the source of {table.name!r} reports"
+        what = f"The columns that the source of {getattr(node.use, 'table', node.alias)!r} reports"
         raise differs(what, columns_of_schema(node.reads), columns_of_schema(found), source)

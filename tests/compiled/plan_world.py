@@ -19,7 +19,6 @@ import lookupcache
 from lookupcache import LookupJoin, LookupTable
 
 ARCHIVE = Path(__file__).parent / "archive"
-GOLDEN = Path(__file__).parent.parent / "sql" / "golden"
 
 NOW = "FOR SYSTEM_TIME AS OF PROCTIME()"
 FUNCTIONS = f"""STATEMENT SET BEGIN
@@ -59,15 +58,9 @@ def inserts(statements):
     return "STATEMENT SET BEGIN\n" + "\n".join(parts) + "\nEND"
 
 
-def golden_statements():
-    """Return the golden statements of the SQL tests by name."""
-    found = {path.stem: path.read_text() for path in sorted(GOLDEN.glob("*.txt"))}
-    parts = {name: re.split(r"^-- (?:sql|lookups|spark sql)$", text, flags=re.M) for name, text in found.items()}
-    return {name: part[1].strip() for name, part in parts.items()}
-
-
-def option_statements():
-    """Return statements whose lookups have all options."""
+def field_statements():
+    """Return statements that together have all options, operators and fields."""
+    yield from {"operators": OPERATORS, "never": NEVER, "renamed": RENAMED}.items()
     for number, options in enumerate(OPTIONS):
         hint = ", ".join(f"'{name}'='{value}'" for name, value in options.items())
         yield (
@@ -91,8 +84,7 @@ def make_session(spark, folder):
 def compiled(session):
     """Return the text of each plan by its name."""
     plans = {
-        "golden": (inserts(golden_statements().items()), None, "SCHEMA"),
-        "options": (inserts(option_statements()), None, "SCHEMA"),
+        "fields": (inserts(field_statements()), None, "SCHEMA"),
         "functions": (FUNCTIONS, PARAMETERS, "ALL"),
         "identifiers": (IDENTIFIERS, None, "IDENTIFIER"),
     }
@@ -107,6 +99,13 @@ def compiled(session):
 FORMS = ("worker", "distinct", "broadcast")
 
 
+OPERATORS = f"""SELECT o.order_id FROM orders AS o JOIN rows {NOW} AS p ON o.customer_id = p.id AND p.country = 'NL'
+    AND (p.id + 1 >= o.order_id - 2 OR (p.id * 2 < o.order_id AND p.name IS NULL)) AND (p.name LIKE 'a%' OR
+    p.name LIKE '%n' OR p.name LIKE '%nn%' OR NOT p.name <=> o.order_id || '') AND p.salary <= 1000 AND p.id > 0"""
+NEVER = f"SELECT o.order_id FROM orders AS o LEFT JOIN rows {NOW} AS p ON o.customer_id = p.id AND p.country = NULL"
+RENAMED = "SELECT upper((SELECT p.name FROM rows AS p WHERE p.id = o.order_id AND p.salary > 9)) FROM orders AS o"
+
+
 def left_side(spark):
     """Return the left side of the joins."""
     return spark.sql("SELECT id AS k, concat('x', id) AS x FROM range(5)")
@@ -118,7 +117,7 @@ def join(spark, form, left=None):
     options = {"connector": "sources:People", "lookup.form": form, **cache}
     table = LookupTable("p", SCHEMA, options)
     left = left_side(spark) if left is None else left
-    condition = "k = p.id AND p.salary > 100 AND p.name <> x AND length(p.name) > k - 1 AND p.country = 'NL'"
+    condition = "k = p.id AND p.salary > 100 AND p.name < 'x' AND p.name <> x AND length(p.name) > k - 1"
     return LookupJoin(left, table, condition, "left" if form == "worker" else "inner", ["left.k", "p.name"])
 
 

@@ -79,7 +79,7 @@ def test_a_plan_with_another_letter_is_refused_or_means_the_same(position, lette
         (lambda p: p["nodes"][1].update(stage=[2]), "nodes[1]", "it shares its Python stage with node 2"),
         (lambda p: p.update(edges=[]), "edges", "they are not those of the nodes"),
         (lambda p: p.update(plugins=[]), "", "'plugins' is not known here"),
-        (lambda p: p.update(nodes=p["nodes"][:0]), "nodes", "neither a statement nor a join"),
+        (lambda p: p.update(nodes=[], edges=[]), "nodes", "neither a statement nor a join"),
         (lambda p: p.update(catalogObjects="SOME"), "catalogObjects", "there is no value 'SOME'"),
         (lambda p: p.update(format=2), "", "its format is 2, written by lookupcache"),
         (lambda p: p.update(format=0), "", "its format is 0"),

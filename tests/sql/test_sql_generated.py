@@ -35,6 +35,10 @@ ROWS = {
 
 @pytest.fixture(scope="module")
 def worlds(spark):
+    return make_worlds(spark)
+
+
+def make_worlds(spark):
     """Return a session with lookup tables, and one of Spark's with views of the same rows."""
     ours, theirs = spark.newSession(), spark.newSession()
     session = LookupSession(ours)
