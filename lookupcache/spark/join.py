@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
@@ -19,7 +20,7 @@ from lookupcache.compiled import CompiledPlan
 from lookupcache.compiled.catalog_objects import Catalog, Objects, differs, planned_lookup
 from lookupcache.compiled.nodes import LookupNode
 from lookupcache.compiled.settings import refuse_other_settings
-from lookupcache.errors import CompiledPlanError, ConnectorError, PlanError
+from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheError, PlanError
 from lookupcache.metrics import LookupMetrics
 from lookupcache.plan import Matches
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
@@ -170,8 +171,17 @@ class LookupJoin:
                 f"Compiled plan {source} looks {node.alias!r} up in the form {node.form}, which a stream cannot take.",
                 hint="The left side was a batch when the plan was compiled: compile the statement over the stream.",
             )
-        if columns_of(join.df) != node.output:
-            raise differs(f"The columns of the join with {node.alias!r}", node.output, columns_of(join.df), source)
+        try:
+            result = columns_of(join.df)
+        except (PySparkException, ValueError, KeyError) as error:
+            if isinstance(error, LookupCacheError):
+                raise
+            raise CompiledPlanError(
+                f"Compiled plan {source} looks {node.alias!r} up in a way that is not possible here: {error}",
+                hint="Compile the statement again; a plan is not edited by hand.",
+            ) from None
+        if result != node.output:
+            raise differs(f"The columns of the join with {node.alias!r}", node.output, result, source)
         return join
 
     @cached_property

@@ -42,6 +42,7 @@ from lookupcache.compiled.nodes import (
 )
 from lookupcache.compiled.settings import refuse_other_settings, settings_of
 from lookupcache.errors import CompiledPlanError, LookupCacheError
+from lookupcache.planner.clauses import tokens
 from lookupcache.schema import quote
 from lookupcache.spark.freezing import columns_of, lookup_node
 from lookupcache.spark.join import LookupJoin
@@ -49,7 +50,7 @@ from lookupcache.spark.scan import read_whole
 from lookupcache.sql.failures import fact_of
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.redaction import find_secrets
-from lookupcache.sql.statement_target import TableName
+from lookupcache.sql.statement_target import QUERIES, TableName, insert_target, query_start
 
 # ── into a plan ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -81,13 +82,19 @@ class Compiler:
         """Add an INSERT, of which ``query`` is the query."""
         _refuse_secrets(query.prefix)
         self.parameters |= {name: _write_value(name, value) for name, value in (query.args or {}).items()}
-        result = _QueryNodes(self, query).number_of(query.df())
+        rows = query.df()
+        result = _QueryNodes(self, query).number_of(rows)
         parts = None if sink is None else sink.parts
+        columns = None if parts is None else sink_columns(self.setting, parts)
+        if parts is not None and columns is None and not rows.isStreaming:
+            raise CompiledPlanError(
+                f"There is no table {'.'.join(parts)!r}, to which the statement writes.", hint="Create it first."
+            )
         self._add(
             Insert(
                 head=query.prefix,
                 sink=parts,
-                sink_columns=None if parts is None else sink_columns(self.setting, parts),
+                sink_columns=columns,
                 input=result,
                 query_name=self._query_name(parts),
             )
@@ -167,6 +174,7 @@ class _QueryNodes:
         found = self.query.text_of(df)
         _refuse_secrets(found.text)
         _refuse_variables(found.text)
+        refuse_commands(found.text, "The statement")
         return SparkQuery(
             text=found.text,
             views={name: self.number_of(self.query.views[name]) for name in found.views},
@@ -185,6 +193,22 @@ def _refuse_secrets(text: str) -> None:
         raise CompiledPlanError(
             "The statement has a secret, or options, in its text, which would stand in the plan.",
             hint="Keep secrets in options of tables, as references such as 'env:NAME'.",
+        )
+
+
+_COMMANDS = {"INSERT", "UPDATE", "DELETE", "MERGE"}
+"""Words that make a command of a text that begins as a query."""
+
+
+def refuse_commands(text: str, what: str) -> None:
+    """Raise CompiledPlanError for a text that is not a query: Spark would run it where only its columns are asked."""
+    words = [token.text for token in tokens(text) if not token.depth and token.kind == "word"]
+    start = text.lstrip()[:1]
+    found = next((word for word in words if word in _COMMANDS), None)
+    if found is not None or not (start == "(" or (words[:1] and words[0] in QUERIES)):
+        raise CompiledPlanError(
+            f"{what} has {found or text.lstrip()[:20]!r} where a query is expected.",
+            hint="Put a name that is a word of SQL in backquotes.",
         )
 
 
@@ -261,9 +285,25 @@ class Restored:
                 f"Compiled plan {self.document.source} is a lookup join, which needs a left side.",
                 hint="Apply it with LookupJoin.from_plan(left, plan).",
             )
+        for number, node in self.document.numbered:
+            if isinstance(node, SparkQuery):
+                refuse_commands(node.text, f"Node {number} of compiled plan {self.document.source}")
         for _, insert in self.document.inserts:
+            self._check_head(insert)
             self._check_sink(insert)
             self.df(insert.input)
+
+    def _check_head(self, insert: Insert) -> None:
+        """Check that the text before the query is an INSERT into the sink, and has no query in it."""
+        found = list(tokens(insert.head))
+        sink = insert_target(found)
+        parts = None if sink is None else sink.parts
+        inserts = not found or (found[0].text == "INSERT" and query_start(found) is None)
+        if not inserts or parts != insert.sink:
+            raise CompiledPlanError(
+                f"Compiled plan {self.document.source} has {insert.head!r} in place of INSERT into its sink.",
+                hint="Compile the statement again: a plan is not edited by hand.",
+            )
 
     def _check_sink(self, insert: Insert) -> None:
         if insert.sink is None:

@@ -51,22 +51,17 @@ class LookupSession:
         finds wrong in a query with lookups; for a statement without any, Spark's own, unless that would show values of
         options, which are starred in all errors of ours: they may be secret.
         """
-        text = self._readable(text)
-        if args is not None and not isinstance(args, Mapping):
-            text, args = _with_names(text, args)
-        statement, values = Statement.of(text), None if args is None else dict(args)
+        statement, values = self._read(text, args)
         plans = reader(self._setting, statement, values)
         return run(self._setting, statement, values) if plans is None else plans()
 
-    def compile_plan_sql(self, text: str, args: Mapping[str, Any] | None = None) -> CompiledPlan:
+    def compile_plan_sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> CompiledPlan:
         """Return the compiled plan of an INSERT or a statement set, and run nothing.
 
         Raises CompiledPlanError for what cannot be in a plan: secrets that are not references, functions without a
         name; StatementError for statements of other kinds.
         """
-        statement = Statement.of(self._readable(text))
-        document = compile_statement(self._setting, statement, None if args is None else dict(args)).document
-        return CompiledPlan(document, self.execute_plan)
+        return CompiledPlan(compile_statement(self._setting, *self._read(text, args)).document, self.execute_plan)
 
     def load_plan(self, reference: PlanReference) -> CompiledPlan:
         """Return the plan of a file or a text; raises CompiledPlanError where it is damaged, altered or newer."""
@@ -89,6 +84,15 @@ class LookupSession:
         """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
         text = self._readable(text)
         return rewrite_query(self._setting, Statement.of(text), list(tokens(text)))
+
+    def _read(
+        self, text: str, args: Mapping[str, Any] | Sequence[Any] | None
+    ) -> tuple[Statement, dict[str, Any] | None]:
+        """Return a text as a statement, and the values of its parameters by name."""
+        text = self._readable(text)
+        if args is not None and not isinstance(args, Mapping):
+            text, args = _with_names(text, args)
+        return Statement.of(text), None if args is None else dict(args)
 
     def _readable(self, text: str) -> str:
         """Return a text with names in backquotes, if the session treats double quotes as those of a name."""

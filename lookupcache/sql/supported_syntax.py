@@ -164,6 +164,25 @@ lookups in an uncorrelated sub-query. PIVOT with a lookup in one SELECT, pipes (
 Hive's ``FROM … INSERT`` do not support lookups: put the lookup in a sub-query or a temporary view. Statements that
 change a Spark table, such as TRUNCATE or ALTER, are errors for a lookup table.
 
+**COMPILE PLAN** writes an INSERT or a statement set as it was planned, as JSON, which **EXECUTE PLAN** runs later
+without planning it again; **EXPLAIN PLAN** shows it. docs/compiled-plans.md says what may change in between.
+
+>>> plan = os.path.join(os.path.dirname(shop), "plan.json")
+>>> out = os.path.join(os.path.dirname(shop), "out")
+>>> _ = session.sql(f'''
+...     COMPILE AND EXECUTE PLAN '{plan}' FOR INSERT OVERWRITE DIRECTORY '{out}' USING parquet
+...     SELECT o.order_id, c.name FROM guide_orders AS o
+...     JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id''')
+>>> show(f"SELECT * FROM parquet.`{out}` ORDER BY order_id")
+10 ann
+11 bob
+>>> show(f"EXPLAIN PLAN '{plan}'")  # doctest: +ELLIPSIS
+Plan ...
+2  lookup-join_1: inner lookup of customers AS c by id = l.`customer_id`; caches name; form worker
+...
+It would run in this session.
+<BLANKLINE>
+
 **Errors** contain line and column, and mark the text.
 
 >>> try:

@@ -92,7 +92,7 @@ def test_a_stream_goes_on_from_its_checkpoint_with_another_planner(session, tmp_
     session.compile_plan_sql(INSERT.replace("FROM arrivals", "FROM (SELECT k + 1 AS k FROM arrivals)")).write_to_file(
         other
     )
-    with pytest.raises(CompiledPlanError, match="is of another stream than compiled plan .*: other sources"):
+    with pytest.raises(CompiledPlanError, match=r"is of another stream than compiled plan .*: other sources"):
         session.sql(f"EXECUTE PLAN '{other}'")
 
 
