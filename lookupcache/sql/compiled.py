@@ -90,7 +90,7 @@ class Compiler:
             raise CompiledPlanError(
                 f"There is no table {'.'.join(parts)!r}, to which the statement writes.", hint="Create it first."
             )
-        self._add(
+        self.add(
             Insert(
                 head=query.prefix,
                 sink=parts,
@@ -106,7 +106,8 @@ class Compiler:
         taken = {node.query_name for node in self.nodes if isinstance(node, Insert)}
         return next(one for one in (name, *(f"{name}_{n}" for n in range(2, 10_000))) if one not in taken)
 
-    def _add(self, node: Node) -> int:
+    def add(self, node: Node) -> int:
+        """Add a node; return its id."""
         self.nodes.append(node)
         return len(self.nodes)
 
@@ -137,14 +138,13 @@ class _QueryNodes:
 
     def number_of(self, df: DataFrame) -> int:
         """Return the node of a DataFrame of the query; it, and those that it reads, are added where they are not."""
-        if id(df) not in self.numbers:
-            self.numbers[id(df)] = self.compiler._add(self._node(df))
-        return self.numbers[id(df)]
+        join = next((n for n, one in enumerate(self.query.joins) if _is_result(df, one)), None)
+        key = id(df) if join is None else -1 - join
+        if key not in self.numbers:
+            self.numbers[key] = self.compiler.add(self._node(df) if join is None else self._lookup(join))
+        return self.numbers[key]
 
     def _node(self, df: DataFrame) -> Node:
-        for join, use in zip(self.query.joins, self.query.uses, strict=True):
-            if join.df is df:
-                return self._lookup(join, use)
         for view, (name, table) in self.query.scans.items():
             if self.query.views[view] is df:
                 known = self.compiler.define_table(name)
@@ -154,7 +154,8 @@ class _QueryNodes:
                 return FullScan(use=use, computed=computed, configuration=config.to_json(), output=columns_of(df))
         return self._text(df)
 
-    def _lookup(self, join: LookupJoin, use: TableUse | CallUse) -> LookupNode:
+    def _lookup(self, number: int) -> LookupNode:
+        join, use = self.query.joins[number], self.query.uses[number]
         left = self.number_of(join.left)
         if isinstance(use, CallUse):
             name = self.compiler.define_function(use.function)
@@ -186,6 +187,11 @@ class _QueryNodes:
 
 _HINT_WITHOUT_TEXTS = re.compile(r"/\*\+[^'\"*]*\*/")
 """A hint of Spark's, such as BROADCAST(t)."""
+
+
+def _is_result(df: DataFrame, join: LookupJoin) -> bool:
+    """Return whether a DataFrame is the result of a join, analyzed by Spark or not yet."""
+    return df is vars(join).get("result") or df is join.df
 
 
 def _refuse_secrets(text: str) -> None:
