@@ -62,6 +62,7 @@ def run_until_idle(session, path):
 
 
 def rows(session):
+    session.spark.sql("REFRESH TABLE stream_sink")
     return Counter(map(tuple, session.spark.table("stream_sink").collect()))
 
 
