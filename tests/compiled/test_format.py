@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_plan import PLANS as LOOKUPS
 
-from lookupcache import CompiledPlan, CompiledPlanError, PlanReference
-from lookupcache.compiled.document import checksums, read, write
+from lookupcache import CompiledPlan, CompiledPlanError, LookupConfig, PlanReference
+from lookupcache.compiled.document import Definition, Document, checksums, read, write
+from lookupcache.compiled.lookup_fields import columns_read
+from lookupcache.compiled.nodes import LeftSide, LookupNode, TableUse, config_of, defaults_now
 
 PLANS = sorted((Path(__file__).parent / "archive").glob("*/*.json"))
 TEXT = next(path for path in PLANS if path.stem == "functions").read_text()
@@ -34,6 +38,32 @@ def test_what_is_read_is_written_again_byte_for_byte(path):
 def test_blanks_and_the_order_of_names_do_not_matter():
     data = json.loads(JOIN)
     assert write(read(json.dumps(dict(reversed(data.items()))))) == JOIN
+
+
+@given(
+    lookup=LOOKUPS.filter(lambda plan: plan.keys), alias=st.text(max_size=5), version=st.sampled_from(["0.0.1", "9.9"])
+)
+def test_any_lookup_join_goes_through_its_plan_unchanged(lookup, alias, version):
+    reads = columns_read(lookup)
+    node = LookupNode(
+        use=TableUse(table=alias, hints={"url": alias}),
+        alias=alias,
+        input=1,
+        reads=reads,
+        lookup=replace(lookup, table="", connector="", source="", schema=reads, config=LookupConfig()),
+        form="worker",
+        stage=(),
+        configuration=lookup.config.to_json(),
+        output=((alias, "int"), (alias, "int")),
+    )
+    tables = {alias: Definition(columns=reads, options={"connector": alias}, inline=True)}
+    document = Document(nodes=(LeftSide(output=(("a", "int"),)), node), tables=tables, defaults=defaults_now())
+    text = write(replace(document, version=version))
+    found = read(text)
+    assert found.nodes == document.nodes
+    assert found.tables == document.tables
+    assert config_of(found.nodes[1].configuration, found.defaults) == lookup.config
+    assert write(found) == text
 
 
 @given(end=st.integers(0, len(JOIN.rstrip()) - 1))
