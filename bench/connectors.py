@@ -75,8 +75,8 @@ def show(found: dict[str, Any], console: Console) -> None:
         times.add_row(
             name, ours[1], ", ".join(f"{variant} {ms}" for variant, ms in bare), f"{result['ratio']:.2f}", target
         )
-        for asked, seen in result["wire"].items():
-            wire.add_row(name, asked, str(seen["turns"]), f"{seen['sent']:,}", f"{seen['received']:,}")
+        for request, seen in result["wire"].items():
+            wire.add_row(name, request, str(seen["turns"]), f"{seen['sent']:,}", f"{seen['received']:,}")
     console.print(times, wire)
 
 
@@ -91,8 +91,8 @@ def plot(found: dict[str, Any], path: Path) -> None:
     left.barh(list(found), [result["ratio"] for result in found.values()])
     left.axvline(1.0, color="black", linewidth=1)
     left.set_xlabel("time of lookupcache ÷ time of the fastest driver")
-    received = {f"{name}: {asked}": seen["received"] / 1e3 for name, result in found.items()
-                for asked, seen in result["wire"].items()}  # fmt: skip
+    received = {f"{name}: {request}": seen["received"] / 1e3 for name, result in found.items()
+                for request, seen in result["wire"].items()}  # fmt: skip
     right.barh(list(received), list(received.values()))
     right.set_xlabel("kB received for one batch")
     figure.tight_layout()

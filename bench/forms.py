@@ -1,4 +1,4 @@
-"""What the physical forms of a join cost beside Spark's own broadcast join: `python -m bench.forms`.
+"""Compares the cost of the physical forms of a join with Spark's own broadcast join: `python -m bench.forms`.
 
 In one run, alternating: Spark's broadcast join with the table from Parquet, and the lookup join in each form, with a
 left side of 3 and of 18 columns; with Spark's default settings, then with pipelined Python functions. Then how many
@@ -37,7 +37,7 @@ ROWS_PER_KEY = 10
 
 @dataclass(frozen=True)
 class Taken:
-    """What one run took: seconds by the clock and of CPU, and the most bytes held."""
+    """The wall-clock and CPU seconds of a run, and its maximum of bytes in memory."""
 
     seconds: float
     cpu: float
@@ -45,7 +45,7 @@ class Taken:
 
 
 def run(df: Any) -> Taken:
-    """Run a DataFrame into nothing."""
+    """Run a DataFrame and discard its rows."""
     started = time.perf_counter()
     with measured() as usage:
         df.write.format("noop").mode("overwrite").save()
@@ -60,7 +60,7 @@ def left_side(spark: Any, rows: int, keys: int, columns: int, partitions: int | 
 
 
 def table(form: str, keys: int) -> LookupTable:
-    """Return the made-up table as a lookup table under the options of a form."""
+    """Return the generated table as a lookup table with the options of a form."""
     options = {"connector": "bench.source:Customers", "keys": str(keys), "lookup.form": form}
     options["lookup.cache"] = "ALL" if form == "broadcast" else "LRU"
     return LookupTable("c", source.SCHEMA, options if form == "broadcast" else {**options, **UNBOUNDED})
@@ -87,7 +87,7 @@ def sparks_own(spark: Any, left: Any, keys: int, folder: Path) -> Any:
 
 
 def alternated(ways: dict[str, Any], rounds: int, note: Callable[[int], None]) -> dict[str, list[Taken]]:
-    """Run the ways in turn, once to warm up, and then round after round."""
+    """Run the variants alternately, after one round to warm up."""
     taken: dict[str, list[Taken]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, df in ways.items():
@@ -99,7 +99,7 @@ def alternated(ways: dict[str, Any], rounds: int, note: Callable[[int], None]) -
 
 
 def compared(spark: Any, rows: int, columns: int, rounds: int, folder: Path, note: Callable[[int], None]) -> Any:
-    """Measure every way with a left side of so many columns; return figures by way."""
+    """Measure every variant with a left side of so many columns; return figures by variant."""
     keys = 100_000
     left = left_side(spark, rows, keys, columns)
     ways = {SPARKS: sparks_own(spark, left, keys, folder)} | {form: joined(left, form, keys).df for form in FORMS}
@@ -134,7 +134,7 @@ def counted(spark: Any) -> dict[str, int]:
 
 
 def scaled(spark: Any, sizes: Iterable[int], console: Console, save: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Run each form over more and more rows, ten to a key; save what is there after each. A first run warms up."""
+    """Run each form over more and more rows, ten to a key; save the results after each. A first run warms up."""
     found = []
     for form in FORMS:
         run(joined(left_side(spark, SCALE[0], SCALE[0] // ROWS_PER_KEY, 3), form, SCALE[0], ["salary"]).df)
@@ -154,7 +154,7 @@ def scaled(spark: Any, sizes: Iterable[int], console: Console, save: Callable[[l
 
 
 def show(results: dict[str, Any], console: Console) -> None:
-    """Print the tables, and how near the targets are."""
+    """Print the tables, and the comparison with the targets."""
     names = ["million rows a second", "ratio", "ratio of CPU", "CPU seconds per million rows", "peak MB"]
     for setting, by_columns in results["forms"].items():
         for columns, ways in by_columns.items():
@@ -210,7 +210,7 @@ def _panels(rows: int, columns: int) -> Any:
 
 
 def compare(rows: int, rounds: int, console: Console) -> dict[str, Any]:
-    """Run all but the scale: each setting in a session of its own."""
+    """Run all but the scale: each setting in a separate session."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for setting, pipelined in (("default", "false"), ("pipelined", "true")):

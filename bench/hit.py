@@ -1,7 +1,7 @@
-"""What a hit of `cached` costs, beside functools and cachetools: `python -m bench.hit [--against CHECKOUT]`.
+"""Compares the cost of a hit of `cached` with functools and cachetools: `python -m bench.hit [--against CHECKOUT]`.
 
-One hit at a time, each timed by itself, the clock's own cost taken off: p50 and p99 in nanoseconds. With ``--against``,
-another checkout is measured in processes of its own, in turns with this one, and ratios are shown of the medians over
+Each hit is timed separately, and the cost of the clock subtracted: p50 and p99 in nanoseconds. With ``--against``,
+another checkout is measured in separate processes, alternately with this one, and ratios are shown of the medians over
 the rounds.
 """
 
@@ -99,14 +99,14 @@ def _summary(taken: Any) -> tuple[float, float]:
 
 def _measured_in(checkout: Path) -> Times:
     path = os.pathsep.join([str(checkout), str(checkout / "connectors")])
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, __file__, "--json"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=True,
     )
-    found: Times = json.loads(told.stdout)
+    found: Times = json.loads(output.stdout)
     return found
 
 
@@ -120,12 +120,14 @@ def main(against: Path | None, rounds: int, as_json: bool) -> None:
         click.echo(json.dumps(measure()))
         return
     checkouts = [Path(__file__).parent.parent, *([against] if against else [])]
-    told: list[list[Times]] = [[] for _ in checkouts]
+    results: list[list[Times]] = [[] for _ in checkouts]
     for _ in range(rounds):
-        for times, checkout in zip(told, checkouts, strict=True):
+        for times, checkout in zip(results, checkouts, strict=True):
             times.append(_measured_in(checkout))
-    for name in told[0][0]:
-        here, *there = [[statistics.median(times[name][at] for times in rounds_) for at in (0, 1)] for rounds_ in told]
+    for name in results[0][0]:
+        here, *there = [
+            [statistics.median(times[name][at] for times in rounds_) for at in (0, 1)] for rounds_ in results
+        ]
         line = f"{name:24} p50 {here[0]:6.0f} ns  p99 {here[1]:6.0f} ns"
         if there:
             p50, p99 = there[0]

@@ -105,14 +105,14 @@ def predict(work: Work) -> tuple[Prediction, dict[str, Any]]:
     started = time.perf_counter()
     curve = exact_curve(Requests(words), Deployment())
     exact = time.perf_counter() - started
-    told = {
+    figures = {
         "requests": len(words),
         "keys": work.requests.keys,
         "exact seconds": round(exact, 2),
         "all columns and ages, seconds": round(whole, 2),
     }
-    told |= sampled(work, curve, found.sizes) | against_facts(work, curve) | against_che(work)
-    return found, told
+    figures |= sampled(work, curve, found.sizes) | against_facts(work, curve) | against_che(work)
+    return found, figures
 
 
 def sampled(work: Work, curve: Any, sizes: list[int]) -> dict[str, Any]:
@@ -139,13 +139,13 @@ def against_facts(work: Work, curve: Any) -> dict[str, Any]:
         return {}
     facts = work.facts["LRU_curve_exact"]
     off = max(abs(float(curve.ratio([int(size)])[0]) - ratio) for size, ratio in facts.items())
-    told: dict[str, Any] = {"LRU off the facts": round(off, 7)}
+    figures: dict[str, Any] = {"LRU off the facts": round(off, 7)}
     for row in work.facts["policy_table"].values():
         for policy, name in (("sieve", "Sieve"), ("s3-fifo", "S3FIFO")):
             if row["size"] >= 100:
                 ratio = replay(work.requests.ids, policy, row["size"], 1).ratio
-                told[f"{policy}, {row['size']} rows"] = [round(ratio, 4), row[name]]
-    return told
+                figures[f"{policy}, {row['size']} rows"] = [round(ratio, 4), row[name]]
+    return figures
 
 
 def against_che(work: Work) -> dict[str, Any]:
@@ -247,19 +247,19 @@ def measure_long(rows: int, console: Console) -> dict[str, Any]:
     df = spark.range(rows, numPartitions=16).selectExpr(f"{power} * 1000003 AS id")
     started = time.perf_counter()
     found = hit_rate(df, ["id"], sample=0.02, target=0.8)
-    told = {"requests": found.requests, "seconds": round(time.perf_counter() - started, 1), "notes": found.notes}
-    told |= {"sampled keys": found.columns[0].sampled_keys, "at 10,000 rows": round(found.ratio(10_000), 4)}
-    console.print(told)
+    figures = {"requests": found.requests, "seconds": round(time.perf_counter() - started, 1), "notes": found.notes}
+    figures |= {"sampled keys": found.columns[0].sampled_keys, "at 10,000 rows": round(found.ratio(10_000), 4)}
+    console.print(figures)
     spark.stop()
-    return told
+    return figures
 
 
 # ── shown ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def show(told: dict[str, dict[str, Any]], measured: list[Measured], console: Console) -> None:
+def show(figures: dict[str, dict[str, Any]], measured: list[Measured], console: Console) -> None:
     """Print what was predicted, and measured."""
-    for name, values in told.items():
+    for name, values in figures.items():
         console.print(f"[bold]{name}[/]", ", ".join(f"{what}: {value}" for what, value in values.items()))
     table = Table(title=f"Rows that hit, predicted and measured on Spark, batches of {BATCH:,}")
     for column in ("keys", "workers", "rows come", "eviction", "cache", "predicted", "measured", "off, points"):
@@ -303,17 +303,17 @@ def main(requests: int, measured: int, no_spark: bool, long_rows: int | None, ou
     """Predict, measure, print tables and curves, write hitrate.json and hitrate.png."""
     console = Console()
     console.width = max(console.width, 110)
-    found, told = {}, {}
+    found, figures = {}, {}
     for work in works(requests):
-        found[work.name], told[work.name] = predict(work)
+        found[work.name], figures[work.name] = predict(work)
         console.print(f"[bold]{work.name}[/]", *drawn(found[work.name]), sep="\n", highlight=False)
     results = [] if no_spark else measure_all(list(works(measured)), console)
     long = {} if long_rows is None else measure_long(long_rows, console)
     out.mkdir(parents=True, exist_ok=True)
-    values = {"predicted": told, "measured": [vars(one) for one in results], "long": long}
+    values = {"predicted": figures, "measured": [vars(one) for one in results], "long": long}
     (out / "hitrate.json").write_text(json.dumps(values, indent=1))
     plot(found, results, out / "hitrate.png")
-    show(told, results, console)
+    show(figures, results, console)
     console.print(f"Wrote {out / 'hitrate.json'} and {out / 'hitrate.png'}.")
 
 

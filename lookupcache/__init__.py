@@ -9,10 +9,10 @@ The layers, in the order in which they import each other; `docs/architecture.md`
     planner                                           from a condition to a plan
     compiled                                          plans as versioned JSON
     cache                                             storage of looked-up rows
-    metrics · resilience · executor                   counts; one call made safe; many calls at a time
+    metrics · resilience · executor                   counts; retries and limits of a call; concurrent calls
     decorator                                         `cached`, without Spark
     worker                                            what runs in a Python worker
-    report · spark                                    counts on their way to the driver; the join on the driver
+    report · spark                                    transfer of counts to the driver; the join on the driver
     sql                                               statements
     testing                                           the test kit for connectors
     hitrate                                           prediction of hit rates
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         LookupCacheError,
         LookupFailedError,
         LookupRefusedError,
+        LookupRuntimeError,
         LookupTimeoutError,
         OptionError,
         PlanError,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         SourceError,
         StatementError,
         TooManyRowsError,
+        WrongRowsError,
     )
     from lookupcache.hitrate import hit_rate
     from lookupcache.metrics import LookupMetrics
@@ -65,6 +67,7 @@ __all__ = [
     "LookupPlan",
     "LookupRefusedError",
     "LookupRequest",
+    "LookupRuntimeError",
     "LookupSession",
     "LookupTable",
     "LookupTimeoutError",
@@ -75,6 +78,7 @@ __all__ = [
     "SourceError",
     "StatementError",
     "TooManyRowsError",
+    "WrongRowsError",
     "cached",
     "hit_rate",
     "lookup_join",

@@ -165,7 +165,7 @@ class Connector:
 
         ``keys`` contains distinct keys without nulls, in columns named as ``request.key_columns``, with the types of
         the schema. Additional rows, for example because of a looser equality, are allowed: they are dropped. An
-        exception fails all keys, except for a `WrongRows`, which names the keys that it concerns.
+        exception fails all keys, except for a `WrongRowsError`, which names the keys that it concerns.
         """
         raise NotImplementedError
 

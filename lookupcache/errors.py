@@ -4,19 +4,19 @@ LookupCacheError
 ├── OptionError          an option is unknown, malformed, or contradicts another
 ├── SchemaError          a column or type is missing, duplicate or unmappable
 ├── PlanError            a join cannot be planned as written
-├── StatementError       a statement in SQL cannot be read, or names what is not there
-├── CompiledPlanError    a compiled plan cannot be made, read, or run here with its meaning
+├── StatementError       a statement in SQL cannot be read, or names something that does not exist
+├── CompiledPlanError    a compiled plan cannot be created or read, or cannot run here with the same meaning
 ├── TooManyRowsError          a scalar sub-query found more than one row
-├── ConnectorError       a connector is missing, incomplete or refuses its options
-├── JavaMissingError          a Spark is to start on this machine, and there is no Java for it
+├── ConnectorError       a connector is missing or incomplete, or rejects its options
+├── JavaMissingError          Spark cannot start on this machine, which has no Java for it
 └── LookupRuntimeError        the source failed while the job ran
     ├── LookupFailedError     … after the last attempt
     ├── LookupTimeoutError    … because it did not answer in time
-    ├── LookupRefusedError    … so often that it was not asked again
-    └── SourceError      … because it answered with the wrong columns, types or values
-        └── WrongRows    … for some of the keys that it was asked for
+    ├── LookupRefusedError    … so often that the circuit breaker is open
+    └── SourceError      … because it returned wrong columns, types or values
+        └── WrongRowsError    … for some of the requested keys
 
-and one warning, `LookupAdvice`: lookups are right, and could be faster.
+and one warning, `LookupAdvice`: lookups are correct, but could be faster.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _rebuild(
 
 @contextmanager
 def about(text: str) -> Iterator[None]:
-    """Note with any error of ours that is raised inside which piece of a condition it is about."""
+    """Record in lookupcache's errors that are raised inside which part of a condition they are about."""
     try:
         yield
     except LookupCacheError as error:
@@ -118,7 +118,7 @@ class PlanError(LookupCacheError, ValueError):
 
 
 class StatementError(LookupCacheError, ValueError):
-    """A statement in SQL cannot be read or run as written, or names a table or function that is not there."""
+    """A statement in SQL cannot be read or run as written, or names a table or function that does not exist."""
 
 
 class CompiledPlanError(LookupCacheError, ValueError):
@@ -130,11 +130,11 @@ class ConnectorError(LookupCacheError):
 
 
 class LookupAdvice(UserWarning):
-    """Lookups work, but slowly, and the source says what would make them faster."""
+    """Lookups work, but the source reports how they could be faster."""
 
 
 class JavaMissingError(LookupCacheError):
-    """A Spark is to start on this machine, and there is no Java that it runs on."""
+    """Spark cannot start on this machine: there is no Java that it runs on."""
 
 
 class TooManyRowsError(LookupCacheError, ValueError):
@@ -142,9 +142,9 @@ class TooManyRowsError(LookupCacheError, ValueError):
 
 
 class LookupRuntimeError(LookupCacheError):
-    """Something went wrong between the worker and the source.
+    """A lookup failed between the worker and the source.
 
-    ``code`` stands for the kind of trouble in a result's error column and in dead letters.
+    ``code`` is the kind of failure in a result's error column and in dead letters.
     """
 
     code = "LOOKUP_ERROR"
@@ -163,23 +163,23 @@ class LookupTimeoutError(LookupRuntimeError):
 
 
 class LookupRefusedError(LookupRuntimeError):
-    """The source was not asked: it failed too often, and ``lookup.breaker.delay`` is not over."""
+    """The circuit breaker is open: the source failed too often, and ``lookup.breaker.delay`` is not over."""
 
     code = "LOOKUP_REFUSED"
 
 
 class SourceError(LookupRuntimeError):
-    """The source answered with columns, types or values that the table's schema does not allow."""
+    """The source returned columns, types or values that do not fit the table's schema."""
 
     code = "SOURCE_ERROR"
 
 
-class WrongRows(SourceError):
-    """The source answered with wrong rows for some of the keys of a call; only those have failed.
+class WrongRowsError(SourceError):
+    """The source returned wrong rows for some of the keys of a call; only those keys have failed.
 
-    ``table`` holds the rows of the other keys, ``wrong`` gives the error of each key by its position in the call.
+    ``table`` has the rows of the other keys, ``wrong`` the error of each failed key by its position in the call.
 
-    >>> error = WrongRows.of("rows of key 0", {1: SourceError("Its name is no string.")})
+    >>> error = WrongRowsError.of("rows of key 0", {1: SourceError("Its name is no string.")})
     >>> error.fact, error.table, list(error.wrong)
     ('Its name is no string.', 'rows of key 0', [1])
     """
@@ -188,8 +188,8 @@ class WrongRows(SourceError):
     wrong: Mapping[int, BaseException] = {}
 
     @classmethod
-    def of(cls, table: Any, wrong: Mapping[int, BaseException]) -> WrongRows:
-        """Return the error for an answer of which the rows of some keys are wrong; its text is that of the first."""
+    def of(cls, table: Any, wrong: Mapping[int, BaseException]) -> WrongRowsError:
+        """Return the error for a result with wrong rows of some keys; its text is that of the first."""
         first = next(iter(wrong.values()))
         made = cls(first.fact, hint=first.hint) if isinstance(first, LookupCacheError) else cls(text_of(first))
         made.table, made.wrong = table, wrong
@@ -197,7 +197,7 @@ class WrongRows(SourceError):
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an error says, or that it cannot tell.
+    """Return the text of an error, or a replacement if reading it fails.
 
     >>> class Mute(Exception):
     ...     def __str__(self):

@@ -21,7 +21,7 @@ class LookupMetrics:
     - ``hits``: rows whose key was in the cache, or was already requested for an earlier row.
     - ``misses``: distinct keys of a batch that were not in the cache, or had expired, and were not already requested.
       Rows with a null key are neither hits nor misses.
-    - ``calls``: calls to the source, including retries; ``asked_keys``: keys in them.
+    - ``calls``: calls to the source, including retries; ``requested_keys``: keys in them.
     - ``errors``: calls that failed; ``retries``: calls repeated after an error; ``miss_retries``: calls repeated
       because the source had no row; ``timeouts``: lookups that exceeded ``lookup.timeout``; ``refused``: lookups that
       the circuit breaker rejected without a call.
@@ -45,7 +45,7 @@ class LookupMetrics:
     hits: int = 0
     misses: int = 0
     calls: int = 0
-    asked_keys: int = 0
+    requested_keys: int = 0
     errors: int = 0
     retries: int = 0
     miss_retries: int = 0

@@ -1,4 +1,4 @@
-"""Counts on their way from tasks to the driver: through an accumulator, or through `DataFrame.observe`.
+"""Transfers counts from tasks to the driver: through an accumulator, or through `DataFrame.observe`.
 
 A task reports once, when it ends. A report contains stage, partition, attempt and worker, so that a task that
 ran twice counts once, and a cache that several tasks used is not counted several times.
@@ -51,7 +51,7 @@ def report(counts: Mapping[str, float]) -> Report:
 
 
 def total(reports: Iterable[Report]) -> LookupMetrics:
-    """Add reports up; of `GAUGES`, only the last report of each worker counts.
+    """Add up reports; of `GAUGES`, only the last report of each worker counts.
 
     >>> total([{"worker": "a", "hits": 3, "cached_rows": 5}, {"worker": "a", "hits": 1, "cached_rows": 7}]).cached_rows
     7
@@ -112,7 +112,7 @@ def _merge(worker: str, reports: list[Report]) -> Report:
 
 
 class Channel:
-    """How counts reach the driver; this class reports none."""
+    """Transfers counts to the driver; this class reports none."""
 
     def fields(self) -> list[T.StructField]:
         """Return the columns that the channel adds to the worker's output."""

@@ -1,4 +1,4 @@
-"""A table's schema in three spellings: DDL text, Arrow, and Spark's own type names.
+"""A table's schema in three notations: DDL text, Arrow, and Spark's type names.
 
 Arrow is the one the rest of the package uses; text is for people, plans and Spark.
 """
@@ -76,7 +76,7 @@ def parse_ddl(text: str) -> pa.Schema:
 
 
 def check_names(schema: pa.Schema) -> pa.Schema:
-    """Return the schema, or raise SchemaError where two columns have names that Spark holds equal."""
+    """Return the schema, or raise SchemaError if two columns have names that are equal for Spark."""
     seen: dict[str, str] = {}
     for name in schema.names:
         if name.lower() in seen:
@@ -99,7 +99,7 @@ def parse_type(text: str) -> pa.DataType:
     except SchemaError:
         raise
     except (SqlglotError, ValueError) as error:
-        if isinstance(error.__context__, RecursionError):  # Called from deep below: the type itself may be fine.
+        if isinstance(error.__context__, RecursionError):  # Called near the recursion limit: the type may be valid.
             raise error.__context__ from None
         raise SchemaError(f"{text!r} is not a type.") from error
 
@@ -130,7 +130,7 @@ def type_name(type_: pa.DataType) -> str:
 
 
 def shown_type(type_: pa.DataType) -> str:
-    """Return Spark's name of an Arrow type as errors show it: in upper case, but for the names in a struct.
+    """Return Spark's name of an Arrow type for errors: in upper case, except for names in a struct.
 
     >>> shown_type(pa.struct([("Town", pa.list_(pa.string()))]))
     'STRUCT<`Town`:ARRAY<STRING>>'

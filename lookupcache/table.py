@@ -57,7 +57,7 @@ class LookupTable:
         Args:
             name: Qualifies the table's columns in conditions.
             schema: DDL text, a pyarrow.Schema or a StructType.
-            key: The columns whose values are passed to the function.
+            key: The columns whose values are passed to the function, or the name of one.
             function: ``function(*key)`` returns an iterable of rows for one key. A row is a dict, or a tuple in the
                 schema's order.
             batch: If true, ``function(keys)`` takes a list of key tuples (of plain values where ``key`` is one column)
@@ -73,7 +73,9 @@ class LookupTable:
         table.name = name
         table.schema = as_schema(schema)
         table.options = dict(options or {})
-        table._function = FunctionConnector(table.schema, key=tuple(key), function=function, batch=batch)
+        table._function = FunctionConnector(
+            table.schema, key=(key,) if isinstance(key, str) else tuple(key), function=function, batch=batch
+        )
         _ = table.config, table.connector
         return table
 

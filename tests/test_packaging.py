@@ -200,8 +200,9 @@ def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
 
 PUBLIC = """
     CompiledPlan CompiledPlanError Connector ConnectorError LookupCacheError LookupConfig LookupFailedError LookupJoin
-    LookupMetrics LookupPlan LookupRefusedError LookupRequest LookupSession LookupTable LookupTimeoutError OptionError
-    PlanError PlanReference SchemaError SourceError StatementError TooManyRowsError cached hit_rate lookup_join
+    LookupMetrics LookupPlan LookupRefusedError LookupRequest LookupRuntimeError LookupSession LookupTable
+    LookupTimeoutError OptionError PlanError PlanReference SchemaError SourceError StatementError TooManyRowsError
+    WrongRowsError cached hit_rate lookup_join
 """
 
 

@@ -137,7 +137,7 @@ class FilesConnector(Connector):
             raise SourceError(
                 f"Table {request.table!r}: {_shown(part)}, column {field.name!r}: a value is no "
                 f"{shown_type(field.type)}: {error}.",
-                hint="Correct the type in the table's schema, or write the files anew.",
+                hint="Correct the type in the table's schema, or write the files again.",
             ) from error
 
     def _answer_schema(self, request: LookupRequest) -> pa.Schema:
@@ -165,16 +165,16 @@ class FilesConnector(Connector):
         found = [one for one in alike if one.name == field.name] or alike
         if not found:
             return None
-        place = f"Table {request.table!r}: {_shown(part)}"
+        location = f"Table {request.table!r}: {_shown(part)}"
         if len(found) != 1:
             names = " and ".join(repr(one.name) for one in found)
             raise SourceError(
-                f"{place} has more than one column {field.name!r}: {names}.",
+                f"{location} has more than one column {field.name!r}: {names}.",
                 hint="Spell the column in the table's schema as the file does.",
             )
         if not _fits(found[0].type, field.type):
             raise SourceError(
-                f"{place}, column {field.name!r}: the file holds {found[0].type}, which may not fit "
+                f"{location}, column {field.name!r}: the file has {found[0].type}, which may not fit "
                 f"{shown_type(field.type)}.",
                 hint="Correct the type in the table's schema.",
             )
@@ -184,7 +184,7 @@ class FilesConnector(Connector):
         """Return the current files as datasets, one for each schema."""
         if self._delta:
             return [self._delta_table()]
-        filesystem, path = self._place()
+        filesystem, path = self._location()
         if self.settings.get("snapshots") == "true":
             path = _newest_snapshot(filesystem, path)
         return _parquet(filesystem, path, self.schema)
@@ -198,7 +198,7 @@ class FilesConnector(Connector):
             self.settings["path"], int(version) if version else None, storage_options=storage or None
         ).to_pyarrow_dataset()
 
-    def _place(self) -> tuple[fs.FileSystem, str]:
+    def _location(self) -> tuple[fs.FileSystem, str]:
         """Return the file system, and the path on it."""
         path = self.settings["path"]
         scheme, separator, rest = path.partition("://")

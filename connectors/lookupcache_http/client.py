@@ -5,6 +5,8 @@ request ─► redirects, on the same host only ─► `Answer`: a body, or None
 
 from __future__ import annotations
 
+import functools
+import select
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -110,7 +112,7 @@ class Client:
 
         self._session = aiohttp.ClientSession(
             # The core bounds the calls under way; a second bound here would only hide waiting from its clock.
-            connector=aiohttp.TCPConnector(
+            connector=_connector_class()(
                 ssl=self._tls.context(trust_system=True), limit=0, keepalive_timeout=_SECONDS_IDLE
             ),
             timeout=aiohttp.ClientTimeout(
@@ -223,6 +225,41 @@ class Client:
         from yarl import URL
 
         return URL(with_parameters(text, self._query), encoded=True)
+
+
+_MOST_UNREADABLE = 1000
+"""How many connections are closed for unread data, one after the other: a server may send some on every new one."""
+
+
+@functools.cache
+def _connector_class() -> type[aiohttp.TCPConnector]:
+    """Return a connection pool that never reuses a connection on which the server has sent a second response."""
+    import aiohttp
+
+    class Connector(aiohttp.TCPConnector):
+        async def connect(self, *args: Any, **kwargs: Any) -> Any:
+            for _ in range(_MOST_UNREADABLE):
+                connection = await super().connect(*args, **kwargs)
+                # aiohttp would read it as the response to the next request, which is for another key.
+                if not _has_unread_data(connection):
+                    return connection
+                connection.close()
+            raise aiohttp.ServerDisconnectedError("The server sends responses without a request.")
+
+    return Connector
+
+
+def _has_unread_data(connection: Any) -> bool:
+    """Return whether a connection without a request has data to read, or was closed by the server."""
+    if connection.protocol is None or connection.protocol.should_close:
+        return True
+    socket = connection.transport and connection.transport.get_extra_info("socket")
+    if socket is None or socket.fileno() < 0 or not hasattr(select, "poll"):
+        return False
+    # aiohttp has read what its event loop has seen; this also finds what has arrived since then.
+    poll = select.poll()
+    poll.register(socket.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def _read(response: aiohttp.ClientResponse, decoder: Decoder, most: int) -> tuple[bytes, bool]:

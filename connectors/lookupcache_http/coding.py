@@ -31,9 +31,9 @@ class Decoder:
         self._begun = False
 
     def decoded(self, piece: bytes, most: int) -> bytes:
-        """Return what the next piece of the answer is, at most so many bytes, one or more; the rest is dropped.
+        """Decode the next chunk of the response; return at most ``most`` bytes, and drop the rest.
 
-        So whoever gets ``most`` bytes must not go on. Raises zlib.error.
+        A caller that receives ``most`` bytes must stop reading. Raises zlib.error.
         """
         if self._unpack is None or not piece:
             return piece[:most]
@@ -49,5 +49,5 @@ class Decoder:
 
     @property
     def complete(self) -> bool:
-        """Whether what came is all, and not cut short."""
+        """Whether the response is complete."""
         return not self._begun or self._unpack is None or self._unpack.eof

@@ -59,6 +59,10 @@ class HttpConnector(Connector):
     rows for one key are a list. Responses may be compressed with gzip or deflate; ``max-bytes`` limits the decompressed
     size. The server's certificate is always checked.
 
+    Connections are reused. A connection on which a response arrives without a request is closed. A second response that
+    arrives while the next request is in progress cannot be recognized, since HTTP/1.1 responses have no identifier: if
+    the service may send such responses, let its rows contain the key columns, since rows of other keys are dropped.
+
     >>> HttpConnector(pa.schema([("id", pa.int64())]), {"url": "https://api/customers/{id}", "token": "env:API_TOKEN"})
     HttpConnector({'url': 'https://api/customers/{id}', 'token': '***'})
     """
@@ -170,9 +174,9 @@ class HttpConnector(Connector):
             return
         service = Service.of(self.schema, self.settings)
         given = {*request.key_columns, *request.constants}
-        for name in dict.fromkeys((*(service.key if service.batched else ()), *service.places)):
+        for name in dict.fromkeys((*(service.key if service.batched else ()), *service.placeholders)):
             if name not in given:
-                raise _not_given(request.table, name, service.places)
+                raise _not_given(request.table, name, service.placeholders)
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key."""
@@ -188,7 +192,7 @@ class HttpConnector(Connector):
 
     async def _of_key(self, given: _Given, reader: RowReader, number: int) -> pa.Table:
         """Request one key; if several are requested one by one, only rows of the own key count."""
-        own = given.only(self._service.places, number)
+        own = given.only(self._service.placeholders, number)
         sent = self._request(own, reader)
         if sent is None:
             return reader.empty
@@ -200,24 +204,24 @@ class HttpConnector(Connector):
 
         Only rows with the values of their own request count.
         """
-        groups = given.grouped(self._service.places)
-        asked = [group.distinct(self._service.key) for group in groups]
-        placed = [group.only(self._service.places, 0) for group in groups]
-        both = zip(asked, placed, strict=True)
+        groups = given.grouped(self._service.placeholders)
+        requested = [group.distinct(self._service.key) for group in groups]
+        placed = [group.only(self._service.placeholders, 0) for group in groups]
+        both = zip(requested, placed, strict=True)
         tables = await _together(self._of_group(keys, place, reader) for keys, place in both)
         if len(tables) > 1:
             tables = [place.rows_of(table) for place, table in zip(placed, tables, strict=True)]
         return pa.concat_tables([reader.empty, *tables]) if len(tables) != 1 else tables[0]
 
-    async def _of_group(self, asked: _Given, placed: _Given, reader: RowReader) -> pa.Table:
-        sent = self._request(placed, reader, keys=asked.keys())
+    async def _of_group(self, requested: _Given, placed: _Given, reader: RowReader) -> pa.Table:
+        sent = self._request(placed, reader, keys=requested.keys())
         if sent is None:
             return reader.empty
         rows = await self._rows(sent)
         if not self._service.rows_per_key:
             return reader.table(rows, placed.columns)
-        counted, origin = self._by_position(rows, len(asked))
-        return reader.table(counted, {**placed.repeated(len(asked)), **asked.columns}, origin)
+        counted, origin = self._by_position(rows, len(requested))
+        return reader.table(counted, {**placed.repeated(len(requested)), **requested.columns}, origin)
 
     def _request(self, given: _Given, reader: RowReader, keys: Sequence[Any] = ()) -> Request | None:
         """Return the request for these values; None if no URL can contain them."""
@@ -418,6 +422,6 @@ class _Given:
 
 def _not_given(table: str, name: str, names: Sequence[str]) -> PlanError:
     return PlanError(
-        f"Table {table!r} is a function of {', '.join(names)}; the join gives no {name!r}.",
+        f"Table {table!r} is a function of {', '.join(names)}; the join has no {name!r}.",
         hint=f"Join by {', '.join(names)}.",
     )

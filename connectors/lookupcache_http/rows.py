@@ -14,7 +14,7 @@ from lookupcache.connector import LookupRequest
 from lookupcache.errors import SourceError, nearest
 from lookupcache.formats.json_path import ABSENT, Path
 from lookupcache.formats.json_text import shortened
-from lookupcache.formats.json_values import Misfit, array_maker
+from lookupcache.formats.json_values import MismatchError, array_maker
 from lookupcache.schema import type_name
 
 Rows = list[Any]
@@ -29,8 +29,8 @@ def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
     if not path.steps:
         nodes = [document]
     elif path.start().find(document) is ABSENT:
-        told = f"; it has {shortened(document, 100, hide)}" if isinstance(document, dict) else ""
-        raise wrong(f"has nothing at {path.text!r}{told}", "Correct option 'rows'.")
+        found_text = f"; it has {shortened(document, 100, hide)}" if isinstance(document, dict) else ""
+        raise wrong(f"has nothing at {path.text!r}{found_text}", "Correct option 'rows'.")
     else:
         nodes = path.nodes(document)
     return [row for node in nodes if node is not None for row in (node if isinstance(node, list) else [node])]
@@ -91,7 +91,7 @@ class RowReader:
                 continue
             has_any = any(path.start_in(row) for path in self._paths.values())
             if not (has_any or (isinstance(row, dict) and not has_others)):
-                hint = "Correct option 'rows' or 'field.…'; if this is how the service tells of an error, it is one."
+                hint = "Correct option 'rows' or 'field.…'; or the service reports an error like this."
                 raise self._wrong(f"has a row without the table's fields: {shortened(row, 100, self._hide)}", hint)
 
     def _array(
@@ -105,7 +105,7 @@ class RowReader:
             values = [None if value is ABSENT else value for value in values]
         try:
             return column.make(values)
-        except Misfit as misfit:
+        except MismatchError as misfit:
             raise self._wrong(
                 f"holds {shortened(misfit.value, hide=self._hide)} for column {column.name!r}, "
                 f"which is no {type_name(column.type).upper()}",

@@ -153,7 +153,7 @@ class Service:
         return [] if self.body is None else self.body.names
 
     @cached_property
-    def places(self) -> tuple[str, ...]:
+    def placeholders(self) -> tuple[str, ...]:
         """The columns with a placeholder in a request, other than ``{keys}``."""
         return tuple(name for name in dict.fromkeys([*self.url.names, *self.body_names]) if name not in _RESERVED)
 
@@ -187,7 +187,7 @@ class Service:
         _check_quoted([] if self.body is None else self.body.quoted, known)
         _check_unfilled(schema, options)
         _check_separators(schema, self.url.separators)
-        if not self.places and not self.batched:
+        if not self.placeholders and not self.batched:
             raise OptionError("Neither 'url' nor 'body' has a placeholder for a key.", hint=OPTIONS["url"])
         if any(name.startswith("tls.") for name in options) and not self.url.text.lower().startswith("https:"):
             raise OptionError(
@@ -266,7 +266,7 @@ def _check_unfilled(schema: pa.Schema, options: Mapping[str, str]) -> None:
             if f"{{{name}}}" in value:
                 raise OptionError(
                     f"Option {option!r} names column {name!r} in braces, which are sent as they are.",
-                    hint="Values of columns have their places in 'url' and 'body'.",
+                    hint="Placeholders for columns belong in 'url' and 'body'.",
                 )
 
 
@@ -277,7 +277,7 @@ def _check_separators(schema: pa.Schema, separators: Sequence[tuple[str, str]]) 
             continue
         if _may_follow(schema.field(name).type).match(separator):
             raise OptionError(
-                f"Option 'url' does not tell where the value of {name!r} ends.",
+                f"Option 'url' does not show where the value of {name!r} ends.",
                 hint=f"Put a '/' or a ',' behind {{{name}}}, or a parameter's name.",
             )
 

@@ -1,4 +1,4 @@
-"""URLs and request bodies with places for values, which no value can break out of.
+"""Templates of URLs and request bodies; values are escaped, so that they cannot change the rest.
 
 https://api/customers/{id}?fields={columns}      {"ids": {keys}, "country": {country}}
 """
@@ -23,7 +23,7 @@ _IN_VALUES = re.compile(r"[A-Za-z0-9._~%-]*")
 
 @dataclass(frozen=True)
 class UrlTemplate:
-    """A URL in whose path and query stand ``{name}``s.
+    """A URL with placeholders ``{name}`` in its path and query.
 
     >>> template = UrlTemplate.parse("https://api/customers/{id}?fields={columns}")
     >>> template.fill({"id": "a/../b?ü", "columns": ("id", "name")})
@@ -36,13 +36,13 @@ class UrlTemplate:
 
     @classmethod
     def parse(cls, text: str) -> UrlTemplate:
-        """Read a template; raises ValueError with what is wrong, which does not show the text."""
+        """Parse a template; raises ValueError with the reason, which does not contain the text."""
         parts = urlsplit(_PLACE.sub("x", text))
         start = re.match(r"[a-z+.-]*://[^/?#]*", text, re.I)
         if start is None or parts.scheme.lower() not in ("http", "https") or not parts.hostname:
-            raise ValueError("is no URL that starts with 'http://' or 'https://' and a host")
+            raise ValueError("is not a URL that starts with 'http://' or 'https://' and a host")
         if "{" in start[0]:
-            raise ValueError("lets a value choose the host")
+            raise ValueError("has a placeholder in the host")
         if parts.username is not None:
             raise ValueError("holds a user or a password")
         if parts.fragment or "#" in text:
@@ -52,12 +52,12 @@ class UrlTemplate:
 
     @property
     def names(self) -> list[str]:
-        """The names of the places, in order."""
+        """The names of the placeholders, in order."""
         return _PLACE.findall(self.text)
 
     @cached_property
     def separators(self) -> list[tuple[str, str]]:
-        """What stands between two places and may be part of a value as well, with the first place's name.
+        """The text between two placeholders that a value may contain too, with the first placeholder's name.
 
         >>> UrlTemplate.parse("https://api/{a}-{b}/{c},{d}?e={e}{f}").separators
         [('a', '-'), ('e', '')]
@@ -70,16 +70,16 @@ class UrlTemplate:
         ]
 
     def fill(self, values: Mapping[str, Any]) -> str | None:
-        """Return the URL, the values percent-encoded; None where a segment of its path would be none.
+        """Return the URL with percent-encoded values; None if a value makes a path segment empty, ``.`` or ``..``.
 
-        That is one which a value makes empty, ``.`` or ``..``: servers and proxies take these away, so that the URL
-        would be another resource's, and percent-encoding does not help. Raises ValueError for a text that holds the
-        separator behind it: the URL would be that of other values, too.
+        Servers and proxies remove such segments even if they are percent-encoded, so that the URL would be that of
+        another resource. Raises ValueError for a value that contains the separator after it: the URL would be the
+        same for other values.
         """
         for name, separator in self.separators:
             text = plain_text(values[name])
             if isinstance(values[name], str | bytes) and f"{text}{separator}".find(separator) < len(text):
-                raise ValueError(f"a value of {name!r} that holds {separator!r}")
+                raise ValueError(f"a value of {name!r} that contains {separator!r}")
         segments = [_filled(parts, values) for parts in self.segments]
         for parts, segment in zip(self.segments, segments, strict=True):
             if len(parts) > 1 and segment in ("", ".", ".."):
@@ -88,7 +88,7 @@ class UrlTemplate:
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    """Return the fixed parts, spelled as they are sent, and between them the names of the places."""
+    """Return the fixed parts, encoded as they are sent, and the names of the placeholders between them."""
     parts = _PLACE.split(text)
     return tuple(part if number % 2 else quote(part, safe=_LEGAL) for number, part in enumerate(parts))
 
@@ -107,7 +107,7 @@ def _encoded(value: Any) -> str:
 
 @dataclass(frozen=True)
 class BodyTemplate:
-    """A JSON document in which ``{name}`` stands for a value; within a string it is text, as in a GraphQL query.
+    """A JSON document with placeholders ``{name}``; inside a string they are plain text, as in a GraphQL query.
 
     >>> template = BodyTemplate.parse('{"query": "query($ids: [ID!]) {customers(ids: $ids) {id}}", "ids": {keys}}')
     >>> template.fill({"keys": [1, "é"]})
@@ -118,7 +118,7 @@ class BodyTemplate:
 
     @classmethod
     def parse(cls, text: str) -> BodyTemplate:
-        """Read a template; raises ValueError where it is not JSON once it is filled."""
+        """Parse a template; raises ValueError if it is not JSON when filled."""
         template = cls(text)
         try:
             json.loads(template.fill(dict.fromkeys(template.names)))
@@ -128,12 +128,12 @@ class BodyTemplate:
 
     @property
     def names(self) -> list[str]:
-        """The names of the places, in order."""
+        """The names of the placeholders, in order."""
         return [part[1] for part in _BODY_PART.finditer(self.text) if part[1] is not None]
 
     @property
     def quoted(self) -> list[str]:
-        """The names in braces that are a whole string, as in ``{"id": "{id}"}``, and so no places."""
+        """The names in braces that are a full string, as in ``{"id": "{id}"}``, and so no placeholders."""
         return re.findall(r'"\{([^{}\s"\':,]*)\}"', self.text)
 
     def fill(self, values: Mapping[str, Any]) -> str:

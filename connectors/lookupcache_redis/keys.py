@@ -31,10 +31,10 @@ _ZONED = "Z"
 class KeyTemplate:
     """The template of a Redis key's name with key columns.
 
-    ``fields`` are the columns in their order, ``literals`` what stands before the first, between them and behind the
-    last. A value's text ends where the literal behind it begins, so no two keys have one name. A value that holds
-    that literal itself has no name, unless ``escaped``: then values are written as in a URL, ``:`` as ``%3A``, and in
-    one that still holds the literal behind it, the characters of that are written so too, ``-`` as ``%2D``.
+    ``fields`` are the columns in order, ``literals`` the texts before the first, between them and after the last. A
+    value's text ends where the next literal begins, so distinct keys have distinct names. A value that contains the
+    next literal has no name, unless ``escaped``: then values are written as in a URL, ``:`` as ``%3A``, and in a value
+    that still contains the next literal, the literal's characters are escaped too, ``-`` as ``%2D``.
 
     >>> template = KeyTemplate.parse("w:{origin}:{hour}", pa.schema([("origin", pa.string()), ("hour", pa.int32())]))
     >>> template.names({"origin": pa.array(["JFK", "a:b"]), "hour": pa.array([5, 6], pa.int32())})
@@ -165,7 +165,7 @@ class KeyTemplate:
             used = _ESCAPES if self.escaped else _bytes_used(field.type)
             if not literal or frozenset(literal) <= (used or frozenset()):
                 raise OptionError(
-                    f"Option 'key' is {self.text!r}: a name would not tell where {field.name!r} "
+                    f"Option 'key' is {self.text!r}: a name would not show where {field.name!r} "
                     f"({type_name(field.type).upper()}) ends.",
                     hint="Put a separator behind it that its values cannot hold, as in 'w:{origin}:{hour}'.",
                 )

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 HEARTBEAT = 1.0
-"""Seconds of silence after which the server is asked whether it is there; with as many more, it is not."""
+"""Seconds without a message after which the server is pinged; after as many more, the connection counts as lost."""
 
 _MOST_NAMES = 100_000
 _PAUSE = 0.1

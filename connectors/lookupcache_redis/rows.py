@@ -64,7 +64,7 @@ class Rows:
         for name in self.template.columns:
             if name not in request.key_columns and name not in request.constants:
                 raise PlanError(
-                    f"Table {request.table!r}: its Redis keys are {self.template.text!r}; the join gives no {name!r}.",
+                    f"Table {request.table!r}: its Redis keys are {self.template.text!r}; the join has no {name!r}.",
                     hint=f"Join on all of {', '.join(self.template.columns)}, or use 'lookup.cache' = 'ALL'.",
                 )
 

@@ -17,7 +17,7 @@ from lookupcache.errors import ConnectorError, OptionError, nearest
 from lookupcache.expr import Expr
 from lookupcache.source_options import seconds
 from lookupcache.tls import TLS_OPTIONS
-from lookupcache_sql.database import Database, Relation, Unreachable
+from lookupcache_sql.database import Database, Relation, UnreachableError
 from lookupcache_sql.duckdb import DuckDatabase
 from lookupcache_sql.mysql import MysqlDatabase
 from lookupcache_sql.pool import Pool
@@ -154,7 +154,7 @@ class SqlConnector(Connector):
 
     def retryable(self, error: Exception) -> bool:
         """Return whether the same call may succeed later: the database was busy, unreachable or too slow."""
-        if isinstance(error, Unreachable):
+        if isinstance(error, UnreachableError):
             return True
         retryable = None if is_reference(self.settings["url"]) else self._kind().retryable(error)
         return is_retryable(error) if retryable is None else retryable

@@ -24,7 +24,7 @@ MISFITS = (TypeError, ValueError, OverflowError, ArithmeticError, pa.ArrowExcept
 _LONGEST_SHOWN = 40
 
 
-class Unreachable(ConnectionError):
+class UnreachableError(ConnectionError):
     """The database does not accept a connection now, but may later."""
 
 
@@ -61,8 +61,8 @@ class Relation:
 class Database(ABC):
     """One connection to a database of some kind.
 
-    Built where it is opened. Errors of the driver pass through, for `retryable` to judge; what no retry
-    can cure, such as a wrong password, an unknown table or column, is raised as ConnectorError or SchemaError.
+    Built where it is opened. Errors of the driver are not changed, so that `retryable` can classify them; errors that a
+    retry cannot fix, such as a wrong password, an unknown table or column, are raised as ConnectorError or SchemaError.
     """
 
     driver: ClassVar[str | None] = None

@@ -178,9 +178,9 @@ _RESERVED = ("memory", "temp", "system", "main")
 def _attached(path: Path, stamp: Stamp | None) -> Any:
     """Return a connection to a file.
 
-    Connections to one file share what it has in memory, but not what `register` tells one of them. To a path that is
-    open already DuckDB connects again without a look at the file, so that one that took its place would not be seen;
-    therefore it is attached to a database in memory, whose name stands for this very file.
+    Connections to one file share its memory, but not the tables that `register` adds to one of them. If a path is open
+    already, DuckDB connects to the open file without checking the path, so that a replaced file would not be noticed;
+    therefore the file is attached to a database in memory, under a name that identifies this file.
     """
     import duckdb
 

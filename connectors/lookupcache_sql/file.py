@@ -9,7 +9,7 @@ from lookupcache.connector import hide_userinfo
 from lookupcache.errors import OptionError
 
 Stamp = tuple[int, ...]
-"""What tells a file from one that took its name."""
+"""Identifies a file, as opposed to another of the same name."""
 
 
 def path_of(url: str) -> Path:

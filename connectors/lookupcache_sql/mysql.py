@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
 from lookupcache.source_options import seconds
-from lookupcache_sql.database import SCAN_ROWS, Unreachable, refused_query, unknown_table
+from lookupcache_sql.database import SCAN_ROWS, UnreachableError, refused_query, unknown_table
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import MYSQL
 from lookupcache_sql.server import Server, tls_options
@@ -232,7 +232,7 @@ class MysqlDatabase(TypedDatabase):
         reason = server.cleaned(str(error.args[-1] if error.args else error)).rstrip(".")
         if (error.args and error.args[0] in _REFUSED) or _UNTRUSTED.search(reason):
             return ConnectorError(f"Option 'url': {server} refuses: {reason}.")
-        return Unreachable(f"Option 'url': {server} cannot be reached: {reason}.")
+        return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.")
 
     def _answer(self, text: str) -> list[Any]:
         with self._connection.cursor() as cursor:

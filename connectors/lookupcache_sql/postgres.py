@@ -19,7 +19,7 @@ from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
-from lookupcache_sql.database import Unreachable, refused_query, unknown_table
+from lookupcache_sql.database import UnreachableError, refused_query, unknown_table
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
 from lookupcache_sql.server import Server, tls_options
@@ -203,7 +203,7 @@ class PostgresDatabase(TypedDatabase):
         reason = server.cleaned(_reason(error))
         if _REFUSED.search(reason):
             return ConnectorError(f"Option 'url': {server} refuses: {reason}.")
-        return Unreachable(f"Option 'url': {server} cannot be reached: {reason}.")
+        return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.")
 
     def _named(self) -> str:
         """Return the relation in SQL; raises ConnectorError with the nearest name if it does not exist."""

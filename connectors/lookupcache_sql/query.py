@@ -32,8 +32,8 @@ MYSQL = Grammar(rf'{_ESCAPED}|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`', r"--(?=\s|\Z
 def bare(query: str, grammar: Grammar) -> str:
     """Return a query without the semicolons at its end; a comment may still end it.
 
-    Raises OptionError for what would not stay inside of brackets: more than one statement, a quote or comment that is
-    not closed, a bracket too many.
+    Raises OptionError for a text that cannot be put in parentheses: more than one statement, a quote or comment that is
+    not closed, unbalanced parentheses.
 
     >>> bare("SELECT ';' AS s -- all; of them", SQLITE), bare("SELECT 1; -- one", SQLITE)
     ("SELECT ';' AS s -- all; of them", 'SELECT 1')
@@ -51,16 +51,16 @@ def bare(query: str, grammar: Grammar) -> str:
         if depth < 0:
             break
     if depth:
-        raise _refused(f"has a bracket that is not {'closed' if depth > 0 else 'opened'}", "Give one whole SELECT.")
+        raise _refused(f"has a bracket that is not {'closed' if depth > 0 else 'opened'}", "Write one full SELECT.")
     if empty:
         raise _refused("has no statement", "Give one SELECT.")
     return query[:end].rstrip() if end < len(query) else query
 
 
 def _pieces(query: str, grammar: Grammar) -> Iterator[tuple[str, int]]:
-    """Yield what a query is made of but for blanks and comments: a letter that stands for each, and its place.
+    """Yield the tokens of a query, without blanks and comments: a letter for the kind of each, and its offset.
 
-    An open quote is the quote, an open comment ``/``, and all that matters not ``x``.
+    The kind of an open quote is the quote, of an open comment ``/``, and of ordinary text ``x``.
     """
     piece = re.compile(
         rf"(?P<blank>\s+|{grammar.comment})|(?P<comment>/\*)|(?P<plain>{grammar.quoted}|[^\W\d][\w$]*|\d+)|(?P<mark>.)",

@@ -25,9 +25,9 @@ Values: TypeAlias = Sequence[Any]
 class Storage:
     """How SQLite stores the values of a type.
 
-    ``classes`` are the Python classes that may come; ``decode`` makes them Arrow or raises one of `MISFITS`;
-    ``spell`` gives of each value its ``width`` spellings, any of which may stand in the database (None for none);
-    ``ranged`` says that any value between two spellings is the key, ``same_in_json`` that JSON changes no spelling.
+    ``classes`` are the Python classes of stored values; ``decode`` converts them to Arrow or raises one of `MISFITS`;
+    ``spell`` returns the ``width`` representations that a value may have in the database (None for none); ``ranged``
+    means that any value between two representations is the key, ``same_in_json`` that JSON changes none of them.
     """
 
     classes: frozenset[type]

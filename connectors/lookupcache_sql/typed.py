@@ -32,10 +32,10 @@ Decode = Callable[[Any, pa.DataType], Any]
 
 @dataclass(frozen=True)
 class Described:
-    """A column as the database describes it: its name, its kind of value, what is more to be known, and its type.
+    """A column as the database describes it.
 
-    ``kind`` is the connector's word, such as ``integer`` or ``text``, empty where it has none; ``native`` is the
-    database's; ``type`` is what the column is in Spark where no schema is given; ``detail`` is for the database.
+    ``kind`` is the connector's name of its type, such as ``integer`` or ``text``, or empty; ``native`` is the
+    database's; ``type`` is the column's type in Spark if no schema is set; ``detail`` is used by the database's class.
     """
 
     name: str
@@ -51,7 +51,7 @@ def as_it_is(column: pa.Array) -> pa.Array:
 
 
 def cast(column: Any, type_: pa.DataType) -> Any:
-    """Read a column whose values may only be of a wider type; raises one of `MISFITS` for a value lost."""
+    """Cast a column from a wider type; raises one of `MISFITS` for a value that does not fit."""
     if pa.types.is_decimal(type_) and not _has_room(column, type_.precision - type_.scale, type_.scale):
         raise ValueError
     return column.cast(type_)
@@ -109,11 +109,10 @@ def read_json(column: Any, type_: pa.DataType) -> pa.Array:
 class Stored:
     """How a column is read and compared, in SQL where ``{c}`` is the column and ``{k}`` a key.
 
-    ``read`` is what is fetched and `decode` makes of it the column's type; ``tested`` is what filters see, if not
-    ``read``; ``compared`` is what ``key`` is compared
-    with, by an equality that may be looser than Spark's but never stricter, and ``recheck`` makes it as strict where
-    a row would else come for each of several equal keys; ``sent`` is the type that keys are declared as, and `send`
-    makes keys of it, null for one that the database cannot hold.
+    ``read`` is fetched, and `decode` converts it to the column's type; filters use ``tested``, by default ``read``;
+    ``compared`` is compared with ``key``, by an equality that may be looser than Spark's but never stricter, and
+    ``recheck`` makes it as strict if otherwise a row would be returned for each of several equal keys; ``sent`` is the
+    type of the keys in the query, and `send` converts keys to it, null for one that the database cannot represent.
     """
 
     read: str = "{c}"

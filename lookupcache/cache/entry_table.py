@@ -73,6 +73,12 @@ class EntryTable:
         """Write the rows of entries that were being fetched; return which are listed.
 
         Entries that were removed while they were being fetched are not, and do not count in ``weight``.
+
+        Args:
+            entries: The entries.
+            rows: Their rows, in the order of the entries.
+            counts: How many rows each entry has.
+            now: The time.
         """
         listed = self.numbers.is_listed(entries)
         before = self._weigh(entries[listed])

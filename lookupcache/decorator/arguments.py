@@ -1,4 +1,4 @@
-"""Keys of calls: the arguments, bound to the function's parameters, as a key; and a key as arguments.
+"""Converts the arguments of a call to a key, by the function's parameters, and a key to arguments.
 
     f(1, b=2) ─► bind ─► (1, 2) ─► typed ─► key ─► arguments ─► f(1, b=2)
 
@@ -7,6 +7,7 @@ A method's key begins with the `Instance` it was called on, in place of ``self``
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 import weakref
@@ -24,7 +25,7 @@ Key = tuple[Any, ...]
 
 
 class Instance:
-    """Stands for an object in the keys of its methods, by identity, without keeping it alive."""
+    """Represents an object in the keys of its methods, by identity, without keeping it alive."""
 
     __slots__ = ("ref",)
 
@@ -33,7 +34,7 @@ class Instance:
 
 
 class Instances:
-    """The objects that a method was called on, as long as they live.
+    """The objects that a method was called on, as long as they exist.
 
     ``dead`` are those that have been freed; entries for them may be removed.
     """
@@ -44,7 +45,7 @@ class Instances:
         self._lock = threading.RLock()
 
     def of(self, owner: Any) -> Any:
-        """Return what stands for an object in keys: itself, where there can be no weak reference to it."""
+        """Return the representation of an object in keys: itself, if it does not support weak references."""
         with self._lock:
             instance = self.by_id.get(id(owner))
             if instance is not None and instance.ref() is owner:
@@ -62,7 +63,7 @@ class Instances:
     def _new(self, owner: Any) -> Instance:
         number = id(owner)
 
-        # No lock here: it is called wherever an object is freed, also while this thread has the lock.
+        # No lock here: it is called when an object is freed, which may happen while this thread has the lock.
         def drop(_: object) -> None:
             if self.by_id.get(number) is instance:
                 del self.by_id[number]
@@ -87,7 +88,7 @@ COMPARED_IN_C = SIMPLE | {float, bool, complex, date, Decimal}
 
 
 def typed(values: Key) -> Key:
-    """Return the key of some arguments; 1, 1.0 and True make different ones.
+    """Return the key of some arguments; 1, 1.0 and True have different keys.
 
     >>> typed((1, "a")), typed((1.0,)) == typed((True,))
     ((1, 'a'), False)
@@ -112,18 +113,18 @@ def kinds_of(key: Key) -> Key | None:
 
 
 def instance_of(key: Key) -> Any:
-    """Return what stands first in the arguments of a key: for a method, its `Instance`."""
+    """Return the first argument of a key: for a method, its `Instance`."""
     values = arguments_of(key)
     return values[0] if values else None
 
 
 def arguments_of(key: Key) -> Key:
-    """Return the arguments of a key as they stand in it."""
+    """Return the arguments of a key, with its `Instance`."""
     return cast(Key, key[1]) if key and key[0] is _TYPED else key
 
 
 def values_of(key: Key) -> Key:
-    """Return the arguments that a key stands for, an `Instance` as what it stands for."""
+    """Return the arguments of a key, with the object instead of its `Instance`."""
     values = arguments_of(key)
     return (owner, *values[1:]) if (owner := owner_of(key)) is not None else values
 
@@ -135,15 +136,15 @@ def owner_of(key: Key) -> Any:
 
 
 def shown(key: Key) -> str:
-    """Return the arguments of a key for an error's text."""
+    """Return the arguments of a key as text for an error."""
     values = values_of(key)
     return f"({', '.join(map(repr, values))})"
 
 
 class Parameters:
-    """The parameters of a function, and how calls of it become keys.
+    """The parameters of a function, by which arguments become keys.
 
-    ``count`` is the number of positional arguments that are a key as they stand; -1 where there is no such number.
+    ``count`` is the number of positional arguments that are a key without binding; -1 if there is no such number.
 
     >>> def rows_of(a, b=2, *more, c=3): ...
     >>> parameters = Parameters(rows_of)
@@ -155,10 +156,10 @@ class Parameters:
 
     def __init__(self, function: Callable[..., Any], batch: bool = False) -> None:
         try:
-            found = list(inspect.signature(_called(function)).parameters.values())
-        except (TypeError, ValueError):  # some builtins have none
+            found = _parameters_of(function)
+        except (TypeError, ValueError):  # some builtins have no signature
             found = [Parameter("arguments", Parameter.VAR_POSITIONAL)]
-        parameters = found[1:] if isinstance(function, type) else found
+        parameters = found
         if batch:
             parameters = _keys_only(parameters)
             _refuse_more_than_keys(parameters, function)
@@ -187,21 +188,21 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _keys_only(parameters: list[Parameter]) -> list[Parameter]:
-    """Return those that a function of many keys must be given: the keys and, for a method, its object before them."""
+    """Return the parameters of a function of many keys: the keys and, for a method, the object before them."""
     needed = [p for p in parameters if p.kind in _POSITIONAL and p.default is Parameter.empty]
     return needed or [Parameter("keys", Parameter.POSITIONAL_OR_KEYWORD)]
 
 
 def _refuse_more_than_keys(parameters: list[Parameter], function: Callable[..., Any]) -> None:
-    """Refuse a batch function of several parameters, unless it may be a method, of an object and keys."""
+    """Raise OptionError for a batch function of several parameters, unless it may be a method."""
     within, _, _ = getattr(function, "__qualname__", "").rpartition(".")
     in_class = bool(within) and not within.endswith("<locals>")
     may_be_method = isinstance(function, FunctionType) and (in_class or parameters[0].name in ("self", "cls"))
     if len(parameters) > 1 + may_be_method:
         names = ", ".join(p.name for p in parameters)
         raise OptionError(
-            f"With batch=True a function takes one list of keys, and this one must be given {names}.",
-            hint="Make the keys tuples of what belongs together, or bind the rest first with functools.partial.",
+            f"With batch=True a function takes one list of keys, but this one requires {names}.",
+            hint="Use tuples as keys, or bind the other parameters with functools.partial.",
         )
 
 
@@ -211,12 +212,12 @@ def _refuse_defaults_without_hash(parameters: list[Parameter]) -> None:
             raise OptionError(
                 f"The default of parameter {parameter.name!r} is or holds a {type(found).__name__}, which has no hash "
                 "and cannot be part of a key.",
-                hint=f"{hint_without_hash(found)} As a default None does too.",
+                hint=f"{hint_without_hash(found)} As a default, use None.",
             )
 
 
 def without_hash(value: Any) -> Any:
-    """Return what in a value, itself or inside of tuples, keeps it from having a hash; None where it has one.
+    """Return the unhashable object in a value, itself or inside of tuples; None if the value has a hash.
 
     >>> without_hash((1, ("a", [2]))), without_hash((1, 2))
     ([2], None)
@@ -230,7 +231,7 @@ def without_hash(value: Any) -> Any:
 
 
 def hint_without_hash(value: Any) -> str:
-    """Return what to give instead of a value without hash."""
+    """Return a hint for what to pass instead of an unhashable value."""
     kinds = {list: "a tuple", set: "a frozenset", dict: "a tuple of its items", bytearray: "bytes"}
     for kind, instead in kinds.items():
         if isinstance(value, kind):
@@ -238,13 +239,28 @@ def hint_without_hash(value: Any) -> str:
     return "Give a number, a text, or a tuple of such instead."
 
 
-def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A class is made an object, and that is called."""
-    return function.__call__ if isinstance(function, type) else function
+def _parameters_of(function: Any) -> list[Parameter]:
+    """Return the parameters of a call of a function, of an object, or of an object of a class."""
+    if isinstance(function, type):
+        call = inspect.getattr_static(function, "__call__")
+        if isinstance(call, classmethod | staticmethod):
+            # Bound to the class, as it is when an object is called.
+            return list(inspect.signature(call.__get__(None, function)).parameters.values())
+        return list(inspect.signature(call).parameters.values())[1:]
+    return list(inspect.signature(_with_bound_call(function)).parameters.values())
+
+
+def _with_bound_call(function: Any) -> Any:
+    """Return an object's ``__call__`` where it is static: `inspect.signature` would leave out its first parameter."""
+    if isinstance(function, functools.partial):
+        inner = _with_bound_call(function.func)
+        return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
+    call = inspect.getattr_static(type(function), "__call__", None)
+    return function.__call__ if isinstance(call, classmethod | staticmethod) else function
 
 
 def _binder(parameters: Iterable[Parameter], name: str) -> Callable[..., Key]:
-    """Make a function with these parameters that returns their values: Python's own binding is the fastest.
+    """Create a function with these parameters that returns their values: Python's own binding is the fastest.
 
     Any further keywords come last, their names at the very end.
     """

@@ -1,4 +1,4 @@
-"""`AsyncLookup`: calls made in tasks of their own, so that a caller that is cancelled does not fail the others."""
+"""`AsyncLookup`: calls made in separate tasks, so that a cancelled caller does not fail the others."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import Call
 from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
 from lookupcache.executor.job import Job
-from lookupcache.executor.nesting import is_within, set_current_call, waiting_for
+from lookupcache.executor.nesting import is_within, refuse_close_within, set_current_call, waiting_for
 from lookupcache.executor.task_slots import TaskSlots
 from lookupcache.functions.adapter import POLL_SECONDS
 
 
 class AsyncLookup(SingleFlight):
-    """An async function behind the cache; event loops, and threads with theirs, may use it at the same time.
+    """An async function with the cache; it can be used by several event loops, in several threads, at the same time.
 
-    Each event loop has its own slots: ``lookup.async.capacity`` holds for each.
+    Each event loop has its own slots: ``lookup.async.capacity`` applies to each.
     """
 
     def _start_without_calls(self) -> None:
@@ -29,6 +29,7 @@ class AsyncLookup(SingleFlight):
 
     async def close(self) -> None:
         """Cancel the calls of this event loop, and the callers that wait for them; close the function's object."""
+        refuse_close_within(self)
         slots = self._slots_here()
         for job in slots.jobs():
             self._failed(cast(_CallJob, job).call, asyncio.CancelledError("The decorated function was closed."))
@@ -36,7 +37,7 @@ class AsyncLookup(SingleFlight):
         await self.function.adapter.close()
 
     async def one(self, key: Key) -> Any:
-        """Return the value of a key that the cache may not have."""
+        """Return the value of a key, from the cache or by a call."""
         return (await self._find([key]))[key]
 
     async def many(self, keys: list[Key]) -> list[Any]:
@@ -79,7 +80,7 @@ class AsyncLookup(SingleFlight):
             else:
                 self._answered(call, answer)
         except BaseException as error:
-            # Measuring or comparing a value is code of its class, which may fail.
+            # Measuring or comparing a value runs code of its class, which may fail.
             self._failed(call, error)
 
     async def _request(self, keys: list[Key]) -> Answers:
@@ -87,7 +88,7 @@ class AsyncLookup(SingleFlight):
         return self.function.values(keys, await self.function.adapter.call(keys))
 
     async def _wait_for(self, call: Call) -> BaseException | None:
-        """Wait for a call and return its error; it may be on another event loop, and hang."""
+        """Wait for a call and return its error; it may run on another event loop, and may hang."""
         if call.ended.is_open:
             return call.error
         with waiting_for(call):

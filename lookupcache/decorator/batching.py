@@ -1,8 +1,8 @@
-"""Which keys are requested in one call: a call closes when it is full, or old enough.
+"""Groups keys into calls: a call is closed when it is full, or old enough.
 
     add(keys) ─► a call that is still open, or a new one ─► closed by size or by age ─► its opener makes it
 
-The caller that opens a call makes it; all others wait until it has ended. What a call does is not decided here.
+The caller that opens a call makes it; all others wait until it has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = Hashable
 class Call(NestedCall):
     """Keys that are requested together; when it has ended, ``answers`` by key, or ``error``.
 
-    With neither, it was not made to its end, and whoever waits for it requests the keys again. ``loop`` is the event
+    With neither, it was interrupted, and waiting callers request the keys again. ``loop`` is the event
     loop that it is made on, None for threads; ``deadline``, by `time.monotonic`, is when it counts as hung; ``job``
     makes it in a slot, None in its opener's own thread. It is made for a method of ``owner``.
     """
@@ -44,20 +44,20 @@ class Call(NestedCall):
         self.job: Job | None = None
 
     def end(self, answers: dict[Any, Any] | None = None, error: BaseException | None = None) -> None:
-        """Wake all that wait, once; by one thread at a time."""
+        """Wake all waiting callers, once; called by one thread at a time."""
         if not self.ended.is_open:
             self.answers, self.error = answers, error
             self.ended.open()
 
     def describe(self) -> str:
-        """Return its first keys."""
+        """Return a description with its first keys."""
         return ", ".join(map(shown, self.keys[:3]))
 
 
 class Batches:
     """Puts keys into calls of at most ``size`` keys, which wait at most ``delay`` seconds for more.
 
-    Without ``delay``, each caller's keys have calls of their own, which do not wait. Threads, and the coroutines of
+    Without ``delay``, each caller's keys have separate calls, which do not wait. Threads, and the coroutines of
     one event loop, fill calls together.
 
     >>> calls, opened = Batches(size=2).add([1, 2, 3])
@@ -76,7 +76,7 @@ class Batches:
     ) -> tuple[list[Call], list[Call]]:
         """Return the call that each key goes into, and those calls that were opened for it.
 
-        The caller has to make the latter, when `wait_closed` says so. Keys for methods of different owners do not
+        The caller has to make the latter, after `wait_closed`. Keys for methods of different owners do not
         share a call.
         """
         opened: list[Call] = []
@@ -93,13 +93,13 @@ class Batches:
             self.close(call)
 
     async def wait_closed_async(self, call: Call) -> None:
-        """Do the same on the call's event loop."""
+        """Do the same as `wait_closed` on the call's event loop."""
         if call.full is not None:
             await call.full.wait_async(self._left(call))
             self.close(call)
 
     def close(self, call: Call) -> None:
-        """Let no more keys into a call."""
+        """Close a call, so that no more keys are added."""
         with self._lock:
             if not call.closed:
                 self._close(call)

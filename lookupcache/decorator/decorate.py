@@ -1,8 +1,8 @@
-"""`cached`: everything in front of a lookup function, without Spark.
+"""`cached`: a cache for any function, with batches, retries and limits, without Spark.
 
     key ─► cache ─► one call for all callers ─► batch ─► slot ─► timeout ─► breaker, rate limit, retries ─► function
 
-Options are checked here; `decorated` has what `cached` returns, `sync_lookup` and `async_lookup` make the calls.
+This module checks the options; `decorated` has the returned objects, `sync_lookup` and `async_lookup` make the calls.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lookupcache.decorator.decorated import (
 from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
-from lookupcache.functions.adapter import is_async, is_async_generator
+from lookupcache.functions.adapter import is_async, is_async_generator, refuse_uncallable
 from lookupcache.metrics import Counters
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
@@ -54,7 +54,7 @@ class _Callable(Protocol[P_, R_co]):
 
 
 class _Decorator(Protocol):
-    """Decorates a function of one key."""
+    """The type of a decorator of a function of one key."""
 
     @overload
     def __call__(self, function: type[_Callable[P, Coroutine[Any, Any, R]]]) -> CachedAsyncFunction[P, R]: ...  # type: ignore[overload-overlap]
@@ -69,7 +69,7 @@ class _Decorator(Protocol):
 
 
 class _BatchDecorator(Protocol):
-    """Decorates a function, or a method, of many keys."""
+    """The type of a decorator of a function, or a method, of many keys."""
 
     @overload
     def __call__(self, function: Callable[[list[K]], Coroutine[Any, Any, Mapping[K, V]]]) -> CachedAsyncBatch[K, V]: ...
@@ -144,45 +144,58 @@ def cached(
 ) -> Any:
     """Cache what a function returns: sync or async, one key at a time or, with ``batch=True``, many.
 
-    Use it bare, with a `LookupConfig`, or with the config's fields: ``@cached``, ``@cached(config)``,
-    ``@cached(max_rows=500, expire_after_write="10 min")``. Without ``cache`` among them it is LRU, of 10,000 rows.
+    Use it without arguments, with a `LookupConfig`, or with the config's fields: ``@cached``, ``@cached(config)``,
+    ``@cached(max_rows=500, expire_after_write="10 min")``. The default of ``cache`` is LRU, with 10,000 rows.
 
-    The arguments of a call are its key, however they are spelled: ``f(1, b=2)`` and ``f(1, 2)`` share an entry. They
-    must be hashable; 1, 1.0 and True are different keys, though not inside a tuple. What the function returns is the
-    value, and each hit returns that same object: who changes it changes it for all. An iterator, which could be read
+    The arguments of a call are its key, positional or by keyword: ``f(1, b=2)`` and ``f(1, 2)`` share an entry. They
+    must be hashable; 1, 1.0 and True are different keys, but not inside a tuple. The function's result is the value;
+    each hit returns the same object, so a caller that changes it changes it for all. An iterator, which could be read
     only once, becomes a list. ``max_rows`` counts a list as its rows and any other value as one; None and an empty
-    list are known misses, and ``missing_key`` says whether these are kept.
+    list are known misses, which are cached if ``missing_key`` is true.
 
     With ``batch=True``, ``function(keys)`` takes a list of keys and returns one value per key in the same order, or a
-    dict of values by key, where a key that is not in it has None. It is called with those keys only that are not in
-    the cache, each once.
+    dict of values by key; a key without a value has None. It is called only with keys that are not in the cache, each
+    once.
 
-    A method has entries for each object, which do not keep it alive, unless it can have no weak reference. In place
-    of a function there may be an object with ``__call__``, or a class, of which one is made: its ``open()``, where it
-    has one, is called before the first lookup, and in a forked process again.
+    A method has separate entries for each object, which do not keep the object alive, unless it does not support weak
+    references. Instead of a function, an object with ``__call__`` can be decorated, or a class of such objects, which
+    is instantiated: its ``open()``, if it has one, is called before the first lookup, and again in a forked process.
 
     The decorated function has ``metrics()``, ``cache_info()``, ``clear()``, also called ``cache_clear``,
-    ``invalidate(...)``, which takes what a call takes, or with ``batch=True`` keys, and ``close()``, which calls the
-    object's; where the function is async it is awaited, and called ``aclose`` too. ``__wrapped__`` is the function.
+    ``invalidate(...)``, which takes the arguments of a call, or with ``batch=True`` keys, and ``close()``, which calls
+    the object's ``close``; for an async function it is awaited, and also named ``aclose``. ``__wrapped__`` is the
+    function.
 
     ``lookup.timeout`` ends an async lookup, and with ``lookup.async`` a sync one, which then runs in one of
-    ``lookup.async.capacity`` threads. Without it a sync function runs in its caller's thread: there the timeout ends
-    only its retries, and the waiting of other callers for the same key, or for an ``open()`` that hangs. A function
-    that goes on after its timeout is not waited for any more; when the process exits, for at most a second. A function
-    may call its decorated self, as long as that ends. A recursion through it is as deep as Python's stack allows, about
-    18 frames a level: 54 levels with the default limit, which `sys.setrecursionlimit` raises. ``lookup.on-error``
-    ``null`` returns None instead of a value, and needs no ``lookup.error-column`` here. ``lookup.rate-limit`` holds for
-    this function alone, in all processes of an executor; another function, also of the same name, has its own.
-    ``lookup.cache.max-bytes`` measures a value when it comes, with all that it refers to, not when it changes later.
-    ``clock`` gives seconds; ``retryable`` says which errors are worth a retry, ``retry_after`` how many seconds the
-    source wants to be left alone.
+    ``lookup.async.capacity`` threads. Without it, a sync function runs in its caller's thread: there the timeout ends
+    only its retries, and the waiting of other callers for the same key, or for an ``open()`` that hangs. A call that
+    runs longer than its timeout is not waited for any more; when the process exits, for at most a second.
 
-    A forked process begins with what its parent had cached, and with none of its calls. Pickled, a function that can be
-    imported is its name; any other, as cloudpickle allows, comes out with the same options and an empty cache.
+    A function may call its decorated self, if that recursion ends. A recursion through it is as deep as Python's stack
+    allows, about 18 frames a level: 54 levels with the default limit, which `sys.setrecursionlimit` raises. Nested
+    calls are recognized by a context variable, which threads that the function starts, such as those of a
+    ``ThreadPoolExecutor``, do not inherit: a nested call in such a thread needs a slot of its own, and times out if all
+    ``lookup.async.capacity`` slots wait for it. Submit ``contextvars.copy_context().run`` to pass the context on.
 
-    Raises OptionError for options that need a table or a join, and SourceError where the function returns what can be
-    used only once, as a coroutine; else what the function raised last, as it is. An ``async def`` that raises
-    StopIteration raises a RuntimeError instead, decorated or not: Python does that.
+    ``lookup.on-error`` ``null`` returns None instead of a value, and needs no ``lookup.error-column`` here.
+    ``lookup.rate-limit`` applies to this function alone, in all processes of an executor; another function, even of the
+    same name, has its own. ``lookup.cache.max-bytes`` measures a value when it is cached, with all that it refers to,
+    not when it changes later.
+
+    A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
+    is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.
+
+    Raises OptionError for options that need a table or a join, and SourceError if the function returns an object that
+    can be used only once, such as a coroutine; otherwise the function's last error, unchanged. An ``async def`` that
+    raises StopIteration raises a RuntimeError instead, with or without the decorator, as in Python.
+
+    Args:
+        config: A function, a `LookupConfig`, or None.
+        batch: Whether the function takes a list of keys.
+        clock: Returns the time in seconds.
+        retryable: Returns whether an error is retried.
+        retry_after: Returns the seconds that the source requires before a retry, or None.
+        options: Fields of `LookupConfig`.
 
     >>> @cached(max_rows=100)
     ... def rows_of(customer_id, country="NL"):
@@ -199,7 +212,7 @@ def cached(
 
 
 def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
-    """Return the config that was given, in whatever form, with these options instead of its own."""
+    """Return the config, with these options replacing its own."""
     known = [field.name for field in dataclasses.fields(LookupConfig)]
     for name in options:
         if name not in known:
@@ -213,13 +226,13 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
         given, options = LookupConfig(**{"cache": "LRU", **_unnamed(options, "on_error"), **options}), {}
     elif not isinstance(given, LookupConfig):
         raise OptionError(
-            f"'cached' takes a function, or a LookupConfig, and was given {type(given).__name__} {given!r}.",
-            hint="Give it options by name, as in cached(max_rows=128, expire_after_write='10 min').",
+            f"'cached' takes a function or a LookupConfig, not {type(given).__name__} {given!r}.",
+            hint="Pass options by name, as in cached(max_rows=128, expire_after_write='10 min').",
         )
     elif given.cache == "NONE" and "cache" not in options:
         warnings.warn(
-            "'cached' keeps nothing here: 'lookup.cache' of its config is NONE.\n\nHint: Set it to LRU or TTL, or give "
-            "cached(cache='NONE') too where only retries and limits are wanted.",
+            "'cached' has no cache here: 'lookup.cache' of its config is NONE.\n\nHint: Set it to LRU or TTL, or pass "
+            "cached(cache='NONE') if only retries and limits are needed.",
             LookupAdvice,
             stacklevel=3,
         )
@@ -230,7 +243,7 @@ _ELSEWHERE = {"maxsize": "max_rows", "ttl": "expire_after_write", "ttr": "refres
 
 
 def _unnamed(options: Mapping[str, Any], on_error: str) -> dict[str, Any]:
-    """Return a name for the column of errors that a config needs, and that names nothing here, where there is none."""
+    """Return a placeholder for the error column that the config requires but a decorated function does not use."""
     name = on_error.replace("on-error", "error-column").replace("on_error", "error_column")
     return {name: "error"} if str(options.get(on_error)).lower() == "null" else {}
 
@@ -278,9 +291,9 @@ _limit_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def _limit_name(function: Any) -> str:
-    """Return the name of a function's rate limit: its own, with a number where living functions have that already.
+    """Return the name of a function's rate limit: its own name, with a number if other functions have the same name.
 
-    So two lambdas have two limits, and a function that is decorated anew in each process of an executor has one.
+    So two lambdas have two limits, and a function that is decorated again in each process of an executor has one.
     """
     name = _name(function)
     try:
@@ -289,13 +302,14 @@ def _limit_name(function: Any) -> str:
             numbered = (f"{name} #{number}" for number in itertools.count(2))
             _limit_names[function] = next(one for one in itertools.chain([name], numbered) if one not in taken)
         return _limit_names[function]
-    except TypeError:  # it has no hash, or can have no weak reference
+    except TypeError:  # it has no hash, or does not support weak references
         return name
 
 
 def _refuse_what_is_no_function(function: Any) -> None:
     if not callable(function):
-        raise OptionError(f"'cached' decorates a function, and was given {type(function).__name__}.")
+        raise OptionError(f"'cached' decorates a function, not {type(function).__name__}.")
+    refuse_uncallable(function)
     if is_async_generator(function):
         raise OptionError(
             f"{_name(function)} is an async generator, whose items can be read only once.",
@@ -305,7 +319,7 @@ def _refuse_what_is_no_function(function: Any) -> None:
 
 def _refuse_what_needs_more(config: LookupConfig, batch: bool) -> None:
     if config.cache == "ALL":
-        raise OptionError("'lookup.cache' = 'ALL' needs a table that can be read whole.", hint="Use LRU or TTL.")
+        raise OptionError("'lookup.cache' = 'ALL' needs a table that can be read in full.", hint="Use LRU or TTL.")
     given = {
         "'lookup.on-error' = 'dead-letter'": config.on_error == "dead-letter",
         "'lookup.age-column'": config.age_column is not None,
@@ -316,7 +330,7 @@ def _refuse_what_needs_more(config: LookupConfig, batch: bool) -> None:
         raise OptionError(f"{option} needs a join; a decorated function has none.", hint="Leave the option out.")
     if not batch and (config.batch_max_size is not None or config.batch_max_delay is not None):
         raise OptionError(
-            "'lookup.batch.max-size' and 'lookup.batch.max-delay' mean nothing to a function of one key.",
+            "'lookup.batch.max-size' and 'lookup.batch.max-delay' have no effect for a function of one key.",
             hint="Write it for many keys, with batch=True, or leave the option out.",
         )
 

@@ -1,4 +1,4 @@
-"""What `cached` returns instead of a function: it is called as the function is, and has the cache.
+"""The objects that `cached` returns: they are called like the function, and have the cache.
 
     f(1) ──────────► key ─► in the cache? ─► value
     obj.method(1) ─► __get__ ─► key of this object ─► …
@@ -48,9 +48,9 @@ class CacheInfo(NamedTuple):
 
 
 class Decorated:
-    """What all kinds of decorated functions have in common.
+    """Base class of all decorated functions.
 
-    ``make`` makes the lookup from the settings, of which one is the function.
+    ``make`` creates the lookup from the settings, one of which is the function.
     """
 
     lookup: Any
@@ -84,18 +84,18 @@ class Decorated:
         return cast(LookupMetrics, self.lookup.metrics())
 
     def cache_info(self) -> CacheInfo:
-        """Return hits, misses, and the rows that may be and are cached."""
+        """Return hits, misses, the maximum number of rows, and the number of cached rows."""
         found = self.metrics()
         return CacheInfo(found.hits, found.misses, self.lookup.config.max_rows, found.cached_rows)
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Remove every entry."""
         self.lookup.clear()
 
     cache_clear = clear
 
     def clear_instance(self, instance: Any) -> None:
-        """Forget every key of an object's method."""
+        """Remove the entries of an object's method."""
         self.lookup.clear(self._instance_of(instance))
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class Decorated:
         return self if instance is None or not self._binds else Bound(self._call_method, instance)
 
     def _with_instance(self, values: Any) -> Any:
-        """Replace the object by its `Instance`, where a method is called on its class."""
+        """Replace the object by its `Instance`, if a method is called on its class."""
         if not values or type(values[0]) is Instance:
             return values
         return (self._instance_of(values[0]), *values[1:])
@@ -126,7 +126,7 @@ class Decorated:
         return typed(values)
 
     def _explained(self, keys: Iterable[Key], error: TypeError) -> TypeError:
-        """Return a TypeError that says which key has no hash, where that is what it is about."""
+        """Return a TypeError that names the unhashable argument, if that is the cause."""
         for value in (value for key in keys for value in arguments_of(key)):
             if (found := without_hash(value)) is not None:
                 return TypeError(
@@ -136,7 +136,7 @@ class Decorated:
         return error
 
     def _forgotten(self, key: Key) -> bool:
-        """Forget what is equal to a key; return whether there was any."""
+        """Remove the entries of keys equal to this one; return whether there were any."""
         try:
             return cast(bool, self.lookup.invalidate(key))
         except TypeError as error:
@@ -151,7 +151,7 @@ class Decorated:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle what can be imported by its name as that name, anything else with an empty cache."""
+        """Pickle an importable function by name, any other with an empty cache."""
         if _imported(self) is not self:
             return _blank, (type(self),), self._state
         return (_found_or_blank, (self._here, type(self)), self._fill) if protocol >= 4 else self.__qualname__
@@ -162,9 +162,9 @@ class Decorated:
 
 
 class Bound(functools.partial[Any]):
-    """A decorated method of one object: its own entries in the method's cache, the limits shared with all others.
+    """A decorated method of one object: it has its own entries in the method's cache, and the limits in common.
 
-    It is a partial because one is made for each call of a method, and a partial is made without a line of Python.
+    It is a partial because one is created for each call of a method, which partial does in C.
     """
 
     __slots__ = ()
@@ -200,25 +200,25 @@ class Bound(functools.partial[Any]):
         return getattr, (self.__self__, self.__func__.__name__)
 
     def invalidate(self, /, *args: Any, **kwargs: Any) -> bool:
-        """Do what `invalidate` of the function does, for this object."""
+        """Do the same as `invalidate` of the function, for this object."""
         function = self.__func__
         return cast(bool, function.invalidate(function._instance_of(self.__self__), *args, **kwargs))
 
     def clear(self) -> None:
-        """Forget every key of this object."""
+        """Remove the entries of this object."""
         self.__func__.clear_instance(self.__self__)
 
     cache_clear = clear
 
 
 class _AsyncDecorated(Decorated):
-    """What async functions have in common."""
+    """Base class of async functions."""
 
     lookup: AsyncLookup
 
     def _start(self, state: dict[str, Any]) -> None:
         super()._start(state)
-        # What frameworks ask before they call something.
+        # Frameworks use this to recognize async functions.
         if sys.version_info >= (3, 12):
             inspect.markcoroutinefunction(self)
         else:
@@ -232,7 +232,7 @@ class _AsyncDecorated(Decorated):
 
 
 class _SyncDecorated(Decorated):
-    """What sync functions have in common."""
+    """Base class of sync functions."""
 
     lookup: SyncLookup
 
@@ -242,27 +242,27 @@ class _SyncDecorated(Decorated):
 
 
 class _OneKey(Decorated, Generic[P]):
-    """What functions of one key have in common."""
+    """Base class of functions of one key."""
 
     def invalidate(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Forget the call with these arguments, and what is being fetched for it; return whether there was any.
+        """Remove the entry for these arguments, do not cache a call in flight for it; return whether there was either.
 
-        Arguments that are equal mean the same here, whatever their types.
+        Equal arguments match here, whatever their types.
         """
         values = self._with_instance(args) if self._is_method else args
         return self._forgotten(self._bind(*values, **kwargs))
 
 
 class _ManyKeys(Decorated, Generic[K, V]):
-    """What functions of many keys have in common."""
+    """Base class of functions of many keys."""
 
     def _looked_up(self, values: Any, named: Any) -> tuple[list[Key], list[V] | None]:
-        """Return the keys of a call, and their values where the cache has them all."""
+        """Return the keys of a call, and their values if the cache has them all."""
         if self._is_method:
             values = self._with_instance(values)
         *first, given = self._bind(*values, **named)
         if isinstance(given, str | bytes):
-            raise TypeError(f"{self!r} takes many keys, and was given one {type(given).__name__}.\n\nHint: Use a list.")
+            raise TypeError(f"{self!r} takes a list of keys, not {type(given).__name__}.\n\nHint: Use a list.")
         given = list(given)
         keys = [(*first, key) for key in given] if first else list(zip(given, strict=True))
         if all_simple(given) and all_simple(first):
@@ -270,7 +270,7 @@ class _ManyKeys(Decorated, Generic[K, V]):
         return list(map(typed, keys)), None
 
     def invalidate(self, /, *keys: K) -> bool:
-        """Forget these keys, and what is being fetched for them; return whether there was any."""
+        """Remove these keys, and do not cache calls in flight for them; return whether there were any."""
         given = self._with_instance(keys) if self._is_method else keys
         first = given[: self._count - 1]
         found = [self._forgotten((*first, key)) for key in given[len(first) :]]
@@ -282,16 +282,16 @@ class _ManyKeys(Decorated, Generic[K, V]):
 
 
 class CachedFunction(_SyncDecorated, _OneKey[P], Generic[P, R]):
-    """A sync function behind a cache."""
+    """A sync function with a cache."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return what the function returns."""
+        """Return the function's value."""
         if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
             return entry.value
         return self._value(self._key(args, kwargs))
 
     def _method(self, owner: Any, /, *args: Any, **kwargs: Any) -> R:
-        # An object's id is here as long as it lives, and no longer.
+        # Ids of freed objects are removed, so an id found here is that of a living object.
         args = (self._instance_by_id.get(id(owner)) or self._instance_of(owner), *args)
         if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
             return entry.value
@@ -316,16 +316,16 @@ class CachedFunction(_SyncDecorated, _OneKey[P], Generic[P, R]):
 
 
 class CachedAsyncFunction(_AsyncDecorated, _OneKey[P], Generic[P, R]):
-    """An async function behind a cache."""
+    """An async function with a cache."""
 
     async def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return what the function returns."""
+        """Return the function's value."""
         if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
             return entry.value
         return await self._value(self._key(args, kwargs))
 
     async def _method(self, owner: Any, /, *args: Any, **kwargs: Any) -> R:
-        # An object's id is here as long as it lives, and no longer.
+        # Ids of freed objects are removed, so an id found here is that of a living object.
         args = (self._instance_by_id.get(id(owner)) or self._instance_of(owner), *args)
         if not kwargs and len(args) == self._count and (entry := self._held_simply(args)) is not None:
             return entry.value
@@ -350,7 +350,7 @@ class CachedAsyncFunction(_AsyncDecorated, _OneKey[P], Generic[P, R]):
 
 
 class CachedBatch(_SyncDecorated, _ManyKeys[K, V]):
-    """A sync function of many keys behind a cache."""
+    """A sync function of many keys with a cache."""
 
     @overload
     def __call__(self, keys: Iterable[K], /) -> list[V]: ...
@@ -374,7 +374,7 @@ class CachedBatch(_SyncDecorated, _ManyKeys[K, V]):
 
 
 class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
-    """An async function of many keys behind a cache."""
+    """An async function of many keys with a cache."""
 
     @overload
     async def __call__(self, keys: Iterable[K], /) -> list[V]: ...
@@ -400,8 +400,8 @@ class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
 # ── pickling ─────────────────────────────────────────────────────────────────────────────────────────────
 #
 # pickle writes a function as its name, cloudpickle writes one of `__main__` as its code, and an object cannot know
-# which of the two writes it. So each decorated function has two functions, which are written as either: read back, the
-# first is known here where it was a name; the second returns the state where it was code.
+# which of the two is used. So each decorated function has two helper functions: after unpickling, the first is
+# registered here if it was written as a name; the second returns the state if it was written as code.
 
 _known: WeakValueDictionary[FunctionType, Decorated] = WeakValueDictionary()
 
@@ -422,7 +422,7 @@ def _references(decorated: Decorated) -> tuple[Callable[[], None], Callable[[], 
 
 
 def _imported(decorated: Decorated) -> Any:
-    """Return what an import finds under the name of a decorated function."""
+    """Import the object under the name of a decorated function."""
     found: Any = sys.modules.get(decorated.__module__)
     for name in (decorated.__dict__.get("__qualname__") or "?").split("."):
         found = getattr(found, name, None)

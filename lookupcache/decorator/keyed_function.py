@@ -1,4 +1,4 @@
-"""`KeyedFunction`: the decorated function, called with keys; it gives one value per key."""
+"""`KeyedFunction`: calls the decorated function with keys, and returns one value per key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHAPE = BatchShape("The batch function")
 
 
 class KeyedFunction:
-    """A function of any kind with the parameters that make its keys.
+    """A function of any kind, with the parameters that are its key.
 
     >>> double = KeyedFunction(lambda keys: [[key, -key] for key in keys], batch=True)
     >>> double.values([(1,), (2,)], double.adapter.call([(1,), (2,)]))
@@ -27,11 +27,11 @@ class KeyedFunction:
         self.adapter: Any = adapter_of(function, self._arguments, timeout)
 
     def values(self, keys: Sequence[Key], answer: Any) -> dict[Key, Any]:
-        """Return the value of each key; raises SourceError for what cannot be cached."""
+        """Return the value of each key; raises SourceError for a value that cannot be cached."""
         if not self.batch:
             return {keys[0]: reusable(answer)}
         answers = _SHAPE.in_order(answer, [values_of(key)[-1] for key in keys])
-        # No generator: it would make another error of a StopIteration of an iterator among the answers.
+        # Not a generator: it would turn a StopIteration of an iterator among the answers into a RuntimeError.
         return dict(zip(keys, [reusable(value) for value in answers], strict=True))
 
     def _arguments(self, keys: Sequence[Key]) -> Arguments:

@@ -1,4 +1,4 @@
-"""`SingleFlight`: the cache, and which call requests what it does not store: one call per key, however many want it.
+"""`SingleFlight`: the cache, and the calls in flight for missing keys: one call per key for all callers.
 
 While one caller requests a key, all others that need it wait for that answer, whether they are threads or coroutines,
 of one event loop or of several; an error reaches all of them and is not cached. How calls are made is decided in
@@ -49,7 +49,7 @@ _all: WeakSet[SingleFlight] = WeakSet()
 
 @dataclass(slots=True)
 class PendingKeys:
-    """The values that a caller has, and the calls that give the others; it makes ``opened`` and ``refreshing``."""
+    """The cached values of a caller's keys, and the calls for the others; it makes ``opened`` and ``refreshing``."""
 
     found: dict[Key, Any] = field(default_factory=dict)
     calls: dict[Call, list[Key]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class PendingKeys:
 
 
 class SingleFlight:
-    """What sync and async lookups share: the cache, and which keys are being requested, by which calls."""
+    """Base class of sync and async lookups: the cache, and the calls in flight by key."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class SingleFlight:
         _all.add(self)
 
     def _start_without_calls(self) -> None:
-        """Set up what belongs to calls, of which there are none yet."""
+        """Initialize the state of calls, of which there are none yet."""
         size = (self.config.batch_max_size or math.inf) if self.function.batch else 1
         self.batches = Batches(size, self.config.batch_max_delay or 0.0)
         self._calls: dict[Key, Call] = {}
@@ -93,9 +93,9 @@ class SingleFlight:
         self._lock = threading.RLock()
 
     def reset_after_fork(self) -> None:
-        """Drop all that belongs to threads and event loops of the parent process: this process has none of them."""
+        """Drop the state of threads and event loops of the parent process, which do not exist in this process."""
         if not self._lock.acquire(blocking=False):
-            # A thread of the parent was changing the cache, and may have been half way through.
+            # A thread of the parent was changing the cache, which may be inconsistent.
             self.cache.clear()
         self._start_without_calls()
         self.resilience.reset_after_fork()
@@ -114,9 +114,9 @@ class SingleFlight:
             return LookupMetrics.of({**self.counters, **seen, **cached, **removed})
 
     def invalidate(self, values: Key) -> bool:
-        """Forget a key, and what is being fetched for it; return whether there was either.
+        """Remove a key, and do not cache a call in flight for it; return whether there was either.
 
-        What is equal goes too, whatever its type: who says that key 1 has changed means 1.0 as well.
+        Equal keys of other types are removed too: if key 1 has changed, so has 1.0.
         """
         with self._lock:
             keys = [values, *(with_kinds(values, kinds) for kinds in self._kinds if len(kinds) == len(values))]
@@ -124,7 +124,7 @@ class SingleFlight:
         return any(found)
 
     def clear(self, instance: Any = None) -> None:
-        """Forget every key, or those of one object's method."""
+        """Remove every key, or those of one object's method."""
         with self._lock:
             if instance is None:
                 self.cache.clear()
@@ -143,7 +143,7 @@ class SingleFlight:
         return call is not None
 
     def _purge(self) -> None:
-        """Remove the entries of freed objects. It looks at every key, so it is called only now and then."""
+        """Remove the entries of freed objects. It visits every key, so it is called rarely."""
         dead = self.instances.dead
         self._until_purge = len(self.cache) // 4
         if dead:
@@ -153,9 +153,9 @@ class SingleFlight:
     # ── cache or call ─────────────────────────────────────────────────────────────────────────────────────
 
     def held_simply(self, key: Key) -> Entry | None:
-        """Return what `held` does for the values of a call, without the lock, in the usual case; else None.
+        """Return the same as `held` for the values of a call, without the lock, in the usual case; else None.
 
-        No count is lost: CPython does not switch threads within the line that adds one.
+        No count is lost: CPython does not switch threads inside of the line that adds one.
         """
         for value in key:
             if type(value) not in SIMPLE:
@@ -176,7 +176,7 @@ class SingleFlight:
         return entry
 
     def all_held_simply(self, keys: Sequence[Key]) -> list[Any] | None:
-        """Return the values of keys of `SIMPLE` values where all of them are simple hits."""
+        """Return the values of keys of `SIMPLE` types, if all of them are simple hits."""
         now, entries, touch, values = self.clock(), self._entries, self._touch, []
         try:
             for key in keys:
@@ -192,7 +192,7 @@ class SingleFlight:
         return values
 
     def held(self, key: Key) -> Entry | None:
-        """Return what the cache has for a key, where nothing else is to be done."""
+        """Return the cached value of a key, if nothing else has to be done."""
         now = self.clock()
         with self._lock:
             entry = self.cache.find(key, now)
@@ -212,7 +212,7 @@ class SingleFlight:
         return pending
 
     def _claim(self, keys: Iterable[Key], pending: PendingKeys) -> int:
-        """Find each key in the cache, or a call in flight, or open a new one; return for how many keys it did."""
+        """Find each key in the cache or in a call in flight, or open a call; return how many keys opened one."""
         now, find, found = self.clock(), self.cache.find, pending.found
         missing, aging = [], []
         for key in keys:
@@ -233,7 +233,7 @@ class SingleFlight:
         return len(missing)
 
     def _open_calls(self, keys: list[Key], waits: dict[Call, list[Key]], in_background: bool = False) -> list[Call]:
-        """Put keys into calls, and return those to be made, ``in_background`` where their caller does not wait."""
+        """Put keys into calls, and return the new ones, ``in_background`` if their caller does not wait."""
         calls, opened = self.batches.add(keys, self._loop(), owner_of(keys[0]))
         for call in opened:
             call.maker, call.outer = self, open_call()
@@ -248,13 +248,13 @@ class SingleFlight:
         return opened
 
     def _drop_unused_kinds(self) -> None:
-        """Drop argument types that no key has any more; it looks at every key, so only when there are many more."""
+        """Drop argument types that no key has any more; it visits every key, so only if there are many of them."""
         found = (kinds_of(cast(Key, key)) for keys in (self.cache.entries, self._calls) for key in keys)
         self._kinds = {kinds for kinds in found if kinds is not None}
         self._kinds_allowed = max(2 * len(self._kinds), _KINDS_ALLOWED)
 
     def _new_job(self, call: Call, in_background: bool) -> Job | None:
-        """Return the job that makes a call in a slot; None where its opener makes it in its own thread."""
+        """Return the job that makes a call in a slot; None if its opener makes it in its own thread."""
         raise NotImplementedError
 
     def _in_flight(self, key: Key) -> Call | None:
@@ -297,7 +297,7 @@ class SingleFlight:
                 self._purge()
 
     def _failed(self, call: Call, error: BaseException | None) -> None:
-        """End a call with an error for all that wait, or with None: they then request the keys again."""
+        """End a call with an error for all waiting callers, or with None: they then request the keys again."""
         with self._lock:
             if not call.ended.is_open:
                 self._end(call, error=_cause(error))
@@ -313,10 +313,10 @@ class SingleFlight:
                 del self._calls[key]
 
     def _take(self, pending: PendingKeys, call: Call, error: BaseException | None) -> None:
-        """Give a caller the values of a call, or their replacement; request them again where the call did not end."""
+        """Return the values of a call, or their replacement; request the keys again if the call did not end."""
         keys = pending.calls.pop(call)
         if error is not None:
-            # No generator: it would make another error of a StopIteration.
+            # Not a generator: it would turn a StopIteration into a RuntimeError.
             pending.found.update({key: self._replacement(key, error) for key in keys})
         elif call.answers is not None:
             pending.found.update((key, call.answers[key]) for key in keys)
@@ -325,7 +325,7 @@ class SingleFlight:
                 self._claim(keys, pending)
 
     def _replacement(self, key: Key, error: BaseException) -> Any:
-        """Return a stale value, or None, in place of an error, where the options allow it; else raise the error."""
+        """Return a stale value, or None, instead of an error, if the options allow it; else raise the error."""
         with self._lock:
             entry = self.cache.find_stale(key, self.clock()) if isinstance(error, Exception) else None
             if entry is not None:
@@ -337,7 +337,7 @@ class SingleFlight:
         raise error
 
     def _count_requested(self, keys: Sequence[Key]) -> None:
-        self.counters.add("asked_keys", len(keys))
+        self.counters.add("requested_keys", len(keys))
 
 
 def without_rows(keys: list[Key], answers: Answers) -> list[Key] | None:
@@ -346,7 +346,7 @@ def without_rows(keys: list[Key], answers: Answers) -> list[Key] | None:
 
 
 def _cause(error: BaseException | None) -> BaseException | None:
-    """Return what the function itself raised."""
+    """Return the error that the function itself raised."""
     if isinstance(error, AttemptsExhaustedError):
         error = error.error
     return error
@@ -358,7 +358,7 @@ def _is_loop_stopped(call: Call) -> bool:
 
 
 def _reset_after_fork() -> None:
-    """Drop what belongs to other threads: a forked process has none of its parent's."""
+    """Drop the state of other threads: a forked process has none of its parent's threads."""
     for lookup in list(_all):
         lookup.reset_after_fork()
 

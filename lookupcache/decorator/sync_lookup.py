@@ -12,13 +12,13 @@ from lookupcache.decorator.batching import Call
 from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
 from lookupcache.executor.job import Job
-from lookupcache.executor.nesting import is_within, run_within, waiting_for
+from lookupcache.executor.nesting import is_within, refuse_close_within, run_within, waiting_for
 from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.resilience.policy import ResiliencePolicy
 
 
 class SyncLookup(SingleFlight):
-    """A sync function behind the cache; threads may use it at the same time."""
+    """A sync function with the cache; thread-safe."""
 
     def __init__(
         self, function: KeyedFunction, config: LookupConfig, resilience: ResiliencePolicy, clock: Callable[[], float]
@@ -32,11 +32,12 @@ class SyncLookup(SingleFlight):
 
     def close(self) -> None:
         """Wait for the calls in slots, at most ``lookup.timeout``, and close the function's object."""
+        refuse_close_within(self)
         self.slots.join(self.config.timeout)
         self.function.adapter.close()
 
     def one(self, key: Key) -> Any:
-        """Return the value of a key that the cache may not have."""
+        """Return the value of a key, from the cache or by a call."""
         return self._find([key])[key]
 
     def many(self, keys: list[Key]) -> list[Any]:
@@ -54,7 +55,7 @@ class SyncLookup(SingleFlight):
         return pending.found
 
     def _make_opened(self, pending: PendingKeys) -> None:
-        """Make the calls that the caller opened, or have them made."""
+        """Make the calls that the caller opened, or submit them to slots."""
         opened, refreshing, pending.opened, pending.refreshing = pending.opened, pending.refreshing, [], []
         in_slots = refreshing + (opened if self.config.async_ else [])
         if in_slots:
@@ -81,7 +82,7 @@ class SyncLookup(SingleFlight):
                 if call.error is not None and self._stops_at_error:
                     break
         finally:
-            # Those that were not made: others may wait for them, and request the keys themselves.
+            # Calls that were not made: other callers may wait for them, and then request the keys themselves.
             for call in calls:
                 self._failed(call, None)
 
@@ -101,7 +102,7 @@ class SyncLookup(SingleFlight):
         try:
             self._make_call(call)
         except BaseException as error:
-            # Nobody else hears of it: in a slot even a SystemExit ends the call alone.
+            # No other code handles it: in a slot, even a SystemExit ends only the call.
             self._failed(call, error)
 
     def _begin(self, call: Call) -> float:
@@ -135,7 +136,7 @@ class SyncLookup(SingleFlight):
         return min(max(first - time.monotonic(), 0.0), self.config.timeout)
 
     def _abandon_overdue(self) -> None:
-        """Abandon the calls in slots that took too long, whether anybody waits for them or not."""
+        """Abandon the calls in slots that took too long, whether or not any caller waits for them."""
         for job in self.slots.abandon_overdue():
             with self._lock:
                 self._abandon(cast(_CallJob, job).call)
@@ -148,7 +149,7 @@ class SyncLookup(SingleFlight):
 
 
 class _CallJob(Job):
-    """Makes a call in a slot; how the call ends is noted in the call."""
+    """Makes a call in a slot; the result is stored in the call."""
 
     def __init__(self, lookup: SyncLookup, call: Call) -> None:
         self.lookup = lookup

@@ -1,4 +1,4 @@
-"""How many calls are made at a time, and where: in threads or on an event loop.
+"""Runs a bounded number of concurrent calls, in threads or on an event loop.
 
 job ◄─ thread_slots ◄─ threads    ─► call_group (the worker's groups of calls)
     ◄─ task_slots   ◄─ coroutines ─┘

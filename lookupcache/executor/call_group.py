@@ -1,9 +1,9 @@
-"""In-flight calls to the source: `CallGroup`, and what both executors have in common, `Executor`.
+"""In-flight calls to the source: `CallGroup`, and `Executor`, the base class of both executors.
 
-The worker starts groups of calls and takes in those that have completed; what a call does is not decided here. The
+The worker starts groups of calls and collects those that have completed; what a call does is decided elsewhere. The
 threads, or the event loop, outlive tasks and micro-batches, with the clients that were opened there.
 
-    start(group) ─► a job for each call ─► a slot runs it: ask ─► last answer: the group has completed
+    start(group) ─► a job for each call ─► a slot runs it ─► last answer: the group has completed
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class CallGroup:
-    """Calls that were started together, and the answer of each, or the exception that it ended with.
+    """Calls that were started together, and the result of each, or the exception that it ended with.
 
     ``number`` is the caller's name for it. With ``all_or_nothing``, one call that fails makes the group fail: the
     others are then not made, or cancelled, and end with the same exception.
@@ -46,7 +46,7 @@ class CallGroup:
 
     @property
     def over(self) -> bool:
-        """Whether no more calls of it are to be made."""
+        """Whether no further calls of the group will be made."""
         return self.cancelled or self.broken
 
 
@@ -63,7 +63,7 @@ class GroupCall(Job):
         return self.executor._make_call(self)
 
     def end(self, answer: Any) -> None:
-        """Note the answer in the group."""
+        """Store the answer in the group."""
         self.executor._answered(self.group, self.number, answer)
 
     def timed_out(self) -> BaseException:
@@ -72,10 +72,10 @@ class GroupCall(Job):
 
 
 class Executor:
-    """What both ways to make calls have in common.
+    """Base class of the two ways to make calls.
 
-    ``capacity`` is how many calls are made at a time, ``in_flight`` how many are started and unanswered. A call that
-    takes longer than ``timeout`` seconds is answered with what ``timed_out`` returns.
+    ``capacity`` is the maximum number of concurrent calls, ``in_flight`` the number of started calls without an answer.
+    The answer of a call that takes longer than ``timeout`` seconds is the result of ``timed_out``.
     """
 
     def __init__(self, capacity: int, timeout: float, timed_out: Callable[[], Exception]) -> None:
@@ -90,7 +90,7 @@ class Executor:
         self.in_flight = 0
 
     def start(self, group: CallGroup) -> None:
-        """Let the calls of a group be made, as soon as there is capacity."""
+        """Start the calls of a group as soon as there is capacity."""
         with self._changing:
             if group.started or group.cancelled:
                 return
@@ -105,7 +105,7 @@ class Executor:
         loop.call_soon_threadsafe(loop.call_later, seconds, self.start, group)
 
     def withdraw(self, group: CallGroup) -> bool:
-        """Keep a group from starting; return False if it has started."""
+        """Withdraw a group that has not started; return False if it has."""
         with self._changing:
             group.cancelled = group.cancelled or not group.started
             return group.cancelled
@@ -113,7 +113,7 @@ class Executor:
     def completed(self, *, wait: bool, room: bool = False) -> list[CallGroup]:
         """Return the groups that have completed since the last call of this method, at least one with ``wait``.
 
-        With ``room`` it waits no longer than until another call could be made.
+        With ``room``, it waits at most until another call can be made.
         """
         found: list[CallGroup | None] = []
         if wait and self._must_wait(room):
@@ -130,7 +130,7 @@ class Executor:
             return self._wants_room or not room
 
     def cancel(self, group: CallGroup) -> None:
-        """End the calls of a group, or if that is impossible, forget them."""
+        """Cancel the calls of a group, or if that is impossible, ignore their answers."""
         with self._changing:
             if group.started and not group.cancelled:
                 self.in_flight -= group.remaining
@@ -138,7 +138,7 @@ class Executor:
         self._active.discard(group)
 
     def close(self) -> None:
-        """End all that is under way, and disconnect."""
+        """Cancel all calls, and disconnect."""
         for group in list(self._active):
             self.cancel(group)
 
@@ -159,7 +159,7 @@ class Executor:
         return self._timed_out()
 
     def _answered(self, group: CallGroup, number: int, answer: Any) -> None:
-        """Note the answer of a call; called where the call was made."""
+        """Store the answer of a call; called in the thread that made it."""
         with self._changing:
             if group.over:
                 return
@@ -181,7 +181,7 @@ class Executor:
             self._completed.put(None)
 
     def _abort(self, group: CallGroup) -> None:
-        """End the calls in flight of a group of which one has failed; then the group has completed."""
+        """Cancel the other calls of a group in which one has failed, which completes the group."""
         raise NotImplementedError
 
 
@@ -189,20 +189,20 @@ class Executor:
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """Return the worker's event loop, which runs in a thread of its own as long as the process lives."""
+    """Return the worker's event loop, which runs in its own thread until the process ends."""
     return _loop_of(os.getpid())
 
 
 @cache
 def _loop_of(process: int) -> asyncio.AbstractEventLoop:
-    """Make the loop of a process; a forked one inherits no threads, and so no loop."""
+    """Create the event loop of a process; a forked process has no threads of its parent, and so no loop."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=_run_loop, args=(loop,), name="lookupcache-loop", daemon=True).start()
     return loop
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop on and on: a task that ends with SystemExit or KeyboardInterrupt stops it for all others."""
+    """Run a loop forever; restart it after a task that ends with SystemExit or KeyboardInterrupt, which stops it."""
     while not loop.is_closed():
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()

@@ -13,9 +13,16 @@ from lookupcache.executor.task_slots import TaskSlots
 class Coroutines(Executor):
     """Makes calls in `TaskSlots` on the event loop of the worker, with one connector.
 
-    ``ask`` answers a call; whatever it raises is the answer too. It is cancelled when its group is, and after
-    ``timeout`` seconds, when the answer is what ``timed_out`` returns. A call that goes on in spite of that is
-    abandoned, and another takes its slot.
+    A call is cancelled with its group, and after its timeout. A call that ignores its cancellation is abandoned, and
+    another takes its slot.
+
+    Args:
+        capacity: The maximum number of concurrent calls.
+        ask: Makes a call; an exception that it raises is the answer.
+        open_connector: Connects; awaited before the first call.
+        close_connector: Disconnects.
+        timeout: The seconds after which a call is cancelled.
+        timed_out: Returns the answer of a call that was cancelled by its timeout.
     """
 
     def __init__(
@@ -36,7 +43,7 @@ class Coroutines(Executor):
         self._slots = TaskSlots(capacity, timeout, own_loop=True)
 
     def close(self) -> None:
-        """Cancel all that is under way, and disconnect."""
+        """Cancel all calls, and disconnect."""
         super().close()
         run_async(self._disconnect())
 
@@ -77,7 +84,7 @@ class Coroutines(Executor):
         return await self._ask(call.group.calls[call.number])
 
     def _timed_out_call(self) -> BaseException:
-        """Return the answer of a call that took too long; a connection that hangs is not waited for any more."""
+        """Return the answer of a call that took too long; a connection attempt that hangs is abandoned."""
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             self._opening = None

@@ -1,4 +1,4 @@
-"""`Job`: what threads and coroutines are given to do."""
+"""`Job`: a unit of work for a thread or a coroutine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class Job:
-    """Work for a slot: a subclass says what it does, and where its answer goes.
+    """Work for a slot; subclasses define what it does, and where its answer goes.
 
-    Queued, a job can be removed without a trace. Running, it ends, or it is abandoned: then nobody waits for it any
-    more, its slot is free, and its answer is ignored. ``deadline`` is when a running job counts as hung, by
+    A queued job can be removed. A running job ends, or is abandoned: then nobody waits for it any more, its slot is
+    free, and its answer is ignored. ``deadline`` is when a running job counts as hung, by
     `time.monotonic` or its event loop's clock; ``context`` is what a coroutine runs in.
     """
 
@@ -36,4 +36,4 @@ class Job:
         return CancelledError()
 
     def drop(self) -> None:
-        """Hear that the job will not be run, because its event loop is being closed."""
+        """Called if the job will not run, because its event loop is being closed."""

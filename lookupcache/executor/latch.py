@@ -1,4 +1,4 @@
-"""`Latch`: an event that happens once, for which threads and coroutines wait alike."""
+"""`Latch`: an event that happens once, for threads and coroutines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 
 
 class Latch:
-    """Like `threading.Event`, but it opens for good, and coroutines of any event loop can wait for it.
+    """Like `threading.Event`, but it cannot be reset, and coroutines of any event loop can wait for it.
 
     It takes no lock. A coroutine that is garbage collected leaves `wait_async` in whatever thread runs the collector,
     also in one that is in the middle of a method of this class, which would then wait for its own lock.
@@ -62,7 +62,7 @@ class Latch:
     def _add_waker(self, wake: Callable[[], object]) -> bool:
         """Have ``wake`` called when the latch opens; return False if it is open already."""
         self._wakers[id(wake)] = wake
-        # Only now: `open` sets the flag first and then looks for wakers, so that one of the two sees the other.
+        # After adding the waker: `open` sets the flag and then reads the wakers, so one of the two sees the other.
         if self.is_open:
             self._remove_waker(wake)
         return not self.is_open

@@ -1,7 +1,7 @@
-"""Calls that wait for other calls: which call this code runs in, and that none waits for itself.
+"""Tracks which call waits for which, so that no call waits for itself.
 
-A function may call its own decorated self. `run_within` says which call is being made here, `waiting_for` which other
-it waits for; a wait that could never end, because the other call waits for this one, raises RecursionError at once.
+A function may call its own decorated self. `run_within` records the call that is being made here,
+`waiting_for` the other call that it waits for; a wait for a call that waits for this one raises RecursionError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NestedCall:
         self.ended = Latch()
 
     def describe(self) -> str:
-        """Return what it is for, in an error's text."""
+        """Return a description of the call for errors."""
         raise NotImplementedError
 
 
@@ -46,7 +46,7 @@ def current_call() -> NestedCall | None:
 def open_call() -> NestedCall | None:
     """Return the innermost call that this code runs in and that has not ended: a task may outlive the call it began in.
 
-    Ended calls are passed over, so that calls which start each other do not keep each other's answers alive.
+    Ended calls are skipped, so that calls which start each other do not keep each other's answers alive.
     """
     call = _current.get()
     while call is not None and call.ended.is_open:
@@ -64,9 +64,18 @@ def is_within(maker: Any) -> bool:
     return False
 
 
+def refuse_close_within(maker: Any) -> None:
+    """Raise RuntimeError if this code runs in a call of this maker: closing would wait for itself."""
+    if is_within(maker):
+        raise RuntimeError(
+            "'close' was called inside a call of the function that it closes.\n\n"
+            "Hint: Call it after the call has returned."
+        )
+
+
 @contextmanager
 def run_within(call: NestedCall) -> Iterator[None]:
-    """Say that a call is made by what runs inside."""
+    """Record that a call is made by the code inside the block."""
     token = _current.set(call)
     try:
         yield
@@ -75,15 +84,15 @@ def run_within(call: NestedCall) -> Iterator[None]:
 
 
 def set_current_call(call: NestedCall) -> None:
-    """Say that a call is made by all that follows in this context, which is the call's own."""
+    """Record that a call is made by all following code in this context, which belongs to the call."""
     _current.set(call)
 
 
 @contextmanager
 def waiting_for(call: NestedCall | None) -> Iterator[None]:
-    """Say that the call that this code runs in, if any, waits for another, if that is one.
+    """Record that the current call, if any, waits for another call.
 
-    Raises RecursionError where the other waits for this one: neither would ever end.
+    Raises RecursionError if the other waits for this one: neither would ever end.
     """
     waiting = _current.get()
     if waiting is None or call is None:
@@ -115,7 +124,7 @@ def _waits_for(call: NestedCall, other: NestedCall) -> bool:
 def _endless(call: NestedCall) -> RecursionError:
     return RecursionError(
         f"The call for {call.describe()} waits for itself: the function, or its 'open', asks, "
-        "directly or through others, for what it is being asked for.\n\nHint: Give the recursion an end, or call the "
+        "directly or through others, for the key that it is computing.\n\nHint: End the recursion, or call the "
         "undecorated function, '__wrapped__'."
     )
 

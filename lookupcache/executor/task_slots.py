@@ -1,7 +1,7 @@
-"""`TaskSlots`: at most so many coroutines at a time on an event loop; none keeps its slot when it was cancelled.
+"""`TaskSlots`: a bounded number of concurrent coroutines on an event loop; a cancelled one loses its slot.
 
 submit ─► queue ─► a free slot: a task for the next job ─► run ─► end ─► next job
-                                                            │ its deadline is over: cancel ─► it goes on: abandon
+                                                            │ its deadline is over: cancel ─► still running: abandon
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ CANCEL_SECONDS = 1.0
 class TaskSlots:
     """Runs jobs in the order of submission, at most ``capacity`` at a time, each in a task of its ``context``.
 
-    An object belongs to one event loop, and is used in its thread only. ``own_loop`` says that only this package runs
-    tasks there: whatever a job raises, SystemExit too, is then that job's answer. On a loop of somebody else, such an
-    error ends the loop as in any task, and a task that another cancels means that the loop is being closed: no job can
-    be expected to run there any more, and those in the queue are dropped.
+    An object belongs to one event loop, and is used in its thread only. ``own_loop`` means that only this package runs
+    tasks there: any exception of a job, even SystemExit, is then that job's answer. On the user's loop, such an
+    exception ends the loop as in any task, and a task that is cancelled from outside means that the loop is being
+    closed: jobs in the queue are dropped, since they would not run any more.
     """
 
     def __init__(self, capacity: int, timeout: float, *, own_loop: bool) -> None:
@@ -48,7 +48,7 @@ class TaskSlots:
             self._start(job)
 
     def start_timeout(self, job: Job) -> None:
-        """Let the ``timeout`` of a running job begin, after which it is cancelled."""
+        """Start the ``timeout`` of a running job, after which it is cancelled."""
         # One timer for all: a timer per job costs as much as the rest of a fast call. All have the same timeout, so
         # the one that began first is overdue first.
         loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ class TaskSlots:
     def cancel(self, matches: Callable[[Job], bool]) -> Coroutine[Any, Any, None]:
         """Remove the matching jobs from the queue and cancel those that are running, at once.
 
-        The coroutine that it returns waits until they have ended, and abandons those that go on.
+        The returned coroutine waits until they have ended, and abandons those that do not end.
         """
         self._queue = deque(job for job in self._queue if not matches(job))
         jobs = [job for job in self._running if matches(job)]
@@ -116,10 +116,10 @@ class TaskSlots:
         self._start_jobs()
 
     def _take_over(self, task: asyncio.Task[None], job: Job) -> Job | None:
-        """Return the next job where the task of the last can run it, which costs less than a new task.
+        """Return the next job if the task of the last one can run it, which costs less than a new task.
 
-        A task that was cancelled runs no other: a cancellation that comes late would hit that one. Nor does one whose
-        job was abandoned, since its slot is not its own any more.
+        A task that was cancelled runs no other: a late cancellation would cancel that one. Nor does one whose
+        job was abandoned, since it has lost its slot.
         """
         if not self._queue or self._queue[0].context is not job.context or job.cancelled or task.cancelling():
             return None
@@ -179,12 +179,12 @@ class TaskSlots:
         self._running[job].cancel()
 
     def _abandon(self, job: Job) -> None:
-        """Answer for a job that goes on in spite of its cancellation, and give its slot to the next."""
+        """Answer for a job that ignores its cancellation, and give its slot to the next."""
         self._finish(job, asyncio.CancelledError())
         self._start_jobs()
 
     def _drop(self, job: Job) -> None:
-        """Drop a job and the whole queue: nobody will run this event loop for long."""
+        """Drop a job and the full queue: this event loop is about to be closed."""
         self._running.pop(job, None)
         if not self._running:
             self._stop_timer()

@@ -1,4 +1,4 @@
-"""`ThreadSlots`: at most so many jobs at a time, in threads that no job can block for ever.
+"""`ThreadSlots`: a bounded number of concurrent jobs in threads; a job that hangs is replaced.
 
 submit ─► queue ─► a free thread takes the next job ─► run ─► end
                                                         │ it hangs: abandon ─► another thread replaces this one
@@ -79,7 +79,7 @@ class ThreadSlots:
             try:
                 self._start_threads()
             except RuntimeError:
-                # No thread can be started: those that there are will run the jobs, if there are any.
+                # No thread can be started: existing threads, if any, will run the jobs.
                 if not self._threads:
                     self._queue = deque(job for job in self._queue if job not in added)
                     raise
@@ -130,7 +130,7 @@ class ThreadSlots:
             return min((job.deadline for job in self._running), default=math.inf)
 
     def join(self, timeout: float) -> None:
-        """Wait until no job is queued or running in a thread, at most so many seconds."""
+        """Wait until no job is queued or running in a thread, at most ``timeout`` seconds."""
         with self._lock:
             self._wait_until(self._has_no_jobs, timeout)
 
@@ -141,7 +141,7 @@ class ThreadSlots:
             self._job_queued.notify_all()
 
     def wait_at_exit(self, timeout: float) -> None:
-        """Drop the queue, and wait for all threads but idle ones: their jobs, abandoned ones too, and their end."""
+        """Drop the queue, and wait until all busy threads have ended, including those of abandoned jobs."""
         with self._lock:
             self._queue.clear()
             self._wait_until(lambda: self._alive == (0 if self._closed else self._idle), timeout)
@@ -222,10 +222,10 @@ class ThreadSlots:
 
 
 def _wait_at_exit() -> None:
-    """Give busy threads a moment to end.
+    """Wait briefly for busy threads to end.
 
-    Python does not wait for daemon threads. One that is in a driver's C++ code then, and needs the interpreter when it
-    comes back, is ended by Python in the middle of that code, and C++ aborts the process.
+    Python does not wait for daemon threads. A daemon thread that returns from a driver's C++ code while
+    the interpreter shuts down is ended by Python inside of that code, and C++ aborts the process.
     """
     until = time.monotonic() + EXIT_SECONDS
     for slots in list(_all):

@@ -1,4 +1,4 @@
-"""`Threads`: groups of calls in threads, each thread with a connector, and none that hangs for ever."""
+"""`Threads`: groups of calls in threads, each with its own connector; a call that hangs is replaced."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ from lookupcache.executor.thread_slots import ThreadSlots
 class Threads(Executor):
     """Makes calls in `ThreadSlots`, with one connector per thread.
 
-    A thread gets its connector from ``open_connector`` for its first call and gives it to ``close_connector`` when it
-    ends. A call that takes longer than ``timeout`` seconds is answered with what ``timed_out`` returns; another thread
-    takes its slot, and the late answer is ignored.
+    A call that takes longer than its timeout loses its slot to another thread, and its late answer is ignored.
+
+    Args:
+        capacity: The maximum number of concurrent calls.
+        ask: Makes a call; an exception that it raises is the answer.
+        open_connector: Returns the connector of a thread, for its first call.
+        timeout: The seconds after which a call is abandoned.
+        timed_out: Returns the answer of a call that was abandoned.
+        close_connector: Closes the connector of a thread that ends.
     """
 
     def __init__(
@@ -46,7 +52,7 @@ class Threads(Executor):
         self._slots.close()
 
     def cancel(self, group: CallGroup) -> None:
-        """Forget the calls of a group; a thread that is busy with one ends when the call does."""
+        """Ignore the answers of a group's calls; a thread that is busy with one ends with the call."""
         super().cancel(group)
         self._slots.cancel(lambda call: cast(GroupCall, call).group is group)
 

@@ -1,4 +1,4 @@
-"""Paths to values in a JSON document: the plain part of JSONPath."""
+"""Paths to values in a JSON document: a subset of JSONPath."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ABSENT: Final = Absent()
 
 @dataclass(frozen=True)
 class Path:
-    """A way from a JSON document to values in it, the plain part of JSONPath (RFC 9535).
+    """A path to values in a JSON document: a subset of JSONPath (RFC 9535).
 
-    ``$`` is the document, ``.name`` or ``['name']`` a member, ``[2]`` an item from 0, ``[*]`` every one of them.
-    Slices, filters and ``..`` are not understood. Raises ValueError.
+    ``$`` is the document, ``.name`` or ``['name']`` a member, ``[2]`` an item (from 0), ``[*]`` every member or item.
+    Slices, filters and ``..`` are not supported. Raises ValueError.
 
     >>> path = Path.parse("$.data['the items'][*].id")
     >>> path.nodes({"data": {"the items": [{"id": 1}, {}, {"id": 2}]}})
@@ -36,7 +36,7 @@ class Path:
 
     @classmethod
     def parse(cls, text: str) -> Path:
-        """Read a path; the ``$`` may be left out before a name."""
+        """Parse a path; ``$`` is optional before a name."""
         rest = text[1:] if text.startswith("$") else f".{text}"
         steps, at = list[str | int | None](), 0
         while at < len(rest):
@@ -49,11 +49,11 @@ class Path:
 
     @property
     def name(self) -> str:
-        """The members on the way with dots between, as services name fields."""
+        """The names of the members on the path, separated by dots, as services name fields."""
         return ".".join(str(step) for step in self.steps if step is not None)
 
     def nodes(self, document: Any) -> list[Any]:
-        """Return every value that the path leads to."""
+        """Return every value at the path."""
         found = [document]
         for step in self.steps:
             found = [inner for node in found for inner in _members(node, step)]
@@ -64,11 +64,11 @@ class Path:
         return next(iter(self.nodes(document)), ABSENT)
 
     def start_in(self, document: Any) -> bool:
-        """Return whether the first step leads anywhere."""
+        """Return whether the first step of the path exists in a document."""
         return Path(self.text, self.steps[:1]).find(document) is not ABSENT
 
     def start(self) -> Path:
-        """Return the path up to where it branches."""
+        """Return the path up to its first wildcard."""
         steps = self.steps[: self.steps.index(None)] if None in self.steps else self.steps
         return Path(self.text, steps)
 

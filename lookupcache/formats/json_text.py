@@ -18,19 +18,19 @@ _MOST_HIDDEN = 10_000
 
 
 def parse_json(body: bytes | str) -> Any:
-    """Return a document, its numbers with a point as Decimals; raises ValueError."""
+    """Parse a document, with non-integer numbers as Decimals; raises ValueError."""
     try:
         return _DECODER.decode(body if isinstance(body, str) else body.removeprefix(codecs.BOM_UTF8).decode())
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ArithmeticError:
         # Decimal refuses exponents of about twenty digits and more.
-        raise ValueError("it holds a number whose exponent is too large") from None
+        raise ValueError("it has a number whose exponent is too large") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise
     except ValueError:
-        # Python refuses to read whole numbers that take long, and advises to change that for the whole process.
-        raise ValueError("it holds a number of too many digits") from None
+        # Python rejects very long integers; its error is not shown, since it advises to change a process-wide limit.
+        raise ValueError("it has a number with too many digits") from None
 
 
 def json_text(value: Any) -> str:
@@ -53,7 +53,7 @@ def json_text(value: Any) -> str:
 
 
 def plain_text(value: Any) -> str:
-    """Return a value as it stands in a URL, or between the quotes of a JSON string.
+    """Return a value as text for a URL, or for the inside of a JSON string.
 
     >>> plain_text(dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)), plain_text(True), plain_text(Decimal("1E+2"))
     ('2024-05-01T12:00:00Z', 'true', '100')
@@ -72,7 +72,7 @@ def plain_text(value: Any) -> str:
 
 
 def shortened(value: Any, most: int = 40, hide: Callable[[str], str] = str) -> str:
-    """Return a value as an error shows it; ``hide`` takes secrets out of its text before that is cut.
+    """Return a value as text for an error; ``hide`` removes secrets before the text is truncated.
 
     >>> shortened({"key": "s3cret"}, 14, lambda text: text.replace("s3cret", "***"))
     '{"key":"***"}'

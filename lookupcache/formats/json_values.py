@@ -1,4 +1,4 @@
-"""JSON values as Arrow columns: a value becomes exactly what the column's type says, or is an error."""
+"""Converts JSON values to Arrow columns without loss; a value that does not fit the column's type is an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXACT = decimal.Context(prec=100)
 _MOST_DIGITS = 40
 
 
-class Misfit(ValueError):
+class MismatchError(ValueError):
     """A JSON ``value`` that is not a value of the column's type; the text shows it."""
 
     def __init__(self, value: Any) -> None:
@@ -36,7 +36,7 @@ class Misfit(ValueError):
 
 
 def json_array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Return values of a document as an array; raises `Misfit` for one that is no value of the type.
+    """Return values of a document as an array; raises `MismatchError` for a value that does not fit the type.
 
     | type | in JSON |
     |---|---|
@@ -95,10 +95,10 @@ def _read(read: Callable[[Any], Any], value: Any) -> Any:
         return None
     try:
         return read(value)
-    except Misfit:
+    except MismatchError:
         raise
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
-        raise Misfit(value) from error
+        raise MismatchError(value) from error
 
 
 @functools.cache

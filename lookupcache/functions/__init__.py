@@ -1,1 +1,1 @@
-"""Plain functions as sources: adapter (a function of any kind, called in one way), connector, table_function."""
+"""Plain functions as sources: adapter (one interface for all kinds of functions), connector, table_function."""

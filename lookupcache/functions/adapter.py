@@ -1,9 +1,9 @@
-"""`SyncFunction` and `AsyncFunction`: a function of any kind, called in one way.
+"""`SyncFunction` and `AsyncFunction`: one interface for functions, objects and classes.
 
-    function, object or class ─► object, opened once ─► arguments of some keys ─► call ─► what it returned
+    function, object or class ─► object, opened once ─► arguments of some keys ─► call ─► result
 
-An object may have ``open`` and ``close``; of a class an object is made, without arguments, when it is opened. It is
-opened by the first call, or by `open` before; other callers wait for that. `adapter_of` returns the adapter for a kind.
+An object may have ``open`` and ``close``; a class is instantiated, without arguments, when it is opened. The object
+is opened by the first call, or by `open` before; other callers wait for that. `adapter_of` chooses the adapter.
 """
 
 from __future__ import annotations
@@ -42,6 +42,46 @@ def is_async_generator(function: Callable[..., Any]) -> bool:
     return any(map(inspect.isasyncgenfunction, _called(function)))
 
 
+def refuse_uncallable(function: Any) -> None:
+    """Raise OptionError for an object that cannot be called, or a class that makes no such objects.
+
+    >>> refuse_uncallable(int)
+    Traceback (most recent call last):
+    lookupcache.errors.OptionError: Class int has no '__call__', so its objects cannot be called with a key.
+    <BLANKLINE>
+    Hint: Pass a function that calls the class, such as lambda key: int(key).
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    by_function = f"Pass a function that calls the class, such as lambda key: {name}(key)."
+    if isinstance(function, functools.partial) and isinstance(function.func, type):
+        raise OptionError(
+            f"A functools.partial of class {function.func.__name__} is not a function of a key.",
+            hint="Pass an object of the class, or a function that calls the class.",
+        )
+    if not callable(function):
+        raise OptionError(f"{type(function).__name__} object {name!r} is not callable.", hint="Pass a function.")
+    if not isinstance(function, type):
+        return
+    if not any("__call__" in vars(kind) for kind in function.__mro__):
+        raise OptionError(
+            f"Class {name} has no '__call__', so its objects cannot be called with a key.", hint=by_function
+        )
+    if missing := _required_arguments(function):
+        raise OptionError(
+            f"Class {name} cannot be instantiated without arguments: it requires {missing[0]!r}.",
+            hint=f"Pass an object, as in {name}({missing[0]}=…), or give the parameter a default.",
+        )
+
+
+def _required_arguments(kind: type) -> list[str]:
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):  # some builtins have no signature
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
+
+
 def _called(function: Any) -> tuple[Any, Any]:
     while isinstance(function, functools.partial):
         function = function.func
@@ -57,18 +97,19 @@ def adapter_of(
     arguments: Callable[[Sequence[Any]], Arguments],
     timeout: float = math.inf,
 ) -> SyncFunction | AsyncFunction:
-    """Return what calls a function.
+    """Return the adapter of a function.
 
     Args:
-        function: A function, an object with ``__call__``, or a class of such.
-        arguments: Gives the positional and keyword arguments for some keys.
+        function: A function, an object with ``__call__``, or a class of such objects.
+        arguments: Returns the positional and keyword arguments for some keys.
         timeout: The seconds that others wait for an ``open`` that hangs, before one of them tries again.
     """
+    refuse_uncallable(function)
     return (AsyncFunction if is_async(function) else SyncFunction)(function, arguments, timeout)
 
 
 class _Opening:
-    """An opening in progress: until when it may take, in which call, and on which event loop, if on one."""
+    """An opening in progress: its deadline, its call, and its event loop, if there is one."""
 
     def __init__(self, timeout: float, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.deadline = time.monotonic() + timeout
@@ -77,13 +118,13 @@ class _Opening:
         self.ended = Latch()
 
     def remaining(self) -> float:
-        """Return how many seconds to wait for it; 0 where it will not end, or has taken too long."""
+        """Return how many seconds to wait for it; 0 if it will not end, or has taken too long."""
         is_lost = self.loop is not None and not self.loop.is_running()
         return 0.0 if is_lost else max(self.deadline - time.monotonic(), 0.0)
 
 
 class FunctionAdapter:
-    """What sync and async functions have in common: the object behind a class, and that it is opened once."""
+    """Base class of sync and async functions: the object of a class, and that it is opened once."""
 
     is_async: bool
 
@@ -103,7 +144,7 @@ class FunctionAdapter:
         return type(self), (self.function, self._arguments, self._timeout)
 
     def reset_after_fork(self) -> None:
-        """Forget what the parent process opened: two processes cannot use one connection."""
+        """Drop the object that the parent process opened: two processes cannot share a connection."""
         # A thread of the parent may have held the lock, or been opening; neither exists here.
         self._lock = threading.RLock()
         self._opening = None
@@ -125,7 +166,7 @@ class FunctionAdapter:
             return self._opening, True
 
     def _end_opening(self, opening: _Opening, target: Any) -> bool:
-        """End an opening, with target None where it failed; return whether the target is the one to use."""
+        """End an opening, with target None if it failed; return whether the target is the one to use."""
         with self._lock:
             is_current = self._opening is opening
             if is_current:
@@ -134,14 +175,14 @@ class FunctionAdapter:
         return is_current or target is self.function
 
     def _take_target(self) -> Any:
-        """Return the object that is open, if one is, and forget it."""
+        """Return the open object, if there is one, and drop it."""
         with self._lock:
             target, self._target = self._target, None
             return target
 
 
 class SyncFunction(FunctionAdapter):
-    """A sync function, which threads may call at the same time.
+    """A sync function; thread-safe.
 
     >>> SyncFunction(lambda keys: [-key for key in keys], lambda keys: ([keys], {})).call([1, 2])
     [-1, -2]
@@ -157,11 +198,11 @@ class SyncFunction(FunctionAdapter):
             if inspect.iscoroutinefunction(getattr(function, method, None)):
                 raise OptionError(
                     f"The function of {_kind(function).__name__} is sync, but its {method} is async.",
-                    hint="Write both the same way.",
+                    hint="Make both sync, or both async.",
                 )
 
     def call(self, keys: Sequence[Any]) -> Any:
-        """Call the function with some keys, and return what it returns."""
+        """Call the function with some keys, and return its result."""
         target = self._target
         if target is None:
             target = self._open_target()
@@ -169,7 +210,7 @@ class SyncFunction(FunctionAdapter):
         return target(*positional, **named)
 
     def open(self) -> None:
-        """Make the object, where the function is a class, and open it, unless it is open."""
+        """Create the object, if the function is a class, and open it, unless it is open."""
         self._open_target()
 
     def close(self) -> None:
@@ -186,7 +227,7 @@ class SyncFunction(FunctionAdapter):
         return target
 
     def _open(self, opening: _Opening) -> Any:
-        """Open the object; where that fails or takes too long, the next caller tries."""
+        """Open the object; if that fails or takes too long, the next caller tries again."""
         try:
             target = self._make_target()
             _call_method(target, "open")
@@ -209,7 +250,7 @@ class AsyncFunction(FunctionAdapter):
     is_async = True
 
     async def call(self, keys: Sequence[Any]) -> Any:
-        """Await the function with some keys, and return what it returns, or a list of what it yields."""
+        """Await the function with some keys, and return its result, or a list of the yielded items."""
         target = self._target
         if target is None:
             target = await self._open_target()
@@ -220,7 +261,7 @@ class AsyncFunction(FunctionAdapter):
         return await answer
 
     async def open(self) -> None:
-        """Make the object, where the function is a class, and open it, unless it is open."""
+        """Create the object, if the function is a class, and open it, unless it is open."""
         await self._open_target()
 
     async def close(self) -> None:
@@ -237,7 +278,7 @@ class AsyncFunction(FunctionAdapter):
         return target
 
     async def _open(self, opening: _Opening) -> Any:
-        """Open the object; where that fails or is cancelled, the next caller that waits tries."""
+        """Open the object; if that fails or is cancelled, the next waiting caller tries again."""
         try:
             target = self._make_target()
             await _await_method(target, "open")

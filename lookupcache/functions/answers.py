@@ -1,4 +1,4 @@
-"""Turns what a batch function returns into one answer per key, or an error that says why that is impossible."""
+"""Converts the result of a batch function to one answer per key, or raises an error with the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lookupcache.errors import SourceError
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How a batch function is to answer, in the words of its errors.
+    """The expected result of a batch function, with the wording of its errors.
 
     ``subject`` is the function, ``answer`` what it returns for a key, ``answers`` several of them; ``by_key`` says
     that it may be a dict of answers by key instead of a list.
@@ -28,9 +28,9 @@ class BatchShape:
     by_key: bool = True
 
     def in_order(self, returned: Any, keys: Sequence[Any]) -> list[Any]:
-        """Return the answer of each key, None for one that is not in a dict.
+        """Return the answer of each key, None for a key that is not in a dict.
 
-        Raises SourceError where the order of the answers may be another than that of the keys.
+        Raises SourceError if the order of the answers may differ from that of the keys.
         """
         if isinstance(returned, Mapping) and self.by_key:
             return self._by_key(returned, keys)
@@ -40,7 +40,12 @@ class BatchShape:
             raise SourceError(
                 f"{self.subject} returned {type(returned).__name__} for its keys, not a list.", hint=self._hint
             )
-        answers = list(returned)
+        if _has_own_index(returned):
+            raise SourceError(
+                f"{self.subject} returned {type(returned).__name__} with an index of its own for its keys.",
+                hint=f"{self._hint} If it is in their order, return it with tolist().",
+            )
+        answers = list(reusable(returned, self.subject))
         if len(answers) != len(keys):
             raise SourceError(
                 f"{self.subject} returned {len(answers)} {self.answers} for {len(keys)} keys.", hint=self._hint
@@ -64,10 +69,10 @@ class BatchShape:
         return [returned.get(key) for key in keys]
 
 
-def reusable(value: Any) -> Any:
-    """Return a value that can be given to many callers: itself, or a list of what can be read only once.
+def reusable(value: Any, subject: str = "The function") -> Any:
+    """Return a value that can be returned to many callers: itself, or a list of an iterator's items.
 
-    Raises SourceError for what has to be awaited, and for open files.
+    Raises SourceError, about ``subject``, for objects that must be awaited, and for open files.
 
     >>> reusable(iter("ab")), reusable("ab")
     (['a', 'b'], 'ab')
@@ -79,10 +84,43 @@ def reusable(value: Any) -> Any:
         return value
     discard(value)
     raise SourceError(
-        f"The function returned {type(value).__name__}, which can be used only once.",
+        f"{subject} returned {type(value).__name__}, which can be used only once.",
         hint="Return its content: read the file, collect the items in a list; declare a function that awaits "
         "'async def'.",
     )
+
+
+def list_of_rows(answer: Any, subject: str) -> list[Any]:
+    """Return the rows that a function returned for one key as a list; None means no rows.
+
+    Raises SourceError for anything that is not a list of rows, such as a single row, columns, or an open file.
+
+    >>> list_of_rows(iter([(1, "a")]), "Function 'f'")
+    [(1, 'a')]
+    """
+    if type(answer) is list or answer is None:
+        return list(answer or ())
+    is_columns = hasattr(answer, "columns") or hasattr(answer, "_fields")
+    to_python = getattr(answer, "to_pylist", None) or getattr(answer, "as_py", None)
+    if not is_columns and to_python is not None:
+        # The items of Arrow's arrays and lists are Arrow scalars, which equal no Python value.
+        return list_of_rows(to_python(), subject)
+    if not is_columns and not isinstance(answer, Mapping | str | bytes | bytearray | memoryview | BaseException):
+        answer = reusable(answer, subject)
+        if isinstance(answer, Iterable):
+            return list(answer)
+    raise SourceError(
+        f"{subject} returned {type(answer).__name__} for a key, not a list of rows.",
+        hint="A key's answer is a list of rows, also if there is one row; a row is a dict or a tuple.",
+    )
+
+
+def _has_own_index(returned: Any) -> bool:
+    """Return whether a result is a pandas Series by label, whose order may not be that of the keys."""
+    if not hasattr(returned, "iloc"):
+        return False
+    index = returned.index
+    return not (hasattr(index, "step") and index.start == 0 and index.step == 1)
 
 
 def discard(answer: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from itertools import chain
@@ -17,27 +19,32 @@ import pyarrow as pa
 
 from lookupcache.connector import Connector, LookupRequest
 from lookupcache.errors import (
+    ConnectorError,
     LookupCacheError,
     LookupRuntimeError,
     OptionError,
     PlanError,
     SchemaError,
     SourceError,
-    WrongRows,
+    WrongRowsError,
 )
 from lookupcache.functions.adapter import Arguments, adapter_of
-from lookupcache.functions.answers import BatchShape
+from lookupcache.functions.answers import BatchShape, list_of_rows
 
 
 class FunctionConnector(Connector):
     """Calls a function for the rows of its keys: a sync or async function, or an async generator of rows.
 
-    The function is pickled by value where its module is not importable in the workers. It may be an object with
-    ``__call__``, or a class, of which each worker makes one object without arguments; its methods ``open`` and
-    ``close``, async only where the function is, are called before the first lookup and when the worker closes it.
+    The function is pickled by value if its module cannot be imported by the workers. It may be an object with
+    ``__call__``, or a class that each worker instantiates once, without arguments; its methods ``open`` and ``close``,
+    async only if the function is, are called before the first lookup and when the worker closes it.
 
-    With ``batch`` an exception in place of a key's list of rows means that the lookup of that key failed with it; it is
-    not retried.
+    Args:
+        schema: The columns of the rows.
+        key: The columns whose values are passed to the function.
+        function: A function, an object with ``__call__``, or a class of such objects.
+        batch: Whether it takes a list of keys. An exception in place of a key's list of rows then means that the lookup
+            of that key failed with it; it is not retried.
     """
 
     thread_safe = True
@@ -53,27 +60,34 @@ class FunctionConnector(Connector):
         self.key = key
         self.function = function
         self.batch = batch
+        self._subject = f"Function {_name_of(function)!r}"
         self._adapter: Any = adapter_of(function, self._call_arguments)
         self.is_async: bool = self._adapter.is_async
 
     def open(self) -> Any:
-        """Make the object, where the function is a class, and open it; to be awaited where the function is async."""
+        """Create the object, if the function is a class, and open it; to be awaited if the function is async."""
         return self._adapter.open()
 
     def close(self) -> Any:
-        """Close the function's object; to be awaited where the function is async."""
+        """Close the function's object; to be awaited if the function is async."""
         return self._adapter.close()
 
     def runs_async(self, wanted: bool | None) -> bool:
-        """Return whether the function is async; raises OptionError where ``lookup.async`` forbids that."""
+        """Return whether the function is async; raises OptionError if ``lookup.async`` forbids that."""
         if self.is_async and wanted is False:
             raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
         return self.is_async
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the function's name and a hash of its code and what it closes over."""
-        pickled = hashlib.sha256(cloudpickle.dumps(self.function)).hexdigest()
-        return {"function": getattr(self.function, "__qualname__", type(self.function).__qualname__), "code": pickled}
+        """Return the function's name and a hash of its code and closure."""
+        try:
+            pickled = hashlib.sha256(cloudpickle.dumps(self.function)).hexdigest()
+        except Exception as error:
+            raise ConnectorError(
+                f"{self._subject} cannot be pickled: {error}.",
+                hint="Workers get a pickled copy: define it in a module, or create what cannot be pickled in 'open'.",
+            ) from error
+        return {"function": _name_of(self.function), "code": pickled}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self.schema, self.key, cloudpickle.dumps(self.function), self.batch)
@@ -93,11 +107,11 @@ class FunctionConnector(Connector):
 
     def rows(self, key: Any) -> list[Any]:
         """Call the function for one key."""
-        return _list_of_rows(self._adapter.call([key]))
+        return list_of_rows(self._adapter.call([key]), self._subject)
 
     async def rows_async(self, key: Any) -> list[Any]:
         """Await the function for one key."""
-        return _list_of_rows(await self._adapter.call([key]))
+        return list_of_rows(await self._adapter.call([key]), self._subject)
 
     def _call_arguments(self, keys: Sequence[Any]) -> Arguments:
         return ((keys,) if self.batch else self._tuple(keys[0])), {}
@@ -108,14 +122,14 @@ class FunctionConnector(Connector):
     def arguments(self, request: LookupRequest, keys: pa.RecordBatch) -> tuple[list[Any], npt.NDArray[np.int64]]:
         """Return the distinct keys of the function, and for each key of the join the position of the function's.
 
-        The join may have more key columns than the function. Raises PlanError for a join that has not all of the
+        The join may have more key columns than the function. Raises PlanError for a join without all of the
         function's.
         """
         given = {name: keys.column(name).to_pylist() for name in request.key_columns}
         given |= {name: [value] * keys.num_rows for name, value in request.constants.items()}
         if missing := [name for name in self.key if name not in given]:
             raise PlanError(
-                f"Table {request.table!r} is a function of {', '.join(self.key)}; the join gives no {missing[0]!r}.",
+                f"Table {request.table!r} is a function of {', '.join(self.key)}; the join has no {missing[0]!r}.",
                 hint=f"Join by {', '.join(self.key)}.",
             )
         columns = [given[name] for name in self.key]
@@ -131,15 +145,18 @@ class FunctionConnector(Connector):
         answers: Iterable[Any],
         call_of: npt.NDArray[np.int64] | None = None,
     ) -> pa.Table:
-        """Return the rows of some of the function's keys as Arrow; raises WrongRows where the rows of some are invalid.
+        """Return the rows of some of the function's keys as Arrow; raises WrongRowsError if some have invalid rows.
 
         The error gives positions among the function's keys, or with ``call_of`` among the join's.
         """
-        # A dict is refused: it may as well hold columns.
+        # A dict is an error: it may contain columns.
         shape = BatchShape(f"The function of table {request.table!r}", "list of rows", "lists", by_key=False)
         answers = shape.in_order(answers, arguments)
         # An iterator can be read only once, and the rows of a call with wrong ones are read several times.
-        answers = [list(answer) if isinstance(answer, Iterator) else answer for answer in answers]
+        answers = [
+            list(answer) if isinstance(answer, Iterator) and not isinstance(answer, io.IOBase) else answer
+            for answer in answers
+        ]
         reader = _RowReader(self, request, arguments, answers)
         tables = reader.tables(0, len(answers))
         table = tables[0] if len(tables) == 1 else pa.concat_tables([reader.fields.empty_table(), *tables])
@@ -149,12 +166,12 @@ class FunctionConnector(Connector):
                 hint="Return one list of rows per key, in the order of the keys.",
             )
         if reader.wrong:
-            raise WrongRows.of(table, reader.wrong if call_of is None else _of_join_keys(reader.wrong, call_of))
+            raise WrongRowsError.of(table, reader.wrong if call_of is None else _of_join_keys(reader.wrong, call_of))
         return table
 
 
 class _RowReader:
-    """Converts the answers of a call to Arrow: all together, and where that fails, those whose rows are valid.
+    """Converts the answers of a call to Arrow: all together, or if that fails, those whose rows are valid.
 
     ``wrong`` gives the error of each other key by its position; ``is_misplaced`` says that a row was in the
     list of another key than its own.
@@ -175,7 +192,7 @@ class _RowReader:
         self.is_misplaced = False
 
     def tables(self, start: int, end: int) -> list[pa.Table]:
-        """Return the rows of some keys, in halves where the rows of one of them are wrong."""
+        """Return the rows of some keys, divided in halves if the rows of one of them are wrong."""
         try:
             return [self._table(start, end)]
         except Exception as error:
@@ -194,7 +211,7 @@ class _RowReader:
         table = pa.table({field.name: _column(self.request, field, columns[field.name]) for field in self.fields})
         requested = np.repeat(np.arange(start, end), list(map(len, answers))).tolist()
         row_keys = zip(*(columns[name] for name in self.key), strict=True)
-        # A row with a key that was not requested does no harm; one of another requested key would be lost or wrong.
+        # A row with a key that was not requested is harmless; one of another requested key would be lost or wrong.
         own = [self.position.get(key, number) == number for number, key in zip(requested, row_keys, strict=True)]
         if all(own):
             return table
@@ -202,18 +219,12 @@ class _RowReader:
         return table.filter(pa.array(own))
 
     def _rows_of_key(self, answer: Any) -> list[Any]:
-        if isinstance(answer, BaseException) or not isinstance(answer, Iterable | None):
-            raise SourceError(
-                f"The function of table {self.request.table!r} returned {type(answer).__name__} for a key, "
-                "not a list of rows.",
-                hint="A key's answer is a list of rows; a row is a dict or a tuple.",
-            )
-        return _list_of_rows(answer)
+        return list_of_rows(answer, f"The function of table {self.request.table!r}")
 
     def _columns(
         self, keys: Sequence[tuple[Any, ...]], answers: Sequence[Sequence[Any]]
     ) -> Mapping[str, Sequence[Any]]:
-        """Turn rows into columns; rows that are all plain tuples, the usual ones, without looking at each."""
+        """Convert rows to columns; if all are plain tuples, the usual case, without checking each."""
         rows = [row for answer in answers for row in answer]
         if set(map(type, rows)) == {tuple} and set(map(len, rows)) == {len(self.names)}:
             return dict(zip(self.names, zip(*rows, strict=True), strict=True))
@@ -222,6 +233,8 @@ class _RowReader:
         return {name: [row.get(name) for row in dicts] for name in self.names}
 
     def _row(self, key: tuple[Any, ...], row: Any) -> dict[str, Any]:
+        if isinstance(row, pa.Scalar):
+            row = row.as_py()
         if isinstance(row, Mapping):
             if unknown := [name for name in row if name not in self.names]:
                 raise SourceError(f"The function of table {self.request.table!r} returned a column {unknown[0]!r}.")
@@ -234,18 +247,15 @@ class _RowReader:
         )
 
 
-def _list_of_rows(answer: Iterable[Any] | None) -> list[Any]:
-    """Return the rows of a key; raises SourceError for a row or columns, whose parts would be taken for rows."""
-    if isinstance(answer, Mapping | str | bytes) or hasattr(answer, "_fields") or hasattr(answer, "columns"):
-        raise SourceError(
-            f"The function returned {type(answer).__name__} for a key, not a list of rows.",
-            hint="Return a list, also where there is one row.",
-        )
-    return [] if answer is None else list(answer)
+def _name_of(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    return name
 
 
 def _of_join_keys(wrong: Mapping[int, BaseException], call_of: npt.NDArray[np.int64]) -> dict[int, BaseException]:
-    """Return the errors by the positions of the join's keys: several may have the same key of the function."""
+    """Return the errors by position among the join's keys, of which several may have the same key of the function."""
     return {position: wrong[number] for position, number in enumerate(call_of.tolist()) if number in wrong}
 
 
@@ -256,23 +266,23 @@ def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> p
         return array
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SourceError(
-            f"Table {request.table!r}, column {field.name!r}: the function's values are no {field.type}: {error}."
+            f"Table {request.table!r}, column {field.name!r}: the function's values are not {field.type}: {error}."
         ) from error
 
 
 def _refuse_loss(array: pa.Array, values: Sequence[Any]) -> None:
-    """Raise ValueError where Arrow, unasked, dropped a fraction, a time of day, a time zone or a field."""
+    """Raise ValueError if Arrow silently dropped a fraction, a time of day, a time zone or a field."""
     type_ = array.type
     if pa.types.is_timestamp(type_) or _is_checked_within(type_):
         _refuse_loss_within(type_, values)
     elif (pa.types.is_integer(type_) or pa.types.is_date(type_)) and not _are_exact(type_, values):
         for kept, value in zip(array.to_pylist(), values, strict=True):
-            if kept is not None and kept != value:
+            if kept is not None and kept != (value.as_py() if isinstance(value, pa.Scalar) else value):
                 raise ValueError(f"{value!r} would become {kept!r}")
 
 
 def _is_checked_within(type_: pa.DataType) -> bool:
-    """Return whether a type is nested and has values within that Arrow may change."""
+    """Return whether a type is nested and contains types whose values Arrow may change."""
     if pa.types.is_struct(type_):
         return True
     inner = [type_.field(number).type for number in range(type_.num_fields)]
@@ -281,9 +291,9 @@ def _is_checked_within(type_: pa.DataType) -> bool:
 
 
 def _refuse_loss_within(type_: pa.DataType, values: Sequence[Any]) -> None:
-    """Raise ValueError where one of the values that Arrow takes for this type, or a value within it, would change.
+    """Raise ValueError if Arrow would change one of the values, or a nested value.
 
-    Values within are looked at column by column, as far as possible without a line of Python for each.
+    Nested values are checked by column, if possible without Python code for each value.
     """
     if pa.types.is_struct(type_):
         given = [value for value in values if isinstance(value, dict | Mapping)]
@@ -306,7 +316,7 @@ def _refuse_loss_within(type_: pa.DataType, values: Sequence[Any]) -> None:
 
 
 def _are_exact(type_: pa.DataType, values: Sequence[Any]) -> bool:
-    """Return whether the values' Python types alone say that Arrow changes none of them."""
+    """Return whether the values' Python types guarantee that Arrow changes none of them."""
     kinds = set(map(type, values)) - {type(None)}
     if pa.types.is_integer(type_):
         return kinds <= {int, bool}

@@ -1,7 +1,7 @@
-"""A user-defined table function as a lookup table: its arguments are the key, the rows that it gives are the answer.
+"""A user-defined table function as a lookup table: its arguments are the key, its rows the answer.
 
-A lookup's key is of plain values that are not null, a function's argument may be null, or a struct. So an argument
-becomes a few key columns, `Argument`, of which the worker makes the argument again before it calls the function.
+A lookup's key consists of simple, non-null values, but a function's argument may be null, or a struct. So an argument
+is converted to key columns, `Argument`, from which the worker rebuilds it before it calls the function.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lookupcache.errors import PlanError, SchemaError, SourceError
 from lookupcache.functions.adapter import Arguments, adapter_of, is_async
-from lookupcache.functions.answers import BatchShape
+from lookupcache.functions.answers import BatchShape, list_of_rows
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.table import LookupTable
 
@@ -35,7 +35,7 @@ _PLACEHOLDERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class TableFunction:
-    """A function that gives rows for arguments, under the name that SQL calls it by.
+    """A function that returns rows for arguments, and its name in SQL.
 
     ``function`` is sync, async or an async generator, one call at a time or, with ``batch``, a list of argument
     tuples (of bare values where there is one argument) for a list of lists of rows. A row is a tuple, a dict, or, where
@@ -58,7 +58,14 @@ class TableFunction:
         batch: bool | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> TableFunction:
-        """Make one; what is not given is what the function's attributes ``returns``, ``batch`` and ``options`` say.
+        """Create a table function; missing settings are read from the function's attributes of the same names.
+
+        Args:
+            name: The function's name in SQL.
+            function: A function, an object with ``__call__``, or a class of such objects.
+            returns: The columns of its rows; by default those of its annotation.
+            batch: Whether it takes a list of argument tuples.
+            options: The ``lookup.*`` options of its calls.
 
         >>> def split(text: str) -> list[tuple[str, int]]: ...
         >>> TableFunction.of("split", split).columns().types
@@ -80,13 +87,13 @@ class TableFunction:
         schema = annotated(self.name, self.function, batch=self.batch) if self.returns is None else self.returns
         if names and len(names) != len(schema):
             raise PlanError(
-                f"Function {self.name!r} gives {len(schema)} columns; the alias names {len(names)}.",
+                f"Function {self.name!r} returns {len(schema)} columns; the alias names {len(names)}.",
                 hint=f"They are {', '.join(schema.names)}.",
             )
         return pa.schema([f.with_name(name) for f, name in zip(schema, names or schema.names, strict=True)])
 
     def table(self, alias: str, names: Sequence[str], arguments: Sequence[Argument]) -> LookupTable:
-        """Return the lookup table that a call of it is."""
+        """Return the lookup table for a call of the function."""
         returned = self.columns(names)
         keys = [column for argument in arguments for column in argument.columns]
         key = pa.schema([(column.name, column.type) for column in keys] or [(NO_ARGUMENT, pa.int32())])
@@ -106,7 +113,7 @@ NO_ARGUMENT = "__no_argument"
 
 
 def annotated(name: str, function: Callable[..., Any], *, batch: bool = False) -> pa.Schema:
-    """Return the columns that the annotation of a function's result names.
+    """Return the columns in the annotation of a function's result.
 
     >>> class Word(typing.NamedTuple):
     ...     word: str
@@ -126,7 +133,7 @@ def annotated(name: str, function: Callable[..., Any], *, batch: bool = False) -
     types = {column: _OF_PYTHON.get(_without_none(kind)) for column, kind in fields.items()}
     if not types or None in types.values():
         raise SchemaError(
-            f"Nothing says which columns function {name!r} returns.",
+            f"The result columns of function {name!r} are unknown.",
             hint="Annotate its result, as in `-> list[tuple[str, int]]`, or give its columns, as in "
             "register_function(…, returns='word STRING, length BIGINT').",
         )
@@ -156,7 +163,7 @@ def _fields(row: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """A key column of a call: its name, its type, and the SQL that gives it, which is never null."""
+    """A key column of a call: its name, its type, and its SQL, which is never null."""
 
     name: str
     type: pa.DataType
@@ -165,8 +172,8 @@ class KeyColumn:
 
 @dataclass(frozen=True)
 class Form:
-    """How an argument is made of key values: the value's position, or a struct's fields; and the position of
-    whether it is null, where it may be."""
+    """How an argument is built from key values: the value's position, or a struct's fields; and the position of
+    its null flag, if it may be null."""
 
     value: int = -1
     fields: tuple[tuple[str, Form], ...] = ()
@@ -181,16 +188,16 @@ class Form:
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a call: its key columns, and how it is made of them."""
+    """An argument of a call: its key columns, and how it is built from them."""
 
     columns: tuple[KeyColumn, ...]
     form: Form
 
 
 def argument(sql: str, type_: pa.DataType, name: str, *, nullable: bool, first: int = 0) -> Argument:
-    """Return the argument that an expression is, with its key columns from position ``first`` on.
+    """Return the argument for an expression, with key columns from position ``first`` on.
 
-    Raises PlanError for a type that no key can be of.
+    Raises PlanError for a type that a key cannot have.
 
     >>> [column.sql for column in argument("b", pa.string(), "arg1", nullable=True).columns]
     ['isnull(b)', "coalesce(b, '')"]
@@ -208,7 +215,7 @@ def argument(sql: str, type_: pa.DataType, name: str, *, nullable: bool, first: 
         return Argument(tuple(columns), Form(fields=tuple(fields), null=null))
     if pa.types.is_nested(type_):
         raise PlanError(
-            f"{sql} is {type_name(type_).upper()}, which no lookup key can be.",
+            f"{sql} is {type_name(type_).upper()}, which a lookup key cannot be.",
             hint="Pass it as text, as in to_json(…), and read it in the function.",
         )
     value = f"coalesce({sql}, {_placeholder(type_)})" if nullable else sql
@@ -225,7 +232,7 @@ def _placeholder(type_: pa.DataType) -> str:
 
 @dataclass(frozen=True)
 class Calls:
-    """How calls of a function are made: its arguments from keys, and rows, with their key, from its answers.
+    """Converts keys to the arguments of a function, and its answers to rows with their key.
 
     ``width`` is the number of key columns; a key of one column is its bare value.
     """
@@ -244,14 +251,14 @@ class Calls:
         return ([call[0] for call in calls] if len(self.forms) == 1 else calls,), {}
 
     def rows_of_keys(self, keys: Sequence[Any], answer: Any) -> list[Any]:
-        """Return a list of rows per key; one of wrong rows is replaced by the error, which concerns no other key."""
+        """Return a list of rows per key; wrong rows are replaced by the error, which fails only this key."""
         shape = BatchShape(f"Function {self.name!r}", "list of rows", "lists", by_key=False)
         return [self._rows_or_error(*pair) for pair in zip(keys, shape.in_order(answer, keys), strict=True)]
 
     def rows(self, key: Any, answer: Iterable[Any] | None) -> list[tuple[Any, ...]]:
         """Return a call's rows, each after the values of its key."""
         values = tuple(key) if self.width > 1 else (key,)
-        return [(*values, *self._row(row)) for row in answer or ()]
+        return [(*values, *self._row(row)) for row in list_of_rows(answer, f"Function {self.name!r}")]
 
     def _rows_or_error(self, key: Any, answer: Any) -> list[tuple[Any, ...]] | Exception:
         if isinstance(answer, Exception):
@@ -278,14 +285,14 @@ class Calls:
 
 
 class KeyFunction:
-    """A table function as a function of keys; it is called with one key's values or, with ``batch``, a list of keys."""
+    """A table function as a function of keys: of one key's values or, with ``batch``, of a list of keys."""
 
     def __init__(self, function: Callable[..., Any], calls: Calls) -> None:
         self.calls = calls
         self._adapter: Any = adapter_of(function, calls.arguments)
 
     def open(self) -> Any:
-        """Make the object, where the function is a class, and open it."""
+        """Create the object, if the function is a class, and open it."""
         return self._adapter.open()
 
     def close(self) -> Any:
@@ -307,7 +314,7 @@ class KeyFunction:
 
 
 class AsyncKeyFunction(KeyFunction):
-    """The same for an async function or an async generator."""
+    """The same as `KeyFunction` for an async function or an async generator."""
 
     async def __call__(self, *key: Any) -> Any:
         """Return the rows of a key, or of each key."""

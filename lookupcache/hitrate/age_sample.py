@@ -44,11 +44,11 @@ class AgeSample:
 
     def after_write(self, limit: int, size: float = np.inf, *, by_time: bool = False) -> float:
         """Return the hit ratio under a limit since the key was fetched, in requests or microseconds."""
-        length, asked = self._in_requests(limit, by_time), self.sample.asked.astype(np.float64)
-        fetched = asked / (1 + length * asked / max(self.sample.requests, 1))
+        length, requested = self._in_requests(limit, by_time), self.sample.requested.astype(np.float64)
+        fetched = requested / (1 + length * requested / max(self.sample.requests, 1))
         spared = self._hot(np.inf, size) / max(self._hot(np.inf, np.inf), 1)
         cold = self._ages(size, by_time).after_write(limit) / max(len(self.chosen.ids), 1)
-        return self._with_hot(cold, float((asked - fetched).sum()) * spared)
+        return self._with_hot(cold, float((requested - fetched).sum()) * spared)
 
     def _ages(self, size: float, by_time: bool) -> Ages:
         times = np.concatenate(self.sample.times) if by_time else self.chosen.positions

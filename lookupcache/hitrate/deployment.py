@@ -29,7 +29,7 @@ class Deployment:
     A ``batch`` of rows looks up each of its keys once, and entries are evicted after it. Each of ``workers``
     has a cache of its own; rows come to them at ``random`` or by ``key``, as with ``lookup.shuffle``. ``rows`` are
     numbers of rows that keys have, each as often as it occurs, 0 for a key that the source does not know; it weighs
-    one where ``remember_misses``, and is else asked for in every batch. Sizes are rows of one worker's cache.
+    one where ``remember_misses``, and is otherwise requested in every batch. Sizes are rows of one worker's cache.
     """
 
     batch: int = 1
@@ -128,15 +128,15 @@ class Survey:
 
     def add(self, words: Hashes, times: Numbers | None = None) -> None:
         """Add the requests that follow; times are kept for the plain cache only."""
-        asked = words
+        requested = words
         if not self.deployment.remember_misses and 0 in self.deployment.rows:
-            asked = words[self.deployment.rows_of(words) > 0]
-            self.forgotten += len(words) - len(asked)
+            requested = words[self.deployment.rows_of(words) > 0]
+            self.forgotten += len(words) - len(requested)
         if self.deployment.workers == 1:
-            return self.samples[0].add(asked, times if len(asked) == len(words) else None)
-        worker = self.deployment.workers_of(asked)
+            return self.samples[0].add(requested, times if len(requested) == len(words) else None)
+        worker = self.deployment.workers_of(requested)
         for number, sample in enumerate(self.samples):
-            sample.add(asked[worker == number])
+            sample.add(requested[worker == number])
         return None
 
     def joined(self, other: Survey) -> Survey:

@@ -72,9 +72,14 @@ def read_requests(
 ) -> Requests:
     """Read the requests of a file or folder (Parquet, CSV), or of an Arrow table or pandas DataFrame.
 
-    ``keys`` names the key columns; it may be left out where there is no other column. Times are timestamps, dates,
-    or seconds as numbers. Raises SchemaError for columns that are not there, cannot be keys or times, for input without
-    rows, and for times that run backwards.
+    Raises SchemaError for columns that do not exist or cannot be keys or times, for input without rows, and for times
+    that decrease.
+
+    Args:
+        source: A path, an Arrow table or a pandas DataFrame.
+        keys: The key columns; optional if there is no other column.
+        time: The column with the times: timestamps, dates, or seconds as numbers.
+        progress: Called with a step's name, how much of it is done, and of how much.
 
     >>> requests = read_requests(pa.table({"id": [7, None, 8, 7], "s": [0.0, 1.0, 1.5, 2.0]}), ["id"], "s")
     >>> requests.ids.tolist(), requests.nulls, requests.seconds

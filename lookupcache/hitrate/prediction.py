@@ -217,26 +217,26 @@ def hit_rate(
 
 def predicted(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progress | None = None) -> Prediction:
     """Predict from requests in memory."""
-    tell: Progress = progress or (lambda what, done, of: None)
+    report: Progress = progress or (lambda what, done, of: None)
     notes: list[str] = []
     rate = wanted.sample
     if auto and len(requests) > _LONG:
         rate = min(_KEYS_WANTED / max(requests.keys, 1), 1.0)
     if rate is not None and rate < 1 and requests.keys * rate < LEAST_KEYS:
         notes.append(
-            f"Exact: of {requests.keys:,} keys a part of {rate:g} would be fewer than {LEAST_KEYS:,}, too few to tell."
+            f"Exact: of {requests.keys:,} keys a part of {rate:g} would be fewer than {LEAST_KEYS:,}, which is too few."
         )
         rate = None
     sizes = wanted.sizes or sizes_up_to(round(requests.keys * max(wanted.deployment.mean_weight, 1)))
     columns = []
     shown = deployments(wanted.deployment)
-    tell("Curves", 0, len(shown))
+    report("Curves", 0, len(shown))
     for title, one in shown:
         columns.append(_column(title, one, requests, rate, sizes))
-        tell("Curves", len(columns), len(shown))
+        report("Curves", len(columns), len(shown))
     last = columns[-1]
     chosen = _advice(last.curve, wanted, requests)
-    policies = _policies(requests, wanted, chosen.rows, tell)
+    policies = _policies(requests, wanted, chosen.rows, report)
     best, _ = winner(policies[-1].ratios) if policies and policies[-1].size == chosen.rows else ("lru", 0.0)
     if best != "lru":
         chosen = _advice(last.curve, wanted, requests, best)
@@ -247,7 +247,7 @@ def predicted(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progr
         seconds=requests.seconds,
         sizes=sizes,
         columns=columns,
-        ages=_ages(requests, wanted.ttls, chosen.rows, tell),
+        ages=_ages(requests, wanted.ttls, chosen.rows, report),
         policies=policies,
         fits=fits(last.curve, wanted),
         advice=chosen,
@@ -317,7 +317,7 @@ def deployments(last: Deployment) -> list[tuple[str, Deployment]]:
 def _rows_title(last: Deployment) -> str:
     mean = float(np.mean([count for count in last.rows if count] or [0]))
     none = last.rows.count(0) / len(last.rows)
-    how = "remembered" if last.remember_misses else "asked for again"
+    how = "remembered" if last.remember_misses else "requested again"
     return f"{mean:.3g} rows a key" + (f", {none:.1%} of keys missing, {how}" if none else "")
 
 
@@ -359,11 +359,11 @@ def fits(curve: Curve, wanted: Wanted) -> dict[str, tuple[int, float]]:
     return {name: (size, float(curve.ratio([size])[0])) for name, size in rows.items()}
 
 
-def _ages(requests: Requests, ttls: list[str | int], size: int, tell: Progress) -> list[AgeRow]:
+def _ages(requests: Requests, ttls: list[str | int], size: int, report: Progress) -> list[AgeRow]:
     limits = _limits(ttls, len(requests), requests.seconds, timed=requests.times is not None)
     if not limits:
         return []
-    tell("Age limits", 0, len(limits))
+    report("Age limits", 0, len(limits))
     before = previous(requests.ids)
     needed = distances(before)
     free = Ages.of(before, np.arange(len(requests)))
@@ -371,7 +371,7 @@ def _ages(requests: Requests, ttls: list[str | int], size: int, tell: Progress) 
     rows = []
     for limit in limits:
         rows.append(_age_row(requests, free, sized, limit, size))
-        tell("Age limits", len(rows), len(limits))
+        report("Age limits", len(rows), len(limits))
     return rows
 
 
@@ -434,7 +434,7 @@ def _sampled_ages(found: Surveyed, ttls: list[str | int], size: int) -> list[Age
     ]
 
 
-def _policies(requests: Requests, wanted: Wanted, chosen: int, tell: Progress) -> list[PolicyRow]:
+def _policies(requests: Requests, wanted: Wanted, chosen: int, report: Progress) -> list[PolicyRow]:
     """Replay other policies, with single requests and in batches, on a sample if there are many keys."""
     if len(wanted.policies) < 2:
         return []
@@ -445,14 +445,14 @@ def _policies(requests: Requests, wanted: Wanted, chosen: int, tell: Progress) -
     small = Requests(words)
     sizes = {round(part_ * requests.keys) for part_ in _PARTS} | {chosen}
     sizes = {size for size in sizes if round(size * part) >= _LEAST_REPLAYED_SIZE and size < requests.keys}
-    asked = [(size, 1) for size in sorted(sizes - {chosen})]
+    replays = [(size, 1) for size in sorted(sizes - {chosen})]
     if chosen in sizes:
-        asked += [(chosen, 1), (chosen, wanted.deployment.batch)][: 1 + (wanted.deployment.batch > 1)]
+        replays += [(chosen, 1), (chosen, wanted.deployment.batch)][: 1 + (wanted.deployment.batch > 1)]
     rows = []
-    tell("Replays of other policies", 0, len(asked))
-    for size, batch in asked:
+    report("Replays of other policies", 0, len(replays))
+    for size, batch in replays:
         rows.append(_policy_row(small, size, part, batch, wanted))
-        tell("Replays of other policies", len(rows), len(asked))
+        report("Replays of other policies", len(rows), len(replays))
     return rows
 
 

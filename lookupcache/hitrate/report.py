@@ -113,13 +113,15 @@ def _policies(found: Prediction) -> Table | None:
     if not found.policies:
         return None
     table = Table(title="Eviction: who would win")
-    for name in ("rows", "asked", *found.policies[0].ratios, "wins"):
+    for name in ("rows", "lookups", *found.policies[0].ratios, "wins"):
         table.add_column(name, justify="right")
     for row in found.policies:
         best, gain = winner(row.ratios)
-        asked = "one by one" if row.batch == 1 else f"{row.batch:,} at a time"
+        lookups = "one by one" if row.batch == 1 else f"{row.batch:,} at a time"
         cells = [f"{ratio:.2%}" for ratio in row.ratios.values()]
-        table.add_row(f"{row.size:,}", asked, *cells, best if best == "lru" else f"{best}, by {100 * gain:.1f} points")
+        table.add_row(
+            f"{row.size:,}", lookups, *cells, best if best == "lru" else f"{best}, by {100 * gain:.1f} points"
+        )
     return table
 
 
@@ -135,7 +137,7 @@ def advice_lines(found: Prediction) -> list[str]:
         lines.append(f"Of a million rows, {(1 - advice.ratio) * 1e6:,.0f} ask the source.")
     else:
         busy = "" if advice.in_flight is None else f", {advice.in_flight:,.3g} of them under way at any time"
-        lines.append(f"The source is asked for {advice.calls:,.4g} keys a second{busy}.")
+        lines.append(f"The source receives requests for {advice.calls:,.4g} keys a second{busy}.")
     if advice.bytes_per_worker is not None and advice.bytes_in_all is not None:
         lines.append(f"That is {_bytes(advice.bytes_per_worker)} per worker, {_bytes(advice.bytes_in_all)} in all.")
     for name, (rows, ratio) in found.fits.items():

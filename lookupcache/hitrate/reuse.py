@@ -42,7 +42,7 @@ def distances(
     """Return for each request the smallest cache, by weight, in which it is a hit; `NEVER` for the first of its key.
 
     ``before`` is `previous`; ``weights`` says what the key of each request weighs, 1 by default. With ``batches``, a
-    number for each request that never falls, a cache is asked for a whole batch at once and evicts only when the
+    number for each request that never falls, a cache looks up a full batch at once and evicts only when the
     batch is through: then repeats in a batch need no cache at all.
 
     >>> distances(previous(np.array([1, 2, 3, 1, 1]))).tolist()[3:]

@@ -44,7 +44,7 @@ MIDDLES = np.concatenate([_EDGES[:_FINE], np.sqrt(_EDGES[_FINE:-1] * _EDGES[_FIN
 class Choice:
     """Which keys are in a sample: ``hot`` ones (sorted words), and of the others the part ``rate``.
 
-    With ``batch``, a cache is asked for that many requests at once: of a key's requests in one batch only the first
+    With ``batch``, a cache looks up that many requests at once: of a key's requests in one batch only the first
     can miss.
     """
 
@@ -82,7 +82,7 @@ class Sample:
     """What is kept of requests that follow each other: positions and words of the chosen, gaps of the hot.
 
     ``times`` are those of the chosen, where they were given. ``gaps`` counts the gaps of hot keys by their bin,
-    ``asked`` the requests of each; ``first`` and ``last`` say where each stood first and last, -1 for nowhere.
+    ``requested`` the requests of each; ``first`` and ``last`` say where each stood first and last, -1 for nowhere.
     """
 
     choice: Choice
@@ -94,13 +94,13 @@ class Sample:
     gaps: Numbers = field(default_factory=lambda: np.zeros(len(_EDGES), dtype=np.int64))
     first: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     last: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    asked: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    requested: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         if not len(self.first):
             self.first = np.full(len(self.choice.hot), -1, dtype=np.int64)
             self.last = self.first.copy()
-            self.asked = np.zeros(len(self.choice.hot), dtype=np.int64)
+            self.requested = np.zeros(len(self.choice.hot), dtype=np.int64)
 
     def add(self, words: Hashes, times: Numbers | None = None) -> None:
         """Add the requests that follow."""
@@ -129,7 +129,7 @@ class Sample:
         self.first[number[new]] = position[new]
         self._count(before[before >= 0], position[before >= 0])
         self.hot_requests += len(position)
-        self.asked += np.bincount(number, minlength=len(self.asked))
+        self.requested += np.bincount(number, minlength=len(self.requested))
 
     def _count(self, before: Numbers, position: Numbers) -> None:
         """Count gaps; those within a batch need no cache, others extend to the start of the batch."""
@@ -150,7 +150,7 @@ class Sample:
             self.gaps + other.gaps,
             np.where(self.first >= 0, self.first, _moved(other.first, self.requests)),
             np.where(other.last >= 0, _moved(other.last, self.requests), self.last),
-            self.asked + other.asked,
+            self.requested + other.requested,
         )
         sample._count(self.last[both], other.first[both] + self.requests)
         return sample
@@ -173,11 +173,11 @@ def estimate(sample: Sample, sizes: Sequence[int]) -> Curve:
     """
     chosen = Chosen.of(sample)
     rate, ids, keys = sample.choice.rate, chosen.ids, chosen.keys
-    asked = np.bincount(ids, minlength=keys)
+    requested = np.bincount(ids, minlength=keys)
     cold = sample.requests - sample.hot_requests
     hits, errors = [], []
     for size in sizes:
-        hit, error = _regressed(np.bincount(ids[chosen.needed <= size], minlength=keys), asked, cold, rate)
+        hit, error = _regressed(np.bincount(ids[chosen.needed <= size], minlength=keys), requested, cold, rate)
         hits.append(hit + float(sample.gaps[chosen.hot_needed <= size].sum()))
         errors.append(error / sample.requests)
     rising = np.maximum.accumulate(np.array(hits))
@@ -212,16 +212,16 @@ class Chosen:
         return cls(ids, len(keys), before, positions, scaled, footprint.keys_in(MIDDLES) * (MIDDLES > 0))
 
 
-def _regressed(hits: Numbers, asked: Numbers, requests: int, rate: float) -> tuple[float, float]:
+def _regressed(hits: Numbers, requested: Numbers, requests: int, rate: float) -> tuple[float, float]:
     """Return the number of hits of all cold keys, and its standard error.
 
     The sample's requests, scaled up, are more or fewer than there are: what is over or missing is taken to hit as
     often as keys of the sample do, the hotter the more they count.
     """
-    squares = float((asked.astype(np.float64) ** 2).sum())
-    slope = float((asked * hits).sum()) / squares if squares else 0.0
-    guess = float(hits.sum()) / rate + slope * (requests - float(asked.sum()) / rate)
-    rest = hits - slope * asked
+    squares = float((requested.astype(np.float64) ** 2).sum())
+    slope = float((requested * hits).sum()) / squares if squares else 0.0
+    guess = float(hits.sum()) / rate + slope * (requests - float(requested.sum()) / rate)
+    rest = hits - slope * requested
     error = np.sqrt(max(1 - rate, 0) * float((rest**2).sum())) / rate
     return float(np.clip(guess, 0, requests)), float(error)
 

@@ -136,9 +136,9 @@ def surveyed_on_executors(
 ) -> Surveyed:
     """Survey a DataFrame on the executors; only the sample is sent to the driver."""
     given = words_and_times(df, keys, time)
-    asked = given.select("w").where("w IS NOT NULL")
-    part = min(_ROWS_LOOKED_AT / max(asked.count(), 1), 1.0)
-    some = asked.sample(fraction=part, seed=1).toArrow().column("w").combine_chunks()
+    requested = given.select("w").where("w IS NOT NULL")
+    part = min(_ROWS_LOOKED_AT / max(requested.count(), 1), 1.0)
+    some = requested.sample(fraction=part, seed=1).toArrow().column("w").combine_chunks()
     if not len(some):
         raise SchemaError("The DataFrame holds no keys.", hint="It has no row with a key.")
     surveying = _Surveying(tuple(deployments), Choice.of(_words(some), rate).hot, rate)

@@ -1,16 +1,16 @@
 """From a condition in SQL to a `LookupPlan`, without touching a row or a connection.
 
-clauses     the text, cut at AND, WHERE and =
-naming      which side and column a name means; parsing
-coercion    the type in which a key meets its column, and the SQL that takes it there
+clauses     splits the text at AND, WHERE and =
+naming      resolves names to sides and columns; parsing
+coercion    the common type of a key and its column, and the SQL of the conversion
 literals    literals with Spark's types
-constants   constant keys, and what may be computed once
+constants   constant keys, and expressions that are computed once
 translate   conditions that a worker can evaluate exactly
 output      the select list
-passes      each conjunct to a step of the join: `plan_join`
+passes      assigns each conjunct to a step of the join: `plan_join`
 explain     the plan as text
 column      a pyspark Column as SQL text
-analyst     questions to Spark
+analyst     the interface to Spark's analyzer
 """
 
 from lookupcache.planner.analyst import Analyst

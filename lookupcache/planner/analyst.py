@@ -1,4 +1,4 @@
-"""What the planner asks Spark, as a contract that the join fulfils."""
+"""The interface through which the planner uses Spark's analyzer; the join implements it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, Protocol
 
 
 class Analyst(Protocol):
-    """Answers that only Spark can give."""
+    """Facts that only Spark knows."""
 
     def types(self, expressions: Sequence[str]) -> list[str]:
-        """Return Spark's names of the types of expressions over the left side, spelled as in a plan."""
+        """Return Spark's type names of expressions over the left side, written as in a plan."""
         ...
 
     def names(self, expressions: Sequence[str]) -> list[str]:
-        """Return what Spark calls expressions over both sides that have no name, one for each.
+        """Return the names that Spark gives to expressions over both sides without an alias, one for each.
 
-        Left columns stand there after ``l``, and those of the table after ``r``.
+        Left columns are qualified with ``l``, those of the table with ``r``.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""SQL text cut at its seams: WHERE, AND, and the sides of an equality.
+"""Splits SQL text at WHERE, at AND, and into the sides of an equality.
 
-Conditions go to Spark as the user wrote them, with nothing changed but the spelling of columns, so they are
-cut as text. The scanner knows just enough for that: strings, quoted names, comments, words and brackets.
+Conditions are passed to Spark as the user wrote them, except for the names of columns, so they are split as text.
+The scanner knows only what that requires: strings, quoted names, comments, words and parentheses.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _NO_FUNCTIONS = _PREDICATES | {"CASE", "WHEN", "THEN", "ELSE", "ANY", "ALL", "SO
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of the text: its kind, its text (words in upper case), where it lies, how many brackets enclose it.
+    """A token: its kind, its text (words in upper case), its position, and its depth in parentheses.
 
-    ``written`` is the text as it stands there.
+    ``written`` is the original text.
     """
 
     kind: str
@@ -45,12 +45,12 @@ class Token:
 
     @property
     def name(self) -> str:
-        """The name that a word or a quoted name is."""
+        """The name, without quotes."""
         return self.written[1:-1].replace("``", "`") if self.written[:1] == "`" else self.written
 
 
 def tokens(sql: str) -> Iterator[Token]:
-    """Yield the pieces that mean something; CASE … END counts as brackets, a word after a dot as a name.
+    """Yield the tokens except blanks and comments; CASE … END counts as parentheses, a word after a dot as a name.
 
     >>> [token.text for token in tokens("a.end = 'x''y' -- why")]
     ['A', '.', 'end', '=', "'x'", "'y'"]
@@ -73,7 +73,7 @@ def tokens(sql: str) -> Iterator[Token]:
 
 
 def without_comments(sql: str) -> str:
-    """Return the text with each comment and each stretch of white space as one blank.
+    """Return the text with each comment and each run of white space replaced by one blank.
 
     >>> without_comments("a = b -- of course" + chr(10) + " AND c")
     'a = b AND c'
@@ -82,7 +82,7 @@ def without_comments(sql: str) -> str:
 
 
 def with_backquotes(sql: str) -> str:
-    """Return the text with names in backquotes that stand in double quotes.
+    """Return the text with names in double quotes rewritten in backquotes.
 
     >>> with_backquotes('"two words" = "a""`b"')
     '`two words` = `a"``b`'
@@ -99,7 +99,7 @@ def with_backquotes(sql: str) -> str:
 
 
 def split_where(sql: str) -> tuple[str, str | None]:
-    """Part a condition from the WHERE that may follow it.
+    """Split a condition from the WHERE that may follow it.
 
     >>> split_where("a.id = b.id WHERE b.salary > 1000")
     ('a.id = b.id', 'b.salary > 1000')
@@ -111,7 +111,7 @@ def split_where(sql: str) -> tuple[str, str | None]:
 
 
 def conjuncts(sql: str) -> list[str]:
-    """Return the parts that AND joins, free of the brackets around them.
+    """Return the operands of AND, without parentheses around them.
 
     >>> conjuncts("(a = 1 AND (b BETWEEN 1 AND 2)) AND (c OR d AND e)")
     ['a = 1', 'b BETWEEN 1 AND 2', 'c OR d AND e']
@@ -120,7 +120,7 @@ def conjuncts(sql: str) -> list[str]:
 
 
 def conjunct_spans(sql: str) -> list[tuple[int, int]]:
-    """Return where those parts begin and end.
+    """Return start and end of these operands.
 
     >>> conjunct_spans("(a = 1) AND b")
     [(1, 6), (12, 13)]
@@ -149,7 +149,7 @@ def _conjunct_spans(sql: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def unwrapped(sql: str) -> str:
-    """Return the text without brackets around the whole of it.
+    """Return the text without parentheses around all of it.
 
     >>> unwrapped("((a) + (b))"), unwrapped("(a) + (b)")
     ('(a) + (b)', '(a) + (b)')
@@ -171,7 +171,7 @@ def _unwrapped(sql: str, start: int, end: int) -> tuple[int, int]:
 
 
 def equality(sql: str) -> tuple[str, str] | None:
-    """Return the two sides where the text is ``side = side`` and nothing else.
+    """Return the two sides if the text is exactly ``side = side``.
 
     >>> equality("o.id = c.id"), equality("NOT a = b"), equality("a <= b")
     (('o.id', 'c.id'), None, None)
@@ -188,7 +188,7 @@ def _is_predicate(token: Token) -> bool:
 
 
 def functions(sql: str) -> frozenset[str]:
-    """Return the names of all that is called, and the words that Spark reads as a call, in lower case.
+    """Return the names of all called functions, and the keywords that Spark treats as calls, in lower case.
 
     >>> sorted(functions("upper(a) = b AND c IN (1) AND d < current_date"))
     ['current_date', 'upper']
@@ -213,7 +213,7 @@ OWN_PREFIX = "lookup_"
 
 
 def own_name(side: str, number: int) -> str:
-    """Return a column's name inside the job: the letter of its side, and its number there.
+    """Return a column's name inside the job: the letter of its side, and its number.
 
     >>> own_name("r", 2)
     'lookup_r2'
@@ -222,7 +222,7 @@ def own_name(side: str, number: int) -> str:
 
 
 def substitute(sql: str, column: Callable[[str, str], str]) -> str:
-    """Return a plan's SQL with each ``l.`x``` and ``r.`x``` replaced by what ``column`` gives for side and name.
+    """Return a plan's SQL with each ``l.`x``` and ``r.`x``` replaced by the result of ``column`` for side and name.
 
     >>> substitute("l.`id` = r.`a``b` AND l.`s` <> 'l.`id`'", lambda side, name: f"<{side} {name}>")
     "<l id> = <r a`b> AND <l s> <> 'l.`id`'"

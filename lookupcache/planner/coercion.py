@@ -1,7 +1,7 @@
-"""The type in which Spark compares two others, and how a key of one becomes a key of the other.
+"""The type in which Spark compares two types, and the conversion of keys between them.
 
-Types are named as Spark names them. Two numbers, two moments or two equal types can be compared; a key may
-only be cast where no two values become one, since a lookup asks for one value of the table's own type.
+Types have Spark's names. Two numbers, two dates or timestamps, or two equal types can be compared; a key may only be
+cast if distinct values stay distinct, since a lookup requests one value of the table's own type.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Decimal:
 
     @property
     def whole(self) -> int:
-        """Digits before the point."""
+        """Digits before the decimal point."""
         return self.precision - self.scale
 
 
 def decimal_of(type_: str) -> Decimal | None:
-    """Read a decimal type, or an integer type as the decimal that holds it.
+    """Parse a decimal type, or an integer type as a decimal of the same range.
 
     >>> decimal_of("decimal(10,2)"), decimal_of("smallint"), decimal_of("date")
     (Decimal(precision=10, scale=2), Decimal(precision=5, scale=0), None)
@@ -50,7 +50,7 @@ def decimal_of(type_: str) -> Decimal | None:
 
 
 def plain(type_: str) -> str:
-    """Return the type that decides comparisons: VARCHAR(n) and CHAR(n) are strings.
+    """Return the type that determines comparisons: VARCHAR(n) and CHAR(n) are strings.
 
     >>> plain("varchar(10)"), plain("decimal(10, 2)")
     ('string', 'decimal(10,2)')
@@ -65,7 +65,7 @@ def is_key_type(type_: str) -> bool:
 
 
 def common_type(left: str, right: str, *, ansi: bool = True) -> str | None:
-    """Return the type in which Spark compares two types; None where it would read text as a number, or refuse.
+    """Return the type in which Spark compares two types; None if it would parse text as a number, or raise an error.
 
     >>> common_type("int", "decimal(5,2)"), common_type("float", "int"), common_type("string", "int")
     ('decimal(12,2)', 'double', None)
@@ -88,7 +88,7 @@ def common_type(left: str, right: str, *, ansi: bool = True) -> str | None:
 
 
 def is_exact(source: str, target: str) -> bool:
-    """Return whether a cast keeps all values apart and fails on none.
+    """Return whether a cast keeps distinct values distinct and never fails.
 
     >>> is_exact("int", "double"), is_exact("bigint", "double"), is_exact("decimal(4,2)", "decimal(6,3)")
     (True, False, True)
@@ -117,14 +117,14 @@ _SKIPPED_A_DAY = {
 
 
 def is_zone_dependent(left: str, right: str) -> bool:
-    """Return whether it takes the session's time zone to know if a left key has one counterpart on the right."""
+    """Return whether the session's time zone determines if a left key has exactly one counterpart on the right."""
     return (plain(right), plain(left)) in _PER_ZONE
 
 
 def key_type(left: str, right: str, *, zone: str = "", ansi: bool = True) -> str | None:
-    """Return the type in which a left key meets a right column, or None where a lookup would not be exact.
+    """Return the type in which a left key is compared with a right column, or None if a lookup would not be exact.
 
-    ``zone`` is the session's time zone; it matters where `is_zone_dependent` says so.
+    ``zone`` is the session's time zone; it is used if `is_zone_dependent`.
 
     >>> key_type("decimal(3,1)", "int"), key_type("bigint", "double"), key_type("timestamp_ntz", "timestamp")
     ('decimal(11,1)', None, 'timestamp')
@@ -145,7 +145,7 @@ def _has_one_counterpart(right: str, common: str, zone: str) -> bool:
 
 
 def key_sql(sql: str, left: str, right: str, common: str) -> str:
-    """Return SQL that gives the key in the right column's type: null where no value of that type is equal.
+    """Return the SQL of the key in the right column's type; it is null if no value of that type is equal.
 
     >>> key_sql("l.`n`", "bigint", "bigint", "bigint"), key_sql("l.`n`", "int", "bigint", "bigint")
     ('l.`n`', 'CAST(l.`n` AS BIGINT)')
@@ -157,14 +157,14 @@ def key_sql(sql: str, left: str, right: str, common: str) -> str:
         return sql
     if common == right:
         return f"CAST({sql} AS {sql_type(right)})"
-    # From the common type, not from the left one: Spark takes INT to FLOAT for lossless and drops that step.
+    # From the common type, not from the left one: Spark considers INT to FLOAT lossless and drops that step.
     widened = sql if left == common else f"CAST({sql} AS {sql_type(common)})"
     narrowed = f"TRY_CAST({widened} AS {sql_type(right)})"
     return f"CASE WHEN CAST({narrowed} AS {sql_type(common)}) = {_grouped(widened)} THEN {narrowed} END"
 
 
 def sql_type(type_: str) -> str:
-    """Return how SQL calls a type in any session: what TIMESTAMP is, is for a setting to say.
+    """Return a type's name in SQL that is the same in any session: the meaning of TIMESTAMP depends on a setting.
 
     >>> sql_type("timestamp"), sql_type("int")
     ('TIMESTAMP_LTZ', 'INT')
@@ -177,7 +177,7 @@ def _grouped(sql: str) -> str:
 
 
 def mismatch(left: str, left_type: str, right: str, right_type: str) -> PlanError:
-    """Return the error for a key that cannot be compared exactly, with the cast that cures it."""
+    """Return the error for a key that cannot be compared exactly, with the cast that fixes it."""
     cure = f"CAST({left} AS {right_type.upper()}) = {right}"
     return PlanError(
         f"{left} is {left_type.upper()} and {right} is {right_type.upper()}: as a key they cannot be compared "

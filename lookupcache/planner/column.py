@@ -1,7 +1,7 @@
-"""A PySpark Column as the SQL text that means the same.
+"""Converts a PySpark Column to equivalent SQL text.
 
-A Column's own text leaves out quotes, so its tree is walked: Spark's column nodes by py4j on classic, the
-protocol's expressions on Spark Connect. Both are first read into one form: a name and parts.
+A Column's own text has no quotes, so its tree is traversed: Spark's column nodes by py4j on classic, the
+protocol's expressions on Spark Connect. Both are first converted to one form: a name and parts.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _null_in_nothing = ContextVar("null_in_nothing", default=False)
 
 
 def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = False) -> str:
-    """Return a Column as Spark SQL; raises PlanError for what SQL text cannot say, such as a Python UDF.
+    """Return a Column as Spark SQL; raises PlanError for what SQL text cannot express, such as a Python UDF.
 
-    Without ``escapes`` the text is for a session in which a backslash in a string is nothing but that;
+    Without ``escapes`` the text is for a session in which a backslash in a string is an ordinary character;
     with ``null_in_nothing`` it is for one in which NULL IN () is NULL.
 
     >>> from pyspark.sql import functions as F
@@ -52,7 +52,7 @@ def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = Fal
     >>> print(column_sql((orders["id"] == F.col("c.id")) & F.col("c.name").like("o'%")))
     (`left`.`id` = `c`.`id`) AND (`c`.`name` LIKE 'o\\'%')
     """
-    parts = vars(column)  # a Column answers to every attribute's name
+    parts = vars(column)  # a Column has every attribute
     before, before_nothing = _escapes.set(escapes), _null_in_nothing.set(null_in_nothing)
     try:
         return deep_recursion(
@@ -60,8 +60,7 @@ def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = Fal
         )
     except RecursionError:
         raise PlanError(
-            "The Column is nested too deeply to be planned: calls, CASE and NOT may stand in each other about "
-            f"{LEVELS} times.",
+            f"The Column is nested too deeply to be planned: calls, CASE and NOT may be nested about {LEVELS} times.",
             hint="Compute part of it as a column of the left side first, with withColumn.",
         ) from None
     finally:
@@ -95,7 +94,7 @@ _Function = tuple[str, list[Any]]
 
 
 def _function(node: Any, call: Callable[[Any], _Function | None], write: Callable[[Any], str]) -> str:
-    """Write a call; a chain of one operator, as ``a | b | c`` is, without brackets and without recursion."""
+    """Write a call; a chain of one operator, such as ``a | b | c``, without parentheses and without recursion."""
     name, args = call(node) or ("", [])
     operator = _INFIX.get(name.lower(), "") if len(args) == 2 else ""
     if operator not in _CHAINED:
@@ -114,7 +113,7 @@ _CHAINED = ("AND", "OR", "+", "-", "*", "&", "|", "^")
 
 
 def _in_nothing(value: str) -> str:
-    """Write what is false, or in a session where NULL IN () is NULL, that for a value that is NULL."""
+    """Write a condition that is false; in a session where NULL IN () is NULL, it is NULL for a value that is NULL."""
     return f"CASE WHEN {value} IS NOT NULL THEN FALSE END" if _null_in_nothing.get() else "FALSE"
 
 
@@ -133,7 +132,7 @@ def _name(parts: Sequence[str]) -> str:
 
 
 def _literal(value: Any, type_: str = "") -> str:
-    """Write a Python value; ``type_`` is Spark's name of its type where the value alone does not say it."""
+    """Write a Python value; ``type_`` is Spark's name of its type, if the value alone does not determine it."""
     if value is None:
         return "NULL" if type_ in ("", "void") else f"CAST(NULL AS {type_.upper()})"
     for kind, write in _WRITERS:
@@ -160,7 +159,7 @@ def _decimal(value: Decimal, _type: str) -> str:
 
 
 def _string(value: str, _type: str) -> str:
-    # A literal is not searched for variables, as text is.
+    # Spark substitutes variables in text, but not in a Column's literal.
     if "${" in value or not _escapes.get():
         return string_sql(value)
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

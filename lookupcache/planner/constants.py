@@ -1,4 +1,4 @@
-"""What a column must equal for the whole join: which expressions have one value, and which value that is."""
+"""Constant keys: which expressions have one value for the full join, and that value."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _LASTING = re.compile(r"\s*[+-]?\d{4,}(-\d{1,2}(-\d{1,2}([ T].*)?)?)?\s*", re.DO
 
 
 def is_settled(fragment: Fragment, type_: pa.DataType | None = None) -> bool:
-    """Return whether an expression without columns has one value for good, where a column of this type is to equal it.
+    """Return whether an expression without columns has one fixed value when compared with a column of this type.
 
-    A string that is taken for a date or timestamp may be one of today: 'today', 'now', '12:30'.
+    A string that is converted to a date or timestamp may depend on the current time: 'today', 'now', '12:30'.
     """
     if not fragment.functions <= _SETTLED_FUNCTIONS:
         return False
@@ -79,9 +79,9 @@ def constant_value(
     ansi: bool,
     settings: Settings | None = None,
 ) -> Literal:
-    """Return the value in the column's type that the constant equals, a null literal where there is none.
+    """Return the constant's value in the column's type, or a null literal if no value of that type is equal.
 
-    Raises PlanError where the two cannot be compared without a surprise.
+    Raises PlanError if the comparison could be lossy.
     """
     settings = settings or Settings()
     known = None if other.doubtful else read_literal(other.tree, other.text)
@@ -115,14 +115,14 @@ def _null(known: Literal, other: Fragment, column: str, type_: pa.DataType, ansi
 
 
 def _literal_type(known: Literal, right: str) -> str:
-    """Return the literal's type; among decimals an integer literal has just its own digits."""
+    """Return the literal's type; among decimals, an integer literal has only its own digits."""
     if pa.types.is_integer(known.type) and right.startswith("decimal"):
         return f"decimal({len(str(abs(int(known.value or 0))))},0)"
     return type_name(known.type)
 
 
 def _is_plain(known: Literal, type_: pa.DataType, common: str) -> bool:
-    """Return whether `convert` answers for the comparison in that type."""
+    """Return whether `convert` is exact for the comparison in that type."""
     if known.type == type_:
         return True
     if common == "double":
@@ -143,7 +143,7 @@ _JSON_ABLE = {
 
 
 def _folded(analyst: Analyst, sql: str, type_: pa.DataType, other: Fragment) -> Literal:
-    """Ask Spark for the value, in a spelling that JSON can hold."""
+    """Let Spark compute the value, in a form that JSON can represent."""
     name = type_name(type_)
     spelling = _JSON_ABLE.get(name, "CAST({} AS STRING)" if name.startswith("decimal") else "{}")
     try:
@@ -164,18 +164,16 @@ def _literal(value: Any, type_: pa.DataType) -> Literal:
 
 
 def _checked(value: Literal, other: Fragment, column: str) -> Literal:
-    """Refuse what no driver could be given."""
+    """Raise PlanError for a value that no driver accepts."""
     try:
         expr.python_value(value)
     except (ValueError, OverflowError) as error:
-        raise PlanError(
-            f"{other.text} is out of the years 1 to 9999, to which keys like {column} are bound."
-        ) from error
+        raise PlanError(f"{other.text} is outside of the years 1 to 9999, the range of keys like {column}.") from error
     return value
 
 
 def moment(analyst: Analyst, text: str, type_: pa.DataType) -> Literal | None:
-    """Return what a string is as a timestamp in this session, or None where that is unclear."""
+    """Return the value of a string as a timestamp in this session, or None if that is unclear."""
     if not _LASTING.fullmatch(text):
         return None
     sql = f"CAST('{text}' AS {sql_type(type_name(type_))})"
@@ -191,13 +189,13 @@ def moment(analyst: Analyst, text: str, type_: pa.DataType) -> Literal | None:
 
 
 def string_sql(text: str) -> str:
-    """Return SQL that gives a string, whatever the session takes an escape for."""
+    """Return the SQL of a string that does not depend on the session's rule for escapes."""
     plain = text.isprintable() and not set(text) & set("'\\$")
     return f"'{text}'" if plain else f"CAST(X'{text.encode().hex().upper()}' AS STRING)"
 
 
 def literal_sql(node: Literal) -> str:
-    """Return SQL that gives the literal in its own type.
+    """Return the SQL of the literal in its own type.
 
     >>> literal_sql(Literal(10, pa.int64())), literal_sql(Literal("its", pa.string()))
     ('CAST(10 AS BIGINT)', "'its'")

@@ -1,4 +1,4 @@
-"""Room for expressions that are nested deeply: their reading is recursive, some 20 Python frames a level."""
+"""Raises Python's recursion limit for deeply nested expressions: parsing takes some 20 Python frames per level."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _lock = threading.Lock()
 
 
 def deep_recursion(work: Callable[[], T]) -> T:
-    """Return what a function returns; where Python's recursion limit stops it, call it once more under a higher one.
+    """Call a function and return its result; after a RecursionError, call it once more with a higher limit.
 
-    The limit is the process's. So it is raised for the few expressions that need it only, and for one at a time.
+    The limit is that of the process, so it is raised only for the few expressions that need it, one at a time.
 
     >>> def depth(n):
     ...     return 0 if n == 0 else 1 + depth(n - 1)

@@ -1,4 +1,4 @@
-"""A plan as a person reads it."""
+"""A plan as text for people."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which operand belongs to which operator, as Spark's grammar has it.
+"""Which operand belongs to which operator in Spark's grammar.
 
-All comparisons have one rank in Spark, and IS, IN, LIKE and BETWEEN stand below them: ``a = b IN (c)`` is
-``(a = b) IN (c)``. sqlglot ranks some of them otherwise. So a text is read here by the ranks of Spark's grammar
-(SqlBaseParser.g4), and goes to sqlglot with parentheses where an operator is an operand of another.
+In Spark all comparisons have the same precedence, and IS, IN, LIKE and BETWEEN a lower one: ``a = b IN (c)`` is
+``(a = b) IN (c)``. The precedence in sqlglot differs. So a text is parsed here by Spark's grammar (SqlBaseParser.g4),
+and passed to sqlglot with parentheses around operators that are operands.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _UNITS = ("NANOSECOND", "MICROSECOND", "MILLISECOND", "SECOND", "MINUTE", "HOUR"
 
 @dataclass(frozen=True)
 class Node:
-    """An operator with its operands, or what has none: a column, a literal, a call.
+    """An operator with its operands, or a leaf: a column, a literal, a call.
 
-    ``operator`` is in upper case, "()" for parentheses, "" for an operand that is no operator; ``parts`` are then the
+    ``operator`` is in upper case, "()" for parentheses, "" for a leaf; its ``parts`` are the
     expressions inside of it. ``start`` and ``end`` are positions in the text.
     """
 
@@ -53,13 +53,13 @@ class Node:
 
     @property
     def is_operator(self) -> bool:
-        """Whether it needs parentheses to be an operand."""
+        """Whether it needs parentheses as an operand."""
         return self.operator not in ("", "()")
 
 
 @dataclass(frozen=True)
 class Parenthesised:
-    """A text with the parentheses that its reader does not need; ``added`` are their positions in the original text."""
+    """A text with additional parentheses; ``added`` are their positions in the original text."""
 
     text: str
     added: tuple[int, ...] = ()
@@ -77,12 +77,12 @@ Sign = tuple[int, str]
 """An operator and where it stands."""
 
 
-class _Unknown(Exception):
-    """The text has what this reader does not know, or what Spark would refuse."""
+class _UnknownError(Exception):
+    """The text has syntax that this parser does not know, or that Spark rejects."""
 
 
 def read(sql: str) -> Node | None:
-    """Return how Spark reads an expression, which an alias may follow; None where that is not known.
+    """Parse an expression, which an alias may follow, as Spark does; None if its syntax is unknown.
 
     >>> found = read("a = b IS NULL")
     >>> found.operator, [part.operator for part in found.parts]
@@ -95,19 +95,19 @@ def read(sql: str) -> Node | None:
 
 @lru_cache(maxsize=512)
 def _read(sql: str) -> tuple[Node | None, tuple[Sign, ...]]:
-    """Return how Spark reads an expression, and the operators in it that sqlglot does not know."""
+    """Parse an expression as Spark does; return it with the operators in it that sqlglot does not know."""
     reader = _Reader(sql)
     try:
         node = reader.boolean(_OR)
         reader.skip_alias()
         reader.finish()
-    except _Unknown:
+    except _UnknownError:
         return None, ()
     return node, tuple(reader.signs)
 
 
 def parenthesised(sql: str) -> Parenthesised | None:
-    """Return the text with parentheses around each operator that is an operand; None where its reading is not known.
+    """Return the text with parentheses around each operator that is an operand; None if its syntax is unknown.
 
     >>> parenthesised("NOT a = b IN (c + 1, d) AND e").text
     '(NOT ((a = b) IN ((c + 1), d))) AND e'
@@ -121,7 +121,7 @@ def parenthesised(sql: str) -> Parenthesised | None:
 
 
 def shown(sql: str) -> Parenthesised:
-    """Return the text as sqlglot is to read it: as it is where its reading is not known.
+    """Return the text for sqlglot; it is unchanged if its syntax is unknown.
 
     >>> shown("a + 1 !> b").text
     '(a + 1) <= b'
@@ -133,7 +133,7 @@ def shown(sql: str) -> Parenthesised:
 
 
 def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
-    """Yield the positions of words after a dot, which are names for Spark, that sqlglot would take for keywords."""
+    """Yield the positions of words after a dot that are names in Spark, but keywords in sqlglot."""
     found = list(tokens(sql))
     for number, token in enumerate(found):
         call = number + 1 < len(found) and found[number + 1].text == "("
@@ -170,7 +170,7 @@ def _operands(node: Node) -> Iterator[tuple[int, int]]:
 
 
 def equality(sql: str) -> tuple[str, str] | None:
-    """Return two sides that are equal wherever the condition is true, and only there.
+    """Return two sides that are equal if and only if the condition is true.
 
     >>> equality("o.id = (c.id)"), equality("NOT (a <> b)"), equality("a <= b")
     (('o.id', 'c.id'), ('a', 'b'), None)
@@ -187,7 +187,7 @@ def equality(sql: str) -> tuple[str, str] | None:
 
 
 def is_plain_equality(sql: str) -> bool:
-    """Return whether a condition is written as an equality, not as something that comes to the same.
+    """Return whether a condition is written as an equality, and not in an equivalent form.
 
     >>> is_plain_equality("(a = b)"), is_plain_equality("a IN (b)"), is_plain_equality("(a = b) = TRUE")
     (True, False, False)
@@ -223,7 +223,7 @@ def _text(node: Node, sql: str) -> str:
 
 
 def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
-    """Return two sides that are equal exactly where the node is true; or, without ``truth``, false."""
+    """Return two sides that are equal if and only if the node is true, or without ``truth``, false."""
     operator, parts = node.operator, node.parts
     if operator == "()":
         return _equal(parts[0], sql, truth)
@@ -252,13 +252,13 @@ _INEQUALITIES = ("<>", "!=", "IS DISTINCT FROM")
 
 
 def _compared(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
-    """Read ``a = b`` or ``a <> b`` that has this truth; where one side is TRUE or FALSE, what it says of the other.
+    """Read ``a = b`` or ``a <> b`` that has this truth; if one side is TRUE or FALSE, return the sides of the other.
 
-    Comparisons have one rank: ``a = b = TRUE`` compares what ``a = b`` gives with TRUE.
+    Comparisons have the same precedence: ``a = b = TRUE`` compares the result of ``a = b`` with TRUE.
     """
     same = (node.operator in _EQUALITIES) == truth
     null_safe = node.operator in _NULL_SAFE
-    if null_safe and not same:  # It has that truth for one null, too.
+    if null_safe and not same:  # It is true for a single null, too.
         return None
     *before, last = node.parts
     first = before[0] if len(before) == 1 else Node(node.operator, tuple(before), node.start, before[-1].end)
@@ -275,7 +275,7 @@ def _compared(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
 
 
 class _Reader:
-    """Reads by descent; each method reads what its name says and leaves what follows."""
+    """A recursive descent parser; each method reads what its name says and stops after it."""
 
     def __init__(self, sql: str) -> None:
         self.found = list(tokens(sql))
@@ -294,13 +294,13 @@ class _Reader:
     def take(self) -> Token:
         token = self.ahead()
         if token is None:
-            raise _Unknown
+            raise _UnknownError
         self.position += 1
         return token
 
     def expect(self, *texts: str) -> Token:
         if not self.at(*texts):
-            raise _Unknown
+            raise _UnknownError
         return self.take()
 
     def take_if(self, *texts: str) -> bool:
@@ -311,13 +311,13 @@ class _Reader:
 
     def finish(self) -> None:
         if self.ahead() is not None:
-            raise _Unknown
+            raise _UnknownError
 
     def node(self, operator: str, start: int, parts: list[Node]) -> Node:
         return Node(operator, tuple(parts), start, self.found[self.position - 1].end)
 
     def skip_group(self) -> None:
-        """Go behind the bracket that closes the one that was just read."""
+        """Skip to after the parenthesis that closes the one that was just read."""
         depth = self.found[self.position - 1].depth
         while self.take().depth > depth:
             pass
@@ -334,7 +334,7 @@ class _Reader:
 
     def name(self) -> None:
         if self.take().kind not in ("word", "quoted"):
-            raise _Unknown
+            raise _UnknownError
 
     # ── logic ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -366,7 +366,7 @@ class _Reader:
         if self.at(*_PATTERNS):
             return self.like(value, word + self.take().text)
         if word:
-            raise _Unknown
+            raise _UnknownError
         return value
 
     def truth_test(self, value: Node) -> Node:
@@ -382,11 +382,11 @@ class _Reader:
             return self.node(word, value.start, [value, *self.list_items()])
         pattern = self.value(0)
         if self.take_if("ESCAPE") and self.take().kind != "string":
-            raise _Unknown
+            raise _UnknownError
         return self.node(word, value.start, [value, pattern])
 
     def list_items(self) -> list[Node]:
-        """Read ``(a, b, …)``; a query has no parts."""
+        """Read ``(a, b, …)``; a sub-query has no parts."""
         self.expect("(")
         if self.at(*_QUERIES):
             self.skip_group()
@@ -401,7 +401,7 @@ class _Reader:
     # ── values ───────────────────────────────────────────────────────────────────────────────────────────
 
     def value(self, rank: int) -> Node:
-        """Read operands and the operators between them that bind closer than this rank."""
+        """Read operands and the operators between them of a higher precedence than this one."""
         token = self.ahead()
         if token is not None and self.at("-", "+", "~") and not self.is_negative_number():
             self.take()
@@ -423,7 +423,7 @@ class _Reader:
         return self.at("-") and number is not None and number.kind == "number"
 
     def sign(self, token: Token) -> str:
-        """Return the operator that begins here: of what touches, ``!>``, ``!<``, ``<<``, ``>>`` and ``>>>`` are one."""
+        """Return the operator that begins here; ``!>``, ``!<``, ``<<``, ``>>`` and ``>>>`` without blanks are one."""
         if token.kind not in ("word", "symbol"):
             return ""
         text, number = token.text, 1
@@ -458,7 +458,7 @@ class _Reader:
         elif token.text == "(":
             return self.group(token)
         elif token.kind == "symbol" and token.text != "*":
-            raise _Unknown
+            raise _UnknownError
         elif token.kind in ("word", "quoted"):
             return self.named_operand(token)
         return self.node("", token.start, [])
@@ -468,7 +468,7 @@ class _Reader:
             self.position += 1
 
     def group(self, first: Token) -> Node:
-        """Read what a bracket opens: an expression, a row of them, a query, the variables of a lambda."""
+        """Read the contents of parentheses: an expression, a row, a sub-query, or the variables of a lambda."""
         if self.at(*_QUERIES):
             self.skip_group()
             return self.node("", first.start, [])
@@ -485,10 +485,10 @@ class _Reader:
         return self.node("()" if single else "", first.start, items)
 
     def named_operand(self, first: Token) -> Node:
-        """Read what a word begins: a column, a call, a typed literal, CASE, CAST, INTERVAL, a lambda."""
+        """Read an operand that begins with a word: column, call, typed literal, CASE, CAST, INTERVAL, lambda."""
         ahead = self.ahead()
         if first.kind == "word" and first.text in _NO_OPERAND:
-            raise _Unknown
+            raise _UnknownError
         if first.kind == "word" and first.text == "CASE":
             return self.case(first)
         if self.take_if("->"):
@@ -506,7 +506,7 @@ class _Reader:
         return self.call(first) if self.take_if("(") else self.node("", first.start, [])
 
     def call(self, first: Token) -> Node:
-        """Read arguments; those of a function with a grammar of its own are left alone, as is a query."""
+        """Read arguments; those of a function with its own syntax are not parsed, nor is a sub-query."""
         before = self.position
         if first.text in ("CAST", "TRY_CAST") and not self.at(*_QUERIES):
             value = self.boolean(_OR)
@@ -515,7 +515,7 @@ class _Reader:
             return self.node("", first.start, [value])
         try:
             return self.node("", first.start, self.arguments())
-        except _Unknown:
+        except _UnknownError:
             self.skip_group_from(before)
             return self.node("", first.start, [])
 
@@ -525,7 +525,7 @@ class _Reader:
 
     def arguments(self) -> list[Node]:
         if self.at(*_QUERIES):
-            raise _Unknown
+            raise _UnknownError
         self.take_if("DISTINCT", "ALL")
         items = []
         while not self.take_if(")"):
@@ -552,14 +552,14 @@ class _Reader:
         return self.node("", first.start, parts)
 
     def interval(self) -> bool:
-        """Read what follows the word INTERVAL in a literal."""
+        """Read the rest of a literal after the word INTERVAL."""
         before = self.position
         while self.is_amount():
             self.take_if("-", "+")
             self.take()
             unit = self.take()
             if unit.text.removesuffix("S") not in _UNITS:
-                raise _Unknown
+                raise _UnknownError
             if self.take_if("TO"):
                 self.name()
         return self.position > before

@@ -26,9 +26,9 @@ _CASTS = {
 
 
 def read_literal(node: exp.Expr, text: str) -> Literal | None:
-    """Return the literal that a node is, or None where only Spark can tell its value.
+    """Return the literal of a node, or None if only Spark can determine its value.
 
-    ``text`` is what the node was read from: an escape in it means that the two parsers may differ.
+    ``text`` is the node's source text: if it has an escape, the two parsers may differ.
 
     >>> import sqlglot
     >>> read_literal(sqlglot.parse_one("-10.50", read="spark"), "-10.50")
@@ -76,7 +76,7 @@ def _binary(digits: str) -> Literal:
 
 
 def _typed(node: exp.Cast, text: str) -> Literal | None:
-    """Read ``DATE '…'``, ``10L``, ``CAST('…' AS DATE)`` and their like."""
+    """Read ``DATE '…'``, ``10L``, ``CAST('…' AS DATE)`` and similar literals."""
     type_ = _decimal(node.to) if node.to.this == exp.DataType.Type.DECIMAL else _CASTS.get(node.to.this)
     inner = read_literal(node.this, text)
     if inner is None or type_ is None or (node.to.expressions and not pa.types.is_decimal(type_)):
@@ -90,7 +90,7 @@ def _decimal(kind: exp.DataType) -> pa.DataType | None:
 
 
 def convert(node: Literal, type_: pa.DataType) -> Literal | None:
-    """Return the literal in another type where it has the same value there; None where it has not, or none can tell.
+    """Return the literal in another type if its value is exact there; None if it is not, or if that is unknown.
 
     >>> convert(Literal(10, pa.int32()), pa.int8()), convert(literal(Decimal("1.5"), pa.decimal128(2, 1)), pa.int32())
     (Literal(value=10, type=DataType(int8)), None)

@@ -1,4 +1,4 @@
-"""Names in conditions: which side a column is of, and how a plan spells it."""
+"""Names in conditions: the side of a column, and how a plan writes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lookupcache.schema import quote
 
 @dataclass(frozen=True)
 class LeftColumn:
-    """A column of the left side; ``type`` is Spark's name of its type, as ``simpleString`` gives it."""
+    """A column of the left side; ``type`` is Spark's name of its type, as in ``simpleString``."""
 
     name: str
     type: str
@@ -29,7 +29,7 @@ class LeftColumn:
 
 @dataclass(frozen=True)
 class Reference:
-    """A column where it stands in a text: which one it is, the fields taken from it, and the position of its name."""
+    """A column in a text: its side and name, the fields taken from it, and the position of its name."""
 
     side: Side
     name: str
@@ -39,12 +39,12 @@ class Reference:
 
     @property
     def sql(self) -> str:
-        """How a plan spells the column."""
+        """The column as a plan writes it."""
         return column_name(self.side, self.name)
 
 
 def column_name(side: Side, name: str) -> str:
-    """Return a column as plans spell it.
+    """Return a column as plans write it.
 
     >>> column_name("right", "id")
     'r.`id`'
@@ -54,9 +54,9 @@ def column_name(side: Side, name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Fragment:
-    """An expression as it was written, as sqlglot reads it, and as a plan spells it.
+    """An expression: the original text, sqlglot's tree, and the text as a plan writes it.
 
-    ``doubtful`` says that Spark may read another meaning from the text than the tree has: only its columns are sure.
+    ``doubtful`` means that Spark may parse the text differently from the tree: only its columns are certain.
     """
 
     text: str
@@ -72,12 +72,12 @@ class Fragment:
 
     @cached_property
     def functions(self) -> frozenset[str]:
-        """What it calls, in lower case."""
+        """The names of the functions that it calls, in lower case."""
         return functions(self.text)
 
     @property
     def column(self) -> Reference | None:
-        """The column that it is, where it is a column and nothing else."""
+        """The column, if the expression is a plain column."""
         reference = self.reference(self.tree.unnest())
         return reference if reference and not reference.fields and isinstance(self.tree.unnest(), exp.Column) else None
 
@@ -87,7 +87,7 @@ class Fragment:
 
     @property
     def as_named(self) -> str:
-        """Its text with each column after the letter of its side, and its name as it was written there."""
+        """Its text with each column qualified with the letter of its side, and its name as written."""
         return respelled(self.text, self.references, lambda r: f"{r.side[0]}.{_last_name(self.text[r.start : r.end])}")
 
     def names(self, side: Side) -> set[str]:
@@ -96,7 +96,14 @@ class Fragment:
 
 
 class Scope:
-    """The columns that a condition can see, and the rules by which it names them.
+    """The columns that are visible in a condition, and the rules for their names.
+
+    Args:
+        left: The columns of the left side.
+        table: The name of the lookup table.
+        right: The schema of the lookup table.
+        case_sensitive: Whether the session distinguishes names by case.
+        settings: The session's settings.
 
     >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
     >>> scope.read("o.id = c.id AND age > 18").sql
@@ -138,7 +145,7 @@ class Scope:
         return Fragment(text, tree, references, respelled(text, references, lambda r: r.sql), doubtful)
 
     def pair(self, name: str) -> tuple[Fragment, Fragment]:
-        """Return a left column, and its equality with the table's column of the same name, as if written."""
+        """Return a left column, and the equality with the table's column of the same name, as if it were written."""
         left, right = self.of_left(name).name, self.of_right(name)
         left_column, right_column = Reference("left", left, (), 0, 0), Reference("right", right, (), 0, 0)
         a, b = exp.column(left), exp.column(right)
@@ -149,7 +156,7 @@ class Scope:
         return alone, Fragment(text, tree, references, f"{left_column.sql} = {right_column.sql}")
 
     def of_left(self, name: str) -> LeftColumn:
-        """Find a left column by name; raises SchemaError where there is none, or more than one."""
+        """Find a left column by name; raises SchemaError if there is none, or more than one."""
         found = self._left.get(self._fold(name), [])
         if len(found) > 1:
             raise SchemaError(
@@ -164,7 +171,7 @@ class Scope:
         return found[0]
 
     def of_right(self, name: str) -> str:
-        """Find a column of the lookup table by name; raises SchemaError where there is none."""
+        """Find a column of the lookup table by name; raises SchemaError if there is none."""
         if self._fold(name) not in self._right:
             raise SchemaError(
                 f"Table {self.table!r} has no column {name!r}.",
@@ -186,7 +193,7 @@ class Scope:
         return Reference(side, name, names[position + 1 :], start, end)
 
     def _find(self, names: tuple[str, ...]) -> tuple[Side, int, str]:
-        """Return the side, which part is the column's name, and how its schema spells it."""
+        """Return the side, which part is the column's name, and its name in the schema."""
         if len(names) > 1 and self.same(names[0], self.table) and self._right_qualified(names):
             return "right", 1, self.of_right(names[1])
         if len(names) == 1:
@@ -206,7 +213,7 @@ class Scope:
             raise SchemaError(
                 f"Column {name!r} is ambiguous: the left side has {self._left[self._fold(name)][0].name!r}, "
                 f"and table {self.table!r} has {self._right[self._fold(name)]!r}.",
-                hint=f"Write {self.table}.{name} for the table's, left.{name} for the other.",
+                hint=f"Write {self.table}.{name} for the table's column, or left.{name} for the other.",
             )
         if right:
             return "right", 0, self.of_right(name)
@@ -224,7 +231,7 @@ class Scope:
         return len(columns) == 1 and self._fold(field) in {self._fold(f) for f in struct_fields(columns[0].type)}
 
     def _is_call(self, word: exp.Identifier) -> bool:
-        """Return whether one of the words that call a function does, or is the name of a column."""
+        """Return whether a keyword that may call a function does so here, and is not the name of a column."""
         reserved = not word.args.get("quoted") and self.settings.on(RESERVED_KEYWORDS)
         return reserved or not self._known(word.name)
 
@@ -233,7 +240,7 @@ class Scope:
 
 
 def struct_fields(type_: str) -> list[str]:
-    """Return the names of a struct's fields, of an array's structs' too; none for any other type.
+    """Return the names of the fields of a struct, or of an array's structs; none for any other type.
 
     >>> struct_fields("struct<a:int,b:struct<c:decimal(3,1),d:int>>"), struct_fields("bigint")
     (['a', 'b'], [])
@@ -253,7 +260,7 @@ def struct_fields(type_: str) -> list[str]:
 
 
 def respelled(text: str, references: dict[int, Reference], spelling: Callable[[Reference], str]) -> str:
-    """Return a text with its columns spelled in another way."""
+    """Return a text with its columns rewritten."""
     sql, done = "", 0
     for reference in sorted({(r.start, r.end): r for r in references.values()}.values(), key=lambda r: r.start):
         sql += text[done : reference.start] + spelling(reference)
@@ -267,7 +274,7 @@ def _last_name(path: str) -> str:
 
 @lru_cache(maxsize=512)
 def _parsed(shown: str, text: str) -> exp.Expr:
-    """Parse what is shown of a text."""
+    """Parse a text after its preparation for sqlglot."""
     try:
         tree = sqlglot.parse_one(shown, read="spark")
     except SqlglotError as error:
@@ -276,15 +283,15 @@ def _parsed(shown: str, text: str) -> exp.Expr:
             hint='Write it as Spark SQL, as in "o.id = c.id AND c.age > 18".',
         ) from error
     if tree.find(exp.Query):
-        raise PlanError(f"{text!r} holds a sub-query.", hint="Join the sub-query's result before the lookup join.")
+        raise PlanError(f"{text!r} contains a sub-query.", hint="Join the sub-query's result before the lookup join.")
     if taken := [name for name in _lambda_variables(tree) if _is_taken(name)]:
         raise PlanError(
-            f"{text!r} has a lambda variable {taken[0]!r}: l, r and names in {OWN_PREFIX}… are the join's own.",
+            f"{text!r} has a lambda variable {taken[0]!r}: l, r and names in {OWN_PREFIX}… are reserved.",
             hint="Give it another name, such as x.",
         )
     if tree.find(exp.AggFunc, exp.Window):
         raise PlanError(
-            f"{text!r} holds an aggregate or window function.", hint="Compute it as a column of the left side first."
+            f"{text!r} contains an aggregate or window function.", hint="Compute it as a column of the left side first."
         )
     return tree
 

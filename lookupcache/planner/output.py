@@ -1,4 +1,4 @@
-"""The result's columns: what ``select`` asks for, named as Spark would name it."""
+"""The result's columns: the expressions of ``select``, with the names that Spark would give them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """The result's columns, and the columns of either side that they, or dead letters, read."""
+    """The result's columns, and the columns of both sides that they, or dead letters, read."""
 
     output: tuple[Output, ...]
     left: frozenset[str]
@@ -30,7 +30,7 @@ class Result:
 
 @dataclass(frozen=True)
 class _Item:
-    """A selected column; where it has no name of its own, ``unnamed`` is what Spark is to name."""
+    """A selected column; if it has no name, ``unnamed`` is the expression that Spark names."""
 
     output: Output
     text: str
@@ -47,7 +47,7 @@ def result_of(
     config: LookupConfig,
     analyst: Analyst,
 ) -> Result:
-    """Resolve the select list; ``using`` are columns of the table that the default leaves out.
+    """Resolve the select list; ``using`` are columns of the table that the default excludes.
 
     Raises PlanError for two columns with one name, those for age and error included, which follow the selected ones.
     """
@@ -91,7 +91,7 @@ def _items(scope: Scope, how: How, text: str) -> Iterator[_Item]:
 def _starred(scope: Scope, how: How, qualifier: str) -> Iterator[_Item]:
     right = bool(qualifier) and scope.same(qualifier, scope.table)
     if any(scope.same(qualifier, c.name) and struct_fields(c.type) for c in scope.left) and not right:
-        raise PlanError(f"'{qualifier}.*' would take a struct apart.", hint="Name the fields one by one.")
+        raise PlanError(f"'{qualifier}.*' would split a struct.", hint="Name the fields one by one.")
     if right and how in ("semi", "anti"):
         _refuse_right(scope, how, f"{qualifier}.*")
     if not right:
@@ -112,7 +112,7 @@ def _item(scope: Scope, how: How, text: str) -> _Item:
 
 
 def _named(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:
-    """Give those without a name the one that Spark gives."""
+    """Give columns without a name the name that Spark gives them."""
     unnamed = [item.unnamed for item in items if item.unnamed is not None]
     names = iter(analyst.names(unnamed) if unnamed else [])
     return [
@@ -121,7 +121,7 @@ def _named(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:
 
 
 def _parted(scope: Scope, text: str) -> tuple[str, str | None]:
-    """Part an expression from its alias."""
+    """Split an expression from its alias."""
     tree = scope.read(text).tree
     if not isinstance(tree, exp.Alias):
         return text, None
@@ -142,7 +142,7 @@ def _own_name(fragment: Fragment) -> str | None:
 
 def _refuse_right(scope: Scope, how: How, text: str) -> None:
     raise PlanError(
-        f"{text!r} reads table {scope.table!r}, of which a {how} join keeps nothing.",
+        f"{text!r} reads table {scope.table!r}, of which the {how} join returns no columns.",
         hint="Select columns of the left side, or use an inner or left join.",
     )
 
@@ -158,7 +158,7 @@ def _refuse_clashes(scope: Scope, items: Sequence[_Item]) -> None:
 
 
 def _refuse_marks(scope: Scope, items: Sequence[_Item], config: LookupConfig) -> None:
-    """Refuse a name for age or error that another column of the result has."""
+    """Raise PlanError for an age or error column whose name another column of the result has."""
     taken = {item.output.name: item.text for item in items}
     marks = {"lookup.age-column": config.age_column, "lookup.error-column": config.error_column}
     for key, name in marks.items():
@@ -173,7 +173,7 @@ def _refuse_marks(scope: Scope, items: Sequence[_Item], config: LookupConfig) ->
 
 
 def _in_letters(scope: Scope, config: LookupConfig) -> frozenset[str]:
-    """Return the columns of dead letters: the whole left row, in which each has to have a name of its own."""
+    """Return the columns of dead letters: the full left row, in which names must be unique."""
     if config.on_error != "dead-letter":
         return frozenset()
     taken = {name: f"dead letters have a column {name!r} of their own" for name in LETTER_COLUMNS}

@@ -2,7 +2,7 @@
 
     read ─► field keys ─► constant keys ─► calc ─► residual ─► output
 
-Each pass takes from the `Draft` the conjuncts that are its own and leaves the rest to the next.
+Each pass assigns its conjuncts of the `Draft` and leaves the others to the next.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lookupcache.table import LookupTable
 class Equality:
     """A column of the lookup table that must equal something that does not depend on that table.
 
-    ``plain`` says that it was written as an equality, and not as something that comes to the same.
+    ``plain`` means that it is written as an equality, and not in an equivalent form.
     """
 
     column: str
@@ -47,7 +47,7 @@ class Equality:
 
 @dataclass(eq=False)
 class Entry:
-    """A conjunct, and where it is evaluated once that is decided."""
+    """A conjunct, and the stage that evaluates it once that is decided."""
 
     fragment: Fragment
     equality: Equality | None = None
@@ -61,7 +61,7 @@ class Entry:
 
     @property
     def shown(self) -> Conjunct:
-        """What the plan says of it."""
+        """The conjunct as part of the plan."""
         assert self.stage is not None
         return Conjunct(text=self.fragment.text, stage=self.stage, evaluator=self.evaluator)
 
@@ -99,11 +99,11 @@ class Draft:
         return self.table.schema.field(column).type
 
     def is_constant(self, equal: Equality) -> bool:
-        """Return whether a column must equal one value for good."""
+        """Return whether a column must equal one fixed value."""
         return not equal.other.sides and is_settled(equal.other, self.right_type(equal.column))
 
     def translated(self, fragment: Fragment) -> expr.Expr | None:
-        """Return what a worker evaluates, or None where only Spark can."""
+        """Return the expression that a worker evaluates, or None if only Spark can."""
         return translate(
             fragment,
             self._column,
@@ -137,10 +137,21 @@ def plan_join(
 ) -> LookupPlan:
     """Plan the join of a left side with a lookup table.
 
-    ``on`` is SQL text, which may end in a WHERE, or names of columns that both sides have. ``analyst`` is
-    asked for what only Spark knows: types of expressions over the left side, values of constants, names of
-    selected expressions. ``settings`` are the session's. Raises PlanError and SchemaError for what cannot be joined
-    as written.
+    Raises PlanError and SchemaError for a join that cannot be planned as written.
+
+    Args:
+        left: The columns of the left side.
+        table: The lookup table.
+        on: SQL text, which may end in a WHERE, or names of columns that both sides have.
+        how: The join type, by any of Spark's names.
+        where: SQL text that filters the result.
+        select: The columns of the result; by default those of both sides.
+        matches: How many rows of the table a left row is joined with.
+        analyst: Returns what only Spark knows: types of expressions over the left side, values of constants, names of
+            selected expressions.
+        case_sensitive: Whether the session distinguishes names by case.
+        ansi: Whether the session is in ANSI mode.
+        settings: The session's settings.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
     >>> plan = plan_join([LeftColumn("id", "bigint")], squares, on="id = s.n AND s.square > 10", analyst=None)
@@ -148,7 +159,7 @@ def plan_join(
     [('id = s.n', 'field key'), ('s.square > 10', 'calc')]
     """
     if matches != "all" and join_type(how) != "left":
-        raise PlanError(f"matches={matches!r} bounds what a left join gives, not what one that is {how!r} does.")
+        raise PlanError(f"matches={matches!r} is for left joins, and this join is {how!r}.")
     settings = settings or Settings()
     scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive, settings=settings)
     on, where = settings.readable(on) if isinstance(on, str) else on, where and settings.readable(where)
@@ -170,7 +181,7 @@ def plan_join(
 
 
 def _too_deep(on: str | Sequence[str], where: str | None, select: Sequence[str] | None) -> PlanError:
-    """Return what is raised where an expression, likely the longest, is nested deeper than Python can follow."""
+    """Return the error for an expression that is nested too deeply, which is probably the longest one."""
     texts = [*([on] if isinstance(on, str) else on), *([where] if where else [])]
     longest = max([*(select or ()), *(part for text in texts for part in _parts(text))], key=len)
     return PlanError(
@@ -199,7 +210,7 @@ _OTHER_JOINS = {
 
 
 def join_type(how: str) -> How:
-    """Return the plan's word for a join type, from any of Spark's.
+    """Return the plan's name of a join type for any of Spark's names.
 
     >>> join_type("left_outer"), join_type("LEFTSEMI")
     ('left', 'semi')
@@ -265,13 +276,14 @@ def _using(draft: Draft, names: Sequence[str]) -> list[Entry]:
 
 
 def _read_where(draft: Draft, text: str) -> None:
-    """Let an inner join's WHERE join its ON; of any other, take what the left side decides alone first."""
+    """Add the WHERE of an inner join to its ON; of other joins, apply conjuncts over the left side first."""
     for entry in _conjuncts(draft, text, "where"):
         fragment = entry.fragment
         chance = bool(fragment.functions & NONDETERMINISTIC)
         if draft.how in ("semi", "anti") and "right" in fragment.sides:
             raise PlanError(
-                f"{fragment.text!r} in WHERE reads {draft.table.name!r}, of which a {draft.how} join keeps nothing.",
+                f"{fragment.text!r} in WHERE reads {draft.table.name!r}, "
+                f"of which the {draft.how} join returns no columns.",
                 hint="Move it to the join's ON.",
             )
         if draft.how == "inner" and not chance:
@@ -298,7 +310,7 @@ def _refuse_chance(fragment: Fragment) -> None:
 
 
 def _pre_filter(draft: Draft) -> None:
-    """What reads no column of the lookup table is evaluated before the lookup."""
+    """Assign conjuncts without a column of the lookup table to the filter before the lookup."""
     for entry in draft.open():
         if "right" not in entry.fragment.sides:
             draft.pre_filter.append(entry.fragment.sql)
@@ -306,7 +318,7 @@ def _pre_filter(draft: Draft) -> None:
 
 
 def _field_keys(draft: Draft) -> None:
-    """For each column of the table, the first expression that must equal it is its key."""
+    """Assign field keys: for each column of the table, the first expression that must equal it is its key."""
     possible = [(entry, entry.equality) for entry in draft.open() if entry.equality]
     possible = [(entry, equal) for entry, equal in possible if _may_be_key(draft, equal)]
     types = _left_types(draft, [equal.other for _, equal in possible])
@@ -328,7 +340,7 @@ def _may_be_key(draft: Draft, equal: Equality) -> bool:
 
 
 def _left_types(draft: Draft, fragments: Sequence[Fragment]) -> list[str]:
-    """Return the types of the expressions, asking about those that are no plain columns in one go."""
+    """Return the types of the expressions; Spark resolves those that are not plain columns in one request."""
     unknown = [fragment.sql for fragment in fragments if not fragment.column]
     answers = dict(zip(unknown, draft.analyst.types(unknown) if unknown else [], strict=True))
     return [
@@ -338,7 +350,7 @@ def _left_types(draft: Draft, fragments: Sequence[Fragment]) -> list[str]:
 
 
 def _key(draft: Draft, equal: Equality, left: str) -> str | None:
-    """Return SQL for the key, or None where another way to write an equality compares types that make none."""
+    """Return the SQL of the key, or None if the types of an equality in another form cannot be a key."""
     type_ = draft.right_type(equal.column)
     right = type_name(type_)
     as_moment = draft.ansi or not draft.scope.settings.on(MOMENT_AS_STRING)
@@ -354,7 +366,7 @@ def _key(draft: Draft, equal: Equality, left: str) -> str | None:
 
 
 def _constant_keys(draft: Draft) -> None:
-    """A column that must equal one value; without any field key, the first of them becomes one."""
+    """Assign constant keys: columns that must equal one value. Without any field key, the first becomes one."""
     keyed = {key.column for key in draft.keys}
     constants: dict[str, expr.Literal] = {}
     for entry in draft.open():
@@ -378,7 +390,8 @@ def _promote(draft: Draft) -> None:
     if not draft.constants:
         _refuse_null_safe_key(draft)
         raise PlanError(
-            f"The join gives no key for table {draft.table.name!r}: no column of it must equal anything.",
+            f"The join has no key for table {draft.table.name!r}: "
+            "its condition has no equality with a column of the table.",
             hint=f'Add an equality, as in "o.customer_id = {draft.table.name}.{draft.table.schema.names[0]}". '
             "Columns of array, map or struct type cannot be keys.",
         )
@@ -387,12 +400,12 @@ def _promote(draft: Draft) -> None:
 
 
 def _refuse_null_safe_key(draft: Draft) -> None:
-    """Say so where the only equality of a column of the table is one that is true for two nulls as well."""
+    """Raise PlanError if the only equality with a column of the table is null-safe."""
     for entry in draft.open():
         sides = null_safe_sides(entry.fragment.text)
         if sides is not None and entry.fragment.sides == {"left", "right"}:
             raise PlanError(
-                f"{entry.fragment.text!r} gives no key for table {draft.table.name!r}: it is true for two nulls as "
+                f"{entry.fragment.text!r} is no key for table {draft.table.name!r}: it is true for two nulls as "
                 "well, and a lookup finds no row by a null key.",
                 hint=f"Write {sides[0]} = {sides[1]}, if null need not match null; or add another equality as the key: "
                 "the null-safe one then filters the rows that are found.",
@@ -400,7 +413,7 @@ def _refuse_null_safe_key(draft: Draft) -> None:
 
 
 def _calc(draft: Draft) -> None:
-    """What the table's columns decide alone is applied before the cache, by the source if it can."""
+    """Assign calc: conjuncts over the table's columns alone are applied before the cache, by the source if possible."""
     offered: dict[int, tuple[Entry, expr.Expr]] = {}
     for number, entry in enumerate(draft.open()):
         if entry.fragment.sides != {"right"}:
@@ -421,8 +434,8 @@ def _calc(draft: Draft) -> None:
 def _accepted(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
     """Return the filters that the source applies.
 
-    With retries on a miss it is offered none: it would have no row to show for a key whose rows all fail them,
-    which is no miss.
+    With retries on a miss it is offered none: it would return no row for a key whose rows all fail the filters, which
+    is not a miss.
     """
     if not filters or draft.table.config.on_miss_max_attempts:
         return []
@@ -430,7 +443,7 @@ def _accepted(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
 
 
 def _residual(draft: Draft) -> None:
-    """The rest is evaluated on each pair of rows, by Spark where a worker could not do it exactly."""
+    """Assign the rest: it is evaluated on each pair of rows, by Spark if a worker cannot do it exactly."""
     for entry in draft.open():
         translated = draft.translated(entry.fragment)
         if translated is None:

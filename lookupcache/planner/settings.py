@@ -1,4 +1,4 @@
-"""Session settings under which the same text means something else."""
+"""Session settings that change the meaning of a condition."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _unset(_name: str) -> str | None:
 
 
 class Settings:
-    """What a session's settings say, each asked for only where a text holds what it concerns.
+    """The settings of a session, each read only if a text depends on it.
 
-    ``get`` returns the value of a setting, None where the session has none.
+    ``get`` returns the value of a setting, None if the session does not set it.
 
     >>> settings = Settings({"spark.sql.parser.escapedStringLiterals": "true"}.get)
     >>> settings.doubtful("a = 'b'"), settings.doubtful(r"a = 'b\\n'")
@@ -48,17 +48,17 @@ class Settings:
 
     @property
     def null_in_nothing(self) -> bool:
-        """Whether NULL IN () is NULL, not false; by default it is where ANSI mode is off."""
+        """Whether NULL IN () is NULL, not false; by default if ANSI mode is off."""
         return self.on(NULL_IN_NOTHING) if self._get(NULL_IN_NOTHING) is not None else not self.on(ANSI)
 
     def readable(self, text: str) -> str:
-        """Return a text with its names in backquotes, where the session takes double quotes for those of a name."""
+        """Return a text with names in backquotes, if the session treats double quotes as those of a name."""
         quoted = '"' in text and self.on(DOUBLE_QUOTED) and self.on(ANSI)
         return with_backquotes(text) if quoted else text
 
     def doubtful(self, text: str) -> bool:
-        """Return whether a literal of the text may have another value, or type, than by Spark's defaults."""
-        if "${" in text:  # Spark puts the value of a variable there, in a string too.
+        """Return whether a literal of the text may have another value or type than with Spark's defaults."""
+        if "${" in text:  # Spark substitutes variables, in strings too.
             return True
         return any(map(self._is_doubtful, tokens(text)))
 

@@ -18,7 +18,7 @@ class Breaker:
     """Lets calls through as long as they do not fail ``failures`` times in a row, then one after ``delay`` seconds.
 
     Every call acquires a permit with `acquire` and reports with it how it ended: `record_success`, `record_failure`, or
-    `release` if it says nothing about the source. Thread-safe. ``failures`` None lets all calls through.
+    `release` if the result says nothing about the source. Thread-safe. ``failures`` None lets all calls through.
 
     >>> breaker = Breaker(failures=1, delay=30.0, clock=lambda: 0.0)
     >>> breaker.record_failure(breaker.acquire())
@@ -76,14 +76,14 @@ class Breaker:
                 self._open()
 
     def release(self, permit: int) -> None:
-        """Report that a call ended and says nothing about the source; if it was the probe, the next call will be."""
+        """Report that a call ended without a result of the source; a probe is then repeated by the next call."""
         if self._until is not None:
             with self._lock:
                 if permit == self._opened:
                     self._probing = False
 
     def open_for(self) -> float:
-        """Return for how many seconds all calls will be refused; 0 where one may be made."""
+        """Return for how many seconds all calls will be rejected; 0 if a call may be made."""
         until = self._until
         return 0.0 if until is None else max(until - self._clock(), 0.0)
 
@@ -98,8 +98,9 @@ class Breaker:
         self._opened += 1
 
     def _refusal(self, left: float) -> LookupRefusedError:
-        after = f"for another {left:.3g} s" if left > 0 else "until a call that tries it has ended"
+        after = f"for {left:.3g} s more" if left > 0 else "until the trial call in progress has ended"
         return LookupRefusedError(
-            f"The source was not asked: it failed {self._failures} times in a row and is left alone {after}.",
-            hint="Mend the source, or change 'lookup.breaker.failures' and 'lookup.breaker.delay'.",
+            f"The circuit breaker is open: the source failed {self._failures} times in a row, "
+            f"and is not called {after}.",
+            hint="Repair the source, or change 'lookup.breaker.failures' and 'lookup.breaker.delay'.",
         )

@@ -4,7 +4,7 @@ breaker ─► rate limit ─► call ──error──► retry policy ─► w
 
 A call that hangs is ended by the slot that it runs in (see `executor`), with the error that `timed_out` returns.
 
-The retry loop is our own, since a retry shares its deadline with the rate limit and asks the breaker before it waits.
+No library's retry loop is used: a retry shares its deadline with the rate limit, and checks the breaker first.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class ResiliencePolicy:
     Args:
         config: The options.
         retryable: Which errors are retried, unless ``lookup.retry.on`` is set.
-        retry_after: How many seconds the source asks to wait after an error, or None.
+        retry_after: The seconds that the source requires before a retry, or None.
         counters: Where calls, errors, retries and timeouts are counted.
         limiter: The rate limit; by default ``lookup.rate-limit`` applies to this object alone.
         clock: The time in seconds.
 
     >>> answers = iter([OSError("down"), 42])
-    >>> def ask():
+    >>> def attempt():
     ...     answer = next(answers)
     ...     if isinstance(answer, Exception):
     ...         raise answer
     ...     return answer
     >>> resilience = ResiliencePolicy(LookupConfig(retry_delay="1 ms"))
-    >>> resilience.call_sync(ask), resilience.counters["calls"], resilience.counters["retries"]
+    >>> resilience.call_sync(attempt), resilience.counters["calls"], resilience.counters["retries"]
     (42, 2, 1)
     """
 
@@ -86,64 +86,69 @@ class ResiliencePolicy:
         self._clock = clock
 
     def reset_after_fork(self) -> None:
-        """Let go of what threads of the parent process may hold."""
+        """Drop locks that threads of the parent process may hold."""
         self._breaker.reset_after_fork()
         if self._limiter is not None:
             self._limiter.reset_after_fork()
 
-    async def call(self, ask: Callable[[], Awaitable[T]], sleep: Sleep = asyncio.sleep) -> T:
-        """Return what ``ask`` answers, at the latest when the retries are used up.
+    async def call(self, attempt: Callable[[], Awaitable[T]], sleep: Sleep = asyncio.sleep) -> T:
+        """Return the result of ``attempt``, or raise its last error after the retries.
 
         Raises AttemptsExhaustedError when the last attempt failed, LookupRefusedError while the circuit breaker is
         open, and LookupTimeoutError if the rate limit has no slot before ``lookup.timeout``. Other BaseExceptions pass.
         """
-        return await self._call(ask, sleep, self._clock() + self.config.timeout)
+        return await self._call(attempt, sleep, self._clock() + self.config.timeout)
 
-    def call_sync(self, ask: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
-        """Do the same for a plain function, in this thread."""
-        return _run(self.call(_awaitable(ask), _awaitable(sleep)))
+    def call_sync(self, attempt: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
+        """Do the same for a sync function, in this thread."""
+        return _run(self.call(_awaitable(attempt), _awaitable(sleep)))
 
     async def connect(self, connect: Callable[[], Awaitable[None]], sleep: Sleep = asyncio.sleep) -> None:
-        """Connect to the source: a call as any, except that it is neither counted nor held back by the rate limit."""
+        """Connect to the source like a call, but without counting it and without the rate limit."""
         await self._call(connect, sleep, self._clock() + self.config.timeout, connects=True)
 
     def connect_sync(self, connect: Callable[[], None], sleep: Callable[[float], None] = time.sleep) -> None:
-        """Do the same for a plain function, in this thread."""
+        """Do the same for a sync function, in this thread."""
         _run(self.connect(_awaitable(connect), _awaitable(sleep)))
 
     async def until_found(
         self,
-        ask: Callable[[K], Awaitable[A]],
+        attempt: Callable[[K], Awaitable[A]],
         keys: K,
         without_rows: Callable[[K, A], K | None],
         sleep: Sleep = asyncio.sleep,
     ) -> list[tuple[K, A]]:
-        """Ask for keys, and after a wait again for those that have no row yet; return what was asked and answered.
+        """Request keys, and after a delay again those without a row; return the keys and the result of each attempt.
 
-        ``without_rows`` gives of some keys and their answer those without a row, or None. They are asked for up to
-        ``lookup.retry.on-miss.max-attempts`` times more, ``lookup.retry.on-miss.delay`` apart, as long as
-        ``lookup.timeout`` allows. Raises as `call` does.
+        Keys are requested up to ``lookup.retry.on-miss.max-attempts`` times more, ``lookup.retry.on-miss.delay`` apart,
+        as long as ``lookup.timeout`` allows. Raises as `call` does.
+
+        Args:
+            attempt: Requests keys from the source.
+            keys: The keys.
+            without_rows: Returns those of the keys that have no row in a result, or None.
+            sleep: Waits for some seconds.
         """
         ends = self._clock() + self.config.timeout
-        found = [(keys, await self._call(partial(ask, keys), sleep, ends))]
+        found = [(keys, await self._call(partial(attempt, keys), sleep, ends))]
         for _ in range(self.config.on_miss_max_attempts):
             missing = without_rows(*found[-1])
             if missing is None or self._clock() + self.config.on_miss_delay >= ends:
                 break
             await sleep(self.config.on_miss_delay)
             self.counters.add("miss_retries")
-            found.append((missing, await self._call(partial(ask, missing), sleep, ends)))
+            found.append((missing, await self._call(partial(attempt, missing), sleep, ends)))
         return found
 
     def until_found_sync(
         self,
-        ask: Callable[[K], A],
+        attempt: Callable[[K], A],
         keys: K,
         without_rows: Callable[[K, A], K | None],
         sleep: Callable[[float], None] = time.sleep,
     ) -> list[tuple[K, A]]:
-        """Do the same for a plain function, in this thread."""
-        return _run(self.until_found(_awaitable(ask), keys, without_rows, _awaitable(sleep)))
+        """Do the same for a sync function, in this thread."""
+        return _run(self.until_found(_awaitable(attempt), keys, without_rows, _awaitable(sleep)))
 
     def timed_out(self) -> LookupTimeoutError:
         """Return the error of a lookup that ``lookup.timeout`` ended; count it, also as a failure for the breaker."""
@@ -151,16 +156,16 @@ class ResiliencePolicy:
         self._breaker.record_failure()
         return LookupTimeoutError(
             f"The source did not answer within {self.config.timeout:g} s.",
-            hint="Raise 'lookup.timeout', or ask for fewer keys at a time with 'lookup.batch.max-size'.",
+            hint="Raise 'lookup.timeout', or request fewer keys per call with 'lookup.batch.max-size'.",
         )
 
-    async def _call(self, ask: Callable[[], Awaitable[T]], sleep: Sleep, ends: float, connects: bool = False) -> T:
+    async def _call(self, attempt: Callable[[], Awaitable[T]], sleep: Sleep, ends: float, connects: bool = False) -> T:
         permit = await self._enter(sleep, ends, connects)
         try:
-            return await self._ask(ask, permit, connects)
+            return await self._attempt(attempt, permit, connects)
         except Exception as error:
             first = _raised(error)
-        return await self._retry(first, ask, sleep, ends, connects)
+        return await self._retry(first, attempt, sleep, ends, connects)
 
     async def _enter(self, sleep: Sleep, ends: float, connects: bool) -> int:
         """Wait until a call may be made; return the breaker's permit."""
@@ -183,19 +188,19 @@ class ResiliencePolicy:
         if wait > left:
             self.counters.add("timeouts")
             raise LookupTimeoutError(
-                f"The source was not asked: at {limiter.rate:g} calls per second the next is due in {wait:.3g} s, "
-                f"and the lookup has {left:.3g} s left.",
-                hint="Raise 'lookup.rate-limit' or 'lookup.timeout', or ask for more keys at a time.",
+                f"The rate limit has no slot before the timeout: at {limiter.rate:g} calls per second, "
+                f"the next slot is in {wait:.3g} s, and the lookup has {left:.3g} s left.",
+                hint="Raise 'lookup.rate-limit' or 'lookup.timeout', or request more keys per call.",
             )
         if wait > 0:
             self.counters.add("throttled_seconds", wait)
             await sleep(wait)
 
-    async def _ask(self, ask: Callable[[], Awaitable[T]], permit: int, connects: bool) -> T:
+    async def _attempt(self, attempt: Callable[[], Awaitable[T]], permit: int, connects: bool) -> T:
         if not connects:
             self.counters.add("calls")
         try:
-            answer = await ask()
+            answer = await attempt()
         except BaseException as error:
             self._breaker.release(permit)
             if isinstance(error, Exception):
@@ -207,7 +212,7 @@ class ResiliencePolicy:
         return answer
 
     async def _retry(
-        self, error: Exception, ask: Callable[[], Awaitable[T]], sleep: Sleep, ends: float, connects: bool
+        self, error: Exception, attempt: Callable[[], Awaitable[T]], sleep: Sleep, ends: float, connects: bool
     ) -> T:
         """Repeat a call whose first attempt failed with ``error``, as long as the retry policy and the time allow."""
         attempts = 1
@@ -224,12 +229,12 @@ class ResiliencePolicy:
             try:
                 permit = await self._enter(sleep, ends, connects)
             except LookupRuntimeError as refusal:
-                _note(error, f"Not tried again: {refusal.fact}")
+                _note(error, f"Not retried: {refusal.fact}")
                 break
             self.counters.add("retries")
             attempts += 1
             try:
-                return await self._ask(ask, permit, connects)
+                return await self._attempt(attempt, permit, connects)
             except Exception as next_error:
                 error = _raised(next_error)
         raise AttemptsExhaustedError(error, attempts) from error
@@ -244,7 +249,7 @@ class ResiliencePolicy:
             return None if self._breaker.open_for() > delay else delay
         _note(
             error,
-            f"Not tried again: the next attempt is due in {delay:.3g} s, as the source or 'lookup.retry.delay' has it, "
+            f"Not retried: the source or 'lookup.retry.delay' requires a delay of {delay:.3g} s, "
             f"and 'lookup.timeout' leaves {max(left, 0):.3g} s.",
         )
         return None
@@ -257,8 +262,8 @@ def _note(error: BaseException, text: str) -> None:
             error.add_note(text)
 
 
-class _StopIterationRaised(Exception):
-    """Stands for a StopIteration that a plain function raised: a coroutine would turn that into a RuntimeError."""
+class _StopIterationError(Exception):
+    """Wraps a StopIteration that a sync function raised: a coroutine would turn it into a RuntimeError."""
 
     def __init__(self, error: StopIteration) -> None:
         super().__init__(error)
@@ -266,8 +271,8 @@ class _StopIterationRaised(Exception):
 
 
 def _raised(error: Exception) -> Exception:
-    """Return what the call itself raised."""
-    return error.error if isinstance(error, _StopIterationRaised) else error
+    """Return the error that the call itself raised."""
+    return error.error if isinstance(error, _StopIterationError) else error
 
 
 def _awaitable(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
@@ -275,13 +280,13 @@ def _awaitable(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
         try:
             return function(*arguments)
         except StopIteration as error:
-            raise _StopIterationRaised(error) from error
+            raise _StopIterationError(error) from error
 
     return answer
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits for an event loop, because all that it awaits are plain functions."""
+    """Run a coroutine that never waits for an event loop, because it awaits sync functions only."""
     try:
         work.send(None)
     except StopIteration as done:

@@ -1,4 +1,4 @@
-"""A rate limit that all processes of an executor share: calls go out evenly spaced, none before its slot."""
+"""A rate limit shared by all processes of an executor: calls are evenly spaced, none starts before its slot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lookupcache.errors import LookupCacheError
 
 try:
     import fcntl
-except ImportError:  # a system that has none: each process then keeps the rate for itself
+except ImportError:  # no file locks on this system: each process then has its own rate limit
     fcntl = None  # type: ignore[assignment]
 
 # The next free slot, when it was written, and since which start of the machine the clock has been running.
@@ -50,16 +50,16 @@ class RateLimit:
     def of_executor(cls, rate: float, name: str) -> RateLimit:
         """Return the limit that the workers of this executor share for the source of that name.
 
-        Outside of a Spark worker a process has its own. Raises LookupCacheError where no file can be used.
+        Outside of a Spark worker, each process has its own. Raises LookupCacheError if no file can be used.
         """
         folder = _private_directory()
         _remove_unused(folder)
         return cls(rate, folder / hashlib.sha256(f"{_executor()}\n{name}".encode()).hexdigest()[:32])
 
     def reserve(self, within: float = math.inf) -> float:
-        """Take the next slot and return the seconds until it comes.
+        """Reserve the next slot and return the seconds until it.
 
-        A slot that comes later than ``within`` is not taken: the answer is then more than ``within``.
+        A slot later than ``within`` seconds is not reserved: the result is then more than ``within``.
         """
         if self.path is None:
             with self._lock:
@@ -124,7 +124,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _executor() -> str:
-    """Return what all Python workers of this executor, and no others, have in common.
+    """Return an identifier that all Python workers of this executor share, and no others.
 
     Spark gives every worker its executor's own block directories. The parent process would not do: it is a
     daemon, and an executor has one per set of environment variables, so one per Spark Connect session.
@@ -135,7 +135,7 @@ def _executor() -> str:
 
 
 def _private_directory() -> Path:
-    """Return a directory that nobody else can write to; raises LookupCacheError where that is not available."""
+    """Return a directory that nobody else can write to; raises LookupCacheError if there is none."""
     folder = Path(tempfile.gettempdir()) / f"lookupcache-{_owner()}"
     try:
         with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""The retry policy: which errors are retried, and after which delay."""
+"""The retry policy: which errors are retried, and after how long."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lookupcache.errors import LookupCacheError, LookupRuntimeError
 
 
 def retry_after_of(error: Exception) -> float | None:
-    """Return the seconds that the source asks to wait, or None where the error does not say.
+    """Return the seconds that the source requires before a retry, or None if the error has none.
 
-    That is an attribute ``retry_after`` (seconds or a timedelta), else the header Retry-After (seconds or a date)
+    They are in an attribute ``retry_after`` (seconds or a timedelta), else the header Retry-After (seconds or a date)
     in the ``headers`` of the error or of its ``response``, as requests, httpx, aiohttp and urllib have it.
 
     >>> error = OSError("429 Too Many Requests")
@@ -55,10 +55,10 @@ def _header_seconds(text: str) -> float | None:
         pass
     try:
         moment = parsedate_to_datetime(text)
-        # A date in the zone "-0000" comes without one; it is in UTC too.
+        # A date in the zone "-0000" is parsed without a zone; it is in UTC too.
         return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
     except (ValueError, ArithmeticError):
-        # A zone or a year beyond all bounds overflows. What cannot be understood must not cost the retries.
+        # A zone or year out of range overflows. An invalid header must not prevent the retries.
         return None
 
 
@@ -66,8 +66,8 @@ def _header_seconds(text: str) -> float | None:
 class RetryPolicy:
     """Which errors are retried, and after which wait.
 
-    ``retryable`` is the connector's opinion of an error, which ``lookup.retry.on`` overrides; ``retry_after`` returns
-    the wait that the source asks for.
+    ``retryable`` is the connector's classification of an error, which ``lookup.retry.on`` overrides; ``retry_after``
+    returns the delay that the source requires.
 
     >>> policy = RetryPolicy(LookupConfig(retry_delay="1 s", retry_jitter=0, retry_on="OSError"))
     >>> policy.should_retry(ConnectionError("refused")), policy.should_retry(KeyError("id"))
@@ -92,7 +92,7 @@ class RetryPolicy:
         """Return the seconds between an attempt, the first being 1, and the next."""
         delay = self.config.retry_delay
         if self.config.retry_strategy == "exponential":
-            # Two to the power of the attempts would at some time be more than a float holds.
+            # Two to the power of the attempts would overflow a float at some time.
             delay = min(delay * 2.0 ** min(attempt - 1, 64), self.config.retry_max_delay)
         delay *= 1 + random.random() * self.config.retry_jitter
         requested = self.retry_after(error) if isinstance(error, Exception) else None
@@ -100,12 +100,12 @@ class RetryPolicy:
 
 
 def _is_usage_error(error: Exception) -> bool:
-    """Return whether the error is a mistake in the program or its options, which a retry cannot cure."""
+    """Return whether the error is a mistake in the program or its options, which a retry cannot fix."""
     return isinstance(error, LookupCacheError) and not isinstance(error, LookupRuntimeError)
 
 
 def _is_named(error: Exception, name: str) -> bool:
-    """Return whether a name, bare or behind its module's, is that of the error's class or of one it descends from."""
+    """Return whether a name, with or without its module, is that of the error's class or of a base class."""
     ours = _is_usage_error(error)
     if name == "*":
         return not ours
@@ -113,6 +113,6 @@ def _is_named(error: Exception, name: str) -> bool:
     module, _, bare = name.rpartition(".")
     if not module:
         return any(kind.__name__ == bare for kind in kinds)
-    # `aiohttp.ClientError` is of another module, `asyncio.TimeoutError` is a builtin: ask the module that was named.
+    # `aiohttp.ClientError` and `asyncio.TimeoutError` are defined elsewhere: look the name up in the named module.
     meant = getattr(sys.modules.get(module), bare, None)
     return any(kind is meant or f"{kind.__module__}.{kind.__qualname__}" == name for kind in kinds)

@@ -53,20 +53,24 @@ def lookup_join(
 ) -> DataFrame:
     """Join a DataFrame, batch or streaming, with the rows that a lookup table has for its keys.
 
-    ``on`` is SQL text, a list of column names that both sides have, or a Column; in it the table's name
-    qualifies the table's columns. ``how`` is inner, left, semi or anti. ``select`` lists columns or SQL
-    expressions over both sides; by default all left columns, then all of the table's. ``where`` is SQL
-    text that filters the result. ``options`` override those of the table.
+    The result is that of ``left.join(right)`` over the table's rows at the time of the lookup. Raises PlanError,
+    SchemaError or OptionError for a join that cannot be planned, before any job.
 
-    The result is what ``left.join(right)`` would give over the table's rows at the time of the lookup. Raises
-    PlanError, SchemaError or OptionError for what cannot be joined as written, before any job.
+    A lookup that fails, after its retries, is never a miss. ``lookup.on-error`` sets the result: ``fail`` ends the
+    job with an error that names the table, the number of keys, and the number of attempts. With ``null`` each left row
+    whose lookup failed is in the result once, whatever ``how``, ``on`` and ``where`` require of a row of the table: its
+    columns of the table are null, and ``lookup.error-column`` contains the error. With ``dead-letter`` those left rows
+    are not in the result but in Parquet files under ``lookup.dead-letter.path``, which are written when the task is
+    complete; a task that a ``limit`` stops early leaves none.
 
-    A lookup that fails, after its retries, is never a missing row. ``lookup.on-error`` says what it is: ``fail``
-    ends the job with an error that names the table, how many keys were asked for, and how often. With ``null`` each
-    left row whose lookup failed stands in the result once, whatever ``how``, ``on`` and ``where`` ask of a row
-    of the table: its columns of the table are null, and ``lookup.error-column`` holds the error. With
-    ``dead-letter`` those left rows are not in the result but in Parquet files under ``lookup.dead-letter.path``,
-    written once the task is through; a task that a ``limit`` stops early leaves none.
+    Args:
+        left: The left side, batch or streaming.
+        table: The lookup table.
+        on: SQL text, a list of column names that both sides have, or a Column; the table's name qualifies its columns.
+        how: ``inner``, ``left``, ``semi`` or ``anti``.
+        select: Columns or SQL expressions over both sides; by default all left columns, then all of the table's.
+        where: SQL text that filters the result.
+        options: Options that override those of the table.
 
     >>> names = {1: "ann", 2: "bob"}
     >>> people = LookupTable.from_function("p", "id BIGINT, name STRING", key=["id"],
@@ -81,9 +85,10 @@ def lookup_join(
 class LookupJoin:
     """A planned lookup join: its ``plan``, its result ``df``, its `explain` and its `metrics`.
 
-    Takes what `lookup_join` takes. Use it where you want to see what went where, or to count. ``matches`` bounds
-    what a left join gives a left row: ``all`` its matches, the ``first``, or a ``single`` one, where a second
-    raises TooManyRowsError, as in a scalar sub-query.
+    Args:
+        left, table, on, how, select, where, options: As for `lookup_join`.
+        matches: The matches of each left row in a left join: ``all``, the ``first``, or a ``single`` one: a second
+            match raises TooManyRowsError, as in a scalar sub-query.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
     ...     function=lambda n: [(n, n * n)])
@@ -289,13 +294,13 @@ class _Analyst:
 
 
 def pickled(table: LookupTable) -> bytes:
-    """Return a table's connector as it travels to the workers; raises ConnectorError where it cannot."""
+    """Return a table's connector, pickled for the workers; raises ConnectorError if that fails."""
     try:
         return cloudpickle.dumps(table.connector)
     except Exception as error:
         raise ConnectorError(
             f"Connector {table.connector_name!r} of table {table.name!r} cannot be pickled: {error}.",
-            hint="Make clients in open(), which runs in the worker, not in __init__.",
+            hint="Create clients in open(), which runs in the worker, not in __init__.",
         ) from error
 
 

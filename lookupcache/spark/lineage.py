@@ -22,7 +22,11 @@ _SELECTIONS = ("Project", "SubqueryAlias", "View")
 """What may stand in a plan between a join and what was selected from its result."""
 
 _recent: deque[LookupJoin] = deque(maxlen=16)
-"""Joins of which the user may hold nothing but what was selected from the result."""
+"""The last joins: a DataFrame that was selected from a join's result does not refer to the join.
+
+A join keeps its left DataFrame, so the driver keeps the plans of at most 16 joins, and local data in them, but no rows
+of results.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,16 @@ class Origin:
 
 
 def remember(result: DataFrame, join: LookupJoin) -> None:
-    """Note that a DataFrame is the result of a join."""
+    """Record that a DataFrame is the result of a join."""
     vars(result)[_JOIN] = join
+    for stopped in [one for one in _recent if _is_stopped(one)]:
+        _recent.remove(stopped)
     _recent.append(join)
+
+
+def _is_stopped(join: LookupJoin) -> bool:
+    """Return whether the join's session has ended: its DataFrames cannot be used any more."""
+    return is_classic(join.spark) and join.spark.sparkContext._jsc is None
 
 
 def origin_of(df: DataFrame) -> Origin | None:

@@ -25,9 +25,9 @@ def python_stages(df: DataFrame) -> int:
     >>> python_stages(spark.range(3).mapInArrow(lambda batches: batches, "id BIGINT"))
     1
     """
-    with redirect_stdout(io.StringIO()) as told:
+    with redirect_stdout(io.StringIO()) as output:
         df.explain()
-    return python_operators(told.getvalue())
+    return python_operators(output.getvalue())
 
 
 def python_operators(plan: str) -> int:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector
-from lookupcache.errors import LookupRuntimeError, WrongRows
+from lookupcache.errors import LookupRuntimeError, WrongRowsError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
 from lookupcache.worker.answers import Fetched, Numbers, Reader
@@ -52,7 +52,7 @@ class CallOutcomes:
         self._next += 1
 
     def record_errors(self, reader: Reader, errors: ErrorNaming) -> None:
-        """Name the errors that calls ended with; of a call with `WrongRows`, only some keys fail."""
+        """Name the errors that calls ended with; of a call with `WrongRowsError`, only some keys fail."""
         # If the error of one call ends all calls of a group, its positions are those of keys of that call alone.
         shared = len(self.answers) > 1 and all(answer is self.answers[0] for answer in self.answers)
         for number, answer in enumerate(self.answers):
@@ -64,7 +64,7 @@ class CallOutcomes:
     ) -> None:
         error = answer.error if isinstance(answer, AttemptsExhaustedError) else answer
         keys = np.flatnonzero(self.call_of == number)
-        if shared or not isinstance(error, WrongRows) or reader.plan.config.on_miss_max_attempts > 0:
+        if shared or not isinstance(error, WrongRowsError) or reader.plan.config.on_miss_max_attempts > 0:
             # If keys without rows are requested again, those of a failed call would not be: so all of its keys fail.
             self.errors[number] = errors.name(answer, len(keys))
             return
@@ -181,7 +181,7 @@ class KeyCalls:
         rows = [outcomes.answers[number] for number in answered]
         try:
             return self._connector.table(self._reader.request, keys, rows)
-        except WrongRows as error:
+        except WrongRowsError as error:
             outcomes.errors |= {
                 answered[position]: self._errors.name(cause, 1) for position, cause in error.wrong.items()
             }

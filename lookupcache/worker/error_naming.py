@@ -12,7 +12,7 @@ from lookupcache.errors import (
     LookupRefusedError,
     LookupRuntimeError,
     LookupTimeoutError,
-    WrongRows,
+    WrongRowsError,
     text_of,
 )
 from lookupcache.plan import LookupPlan
@@ -48,7 +48,7 @@ class ErrorNaming:
         Raises it if it is an error of lookupcache that fails the job whatever ``lookup.on-error`` says.
         """
         cause, attempts = (error.error, error.attempts) if isinstance(error, AttemptsExhaustedError) else (error, 1)
-        if isinstance(cause, WrongRows):
+        if isinstance(cause, WrongRowsError):
             cause = next(iter(cause.wrong.values()), cause)
         if isinstance(cause, LookupTimeoutError | LookupRefusedError):
             named = rebuilt(cause, f"Table {self._plan.table!r}: {cause.fact}", cause.hint)

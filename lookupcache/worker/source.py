@@ -91,7 +91,7 @@ class Source:
             tables, fetched = self._calls.read(outcomes)
         except LookupRuntimeError as error:
             raise self._errors.show(error) from None
-        self.counters["asked_keys"] += len(calls.keys)
+        self.counters["requested_keys"] += len(calls.keys)
         self.counters["fetched_rows"] += sum(table.num_rows for table in tables)
         self.counters["fetched_bytes"] += sum(table.nbytes for table in tables)
         return fetched
@@ -145,7 +145,7 @@ class Source:
         try:
             batch = self.connector.changed(self.reader.request)
         except Exception as error:
-            raise self._errors.name(error, 0, "asking what has changed") from None
+            raise self._errors.name(error, 0, "reading the changed keys") from None
         return None if batch is None else self.reader.keys_of(pa.table(batch))
 
     def close(self) -> None:

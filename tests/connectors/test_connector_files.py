@@ -203,7 +203,7 @@ def test_which_stored_types_fit(tmp_path, stored, declared, fits):
     if fits:
         assert scanned(connector, request(["x"])) == [(1, None)]
     else:
-        with pytest.raises(SourceError, match=r"column 'x': the file holds .* which may not fit"):
+        with pytest.raises(SourceError, match=r"column 'x': the file has .* which may not fit"):
             scanned(connector, request(["x"]))
 
 

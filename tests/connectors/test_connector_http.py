@@ -8,7 +8,9 @@ import datetime as dt
 import json
 import math
 import pickle
+import socket
 import threading
+from contextlib import suppress
 from decimal import Decimal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -31,7 +33,7 @@ from lookupcache.errors import (
 )  # fmt: skip
 from lookupcache.formats.json_path import Path
 from lookupcache.formats.json_text import parse_json, plain_text
-from lookupcache.formats.json_values import Misfit, json_array
+from lookupcache.formats.json_values import MismatchError, json_array
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.resilience.retry import retry_after_of
 from lookupcache.schema import parse_ddl, parse_type
@@ -194,7 +196,7 @@ def test_keys_that_only_the_join_distinguishes_are_requested_once(serve, connect
 
 def test_a_join_without_the_required_columns(people, connect):
     for options in ({"url": people.url + "/{id}"}, {"url": people.url, "body": "{keys}", "key": "id"}):
-        with pytest.raises(PlanError, match="gives no 'id'"):
+        with pytest.raises(PlanError, match="has no 'id'"):
             rows_for(connect(**options), request(["name"], ["country"]), ("ann",))
 
 
@@ -364,7 +366,7 @@ def test_a_value_becomes_what_its_column_says(type_, text, value):
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_its_columns_type(type_, text):
-    with pytest.raises(Misfit):
+    with pytest.raises(MismatchError):
         json_array([None, parse_json(text)], parse_type(type_))
 
 
@@ -436,7 +438,7 @@ def test_where_the_rows_are(serve, connect, path, document, found):
         (Reply('{"a": {"b": ['), "is not JSON"),
         (Reply(b"\xff"), "is not JSON"),
         (Reply("[" * 9_999), "is not JSON: it is nested too deeply"),
-        (Reply('{"v":1e' + "9" * 22 + "}"), "is not JSON: it holds a number whose exponent is too large"),
+        (Reply('{"v":1e' + "9" * 22 + "}"), "is not JSON: it has a number whose exponent is too large"),
         (Reply("9" * 9_999), "is not JSON"),
         (Reply(" " * 10_001), "more than 10,000 bytes(?s:.*)'max-bytes'"),
     ],
@@ -765,11 +767,11 @@ URL = "http://localhost:1/{id}"
     ("options", "named_"),
     [
         ({}, "needs option 'url'"),
-        ({"url": "localhost/{id}"}, "'url' is no URL"),
-        ({"url": "ftp://localhost/{id}"}, "'url' is no URL"),
-        ({"url": "http:///{id}"}, "'url' is no URL"),
-        ({"url": "http://{id}.example/x"}, "'url' lets a value choose the host"),
-        ({"url": "http://localhost:{id}/x"}, "'url' lets a value choose the host"),
+        ({"url": "localhost/{id}"}, "'url' is not a URL"),
+        ({"url": "ftp://localhost/{id}"}, "'url' is not a URL"),
+        ({"url": "http:///{id}"}, "'url' is not a URL"),
+        ({"url": "http://{id}.example/x"}, "'url' has a placeholder in the host"),
+        ({"url": "http://localhost:{id}/x"}, "'url' has a placeholder in the host"),
         ({"url": "http://ann:hunter2@localhost/{id}"}, "'url' holds a user or a password"),
         ({"url": URL + "#x"}, "'url' has a '#'"),
         ({"url": "http://localhost/x"}, "Neither 'url' nor 'body' has a placeholder for a key"),
@@ -1061,3 +1063,60 @@ def test_every_join_is_sparks_own(spark, serve, tmp_path, batch):
     verdicts = [judge(case) for case in drawn]
     assert [verdict.reason for verdict in verdicts if verdict.word == "wrong"] == []
     assert sum(verdict.word == "joined" for verdict in verdicts) > 12
+
+
+# ── a server that sends two answers to one request ───────────────────────────────────────────────────────────
+
+
+class TwiceAnswering:
+    """Answers each request with the last segment of its path as the name; `answer_again` repeats the last answer."""
+
+    def __init__(self, twice):
+        self.twice = twice
+        self.connections = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}/{{id}}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with self.listener:
+            while True:
+                try:
+                    connection, _ = self.listener.accept()
+                except OSError:
+                    return
+                self.connections.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with suppress(ConnectionError), connection, connection.makefile("rb") as lines:
+            while line := lines.readline():
+                if line.startswith(b"GET "):
+                    body = json.dumps({"name": line.split()[1].decode().strip("/")}).encode()
+                    self.answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+                elif not line.strip():
+                    connection.sendall(self.answer * (2 if self.twice else 1))
+
+    def answer_again(self):
+        self.connections[-1].sendall(self.answer)
+
+
+@pytest.mark.parametrize("twice", [True, False], ids=["at once", "later"])
+def test_a_second_answer_is_never_that_of_the_next_key(connect, twice):
+    server = TwiceAnswering(twice)
+    connector = connect("id STRING, name STRING", url=server.url)
+    for key in ("a", "b", "c"):
+        assert rows_for(connector, request(columns=["name"]), (key,)) == [(key, key)]
+        if not twice:
+            server.answer_again()
+    assert len(server.connections) == 3
+    server.listener.close()
+
+
+def test_a_connection_with_one_answer_for_each_request_is_reused(connect):
+    server = TwiceAnswering(twice=False)
+    connector = connect("id STRING, name STRING", url=server.url)
+    for key in ("a", "b", "c"):
+        assert rows_for(connector, request(columns=["name"]), (key,)) == [(key, key)]
+    assert len(server.connections) == 1
+    server.listener.close()

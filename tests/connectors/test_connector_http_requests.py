@@ -221,7 +221,7 @@ def test_a_url_that_does_not_tell_where_a_value_ends_is_refused_at_once(type_, s
         return HttpConnector(parse_ddl(f"a {type_}, c STRING"), {"url": f"http://localhost:1/{{a}}{separator}{{c}}"})
 
     if refused:
-        with pytest.raises(OptionError, match="'url' does not tell where the value of 'a' ends"):
+        with pytest.raises(OptionError, match="'url' does not show where the value of 'a' ends"):
             make()
     else:
         assert make().settings

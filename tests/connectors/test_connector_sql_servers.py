@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables, SqliteTables, sent_to
 from lookupcache_sql.connector import SqlConnector
-from lookupcache_sql.database import Unreachable
+from lookupcache_sql.database import UnreachableError
 from servers import PASSWORD, MariaServer, PostgresServer
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -436,7 +436,7 @@ def test_a_server_by_its_unix_socket(tables, url):
         **options,
         "url": options["url"].replace(str(server.folder), "/nowhere").replace(parts["quoted"], "%2Fnowhere"),
     }
-    with pytest.raises(Unreachable, match="on the socket '/nowhere") as raised:
+    with pytest.raises(UnreachableError, match="on the socket '/nowhere") as raised:
         opened(away, "id INT")
     assert PASSWORD not in str(raised.value)
 
@@ -520,7 +520,7 @@ def test_a_wrong_password_or_database_is_refused_at_once(tables):
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
 def test_a_server_that_is_away_is_retried(scheme):
     connector = SqlConnector(parse_ddl("id INT"), {"url": f"{scheme}://u:{PASSWORD}@127.0.0.1:1/d", "table": "t"})
-    with pytest.raises(Unreachable, match=r"'d' on 127\.0\.0\.1:1 cannot be reached") as raised:
+    with pytest.raises(UnreachableError, match=r"'d' on 127\.0\.0\.1:1 cannot be reached") as raised:
         connector.open()
     assert connector.retryable(raised.value)
     assert PASSWORD not in str(raised.value)

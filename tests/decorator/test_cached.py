@@ -301,10 +301,10 @@ def test_it_caches_however_it_is_written(spelling):
 
 
 REFUSED = {
-    "a number": (lambda: cached(128), r"given int 128\.\s+Hint: .*cached\(max_rows=128"),
+    "a number": (lambda: cached(128), r"not int 128\.\s+Hint: .*cached\(max_rows=128"),
     "an unknown option": (lambda: cached(max_row=1), "Did you mean 'max_rows'"),
     "a name from elsewhere": (lambda: cached(ttl=5), "called 'expire_after_write' here"),
-    "what is no function": (lambda: cached()(5), "was given int"),
+    "what is no function": (lambda: cached()(5), "decorates a function, not int"),
     "an async generator": (lambda: cached(agen), "async generator"),
 }
 
@@ -321,7 +321,7 @@ def test_what_is_written_wrongly_is_said_so(case):
 
 
 def test_a_config_that_keeps_nothing_is_pointed_out():
-    with pytest.warns(LookupAdvice, match="keeps nothing"):
+    with pytest.warns(LookupAdvice, match="has no cache here"):
         cached(LookupConfig(max_retries=5))
 
 
@@ -357,7 +357,7 @@ def test_one_call_however_spelled_is_one_key(case):
     decorated = cached(lambda *args, **named: function(*args, **named)) if case == "no signature" else cached(function)
     answers = [decorated(*args, **named) for args, named in calls]
     assert answers == [function(*args, **named) for args, named in calls]
-    assert decorated.metrics().asked_keys == 1
+    assert decorated.metrics().requested_keys == 1
     assert all(decorated.invalidate(*args, **named) is (n == 0) for n, (args, named) in enumerate(calls))
 
 
@@ -365,7 +365,7 @@ def test_different_calls_are_different_keys():
     function = cached(variable)
     calls = [((1,), {}), ((1, 2), {}), ((1,), {"b": 3}), ((1,), {"x": 2}), ((1,), {"y": 2}), ((1, 2), {"x": 2})]
     assert [function(*args, **named) for args, named in calls] == [variable(*args, **named) for args, named in calls]
-    assert function.metrics().asked_keys == len(calls)
+    assert function.metrics().requested_keys == len(calls)
 
 
 EQUAL = [1, 1.0, True, np.int64(1), 1 + 0j]
@@ -399,7 +399,7 @@ WRONG = {
         lambda f: cached(lambda keys: keys, batch=True).invalidate([1]),
         "given a list, which",
     ),
-    "a text for many": (lambda f: cached(lambda keys: keys, batch=True)("abc"), "was given one str"),
+    "a text for many": (lambda f: cached(lambda keys: keys, batch=True)("abc"), "takes a list of keys, not str"),
 }
 
 
@@ -436,7 +436,7 @@ def test_the_keys_of_a_batch_can_be_given_by_name():
 def test_a_batch_function_of_several_parameters_is_refused():
     def rows_of(country, ids): ...
 
-    with pytest.raises(OptionError, match="takes one list of keys, and this one must be given country, ids"):
+    with pytest.raises(OptionError, match="takes one list of keys, but this one requires country, ids"):
         cached(batch=True)(rows_of)
 
 
@@ -841,3 +841,79 @@ def test_a_thread_that_cannot_be_started_fails_its_callers_and_no_other(monkeypa
         with pytest.raises(RuntimeError, match="can't start new thread"):
             f(1)
     assert (f(1), f(2)) == (1, 2)
+
+
+# ── odd callables ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class WithStaticCall:
+    @staticmethod
+    def __call__(key):
+        return key + 1
+
+
+class WithClassCall:
+    @classmethod
+    def __call__(cls, key):
+        return key + 1
+
+
+class WithRequiredArgument:
+    def __init__(self, step):
+        self.step = step
+
+    def __call__(self, key):
+        return key + self.step
+
+
+CALLABLES: dict[str, tuple[Any, str | None]] = {
+    "class with static call": (WithStaticCall, None),
+    "object with static call": (WithStaticCall(), None),
+    "class with class call": (WithClassCall, None),
+    "object with class call": (WithClassCall(), None),
+    "partial of an object": (functools.partial(WithStaticCall()), None),
+    "partial of a function": (functools.partial(lambda step, key: key + step, 1), None),
+    "object": (WithRequiredArgument(1), None),
+    "class with an argument": (WithRequiredArgument, r"requires 'step'(?s:.*)WithRequiredArgument\(step=…\)"),
+    "builtin class": (int, r"Class int has no '__call__'(?s:.*)lambda key: int\(key\)"),
+    "dataclass": (Customer, r"Class Customer has no '__call__'"),
+    "partial of a class": (functools.partial(WithRequiredArgument, 1), r"partial of class WithRequiredArgument"),
+}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_any_callable_works_or_is_refused_with_a_cure(name):
+    function, wrong = CALLABLES[name]
+    if wrong is None:
+        decorated = cached(function)
+        assert [decorated(1), decorated(key=1), decorated.cache_info().hits] == [2, 2, 1]
+        return
+    with pytest.raises(OptionError, match=wrong):
+        cached(function)
+
+
+# ── close within a call ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("in_slots", [False, True], ids=["in the caller's thread", "in a slot"])
+def test_close_within_the_functions_own_call_is_refused(in_slots):
+    @cached(async_=in_slots or None, max_retries=0, timeout="1 h")
+    def close_it(key):
+        close_it.close()
+
+    with pytest.raises(RuntimeError, match="inside a call of the function"):
+        close_it(1)
+    close_it.close()
+
+
+def test_close_within_an_async_functions_own_call_is_refused():
+    @cached(max_retries=0)
+    async def close_it(key):
+        await close_it.close()
+
+    async def main():
+        with pytest.raises(RuntimeError, match="inside a call of the function"):
+            await close_it(1)
+        await close_it.close()
+
+    asyncio.run(main())

@@ -161,7 +161,7 @@ async def check(case: dict[str, Any]) -> None:
     metrics = ask.metrics()
     assert (metrics.rows, metrics.hits + metrics.misses) == (asked, asked), case
     assert metrics.calls == source.calls, case
-    assert metrics.misses <= metrics.asked_keys or metrics.refused, case
+    assert metrics.misses <= metrics.requested_keys or metrics.refused, case
     assert metrics.cached_rows <= (case["max_rows"] or metrics.cached_rows), case
 
 

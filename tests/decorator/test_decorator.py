@@ -841,7 +841,7 @@ def test_a_function_may_ask_itself_deeper_than_there_is_room(way, batch):
     if batch:
         one = lambda n: n if n < 2 else lookup([n - 1])[0] + lookup([n - 2])[0]  # noqa: E731
         lookup = cached(batch=True, **WAYS[way])(lambda ns: list(map(one, ns)))
-        assert (lookup([12]), lookup.metrics().asked_keys) == ([144], 13)
+        assert (lookup([12]), lookup.metrics().requested_keys) == ([144], 13)
     else:
         fib = cached(**WAYS[way])(lambda n: n if n < 2 else fib(n - 1) + fib(n - 2))
         assert (fib(12), fib.metrics().calls) == (144, 13)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import functools
+import io
 import pickle
+import threading
 from collections import Counter, namedtuple
+from collections.abc import Callable as CallableType
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lookupcache.connector import LookupRequest
-from lookupcache.errors import PlanError, SchemaError, SourceError, WrongRows
+from lookupcache.errors import ConnectorError, PlanError, SchemaError, SourceError, WrongRowsError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.schema import parse_ddl
 
@@ -114,7 +119,7 @@ def test_a_function_is_asked_for_each_of_its_keys_once():
 
 
 def test_a_join_that_gives_no_key_of_the_function_is_refused():
-    with pytest.raises(PlanError, match=r"gives no 'id'(?s:.*)Join by id"):
+    with pytest.raises(PlanError, match=r"has no 'id'(?s:.*)Join by id"):
         answer(connector(one), LookupRequest(table="t", key_columns=("name",)), name=["ann"])
 
 
@@ -131,8 +136,8 @@ def test_a_key_that_is_no_column(key):
         (["xy"], "returned str as a row"),
         ([(1,)], "returned tuple as a row"),
         ([{"nam": "ann"}], "a column 'nam'"),
-        ([("one", "ann")], "'id': the function's values are no int64"),
-        ([(1, 5)], "'name': the function's values are no string"),
+        ([("one", "ann")], "'id': the function's values are not int64"),
+        ([(1, 5)], "'name': the function's values are not string"),
         ([(1.5, "ann")], "'id'.*1.5 would become 1"),
         ([(float("nan"), "ann")], "'id'"),
     ],
@@ -165,7 +170,7 @@ def test_only_the_keys_with_wrong_rows_fail(kinds):
     rows, failed = [], []
     try:
         rows = [row[0] for row in answer(asked, id=keys)]
-    except WrongRows as error:
+    except WrongRowsError as error:
         rows, failed = error.table.column("id").to_pylist(), sorted(error.wrong)
     assert failed == wrong
     borne = {key: max(keys) + key + 1 if kind == "of another" else key for key, kind in enumerate(kinds)}
@@ -191,14 +196,14 @@ def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds,
             id=asked,
             name=[str(i) for i, _ in enumerate(asked)],
         )
-    except WrongRows as error:
+    except WrongRowsError as error:
         failed = sorted(error.wrong)
     assert failed == [place for place, key in enumerate(asked) if kinds[key] in WRONG]
 
 
 def test_rows_that_are_made_as_they_are_read_are_read_once():
     asked = connector(lambda keys: [one_as_generator(1), iter([7]), one_as_generator(2)], batch=True)
-    with pytest.raises(WrongRows) as raised:
+    with pytest.raises(WrongRowsError) as raised:
         answer(asked, id=[1, 9, 2])
     assert (list(raised.value.wrong), raised.value.table.num_rows) == ([1], 3)
 
@@ -207,7 +212,7 @@ def test_lists_in_another_order_than_the_keys_are_all_wrong_whatever_else_is():
     asked = connector(lambda keys: [one(2), [7], one(1)], batch=True)
     with pytest.raises(SourceError, match="in the list of another") as raised:
         answer(asked)
-    assert not isinstance(raised.value, WrongRows)
+    assert not isinstance(raised.value, WrongRowsError)
 
 
 ROW = namedtuple("ROW", "id name")
@@ -219,6 +224,64 @@ def test_a_row_in_the_place_of_a_list_of_rows_is_refused(row):
     for function, batch in ((lambda key: row, False), (lambda keys: [row], True)):
         with pytest.raises(SourceError, match=f"returned {type(row).__name__} for a key, not a list of rows"):
             connector(function, batch=batch).lookup(BY_ID, keys)
+
+
+async def _never_awaited():
+    return []
+
+
+# What a function returned for key 1, and what is wrong with it; None where it is the row (1, "ann").
+ANSWERS: dict[str, tuple[CallableType[[], Any], str | None]] = {
+    "file": (lambda: io.StringIO("ann"), "StringIO, which can be used only once"),
+    "empty file": (lambda: io.BytesIO(), "BytesIO, which can be used only once"),
+    "coroutine": (_never_awaited, "coroutine, which can be used only once"),
+    "number": (lambda: 5, "int for a key, not a list of rows"),
+    "class": (lambda: int, "type for a key, not a list of rows"),
+    "bytearray": (bytearray, "bytearray for a key, not a list of rows"),
+    "frame": (lambda: pd.DataFrame({"id": [1], "name": ["ann"]}), "DataFrame for a key, not a list of rows"),
+    "series that is a row": (lambda: pd.Series({"id": 1, "name": "ann"}), "int as a row"),
+    "Arrow struct": (lambda: pa.scalar({"id": 1, "name": "ann"}), "dict for a key, not a list of rows"),
+    "Arrow number": (lambda: pa.scalar(5), "int for a key, not a list of rows"),
+    "dict view": ({1: (1, "ann")}.values, None),
+    "series of rows": (lambda: pd.Series([(1, "ann")], index=[7]), None),
+    "set": (lambda: {(1, "ann")}, None),
+    "Arrow list": (lambda: pa.scalar([{"id": 1, "name": "ann"}]), None),
+    "Arrow array": (lambda: pa.array([{"id": 1, "name": "ann"}]), None),
+    "Arrow values": (lambda: [(pa.scalar(1), pa.scalar("ann"))], None),
+    "Arrow rows": (lambda: [pa.scalar({"id": 1, "name": "ann"})], None),
+}
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["key", "batch"])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_any_answer_is_rows_or_an_error_with_a_cure(name, batch):
+    make, wrong = ANSWERS[name]
+    made = connector((lambda keys: [make()]) if batch else (lambda key: make()), batch=batch)
+    if wrong is None:
+        assert answer(made, id=[1]) == [(1, "ann")]
+        return
+    with pytest.raises(SourceError, match=rf"[Ff]unction .* returned {wrong}(?s:.*)Hint: "):
+        answer(made, id=[1])
+
+
+@pytest.mark.parametrize("index", [None, [2, 1]], ids=["positions", "labels"])
+def test_a_series_of_answers_counts_by_position_only(index):
+    made = connector(lambda keys: pd.Series([one(key) for key in keys], index=index), batch=True)
+    if index is None:
+        assert answer(made, id=[1, 2]) == [(1, "ann"), (2, "bob"), (2, "rob")]
+        return
+    with pytest.raises(SourceError, match=r"Series with an index of its own(?s:.*)tolist\(\)"):
+        answer(made, id=[1, 2])
+
+
+def test_a_function_that_cannot_be_pickled_is_named():
+    lock = threading.Lock()
+    with pytest.raises(ConnectorError, match=r"needs_lock' cannot be pickled(?s:.*)'open'"):
+        connector(functools.partial(needs_lock, lock)).identity()
+
+
+def needs_lock(lock, key):
+    return []
 
 
 @pytest.mark.parametrize("answers", [{1: [(1, "ann")]}, {((1, "ann"),)}, "a", None, 7], ids=repr)

@@ -296,7 +296,7 @@ def test_age_limits_of_a_sample_are_within_two_points(limit, size):
 def test_too_few_sampled_keys_are_no_sample():
     found = hit_rate(DATA / f"{TRACES[0]}.parquet", sample=0.1, policies=["lru"])
     assert found.columns[0].sampled_keys is None
-    assert "too few to tell" in found.notes[0]
+    assert "which is too few" in found.notes[0]
 
 
 # ── input ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -49,7 +49,7 @@ def test_a_constant_finds_what_spark_finds(spark: Any, zone: str) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize(("type_", "text", "message"), [
     ("date", "'no date'", "cannot compute the constant 'no date'"),
-    ("timestamp", "'+20000-01-01 00:00:00'", "out of the years 1 to 9999"),
+    ("timestamp", "'+20000-01-01 00:00:00'", "outside of the years 1 to 9999"),
     ("int", "'1'", "'1' is STRING and c.x is INT"),
     ("bigint", "1e3", "1e3 is DOUBLE and c.x is BIGINT"),
     ("boolean", "'true'", "'true' is STRING and c.x is BOOLEAN"),

@@ -299,8 +299,8 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.salary", {}, "o.id is BIGINT and c.salary is DOUBLE"),
     ("o.id = c.id AND c.age = '10'", {}, "'10' is STRING and c.age is INT"),
     ("o.id = c.id AND c.id = 1.5D", {}, "1.5D is DOUBLE and c.id is BIGINT"),
-    ("o.age < c.age", {}, "gives no key for table 'c'"),
-    ("o.tags = c.tags", {"left": [*LEFT, LeftColumn("tags", "array<string>")]}, "gives no key"),
+    ("o.age < c.age", {}, "has no key for table 'c'"),
+    ("o.tags = c.tags", {"left": [*LEFT, LeftColumn("tags", "array<string>")]}, "has no key for table"),
     ("", {}, "'on' is empty"),
     ([], {}, "empty list"),
     (["idd"], {}, "no column 'idd'"),
@@ -321,8 +321,8 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id", {"select": []}, "selects nothing"),
     ("o.id = c.id", {"select": "id"}, "Give a list"),
     ("o.id = c.id", {"select": None}, "two columns named 'id'"),
-    ("o.id = c.id", {"how": "semi", "select": ["c.label"]}, "of which a semi join keeps nothing"),
-    ("o.id = c.id", {"how": "anti", "select": ["c.*"]}, "of which a anti join keeps nothing"),
+    ("o.id = c.id", {"how": "semi", "select": ["c.label"]}, "of which the semi join returns no columns"),
+    ("o.id = c.id", {"how": "anti", "select": ["c.*"]}, "of which the anti join returns no columns"),
     ("o.id = c.id", {"how": "semi", "where": "c.age > 1"}, "Move it to the join's ON"),
     ("o.id = c.id", {"select": ["addr.*"]}, "Name the fields"),
     ("o.id = c.id AND exists(c.tags, l -> l = 'x')", {}, "lambda variable"),
@@ -535,7 +535,7 @@ ASKED_BY_KEY = [
 def test_a_source_that_is_asked_by_its_whole_key_refuses_a_part_of_it(options):
     table = LookupTable("w", "origin STRING, hour INT, temp DOUBLE", options)
     left = [LeftColumn("o", "string"), LeftColumn("h", "int")]
-    with pytest.raises(PlanError, match=r"'w'.*the join gives no 'hour'"):
+    with pytest.raises(PlanError, match=r"'w'.*the join has no 'hour'"):
         plan_join(left, table, on="o = w.origin", analyst=None)
     for on in ("o = w.origin AND h = w.hour", "h = w.hour AND w.origin = 'JFK'"):
         assert plan_join(left, table, on=on, analyst=None).keys

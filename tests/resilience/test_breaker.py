@@ -62,7 +62,7 @@ def test_a_refusal_says_for_how_long_and_by_which_option() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now = 7.5
-    with pytest.raises(LookupRefusedError, match=r"another 2\.5 s[\s\S]*'lookup\.breaker\.delay'") as refusal:
+    with pytest.raises(LookupRefusedError, match=r"for 2\.5 s more[\s\S]*'lookup\.breaker\.delay'") as refusal:
         breaker.acquire()
     assert breaker.open_for() == 2.5
     assert str(pickle.loads(pickle.dumps(refusal.value))) == str(refusal.value)
@@ -94,7 +94,7 @@ def test_while_the_probe_is_out_others_are_refused() -> None:
     breaker = opened(clock)
     clock.now = 10
     probe = breaker.acquire()
-    with pytest.raises(LookupRefusedError, match="until a call that tries it has ended"):
+    with pytest.raises(LookupRefusedError, match="until the trial call in progress has ended"):
         breaker.acquire()
     breaker.record_success(probe)
     breaker.acquire()

@@ -180,7 +180,7 @@ def test_a_wait_that_would_outlast_the_lookup_ends_it_at_once(call: Call) -> Non
     with pytest.raises(AttemptsExhaustedError) as end:
         call(world, resilience)
     assert world.waits == []
-    assert "due in 60 s" in end.value.error.__notes__[0]
+    assert "a delay of 60 s" in end.value.error.__notes__[0]
     assert "'lookup.timeout' leaves 10 s" in end.value.error.__notes__[0]
 
 
@@ -251,7 +251,7 @@ def test_a_retry_that_is_refused_gives_the_error_it_had() -> None:
         resilience.call_sync(world.ask, sleep)
     assert isinstance(end.value.error, Down)
     assert (world.asked, end.value.attempts, resilience.counters["refused"]) == (1, 1, 1)
-    assert "Not tried again: The source was not asked" in end.value.error.__notes__[0]
+    assert "Not retried: The circuit breaker is open" in end.value.error.__notes__[0]
 
 
 def test_an_error_of_the_program_says_nothing_about_the_source(call: Call) -> None:
@@ -321,7 +321,7 @@ def test_a_slot_after_the_timeout_ends_the_lookup_and_stays_free(call: Call) -> 
     resilience = world.resilience(rate_limit=0.1, timeout=5, breaker_failures=1)
     call(world, resilience)
     for _ in range(3):
-        with pytest.raises(LookupTimeoutError, match=r"next is due in 10 s[\s\S]*'lookup\.rate-limit'"):
+        with pytest.raises(LookupTimeoutError, match=r"next slot is in 10 s[\s\S]*'lookup\.rate-limit'"):
             call(world, resilience)
     world.now = 10
     assert call(world, resilience) == 42
@@ -333,7 +333,7 @@ def test_a_retry_without_a_slot_gives_the_error_it_had(call: Call) -> None:
     with pytest.raises(AttemptsExhaustedError) as end:
         call(world, world.resilience(rate_limit=0.1, timeout=5))
     assert isinstance(end.value.error, Down)
-    assert "next is due" in end.value.error.__notes__[0]
+    assert "next slot is in" in end.value.error.__notes__[0]
 
 
 def test_a_probe_without_a_slot_gives_its_place_back(call: Call) -> None:

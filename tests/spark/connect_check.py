@@ -189,7 +189,7 @@ def test_counts_are_observed(spark, people):
     assert join.df.count() == 1200
     metrics = join.metrics()
     assert (metrics.rows, metrics.hits + metrics.misses) == (1000, 1000)
-    assert 5 <= metrics.asked_keys <= 10
+    assert 5 <= metrics.requested_keys <= 10
 
 
 def test_accumulators_are_refused(people, visits):

@@ -81,7 +81,7 @@ def test_every_key_is_asked_once_in_the_whole_cluster_and_rows_are_counted(spark
     join = LookupJoin(left, table, "person = p.id", "left")
     assert join.df.count() == 1200
     metrics = join.metrics()
-    assert (metrics.rows, metrics.calls, metrics.asked_keys, metrics.misses, metrics.hits) == (1000, 4, 4, 4, 796)
+    assert (metrics.rows, metrics.calls, metrics.requested_keys, metrics.misses, metrics.hits) == (1000, 4, 4, 4, 796)
 
 
 def test_a_table_that_is_broadcast_is_loaded_once_and_left_rows_are_counted(spark, right):

@@ -131,7 +131,7 @@ def test_counts_on_classic_spark(spark):
     join = LookupJoin(left, fresh(rows_of), "person = p.id", "left")
     join.df.collect()
     metrics = join.metrics()
-    assert (metrics.rows, metrics.misses, metrics.hits, metrics.asked_keys, metrics.calls) == (1000, 5, 995, 5, 5)
+    assert (metrics.rows, metrics.misses, metrics.hits, metrics.requested_keys, metrics.calls) == (1000, 5, 995, 5, 5)
     assert (metrics.fetched_rows, metrics.cached_rows, metrics.cached_keys) == (4, 6, 5)
 
 

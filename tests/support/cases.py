@@ -373,7 +373,7 @@ _OPTIONS: list[dict[str, str]] = [
 
 
 ALLOWED = re.compile(
-    "without a lossy or surprising cast|gives no key for table|the join gives no|is a function of"
+    "without a lossy or surprising cast|(has|is) no key for table|the join has no|is a function of"
     "|Spark cannot compute the constant|out of the years"
 )
 """Why a join may be refused that Spark would make."""

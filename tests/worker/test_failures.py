@@ -29,7 +29,7 @@ from scale import scaled
 from lookupcache.cache import keys
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
-from lookupcache.errors import LookupRuntimeError, LookupTimeoutError, SourceError, WrongRows
+from lookupcache.errors import LookupRuntimeError, LookupTimeoutError, SourceError, WrongRowsError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.lookup import lookup_of
@@ -251,7 +251,7 @@ class Rows(Connector):
         table = table_of(itertools.chain(*(of_key or () for of_key in rows.values())), self.schema)
         wrong = {place: SourceError("wrong \ud800") for place, key in enumerate(asked) if rows[key] is None}
         if wrong:
-            raise WrongRows.of(table, wrong)
+            raise WrongRowsError.of(table, wrong)
         return table
 
 

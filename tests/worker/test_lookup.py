@@ -447,7 +447,7 @@ def test_the_breaker_leaves_a_dead_source_alone():
     [joined] = join.run([batch(1, 2, 3, 4)])
     assert Counter(error["code"] for error in joined.column(2).to_pylist()) == {"LOOKUP_FAILED": 2, "LOOKUP_REFUSED": 2}
     assert len(source.asked) == 2
-    assert joined.column(2)[3].as_py()["message"].startswith("Table 't': The source was not asked")
+    assert joined.column(2)[3].as_py()["message"].startswith("Table 't': The circuit breaker is open")
 
 
 # ── the whole table ──────────────────────────────────────────────────────────────────────────────────────
