@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from typing import Any
 
@@ -11,6 +12,8 @@ from pyarrow import fs
 from lookupcache.errors import CompiledPlanError
 from lookupcache.redaction import hide_userinfo
 
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_S3 = re.compile(r"^s3[an]://")
 _ERRORS = (OSError, ValueError, ImportError, NotImplementedError)
 
 
@@ -77,8 +80,8 @@ def _publish(system: Any, aside: str, inner: str, text: str, path: str, *, overw
 def _open(path: str) -> tuple[Any, str]:
     if not path.strip() or "\0" in path:
         raise CompiledPlanError(f"{path!r} is not a path.", hint="Write a path such as 'plans/job.json'.")
-    if "://" in path or path.startswith("file:"):
-        system, inner = fs.FileSystem.from_uri(path)
+    if _URI.match(path):
+        system, inner = fs.FileSystem.from_uri(_S3.sub("s3://", path))
         return system, str(inner)
     return fs.LocalFileSystem(), os.fspath(path)
 

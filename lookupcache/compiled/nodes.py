@@ -7,6 +7,7 @@ a further field, is a new version next to the old one, and `NODE_TYPES` lists al
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
@@ -327,12 +328,15 @@ def _read_scan(reader: Reader, defaults: Mapping[str, Any]) -> FullScan:
 
 def _read_insert(reader: Reader, _: Mapping[str, Any]) -> Insert:
     sink, columns = reader.optional("sink"), reader.optional("sinkColumns")
+    name = reader.entry("queryName")
+    if not re.fullmatch(r"\w[\w.-]*", name.text()):  # it is the name of a folder
+        raise name.wrong(f"{name.data!r} is not the name of a stream.")
     return Insert(
         head=reader.entry("head").text(),
         sink=None if sink is None else tuple(item.text() for item in sink.items()),
         sink_columns=None if columns is None else read_columns(columns),
         input=reader.entry("input").number(),
-        query_name=reader.entry("queryName").text(),
+        query_name=name.text(),
     )
 
 

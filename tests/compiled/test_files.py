@@ -24,6 +24,7 @@ def test_a_plan_is_written_and_read_under_any_name(tmp_path, name):
 def test_a_uri_is_opened_by_its_file_system(tmp_path):
     files.write_text(f"file://{tmp_path}/a%20b.json", "x")
     assert (tmp_path / "a b.json").read_text() == "x"
+    assert files.read_text(f"file:{tmp_path}/a%20b.json") == "x"
 
 
 def test_a_relative_path_is_of_the_current_folder(tmp_path, monkeypatch):

@@ -35,6 +35,12 @@ def test_what_is_read_is_written_again_byte_for_byte(path):
     assert write(read(path.read_text())) == path.read_text()
 
 
+@pytest.mark.parametrize("name", ["../x", "/x", "", ".", "..", "a/b", "a\nb"])
+def test_a_stream_has_a_name_that_stays_in_its_folder(name):
+    with pytest.raises(CompiledPlanError, match="is not the name of a stream"):
+        read(altered(lambda plan: plan["nodes"][3].update(queryName=name), TEXT))
+
+
 def test_blanks_and_the_order_of_names_do_not_matter():
     data = json.loads(JOIN)
     assert write(read(json.dumps(dict(reversed(data.items()))))) == JOIN
