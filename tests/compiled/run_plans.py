@@ -13,8 +13,8 @@ from pathlib import Path
 
 def main(path: Path) -> None:
     """Write the rows that differ, by the number of the case, to a file next to that of the cases."""
+    from drawn_world import different, make_worlds, with_settings
     from pyspark.sql import SparkSession
-    from test_sql_generated import different, make_worlds, with_settings
 
     from lookupcache import LookupSession, PlanReference
     from lookupcache.planner import passes

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from drawn_world import make_worlds, with_settings
 from pyspark.errors import PySparkException
 from sql_statements import SETTINGS, Drawing
-from test_sql_generated import make_worlds, with_settings
 
 from lookupcache import CompiledPlan, CompiledPlanError, LookupCacheError
 from lookupcache.sql.compiled import Compiler

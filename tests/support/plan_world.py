@@ -18,7 +18,7 @@ from sql_world import make_world
 import lookupcache
 from lookupcache import LookupJoin, LookupTable
 
-ARCHIVE = Path(__file__).parent / "archive"
+ARCHIVE = Path(__file__).parent.parent / "compiled" / "archive"
 
 NOW = "FOR SYSTEM_TIME AS OF PROCTIME()"
 FUNCTIONS = f"""STATEMENT SET BEGIN
