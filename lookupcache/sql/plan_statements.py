@@ -103,8 +103,8 @@ class _Compile:
         head.take("COMPILE")
         runs = head.take("AND", "EXECUTE")
         head.take("PLAN")
-        path = unquote(head.rest[0].written) if head.rest and head.rest[0].kind == "string" else None
-        head.position += path is not None
+        path, length = _path(head.rest)
+        head.position += length
         keep = head.take("IF", "NOT", "EXISTS")
         usage = "COMPILE AND EXECUTE PLAN 'path' FOR …" if runs else "COMPILE PLAN ['path' [IF NOT EXISTS]] FOR …"
         broken = (keep and (path is None or runs)) or (runs and path is None)
@@ -182,13 +182,13 @@ def _name_of(words: Sequence[str]) -> str:
 
 def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
     """Run EXECUTE PLAN 'path' or EXPLAIN PLAN 'path'."""
-    if len(found) != 3 or found[2].kind != "string":
+    path, length = _path(found[2:])
+    if path is None or len(found) != 2 + length:
         raise StatementError(
             f"{found[0].text} PLAN takes the path of a plan.",
             hint=f"Write {found[0].text} PLAN 'path'.",
             position=statement.position(_span(statement, found[-1])),
         )
-    path = unquote(found[2].written)
     if found[0].text == "EXECUTE":
         return _execute_file(setting, path)
     text = CompiledPlan(PlanReference.from_file(path).load()).explain()
@@ -211,6 +211,16 @@ def _execute_file(setting: Setting, path: str) -> DataFrame:
 def restore(setting: Setting, plan: CompiledPlan) -> Restored:
     """Return a plan in a session, by the session's option for catalog objects."""
     return Restored(setting, plan.document, option(setting, RESTORE))
+
+
+def _path(found: Sequence[Token]) -> tuple[str | None, int]:
+    """Return the path that a literal says, and its tokens: quotes in it that are doubled part it in several."""
+    pieces = list(found[:1]) if found and found[0].kind == "string" else []
+    while pieces and len(found) > len(pieces) and found[len(pieces)].start == pieces[-1].end:
+        if found[len(pieces)].kind != "string":
+            break
+        pieces.append(found[len(pieces)])
+    return (unquote("".join(piece.written for piece in pieces)) if pieces else None), len(pieces)
 
 
 def _span(statement: Statement, token: Token) -> Span:

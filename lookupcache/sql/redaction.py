@@ -120,8 +120,8 @@ def _statements(found: Sequence[Token]) -> Iterator[Sequence[Token]]:
 
 def _is_before(found: Sequence[Token], index: int) -> bool:
     word = found[index].text
-    if found[index].kind == "string" and index > 0 and found[index - 1].text == "PLAN":
-        return True
+    if found[index].kind == "string" and "PLAN" in (token.text for token in found[:index]):
+        return all(token.kind == "word" or token.kind == "string" for token in found[:index])
     return word in _BEFORE or (word == "SET" and index > 0 and found[index - 1].text == "STATEMENT")
 
 

@@ -187,7 +187,9 @@ def test_another_schema_is_refused(session, text):
     session.spark.sql("CREATE DATABASE IF NOT EXISTS other_schema")
     session.spark.sql("USE other_schema")
     try:
-        assert "USE default" in str(refused(session, text, "current_schema: plan 'default', here 'other_schema'").hint)
+        with pytest.raises(CompiledPlanError, match="current_schema: plan 'default', here 'other_schema'") as caught:
+            session.execute_plan(PlanReference.from_json_string(text))
+        assert "USE default" in str(caught.value.hint)
     finally:
         session.spark.sql("USE default")
         session.spark.sql("DROP DATABASE other_schema")
@@ -211,7 +213,7 @@ def test_another_sink_is_refused_with_both(session, text):
         session.spark.sql("CREATE TABLE plan_sink (id BIGINT, title STRING) USING parquet")
         refused(session, text, r"The columns of the sink 'plan_sink'[^\n]*'name', 'title' differ")
     finally:
-        session.spark.sql("DROP TABLE plan_sink")
+        session.spark.sql("DROP TABLE IF EXISTS plan_sink")
         session.spark.sql("CREATE TABLE plan_sink (id BIGINT, name STRING) USING parquet")
 
 
