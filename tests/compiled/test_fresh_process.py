@@ -21,7 +21,7 @@ from lookupcache.sql.compiled import Compiler
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", "16"))
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "9"))
 
 
 def compile_drawn(session, theirs, drawn):

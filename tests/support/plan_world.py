@@ -99,9 +99,10 @@ def compiled(session):
 FORMS = ("worker", "distinct", "broadcast")
 
 
-OPERATORS = f"""SELECT o.order_id FROM orders AS o JOIN rows {NOW} AS p ON o.customer_id = p.id AND p.country = 'NL'
-    AND (p.id + 1 >= o.order_id - 2 OR (p.id * 2 < o.order_id AND p.name IS NULL)) AND (p.name LIKE 'a%' OR
-    p.name LIKE '%n' OR p.name LIKE '%nn%' OR NOT p.name <=> o.order_id || '') AND p.salary <= 1000 AND p.id > 0"""
+OPERATORS = f"""SELECT o.order_id FROM orders AS o JOIN rows {NOW} AS p ON o.customer_id = p.id
+    AND (p.salary + 1 > o.total - 2 OR p.salary * 2 >= o.total) AND (p.name IS NULL OR NOT p.name <=> 'q')
+    AND (p.name LIKE 'a%' OR p.name LIKE '%b' OR p.name LIKE '%o%' OR p.country = 'BE')
+    AND (p.id > 0 AND p.salary <= 9000 OR p.id < o.total)"""
 NEVER = f"SELECT o.order_id FROM orders AS o LEFT JOIN rows {NOW} AS p ON o.customer_id = p.id AND p.country = NULL"
 RENAMED = "SELECT upper((SELECT p.name FROM rows AS p WHERE p.id = o.order_id AND p.salary > 9)) FROM orders AS o"
 
