@@ -13,7 +13,7 @@ from pathlib import Path
 
 def main(path: Path) -> None:
     """Write the rows that differ, by the number of the case, to a file next to that of the cases."""
-    from drawn_world import different, make_worlds, with_settings
+    from drawn_world import different, make_views, with_settings
     from pyspark.sql import SparkSession
 
     from lookupcache import LookupSession, PlanReference
@@ -27,8 +27,8 @@ def main(path: Path) -> None:
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1", "spark.sql.session.timeZone": "UTC"}
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    known, theirs = make_worlds(spark)
-    ours = LookupSession(known.spark)  # knows no table: the plans have them
+    views, theirs = make_views(spark)
+    ours = LookupSession(views)  # knows no table: the plans have them
     theirs.conf.set("spark.sql.session.timeZone", "UTC")
     ours.spark.conf.set("spark.sql.session.timeZone", "UTC")
     pairs = {}

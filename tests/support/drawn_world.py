@@ -25,22 +25,29 @@ ROWS = {
 
 def make_worlds(spark):
     """Return a session with lookup tables, and one of Spark's with views of the same rows."""
-    ours, theirs = spark.newSession(), spark.newSession()
+    ours, theirs = make_views(spark)
     session = LookupSession(ours)
+    for name in ("cust", "many"):
+        schema, rows = ROWS[name]
+        table = ours.createDataFrame(rows, schema).toArrow()
+        session.register_table(LookupTable(name, schema, {"connector": "sources:Memory", **options_of(table)}))
+    options = ", ".join(
+        f"'{key}' = '{value}'" for key, value in session._setting.catalog.tables["cust"].table.options.items()
+    )
+    session.sql(f"CREATE OR REPLACE TABLE cust ({ROWS['cust'][0]}, label AS upper(name)) WITH ({options})")
+    return session, theirs
+
+
+def make_views(spark):
+    """Return two sessions of Spark's with views: one of the left sides, and one of all tables."""
+    ours, theirs = spark.newSession(), spark.newSession()
     for name, (schema, rows) in ROWS.items():
         frame = theirs.createDataFrame(rows, schema).coalesce(1)
         frame = frame.selectExpr("*", "upper(name) AS label") if name == "cust" else frame
         frame.createOrReplaceTempView(name)
         if name in ("o", "t"):
             ours.createDataFrame(rows, schema).coalesce(1).createOrReplaceTempView(name)
-        else:
-            table = ours.createDataFrame(rows, schema).toArrow()
-            session.register_table(LookupTable(name, schema, {"connector": "sources:Memory", **options_of(table)}))
-    options = ", ".join(
-        f"'{key}' = '{value}'" for key, value in session._setting.catalog.tables["cust"].table.options.items()
-    )
-    session.sql(f"CREATE OR REPLACE TABLE cust ({ROWS['cust'][0]}, label AS upper(name)) WITH ({options})")
-    return session, theirs
+    return ours, theirs
 
 
 def with_settings(ours, theirs, settings):
