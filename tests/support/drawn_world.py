@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pyarrow as pa
 from sources import options_of
 from sql_world import once, united
+from test_sql_generated import ROWS
 
 from lookupcache import LookupSession, LookupTable
 
 AT_ONCE = 15
-S = pa.struct([("id", pa.int32()), ("name", pa.string())])
-ROWS = {
-    "o": ("id INT, k BIGINT, name STRING, s STRUCT<id: INT, name: STRING>, v STRING",
-          [(1, 1, "a", (1, "a"), "a"), (2, 2, "b", (3, None), "-- a"), (3, None, None, None, "z"),
-           (4, 9, "A", (2, "b"), None), (2, 1, "/* b", (1, "x"), "b")]),
-    "t": ("id INT, k BIGINT, name STRING, c STRING", [(1, 2, "a", "x"), (2, 1, None, "a"), (5, None, "b", "b")]),
-    "cust": ("id BIGINT, k INT, name STRING, c STRING", [(1, 1, "a", "b"), (2, 3, "b", None), (3, None, None, "a")]),
-    "many": ("id BIGINT, k INT, name STRING, s STRUCT<id: INT, name: STRING>",
-             [(1, 1, "a", (1, "a")), (1, 2, "b", None), (2, 2, None, (2, "q")), (4, 1, "x", (None, "a"))]),
-}  # fmt: skip
 
 
 def make_worlds(spark):
