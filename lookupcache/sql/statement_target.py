@@ -134,7 +134,7 @@ def query_start(found: Sequence[Token]) -> int | None:
         return 0
     target = insert_target(found)
     behind = 1 if target is None else sum(token.start < target.end for token in found)
-    for token, after in zip(found[behind:], [*found[behind + 1 :], None], strict=False):
+    for token, after in zip(found[behind:], [*found[behind + 1 :], None], strict=False):  # nothing may be behind
         if not token.depth and (_begins(token, after) or (token.text == "(" and after and _begins(after, None))):
             return token.start
     return None
