@@ -178,7 +178,7 @@ without planning it again; **EXPLAIN PLAN** shows it. docs/compiled-plans.md say
 11 bob
 >>> show(f"EXPLAIN PLAN '{plan}'")  # doctest: +ELLIPSIS
 Plan ...
-2  lookup-join_1: inner lookup of customers AS c by id = l.`customer_id`; caches name; form worker
+2  lookup-join_1: inner lookup of customers AS c by id = CAST(l.`customer_id` AS BIGINT); caches name; form worker
 ...
 It would run in this session.
 <BLANKLINE>
