@@ -16,6 +16,7 @@ from lookupcache.compiled import files
 from lookupcache.compiled.document import Document
 from lookupcache.compiled.nodes import Insert, SparkQuery
 from lookupcache.errors import CompiledPlanError
+from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.sql.compiled import Restored
 from lookupcache.sql.failures import fact_of
@@ -52,7 +53,7 @@ def _start(restored: Restored, insert: Insert) -> tuple[str, str]:
     name = ".".join(map(quote, insert.sink or ()))
     folder = checkpoint_of(restored, insert)
     if folder is not None:
-        _write_stamp(f"{folder}/{STAMP}", stream_identity(restored.document, insert))
+        _write_stamp(f"{folder}/{STAMP}", stream_identity(restored.document, insert, restored.df(insert.input)))
     try:
         query = restored.df(insert.input).writeStream.queryName(insert.query_name).toTable(name)
     except PySparkException as error:
@@ -72,18 +73,29 @@ def checkpoint_of(restored: Restored, insert: Insert) -> str | None:
     return None if base is None else f"{base.rstrip('/')}/{insert.query_name}"
 
 
-def stream_identity(document: Document, insert: Insert) -> dict[str, Any]:
-    """Return what has to stay for a stream to go on from its checkpoint: its texts over streams, and its output.
+def stream_identity(document: Document, insert: Insert, rows: DataFrame) -> dict[str, Any]:
+    """Return what has to stay for a stream to go on from its checkpoint: what it reads, in order, and its output.
 
-    Lookups have no state in the checkpoint, so they are not part of it.
+    Lookups have no state in the checkpoint, so they are no part of it, nor are texts over their results.
     """
-    texts = [node.text for node in _reads(document, insert.input) if isinstance(node, SparkQuery) and node.streaming]
+    nodes = [node for node in _reads(document, insert.input) if isinstance(node, SparkQuery) and node.streaming]
+    texts = [" ".join(node.text.split()) for node in nodes if not node.views]
     output = [[name, type_] for name, type_ in document.node(insert.input).output]
     return {
-        "sources": [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts],
+        "texts": [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts],
+        "sources": _streams(rows),
         "output": output,
         "sink": list(insert.sink or ()),
     }
+
+
+def _streams(rows: DataFrame) -> list[str] | None:
+    """Return the columns of the streams that a result is made of, in order; only classic Spark shows them."""
+    if not is_classic(rows.sparkSession):
+        return None
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    found = [leaves.apply(number) for number in range(leaves.size())]
+    return [leaf.schema().toDDL() for leaf in found if leaf.isStreaming()]
 
 
 def _reads(document: Document, number: int) -> Iterator[Any]:
@@ -108,7 +120,7 @@ def _refuse_stream(restored: Restored, insert: Insert) -> None:
         )
     folder = checkpoint_of(restored, insert)
     before = None if folder is None else _read_stamp(f"{folder}/{STAMP}")
-    now = stream_identity(restored.document, insert)
+    now = stream_identity(restored.document, insert, restored.df(insert.input))
     if before is not None and before != now:
         what = ", ".join(name for name in now if before.get(name) != now[name])
         raise CompiledPlanError(

@@ -89,11 +89,16 @@ def test_a_stream_goes_on_from_its_checkpoint_with_another_planner(session, tmp_
     arrive(tmp_path, "b.json", 1, 3)
     assert run_until_idle(session, path) == first
     assert rows(session) == expected(1, 2, 9, 1, 3)
+    again = tmp_path / "plans" / "again.json"
+    session.compile_plan_sql(INSERT.replace("a.k = p.id", "p.id = a.k AND p.name <> 'x'")).write_to_file(again)
+    arrive(tmp_path, "c.json", 2, 4)
+    assert run_until_idle(session, again) == first
+    assert rows(session) == expected(1, 2, 9, 1, 3, 2, 4)
     other = tmp_path / "plans" / "other.json"
     session.compile_plan_sql(INSERT.replace("FROM arrivals", "FROM (SELECT k + 1 AS k FROM arrivals)")).write_to_file(
         other
     )
-    with pytest.raises(CompiledPlanError, match=r"is of another stream than compiled plan .*: other sources"):
+    with pytest.raises(CompiledPlanError, match=r"is of another stream than compiled plan .*: other texts"):
         session.sql(f"EXECUTE PLAN '{other}'")
 
 
