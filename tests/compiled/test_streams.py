@@ -56,6 +56,8 @@ def run_until_idle(session, path):
     [(sink, found)] = session.sql(f"EXECUTE PLAN '{path}'").collect()
     assert sink == "`stream_sink`"
     query = session.spark.streams.get(found)
+    if query is None:
+        session.spark.streams.awaitAnyTermination(1)  # raises the error that ended it
     query.processAllAvailable()
     query.stop()
     return found
@@ -117,6 +119,9 @@ def keep_checkpoint(folder):
 def test_an_archived_checkpoint_goes_on(session, tmp_path, folder):
     shutil.copytree(folder, tmp_path / "checkpoints")
     known = json.loads((folder / "stream_sink" / "metadata").read_text())["id"]
+    for file in (tmp_path / "checkpoints").glob("*/sources/*/*"):
+        file.write_text(file.read_text().replace("file:///in/", f"file://{tmp_path}/in/"))
+    arrive(tmp_path, "a.json", 1, 2, 9)  # which the checkpoint has seen
     arrive(tmp_path, "b.json", 2, 4)
     assert run_until_idle(session, folder.parent / "stream.json") == known
     assert rows(session) == expected(2, 4)
