@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from plan_world import ARCHIVE, NOW, comparable, newest, update
@@ -121,6 +122,11 @@ def test_an_archived_checkpoint_goes_on(session, tmp_path, folder):
     known = json.loads((folder / "stream_sink" / "metadata").read_text())["id"]
     for file in (tmp_path / "checkpoints").glob("*/sources/*/*"):
         file.write_text(file.read_text().replace("file:///in/", f"file://{tmp_path}/in/"))
+    # The sink's log of batch 0, without files: Spark reads no sink whose log begins later.
+    warehouse = session.spark.conf.get("spark.sql.warehouse.dir").removeprefix("file:")
+    log = Path(warehouse) / "stream_sink" / "_spark_metadata"
+    log.mkdir(parents=True)
+    (log / "0").write_text("v1")
     arrive(tmp_path, "a.json", 1, 2, 9)  # which the checkpoint has seen
     arrive(tmp_path, "b.json", 2, 4)
     assert run_until_idle(session, folder.parent / "stream.json") == known
