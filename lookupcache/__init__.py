@@ -7,6 +7,7 @@ The layers, in the order in which they import each other; `docs/architecture.md`
     plan                                              a planned join, as data
     connector · functions · table                     sources: the contract, and functions as sources
     planner                                           from a condition to a plan
+    compiled                                          plans as versioned JSON
     cache                                             storage of looked-up rows
     metrics · resilience · executor                   counts; retries and limits of a call; concurrent calls
     decorator                                         `cached`, without Spark
@@ -26,10 +27,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from lookupcache.compiled import CompiledPlan, PlanReference
     from lookupcache.config import LookupConfig
     from lookupcache.connector import Connector, LookupRequest
     from lookupcache.decorator import cached
     from lookupcache.errors import (
+        CompiledPlanError,
         ConnectorError,
         LookupCacheError,
         LookupFailedError,
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
     from lookupcache.table import LookupTable
 
 __all__ = [
+    "CompiledPlan",
+    "CompiledPlanError",
     "Connector",
     "ConnectorError",
     "LookupCacheError",
@@ -68,6 +73,7 @@ __all__ = [
     "LookupTimeoutError",
     "OptionError",
     "PlanError",
+    "PlanReference",
     "SchemaError",
     "SourceError",
     "StatementError",
@@ -79,6 +85,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CompiledPlan": "compiled",
     "Connector": "connector",
     "LookupConfig": "config",
     "LookupJoin": "spark.join",
@@ -87,6 +94,7 @@ _MODULES = {
     "LookupRequest": "connector",
     "LookupSession": "sql",
     "LookupTable": "table",
+    "PlanReference": "compiled",
     "cached": "decorator",
     "hit_rate": "hitrate",
     "lookup_join": "spark.join",

@@ -5,6 +5,7 @@ LookupCacheError
 ├── SchemaError          a column or type is missing, duplicate or unmappable
 ├── PlanError            a join cannot be planned as written
 ├── StatementError       a statement in SQL cannot be read, or names something that does not exist
+├── CompiledPlanError    a compiled plan cannot be created or read, or cannot run here with the same meaning
 ├── TooManyRowsError          a scalar sub-query found more than one row
 ├── ConnectorError       a connector is missing or incomplete, or rejects its options
 ├── JavaMissingError          Spark cannot start on this machine, which has no Java for it
@@ -117,6 +118,10 @@ class PlanError(LookupCacheError, ValueError):
 
 class StatementError(LookupCacheError, ValueError):
     """A statement in SQL cannot be read or run as written, or names a table or function that does not exist."""
+
+
+class CompiledPlanError(LookupCacheError, ValueError):
+    """A compiled plan cannot be made of a statement, cannot be read, or cannot be run here with the same meaning."""
 
 
 class ConnectorError(LookupCacheError):

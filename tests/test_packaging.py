@@ -41,6 +41,12 @@ LAYERS = """
     functions.connector
     table
     functions.table_function
+    compiled.reading compiled.code compiled.files
+    compiled.lookup_fields
+    compiled.nodes
+    compiled.document
+    compiled.catalog_objects compiled.show
+    compiled.plan
     metrics
     resilience.breaker resilience.rate_limit resilience.retry
     resilience.policy
@@ -53,6 +59,9 @@ LAYERS = """
     planner.column
     planner.passes
     planner
+    compiled.settings
+    compiled
+    compiled.diff compiled.check
     cache.limits cache.keys cache.row_store
     cache.hash_index
     cache.entry_columns cache.eviction_queue cache.ghost
@@ -104,7 +113,7 @@ LAYERS = """
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
     spark.catalyst spark.connect_plan
-    spark.lineage
+    spark.lineage spark.freezing
     spark.join
     spark.scan
     sql.redaction sql.statement_target
@@ -116,7 +125,10 @@ LAYERS = """
     sql.laterals sql.scalars sql.conditions
     sql.analysis
     sql.select sql.ddl sql.explain sql.functions sql.listing
+    sql.compiled
+    sql.plan_runs
     sql.statements
+    sql.plan_statements
     sql.session
     sql.supported_syntax
     sql
@@ -140,7 +152,7 @@ LAYERS = """
     demo.run
     demo
     cli.trial
-    cli.hitrate cli.host
+    cli.hitrate cli.host cli.plan
     cli.commands
     cli
     __main__
@@ -202,9 +214,9 @@ def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
 
 
 PUBLIC = """
-    Connector ConnectorError LookupCacheError LookupConfig LookupFailedError LookupJoin LookupMetrics
-    LookupPlan LookupRefusedError LookupRequest LookupRuntimeError LookupSession LookupTable
-    LookupTimeoutError OptionError PlanError SchemaError SourceError StatementError TooManyRowsError
+    CompiledPlan CompiledPlanError Connector ConnectorError LookupCacheError LookupConfig LookupFailedError LookupJoin
+    LookupMetrics LookupPlan LookupRefusedError LookupRequest LookupRuntimeError LookupSession LookupTable
+    LookupTimeoutError OptionError PlanError PlanReference SchemaError SourceError StatementError TooManyRowsError
     WrongRowsError cached hit_rate lookup_join
 """
 

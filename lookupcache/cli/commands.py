@@ -17,6 +17,7 @@ from lookupcache import __version__
 from lookupcache.cli import trial
 from lookupcache.cli.hitrate import hitrate
 from lookupcache.cli.host import cache
+from lookupcache.cli.plan import plan
 from lookupcache.connector import Connector, connector_class, connector_names
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import local_spark_environment
@@ -144,6 +145,7 @@ def _truncate(text: str) -> str:
 
 main.add_command(hitrate)
 main.add_command(cache)
+main.add_command(plan)
 
 
 @main.command()

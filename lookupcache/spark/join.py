@@ -11,11 +11,16 @@ from functools import cached_property
 from typing import Any, cast
 
 import cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
 
-from lookupcache.errors import ConnectorError, PlanError
+from lookupcache.compiled import CompiledPlan
+from lookupcache.compiled.catalog_objects import Catalog, Objects, differs, planned_lookup
+from lookupcache.compiled.nodes import LookupNode
+from lookupcache.compiled.settings import refuse_other_settings
+from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheError, PlanError
 from lookupcache.metrics import LookupMetrics
 from lookupcache.plan import Matches
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
@@ -26,9 +31,11 @@ from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, 
 from lookupcache.report import Channel, channel_of, is_classic
 from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain
+from lookupcache.spark.forms.choice import as_compiled
 from lookupcache.spark.forms.join_context import numbered, spark_type
 from lookupcache.spark.forms.slots import Link, NotFusedError
 from lookupcache.spark.forms.worker import by_worker, result_schema
+from lookupcache.spark.freezing import columns_of, join_document
 from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
 from lookupcache.table import LookupTable
@@ -111,7 +118,7 @@ class LookupJoin:
         self.table = table.with_options(options) if options else table
         self.spark: SparkSession = left.sparkSession
         settings = Settings(lambda name: self.spark.conf.get(name, None))
-        columns = [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields]
+        columns = _left_columns(left)
         self.plan = plan_join(
             columns,
             self.table,
@@ -127,6 +134,66 @@ class LookupJoin:
         )
         self._channel: Channel = channel_of(self.plan, self.spark, streaming=left.isStreaming)
         self.reader = SqlReader(columns, self.table.schema, _Analyst(self), settings)
+        self._restored: LookupNode | None = None
+
+    # ── compiled plans ───────────────────────────────────────────────────────────────────────────────────
+
+    def compile(self) -> CompiledPlan:
+        """Return the join as a compiled plan, which `from_plan` applies to a left side of the same columns.
+
+        The plan has the table completely. Raises CompiledPlanError for a function without a name, and for secrets in
+        options that are not references.
+        """
+        return CompiledPlan(join_document(self))
+
+    @classmethod
+    def from_plan(cls, left: DataFrame, plan: CompiledPlan) -> LookupJoin:
+        """Return the join of a compiled plan over a left side; nothing is planned again.
+
+        Raises CompiledPlanError where the left side has other columns, the session other settings, or the table is
+        not what it was.
+        """
+        document = plan.document
+        if not document.is_join or len(document.nodes) != 2:
+            raise CompiledPlanError(
+                f"Compiled plan {document.source} is one of statements, not of a lookup join.",
+                hint="Run it with session.execute_plan(plan).",
+            )
+        refuse_other_settings(document, left.sparkSession)
+        side, node = document.nodes
+        assert isinstance(node, LookupNode)
+        if columns_of(left) != side.output:
+            raise differs("The columns of the left side", side.output, columns_of(left), document.source)
+        return cls.restored(left, node, Objects(document, Catalog()))
+
+    @classmethod
+    def restored(cls, left: DataFrame, node: LookupNode, objects: Objects) -> LookupJoin:
+        """Return the join of a node of a compiled plan; raises CompiledPlanError where it is not what it was."""
+        source = objects.document.source
+        join = cls.__new__(cls)
+        join.left, join.spark, join._restored = left, left.sparkSession, node
+        join.table = objects.lookup_table(node)
+        join.plan = planned_lookup(node, join.table, source)
+        settings = Settings(lambda name: join.spark.conf.get(name, None))
+        join.reader = SqlReader(_left_columns(left), join.table.schema, _Analyst(join), settings)
+        join._channel = channel_of(join.plan, join.spark, streaming=left.isStreaming)
+        if left.isStreaming and node.form != "worker":
+            raise CompiledPlanError(
+                f"Compiled plan {source} looks {node.alias!r} up in the form {node.form}, which a stream cannot take.",
+                hint="The left side was a batch when the plan was compiled: compile the statement over the stream.",
+            )
+        try:
+            result = columns_of(join.df)
+        except (PySparkException, ValueError, KeyError) as error:
+            if isinstance(error, LookupCacheError):
+                raise
+            raise CompiledPlanError(
+                f"Compiled plan {source} looks {node.alias!r} up in a way that is not possible here: {error}",
+                hint="Compile the statement again; a plan is not edited by hand.",
+            ) from None
+        if result != node.output:
+            raise differs(f"The columns of the join with {node.alias!r}", node.output, result, source)
+        return join
 
     @cached_property
     def df(self) -> DataFrame:
@@ -162,6 +229,8 @@ class LookupJoin:
         origin, obstacle = origin_of(self.left), None
         if origin is not None:
             try:
+                if self._restored is not None and not self._restored.stage:
+                    raise NotFusedError("the compiled plan gives the join a stage of its own")
                 _refuse_to_fuse(origin.join, self)
                 return origin.join.chain.extended(Link(self._context, self.reader, origin.selection)), None
             except NotFusedError as error:
@@ -171,6 +240,8 @@ class LookupJoin:
     @cached_property
     def choice(self) -> Choice:
         """The physical form of the join, and why it was chosen."""
+        if self._restored is not None:
+            return as_compiled(self._restored.form, self.left)
         return choose(self._context)
 
     @cached_property
@@ -271,6 +342,10 @@ def _may_be_worker(join: LookupJoin) -> bool:
     The next join sends all left rows to Python anyway: then one pass is cheaper than Spark's join with distinct keys.
     """
     return join.choice.form == "distinct" and join.plan.config.form == "auto"
+
+
+def _left_columns(left: DataFrame) -> list[LeftColumn]:
+    return [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields]
 
 
 def _condition(on: Condition, settings: Settings) -> str | Sequence[str]:

@@ -59,6 +59,16 @@ class Names(Generic[Item]):
     def __setitem__(self, name: str, item: Item) -> None:
         self._items[name.lower()] = name, item
 
+    def get(self, name: str) -> Item | None:
+        """Return one, None where there is none of the name."""
+        found = self._items.get(name.lower())
+        return None if found is None else found[1]
+
+    def registered(self, name: str) -> str:
+        """Return a name as it was registered; raises StatementError where there is none."""
+        _ = self[name]
+        return self._items[name.lower()][0]
+
     def create(self, name: str, item: Callable[[], Item], *, replace: bool, keep: bool) -> None:
         """Add an object; if the name exists, replace it, keep it, or raise StatementError."""
         if name in self and keep:

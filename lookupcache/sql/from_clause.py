@@ -149,7 +149,7 @@ def _frame_of_relation(query: Query, clause: FromClause, with_text: str, extras:
     relation = Relation(plain.names, tuple((f.name, f.dataType.simpleString()) for f in fields))
     names = unique_names([(relation, f.name) for f in fields], query.fold)
     if names != [f.name for f in fields]:
-        df = df.toDF(*names, *(f.name for f in df.schema.fields[len(fields) :]))
+        df = query.renamed(df, [*names, *(f.name for f in df.schema.fields[len(fields) :])])
     relations = (relation,) if plain.visible else ()
     return Frame(df, relations, _by_column(query, plain, relation, fields, names))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
+from lookupcache.compiled.nodes import CallUse
 from lookupcache.errors import LookupCacheError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
 from lookupcache.planner.clauses import tokens
@@ -84,6 +85,7 @@ def call_lookup(
         how="left" if join.side == "LEFT" else "inner",
         on_node=join.args.get("on"),
         keys=keys,
+        use=CallUse(function=name, columns=tuple(columns), arguments=tuple(arguments)),
     )
 
 

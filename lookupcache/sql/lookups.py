@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from lookupcache.compiled.nodes import CallUse, TableUse
 from lookupcache.errors import LookupCacheError, OptionError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.plan import How, Matches
 from lookupcache.schema import type_name
@@ -34,7 +35,8 @@ class Lookup:
     ``on_node`` is its condition; ``keys`` are further conjuncts, already as SQL over the left DataFrame and the table;
     ``using`` names columns that both sides have. In a ``scalar`` sub-query a name is first resolved in the table.
     ``match_column`` is a column of the table that is null only in rows without a match, which an outer join adds;
-    ``needs_match_column`` says that such rows must be distinguished from matches.
+    ``needs_match_column`` says that such rows must be distinguished from matches. ``use`` says which table or function
+    of the catalog it reads.
     """
 
     span: Span
@@ -49,6 +51,7 @@ class Lookup:
     needs_match_column: bool = False
     match_column: str | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
+    use: TableUse | CallUse | None = None
 
 
 def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Relation:
@@ -71,6 +74,7 @@ def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp
         on_node=join.args.get("on"),
         using=using,
         marks=table.marks,
+        use=TableUse(table=node.name),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +40,7 @@ class Setting:
     spark: SparkSession
     catalog: Catalog
     time_columns: Sequence[str] = ("proc_time", "proctime")
+    plan_options: dict[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> Settings:
@@ -47,12 +48,23 @@ class Setting:
         return Settings(lambda name: self.spark.conf.get(name, None))
 
 
+@dataclass(frozen=True, eq=False)
+class SparkText:
+    """A text that Spark was given, its DataFrame, the views that it uses, and new names for its columns, if any."""
+
+    df: DataFrame
+    text: str
+    views: tuple[str, ...]
+    names: tuple[str, ...] | None = None
+
+
 @dataclass
 class Query:
     """A statement's query: its tree, the edits to its text, and the views and lookup joins that the edits use.
 
     ``prefix`` is the text before the query, as in INSERT INTO; ``args`` are the values of its parameters. ``analysis``
-    are the edits that replace lookup tables by empty relations.
+    are the edits that replace lookup tables by empty relations. For compiled plans, ``uses`` are the table or function
+    of each join, ``scans`` the views that are full tables, and ``texts`` what Spark was given.
     """
 
     setting: Setting
@@ -64,6 +76,9 @@ class Query:
     args: dict[str, Any] | None = None
     views: dict[str, DataFrame] = field(default_factory=dict)
     joins: list[LookupJoin] = field(default_factory=list)
+    uses: list[Any] = field(default_factory=list)
+    scans: dict[str, tuple[str, SqlTable]] = field(default_factory=dict)
+    texts: list[SparkText] = field(default_factory=list)
 
     @cached_property
     def settings(self) -> Settings:
@@ -106,7 +121,7 @@ class Query:
                 hint="Put the lookups in a sub-query that names its columns, and select from that.",
                 position=self.statement.position(self.statement.span),
             )
-        return df if found.names == expected.names else df.toDF(*expected.names)
+        return df if found.names == expected.names else self.renamed(df, expected.names)
 
     def run(self) -> DataFrame:
         """Return the result of the query, or execute the statement that contains it."""
@@ -120,13 +135,24 @@ class Query:
         """Run Spark SQL with the views that it uses; raises errors about the statement."""
         names = set(re.findall(f"{_OPEN}(.*?){_CLOSE}", text))
         try:
-            if not names:
-                return self.setting.spark.sql(text, **self._args)
-            escaped = show_views(text.replace("{", "{{").replace("}", "}}"))
-            views = {name: analyzed(self.views[name]) for name in names}
-            return self.setting.spark.sql(escaped, self._args.get("args"), **views)
+            if names:
+                text = show_views(text.replace("{", "{{").replace("}", "}}"))
+            views = {name: analyzed(self.views[name]) for name in sorted(names)}
+            df = self.setting.spark.sql(text, self.args, **views)
         except AnalysisException as error:
             raise self.error_of(error) from None
+        self.texts.append(SparkText(df, text, tuple(views)))
+        return df
+
+    def renamed(self, df: DataFrame, names: Sequence[str]) -> DataFrame:
+        """Return a DataFrame that Spark returned for a text with other names for its columns."""
+        made = df.toDF(*names)
+        self.texts.append(replace(self.text_of(df), df=made, names=tuple(names)))
+        return made
+
+    def text_of(self, df: DataFrame) -> SparkText:
+        """Return the text that Spark was given for a DataFrame."""
+        return next(one for one in self.texts if one.df is df)
 
     def error_of(self, error: PySparkException) -> LookupCacheError:
         """Return Spark's error about text that we made as one about the statement."""
@@ -169,7 +195,9 @@ class Query:
         df = read_whole(self.setting.spark, table.table)
         if table.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
-        view = view_marker(self.view(df))
+        name = self.view(df)
+        self.scans[name] = node.name, table
+        view = view_marker(name)
         self.edits.replace(name_span(node.this), view if node.alias else f"{view} AS {quote(node.name)}")
 
 

@@ -18,8 +18,9 @@ from lookupcache.redaction import SECRET_NAME, url_spans
 STARS = "***"
 _QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "INSERT"}
 _BEFORE = {"EXPLAIN", "EXTENDED", "CODEGEN", "COST", "FORMATTED", "ESTIMATED_COST", "CHANGELOG_MODE",
-           "JSON_EXECUTION_PLAN", "PLAN", "FOR", ",", "(", "EXECUTE", "STATEMENT", "BEGIN", "END"}  # fmt: skip
-"""Keywords that may precede a statement; so does SET after STATEMENT."""
+           "JSON_EXECUTION_PLAN", "PLAN", "FOR", ",", "(", "EXECUTE", "STATEMENT", "BEGIN", "END",
+           "COMPILE", "AND", "IF", "NOT", "EXISTS"}  # fmt: skip
+"""Keywords that may precede a statement; so does SET after STATEMENT, and a path after PLAN."""
 _CHANGES = {"CREATE", "ALTER", "REPLACE", "DROP"}
 _MODIFIERS = {"OR", "REPLACE", "TEMPORARY", "TEMP", "GLOBAL", "EXTERNAL", "SYSTEM"}
 _CHANGED = {"TABLE", "VIEW", "FUNCTION", "DATABASE", "SCHEMA", "NAMESPACE"}
@@ -119,6 +120,8 @@ def _statements(found: Sequence[Token]) -> Iterator[Sequence[Token]]:
 
 def _is_before(found: Sequence[Token], index: int) -> bool:
     word = found[index].text
+    if found[index].kind == "string" and "PLAN" in (token.text for token in found[:index]):
+        return all(token.kind == "word" or token.kind == "string" for token in found[:index])
     return word in _BEFORE or (word == "SET" and index > 0 and found[index - 1].text == "STATEMENT")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from lookupcache.compiled.nodes import TableUse
 from lookupcache.errors import PlanError
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import span_of
@@ -123,4 +124,5 @@ def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
         scalar=True,
         needs_match_column=not scalar.plain,
         marks=scalar.table.marks,
+        use=TableUse(table=node.name),
     )

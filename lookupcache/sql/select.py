@@ -304,6 +304,7 @@ def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, ma
     columns = _columns(query, lookup, [*read, *match_columns.items()])
     join = _plan_join(select, frame, lookup, conditions, on, where, columns)
     query.joins.append(join)
+    query.uses.append(lookup.use)
     view = query.view(join.result)
     computed = frozenset((one, name) for one, name in read if name in one.computed)
     clause = FromClause("", (), view, relations, columns | _marks(lookup), match_columns, computed=computed)

@@ -7,11 +7,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lookupcache.compiled import CompiledPlan, PlanReference
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import Settings
 from lookupcache.sql.catalog import Catalog, SqlTable
+from lookupcache.sql.plan_runs import execute
+from lookupcache.sql.plan_statements import compile_statement, reader, restore
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.statements import rewrite_query, run
 from lookupcache.sql.text import Statement, name_parameters
@@ -48,10 +51,30 @@ class LookupSession:
         finds wrong in a query with lookups; for a statement without any, Spark's own, unless that would show values of
         options, which are starred in all errors of ours: they may be secret.
         """
-        text = self._readable(text)
-        if args is not None and not isinstance(args, Mapping):
-            text, args = name_parameters(text, args)
-        return run(self._setting, Statement.of(text), None if args is None else dict(args))
+        statement, values = self._read(text, args)
+        plans = reader(self._setting, statement, values)
+        return run(self._setting, statement, values) if plans is None else plans()
+
+    def compile_plan_sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> CompiledPlan:
+        """Return the compiled plan of an INSERT or a statement set, and run nothing.
+
+        Raises CompiledPlanError for what cannot be in a plan: secrets that are not references, functions without a
+        name; StatementError for statements of other kinds.
+        """
+        return CompiledPlan(compile_statement(self._setting, *self._read(text, args)).document, self.execute_plan)
+
+    def load_plan(self, reference: PlanReference) -> CompiledPlan:
+        """Return the plan of a file or a text; raises CompiledPlanError where it is damaged, altered or newer."""
+        return CompiledPlan(reference.load(), self.execute_plan)
+
+    def execute_plan(self, plan: CompiledPlan | PlanReference) -> DataFrame:
+        """Run the statements of a plan as they were planned.
+
+        Returns a row per stream that was started, otherwise nothing. Raises CompiledPlanError, before anything runs,
+        where tables, columns, settings or connectors are not what they were.
+        """
+        found = plan if isinstance(plan, CompiledPlan) else self.load_plan(plan)
+        return execute(restore(self._setting, found))
 
     def plans(self, text: str) -> list[LookupPlan]:
         """Return the lookup plans of a query, in the order of their joins, and run nothing."""
@@ -61,6 +84,15 @@ class LookupSession:
         """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
         text = self._readable(text)
         return rewrite_query(self._setting, Statement.of(text), list(tokens(text)))
+
+    def _read(
+        self, text: str, args: Mapping[str, Any] | Sequence[Any] | None
+    ) -> tuple[Statement, dict[str, Any] | None]:
+        """Return a text as a statement, and the values of its parameters by name."""
+        text = self._readable(text)
+        if args is not None and not isinstance(args, Mapping):
+            text, args = name_parameters(text, args)
+        return Statement.of(text), None if args is None else dict(args)
 
     def _readable(self, text: str) -> str:
         """Return a text with names in backquotes, if the session treats double quotes as those of a name."""

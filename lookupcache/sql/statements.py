@@ -300,6 +300,17 @@ def _is_set(found: Sequence[Token], *_: Any) -> bool:
 
 def _run_set(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     """Plan all statements of a set, then run them in order: an error in one is raised before the first runs."""
+    for query, words in plan_inserts(setting, statement, found, args):
+        _run_insert(query, words)
+    return nothing(setting)
+
+
+def plan_inserts(
+    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None
+) -> list[tuple[Query, list[Token]]]:
+    """Return the planned INSERT statements of a statement set, or of an INSERT alone, with their tokens."""
+    if _words(found)[:1] == ["INSERT"]:
+        return [(_plan_insert(setting, statement, found, args), list(found))]
     planned = []
     for part, words in _parts(statement, found):
         if _words(words)[:1] != ["INSERT"]:
@@ -309,9 +320,7 @@ def _run_set(setting: Setting, statement: Statement, found: Sequence[Token], arg
                 position=part.position(part.span),
             )
         planned.append((_plan_insert(setting, part, words, args), words))
-    for query, words in planned:
-        _run_insert(query, words)
-    return nothing(setting)
+    return planned
 
 
 def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement, list[Token]]]:

@@ -176,6 +176,25 @@ lookup table. Use a sub-query or a temporary view. A lookup needs an equality as
 ``o.id <=> c.id`` and ``struct(o.id) = struct(c.id)`` are none. Statements that change a Spark table, such as TRUNCATE
 or ALTER, are errors for a lookup table.
 
+**COMPILE PLAN** writes an INSERT or a statement set as it was planned, as JSON, which **EXECUTE PLAN** runs later
+without planning it again; **EXPLAIN PLAN** shows it. docs/compiled-plans.md says what may change in between.
+
+>>> plan = os.path.join(os.path.dirname(shop), "plan.json")
+>>> out = os.path.join(os.path.dirname(shop), "out")
+>>> _ = session.sql(f'''
+...     COMPILE AND EXECUTE PLAN '{plan}' FOR INSERT OVERWRITE DIRECTORY '{out}' USING parquet
+...     SELECT o.order_id, c.name FROM guide_orders AS o
+...     JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id''')
+>>> show(f"SELECT * FROM parquet.`{out}` ORDER BY order_id")
+10 ann
+11 bob
+>>> show(f"EXPLAIN PLAN '{plan}'")  # doctest: +ELLIPSIS
+Plan ...
+2  lookup-join_1: inner lookup of customers AS c by id = CAST(l.`customer_id` AS BIGINT); caches name; form worker
+...
+It would run in this session.
+<BLANKLINE>
+
 **Errors** contain line and column, and mark the text.
 
 >>> try:

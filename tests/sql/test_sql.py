@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sql_world import VIEWS, make_world, once, sparks_own, united
+from plan_world import ARCHIVE, comparable, newest, update
+from sql_world import VIEWS, make_world, once, rows_of, sparks_own, united
 
-from lookupcache import LookupJoin
+from lookupcache import LookupJoin, PlanReference
+from lookupcache.compiled.document import read as read_plan
+from lookupcache.compiled.document import write
+from lookupcache.compiled.settings import settings_of
+from lookupcache.sql.compiled import Compiler
 from lookupcache.sql.explain import describe_join
+from lookupcache.sql.plan_statements import restore
 
 pytestmark = pytest.mark.spark
 
@@ -26,10 +33,16 @@ def session(spark, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def both(session):
+def queries(session):
+    """Return the golden queries, each planned once."""
+    return {name: session.query(read(path)["sql"]) for name, path in GOLDEN.items()}
+
+
+@pytest.fixture(scope="module")
+def both(session, queries):
     """Return for each golden query its result and that of Spark's own join, lazily."""
-    queries = {name: read(path)["sql"] for name, path in GOLDEN.items()}
-    return {name: (session.sql(sql), session.spark.sql(sparks_own(sql))) for name, sql in queries.items()}
+    own = {name: session.spark.sql(sparks_own(read(path)["sql"])) for name, path in GOLDEN.items()}
+    return {name: (query.df(), own[name]) for name, query in queries.items()}
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +75,9 @@ def anonymous(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden(session, name):
+def test_golden(queries, name):
     parts = read(GOLDEN[name])
-    query = session.query(parts["sql"])
+    query = queries[name]
     lookups = anonymous("\n\n".join(map(describe_join, query.joins)))
     found = {"lookups": lookups or "none", "spark sql": query.spark_sql.strip()}
     if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN"):
@@ -73,6 +86,31 @@ def test_golden(session, name):
     expected = read(GOLDEN[name])
     for part, text in found.items():
         assert [line.rstrip() for line in text.splitlines()] == expected[part].splitlines()
+
+
+def test_golden_queries_are_compiled_as_before(session, queries):
+    compiler = Compiler(session._setting, "SCHEMA")
+    for query in queries.values():
+        compiler.add_insert(query, None)
+    archived = read_plan(newest("golden")) if newest("golden") else compiler.document()
+    # Other tests may run in another time zone.
+    text = write(replace(compiler.document(), settings=archived.settings))
+    update("golden", text)
+    assert comparable(text) == comparable(newest("golden"))
+
+
+@pytest.mark.parametrize("path", sorted(ARCHIVE.glob("*/golden.json")), ids=lambda path: path.parent.name)
+def test_archived_plans_give_what_spark_gives(session, both, path):
+    plan = restore(session._setting, session.load_plan(PlanReference.from_file(path)))
+    plan.document = replace(plan.document, settings=settings_of(session.spark))
+    plan.check()
+    frames = dict(zip(GOLDEN, (plan.df(insert.input) for _, insert in plan.document.inserts), strict=True))
+    for name in RUN_AGAIN:
+        assert rows_of(frames[name]) == rows_of(both[name][1])
+
+
+RUN_AGAIN = ("five_lookups", "scalars")
+"""Queries whose archived plans are run too; the others have the texts and joins of those that are run."""
 
 
 @pytest.mark.parametrize("name", GOLDEN)

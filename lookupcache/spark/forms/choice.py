@@ -61,6 +61,12 @@ def choose(context: JoinContext) -> Choice:
     return Choice("distinct", "a wide, large left side that may be read twice: only its keys go through Python", True)
 
 
+def as_compiled(form: str, left: DataFrame) -> Choice:
+    """Return the form that a compiled plan says."""
+    again = form != "worker" and LeftSide.of(left).obstacle is None
+    return Choice(form, "as the compiled plan says", again=again)
+
+
 def _stream_form(form: str) -> Choice:
     if form != "auto":
         raise OptionError(

@@ -1,0 +1,11 @@
+"""Compiled plans: a statement or a lookup join as it was planned, as versioned JSON, to be run later or elsewhere.
+
+reading · lookup_fields · nodes · document    the format: JSON data, nodes, versions, checksums
+code · catalog_objects · settings             functions by name; tables by the matrix; what must be the same
+files · show · plan                           plans in files, for people, in programs
+diff · check                                  what differs between two plans, and whether one would run here
+"""
+
+from lookupcache.compiled.plan import CompiledPlan, PlanReference
+
+__all__ = ["CompiledPlan", "PlanReference"]

@@ -1,0 +1,132 @@
+"""Whether a plan would run here: connectors, drivers, functions, options and columns, without Spark."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal as OneOf
+
+from lookupcache.compiled.catalog_objects import Catalog, Objects, differs, planned_lookup
+from lookupcache.compiled.code import is_installed, refuse_name
+from lookupcache.compiled.document import Definition, Document
+from lookupcache.compiled.lookup_fields import columns_of_schema
+from lookupcache.compiled.nodes import CallUse, LookupNode
+from lookupcache.connector import connector_class, offers
+from lookupcache.errors import LookupCacheError
+from lookupcache.table import LookupTable
+
+Kind = OneOf["ok", "missing", "not checked"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found out of one thing that a plan needs."""
+
+    kind: Kind
+    what: str
+    text: str
+
+
+def findings(
+    document: Document, tables: Mapping[str, LookupTable], restore: str, connect: Callable[[LookupTable], str] | None
+) -> Iterator[Finding]:
+    """Yield whether what a plan needs is here.
+
+    Args:
+        document: The plan.
+        tables: Tables of the catalog, which are not in the plan.
+        restore: The value of ``table.plan.restore.catalog-objects``.
+        connect: Connects to a table and returns what it found; None connects to nothing.
+    """
+    yield Finding("ok", "format", f"compiled by lookupcache {document.version}, and can be read here")
+    objects = Objects(document, Catalog(table=tables.get), restore)
+    for name, definition in document.tables.items():
+        yield from _of_table(name, definition, objects, tables)
+    for name, definition in document.functions.items():
+        yield _of_code(f"table function {name}", definition)
+    for number, node in document.numbered:
+        if isinstance(node, LookupNode):
+            yield from _of_lookup(number, node, objects, connect)
+
+
+def _of_table(
+    name: str, definition: Definition, objects: Objects, tables: Mapping[str, LookupTable]
+) -> Iterator[Finding]:
+    what = f"table {name}"
+    if definition.function is not None:
+        yield _of_code(what, definition)
+        return
+    if _is_elsewhere(name, objects):
+        yield Finding("not checked", what, "it is read from the catalog; give its definition with --table")
+        return
+    options = definition.options if definition.options is not None else {}
+    yield from _of_connector(what, str(options.get("connector") or getattr(tables.get(name), "connector_name", "")))
+    for key, value in options.items():
+        if value.startswith("env:") and not value.startswith("env::") and value[4:] not in os.environ:
+            yield Finding("not checked", what, f"option {key!r} is {value!r}, which is not set here")
+
+
+def _is_elsewhere(name: str, objects: Objects) -> bool:
+    """Return whether a table is read from a catalog that is not here."""
+    definition = objects.document.tables[name]
+    if definition.inline or objects.restore == "ALL_ENFORCED" or objects.catalog.table(name) is not None:
+        return False
+    return objects.restore == "IDENTIFIER" or not definition.is_complete
+
+
+def _of_connector(what: str, connector: str) -> Iterator[Finding]:
+    if not connector:
+        return
+    try:
+        kind = connector_class(connector)
+    except LookupCacheError as error:
+        yield Finding("missing", what, f"{error.fact} {error.hint or ''}".strip())
+        return
+    yield Finding("ok", what, f"connector {connector} is installed")
+    for module, package in kind.drivers.items():
+        if importlib.util.find_spec(module) is None:
+            yield Finding("missing", what, f"driver {module} is not installed: pip install {package!r}")
+
+
+def _of_code(what: str, definition: Definition) -> Finding:
+    path = definition.function
+    if path is None:
+        return Finding("not checked", what, "it is read from the catalog")
+    if refused := refuse_name(path):
+        return Finding("missing", what, f"{path}: {refused}")
+    if not is_installed(path):
+        return Finding("missing", what, f"{path} cannot be found; its package is not installed here")
+    # Importing it would run code of the plan's choice.
+    return Finding("not checked", what, f"the package of {path} is here; nothing of it is imported")
+
+
+def _of_lookup(
+    number: int, node: LookupNode, objects: Objects, connect: Callable[[LookupTable], str] | None
+) -> Iterator[Finding]:
+    what = f"node {number}"
+    if isinstance(node.use, CallUse) or objects.document.tables[node.use.table].function is not None:
+        return
+    if _is_elsewhere(node.use.table, objects):
+        return
+    try:
+        table = objects.lookup_table(node)
+        planned_lookup(node, table, objects.document.source)
+        yield Finding("ok", what, f"the lookup of {node.alias} is the one that was planned")
+        if connect is not None:
+            _compare_source(node, table, objects.document.source)
+            yield Finding("ok", what, connect(table))
+    except LookupCacheError as error:
+        yield Finding("missing", what, f"{error.fact} {error.hint or ''}".strip())
+
+
+def _compare_source(node: LookupNode, table: LookupTable, source: str) -> None:
+    """Raise an error where the source reports other types for the columns that the lookup reads."""
+    if not offers(table.connector, "infer_schema") or table.function is not None:
+        return
+    found = LookupTable(table.name, None, table.options).schema
+    here = {name.lower() for name in found.names}
+    if any(name.lower() not in here for name in node.reads.names):
+        what = f"The columns that the source of {getattr(node.use, 'table', node.alias)!r} reports"
+        raise differs(what, columns_of_schema(node.reads), columns_of_schema(found), source)

@@ -1,0 +1,309 @@
+"""What differs between two plans, and what each difference means for a job that runs the second in place of the first.
+
+A difference concerns up to four things: the *result*, the *cache identity* (whether what is cached for the first plan
+can be used for the second), the *stream state* (whether a stream can go on from its checkpoint) and the *source load*.
+It is incompatible if result or stream state change, unknown if they may, and otherwise compatible.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Any
+from typing import Literal as OneOf
+
+from lookupcache.compiled.document import Document, to_json
+from lookupcache.compiled.nodes import CallUse, FullScan, Insert, LeftSide, LookupNode, Node, SparkQuery
+
+Verdict = OneOf["compatible", "unknown", "incompatible"]
+Change = OneOf["may change", "changes"]
+
+RESULT, CACHE, STATE, LOAD = "result", "cache identity", "stream state", "source load"
+
+_MOST_LETTERS = 160
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference: where in the plan, what it was and is, what it concerns and why."""
+
+    path: str
+    before: Any
+    after: Any
+    effects: Mapping[str, Change]
+    why: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the second plan can run in place of the first."""
+        found = [self.effects[one] for one in (RESULT, STATE) if one in self.effects]
+        return "incompatible" if "changes" in found else "unknown" if found else "compatible"
+
+    def __str__(self) -> str:
+        effects = "; ".join(f"{what} {change}" for what, change in self.effects.items()) or "nothing changes"
+        values = f"    - {_short(self.before)}\n    + {_short(self.after)}"
+        return f"{self.verdict:<12}  {self.path}: {self.why} ({effects})\n{values}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a difference in a field means."""
+
+    why: str
+    effects: Mapping[str, Change] = field(default_factory=dict)
+
+
+def verdict_of(differences: Sequence[Difference]) -> Verdict:
+    """Return the worst verdict of some differences; compatible where there are none."""
+    found = {one.verdict for one in differences}
+    return "incompatible" if "incompatible" in found else "unknown" if "unknown" in found else "compatible"
+
+
+# ── what each field means ────────────────────────────────────────────────────────────────────────────────
+
+_LOOKED_UP: dict[str, Change] = {RESULT: "changes", CACHE: "changes", LOAD: "may change"}
+_KEPT_ROWS: dict[str, Change] = {RESULT: "changes"}
+_TEXT: dict[str, Change] = {RESULT: "may change"}
+
+RULES: dict[tuple[str, str], Rule] = {
+    (LeftSide.TYPE, "output"): Rule("the left side has other columns", {RESULT: "changes", STATE: "may change"}),
+    (SparkQuery.TYPE, "text"): Rule(
+        "Spark runs another text, which may mean the same", {RESULT: "may change", STATE: "may change"}
+    ),
+    (SparkQuery.TYPE, "views"): Rule(
+        "the text reads the results of other nodes", {RESULT: "may change", STATE: "may change"}
+    ),
+    (SparkQuery.TYPE, "names"): Rule("columns are named otherwise", {RESULT: "changes"}),
+    (SparkQuery.TYPE, "streaming"): Rule("a stream is no batch", {RESULT: "changes", STATE: "changes"}),
+    (SparkQuery.TYPE, "output"): Rule("the columns are others", {RESULT: "changes", STATE: "changes"}),
+    (LookupNode.TYPE, "use"): Rule(
+        "another table, function or hint is looked up", {**_LOOKED_UP, RESULT: "may change"}
+    ),
+    (LookupNode.TYPE, "alias"): Rule("the table goes by another name in the statement"),
+    (LookupNode.TYPE, "input"): Rule("the left side is another node", {RESULT: "may change", STATE: "may change"}),
+    (LookupNode.TYPE, "reads"): Rule("other columns of the table are read", {CACHE: "changes", LOAD: "may change"}),
+    (LookupNode.TYPE, "joinType"): Rule("another kind of join keeps other rows", _KEPT_ROWS),
+    (LookupNode.TYPE, "matches"): Rule("a left row is given other matches", _KEPT_ROWS),
+    (LookupNode.TYPE, "keys"): Rule("rows are looked up by another key", _LOOKED_UP),
+    (LookupNode.TYPE, "constants"): Rule("rows are looked up by another constant", _LOOKED_UP),
+    (LookupNode.TYPE, "neverMatches"): Rule("whether anything can match", _LOOKED_UP),
+    (LookupNode.TYPE, "leftFilter"): Rule("left rows pass another filter, which may mean the same", _TEXT),
+    (LookupNode.TYPE, "preFilter"): Rule("rows are looked up by another filter, which may mean the same", _TEXT),
+    (LookupNode.TYPE, "pushedFilters"): Rule("other filters are pushed", _LOOKED_UP),
+    (LookupNode.TYPE, "calc"): Rule("other filters are applied before the cache", _LOOKED_UP),
+    (LookupNode.TYPE, "cachedColumns"): Rule("other columns are cached", {CACHE: "changes", LOAD: "may change"}),
+    (LookupNode.TYPE, "residual"): Rule("pairs of rows pass another filter", _KEPT_ROWS),
+    (LookupNode.TYPE, "residualSql"): Rule("pairs of rows pass another filter, which may mean the same", _TEXT),
+    (LookupNode.TYPE, "sparkResidual"): Rule("pairs of rows pass another filter, which may mean the same", _TEXT),
+    (LookupNode.TYPE, "filterAfter"): Rule("joined rows pass another filter, which may mean the same", _TEXT),
+    (LookupNode.TYPE, "leftColumns"): Rule("other left columns pass through the worker"),
+    (LookupNode.TYPE, "select"): Rule("the columns of the join are others", {RESULT: "may change"}),
+    (LookupNode.TYPE, "conditions"): Rule("the condition is written otherwise, or was planned otherwise"),
+    (LookupNode.TYPE, "operators"): Rule("other operators, or other versions of them", {RESULT: "may change"}),
+    (LookupNode.TYPE, "form"): Rule("another form gives the same rows", {LOAD: "may change"}),
+    (LookupNode.TYPE, "stage"): Rule("joins share a Python stage, or no longer; the rows are the same"),
+    (LookupNode.TYPE, "output"): Rule("the columns of the join are others", {RESULT: "may change"}),
+    (FullScan.TYPE, "use"): Rule("another table is read", {RESULT: "may change", LOAD: "may change"}),
+    (FullScan.TYPE, "computed"): Rule("computed columns are written otherwise", _TEXT),
+    (FullScan.TYPE, "output"): Rule("the columns are others", {RESULT: "may change"}),
+    (Insert.TYPE, "head"): Rule("it writes otherwise", {RESULT: "changes"}),
+    (Insert.TYPE, "sink"): Rule("it writes to another table", {RESULT: "changes", STATE: "changes"}),
+    (Insert.TYPE, "sinkColumns"): Rule("the table that it writes to has other columns", {RESULT: "may change"}),
+    (Insert.TYPE, "input"): Rule("it writes the result of another node", {RESULT: "may change", STATE: "may change"}),
+    (Insert.TYPE, "queryName"): Rule("the checkpoint of the stream is in another folder", {STATE: "changes"}),
+    (Insert.TYPE, "output"): Rule("the columns are others", {RESULT: "changes", STATE: "changes"}),
+}
+"""What a difference in a field of a node means; options have `OPTION_RULES`, and filters that only move are no loss."""
+
+_AGE = Rule("rows may be older or newer", {RESULT: "may change", CACHE: "changes", LOAD: "changes"})
+_CACHE = Rule("less or more is cached", {CACHE: "changes", LOAD: "changes"})
+_CALLS = Rule("calls are made otherwise; the rows are the same", {CACHE: "changes", LOAD: "may change"})
+_FAILING = Rule(
+    "lookups fail, or are tried again, in other cases", {RESULT: "may change", CACHE: "changes", LOAD: "may change"}
+)
+_MARKED = Rule("columns are added or named otherwise", {RESULT: "changes", CACHE: "changes", STATE: "may change"})
+_PLACED = Rule("rows pass another way; they are the same", {CACHE: "changes"})
+
+OPTION_RULES: dict[str, Rule] = {
+    "lookup.cache": _AGE, "lookup.cache.max-rows": _CACHE, "lookup.cache.max-bytes": _CACHE,
+    "lookup.cache.eviction": _CACHE, "lookup.cache.expire-after-write": _AGE, "lookup.cache.expire-after-access": _AGE,
+    "lookup.cache.missing-key": _AGE, "lookup.cache.missing-key.expire-after-write": _AGE, "lookup.cache.jitter": _AGE,
+    "lookup.cache.refresh-after-write": _AGE, "lookup.cache.stale-if-error": _AGE,
+    "lookup.cache.reload-interval": _AGE, "lookup.cache.reload-mode": _AGE, "lookup.cache.reload-at": _AGE,
+    "lookup.cache.reload-allow-empty": _AGE, "lookup.async": _CALLS, "lookup.async.capacity": _CALLS,
+    "lookup.async.output-mode": Rule("the order of rows", {RESULT: "may change", CACHE: "changes"}),
+    "lookup.timeout": _FAILING, "lookup.batch.max-size": _CALLS, "lookup.batch.max-delay": _CALLS,
+    "lookup.rate-limit": _CALLS, "lookup.max-retries": _FAILING, "lookup.retry.on": _FAILING,
+    "lookup.retry.strategy": _CALLS, "lookup.retry.delay": _CALLS, "lookup.retry.max-delay": _CALLS,
+    "lookup.retry.jitter": _CALLS, "lookup.retry.on-miss.max-attempts": _AGE, "lookup.retry.on-miss.delay": _AGE,
+    "lookup.on-error": Rule("rows whose lookup failed", {RESULT: "changes", CACHE: "changes"}),
+    "lookup.error-column": _MARKED, "lookup.age-column": _MARKED,
+    "lookup.dead-letter.path": Rule("dead letters are written elsewhere", {RESULT: "may change", CACHE: "changes"}),
+    "lookup.breaker.failures": _FAILING, "lookup.breaker.delay": _FAILING, "lookup.form": _PLACED,
+    "lookup.fuse": _PLACED, "lookup.shuffle": _PLACED, "lookup.metrics": _PLACED,
+}  # fmt: skip
+"""What a difference in an option means; every option changes the identity of the cache."""
+
+_UNKNOWN_OPTION = Rule("an option that is not known here", {RESULT: "may change", CACHE: "changes"})
+
+
+# ── comparing ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def differences(before: Document, after: Document) -> list[Difference]:
+    """Return what differs between two plans, the outermost first."""
+    return [*_of_top(before, after), *_of_nodes(before, after)]
+
+
+def _of_top(before: Document, after: Document) -> Iterator[Difference]:
+    a, b = to_json(before), to_json(after)
+    rules = {
+        "lookupcache": Rule("compiled by another version, which the plan does not depend on"),
+        "catalogObjects": Rule("other parts of tables and functions are in the plan"),
+    }
+    for name, rule in rules.items():
+        if a[name] != b[name]:
+            yield Difference(name, a[name], b[name], rule.effects, rule.why)
+    yield from _of_entries("settings", a, b, Rule("a setting changes what texts mean", {RESULT: "may change"}))
+    yield from _of_entries("parameters", a, b, Rule("a parameter has another value", {RESULT: "changes"}))
+    for name in ("tables", "functions"):
+        for one in sorted({*a[name], *b[name]}):
+            yield from _of_definition(f"{name}.{one}", a[name].get(one, {}), b[name].get(one, {}))
+
+
+def _of_entries(name: str, a: Mapping[str, Any], b: Mapping[str, Any], rule: Rule) -> Iterator[Difference]:
+    for key in sorted({*a[name], *b[name]}):
+        if a[name].get(key) != b[name].get(key):
+            yield Difference(f"{name}.{key}", a[name].get(key), b[name].get(key), rule.effects, rule.why)
+
+
+_DEFINITIONS = {
+    "columns": Rule("the table has other columns", {RESULT: "may change", CACHE: "changes"}),
+    "options": Rule("another source, or the same reached otherwise", {**_LOOKED_UP, RESULT: "may change"}),
+    "function": Rule("another function is called", {**_LOOKED_UP, RESULT: "may change"}),
+    "key": Rule("the function is called with other columns", {**_LOOKED_UP, RESULT: "may change"}),
+    "batch": Rule("the function is called otherwise", _LOOKED_UP),
+    "inline": Rule("the table is the join's own, or the catalog's", {RESULT: "may change"}),
+}
+
+
+def _of_definition(path: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
+    for name, rule in _DEFINITIONS.items():
+        if a.get(name) == b.get(name):
+            continue
+        if name == "options" and name in a and name in b:
+            for key in sorted(k for k in {*a[name], *b[name]} if a[name].get(k) != b[name].get(k)):
+                values = a[name].get(key), b[name].get(key)
+                yield Difference(f"{path}.options.{key}", *values, rule.effects, rule.why)
+        else:
+            yield Difference(f"{path}.{name}", a.get(name), b.get(name), rule.effects, rule.why)
+
+
+def _of_nodes(before: Document, after: Document) -> Iterator[Difference]:
+    """Compare nodes that correspond, in the order of the plans; others were added or removed."""
+    a, b = [_signature(node) for node in before.nodes], [_signature(node) for node in after.nodes]
+    matched: dict[int, int] = {}
+    steps = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
+    for kind, a_start, a_end, b_start, _ in steps:
+        if kind == "equal":
+            matched |= {a_start + n + 1: b_start + n + 1 for n in range(a_end - a_start)}
+    for number, node in before.numbered:
+        if number not in matched:
+            yield _of_one(number, node, "removed")
+    for number, node in after.numbered:
+        if number not in matched.values():
+            yield _of_one(number, node, "added")
+    texts = to_json(before)["nodes"], to_json(after)["nodes"]
+    for first, second in matched.items():
+        node, other = before.node(first), after.node(second)
+        yield from _of_pair(_Pair(before, after, node, other, texts[0][first - 1], texts[1][second - 1], matched))
+
+
+def _signature(node: Node) -> tuple[Any, ...]:
+    if isinstance(node, LookupNode):
+        return (node.TYPE, node.use.function if isinstance(node.use, CallUse) else node.use.table)
+    return (node.TYPE, node.sink) if isinstance(node, Insert) else (node.TYPE,)
+
+
+def _of_one(number: int, node: Node, what: str) -> Difference:
+    effects: dict[str, Change] = {RESULT: "may change", STATE: "may change"}
+    why = f"a node was {what}"
+    if isinstance(node, LookupNode):
+        effects = {RESULT: "may change", CACHE: "changes", LOAD: "changes"}
+        why = f"a lookup was {what}; it has no state"
+    if isinstance(node, Insert):
+        effects, why = {RESULT: "changes"}, f"a statement was {what}"
+    text = _signature(node)
+    return Difference(
+        f"node {number}", text if what == "removed" else None, text if what == "added" else None, effects, why
+    )
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two nodes that correspond, as data and as JSON, and which nodes correspond to which."""
+
+    before: Document
+    after: Document
+    node: Node
+    other: Node
+    a: Mapping[str, Any]
+    b: Mapping[str, Any]
+    matched: Mapping[int, int]
+
+    def renumbered(self, name: str, value: Any) -> Any:
+        """Return a field of the first node with ids of the second plan."""
+        if name in ("input", "stage", "views"):
+            ids = self.matched
+            if isinstance(value, Mapping):
+                return {key: ids.get(one, f"removed {one}") for key, one in value.items()}
+            return [ids.get(one, f"removed {one}") for one in value] if isinstance(value, list) else ids.get(value)
+        return value
+
+
+def _of_pair(pair: _Pair) -> Iterator[Difference]:
+    where = f"node {pair.a['id']} ({pair.node.TYPE})"
+    moved = _filters(pair.a) == _filters(pair.b)
+    for name in pair.a:
+        a, b = pair.renumbered(name, pair.a[name]), pair.b.get(name)
+        if name in ("id", "type", "description") or a == b or _blanks(name, a) == _blanks(name, b):
+            continue
+        if name == "configuration":
+            yield from _of_options(where, pair)
+            continue
+        rule = RULES[pair.node.TYPE, name]
+        if moved and name in ("pushedFilters", "calc", "residual", "residualSql"):
+            rule = Rule("the same filters are applied elsewhere", {CACHE: "changes", LOAD: "may change"})
+        yield Difference(f"{where}.{name}", a, b, rule.effects, rule.why)
+    if "configuration" in pair.a and pair.a["configuration"] == pair.b["configuration"]:
+        yield from _of_options(where, pair)  # defaults may differ
+
+
+def _filters(node: Mapping[str, Any]) -> list[str]:
+    """Return all filters of a lookup whose expressions are known, wherever they are applied."""
+    found = [one for name in ("pushedFilters", "calc", "residual") for one in node.get(name, ())]
+    return sorted(json.dumps(one) for one in found)
+
+
+def _blanks(name: str, value: Any) -> Any:
+    return " ".join(value.split()) if name in ("text", "head") and isinstance(value, str) else value
+
+
+def _of_options(where: str, pair: _Pair) -> Iterator[Difference]:
+    """Compare the options of two nodes, with the defaults of the lookupcache that made each plan."""
+    a = {**pair.before.defaults, **pair.a["configuration"]}
+    b = {**pair.after.defaults, **pair.b["configuration"]}
+    for key in sorted({*a, *b}):
+        if a.get(key) == b.get(key):
+            continue
+        if (key in a) != (key in b) and key not in pair.a["configuration"] and key not in pair.b["configuration"]:
+            continue  # an option that one of them did not have, with its default in the other
+        rule = OPTION_RULES.get(key, _UNKNOWN_OPTION)
+        yield Difference(f"{where}.configuration.{key}", a.get(key), b.get(key), rule.effects, rule.why)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"

@@ -1,0 +1,267 @@
+"""`Document`: a compiled plan as data, and its text: versioned JSON in a fixed order, with a checksum per part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import lookupcache
+from lookupcache.compiled.lookup_fields import read_schema, write_schema
+from lookupcache.compiled.nodes import Insert, LeftSide, Node, describe, read_node, write_node
+from lookupcache.compiled.reading import Reader
+from lookupcache.errors import CompiledPlanError
+
+FORMAT = 1
+"""The version of the format that is written; all from 1 to this one are read."""
+
+KEEPS = ("ALL", "SCHEMA", "IDENTIFIER")
+"""What of tables and functions may be in a plan: the values of ``table.plan.compile.catalog-objects``."""
+
+_TOP = ("format", "lookupcache", "catalogObjects", "settings", "defaults", "parameters", "tables", "functions",
+        "nodes", "edges", "checksums")  # fmt: skip
+_MOST_LETTERS = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """What a plan has of a table or table function: all, only its columns, or nothing but that it is used.
+
+    ``inline`` tables are of the DataFrame API: they are always complete, and no catalog has them. ``function`` is
+    ``module:name``; ``key`` is that of a table made of a function; ``batch`` says how the function is called.
+    """
+
+    columns: Any = None
+    options: Mapping[str, str] | None = None
+    function: str | None = None
+    key: tuple[str, ...] = ()
+    batch: bool = False
+    inline: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing has to be read from the catalog."""
+        return self.options is not None or self.function is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A compiled plan.
+
+    ``keeps`` is what of catalog objects it has; ``settings`` are those of the session that change what a text means;
+    ``defaults`` are the defaults of options when it was made; ``parameters`` the values of the statement's; ``nodes``
+    come after those that they read, and are numbered from 1 on.
+    """
+
+    keeps: str = "ALL"
+    settings: Mapping[str, str | None] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, Definition] = field(default_factory=dict)
+    functions: Mapping[str, Definition] = field(default_factory=dict)
+    nodes: tuple[Node, ...] = ()
+    version: str = lookupcache.__version__
+    source: str = "(in memory)"
+
+    @property
+    def numbered(self) -> list[tuple[int, Node]]:
+        """The nodes with their ids."""
+        return list(enumerate(self.nodes, start=1))
+
+    @property
+    def inserts(self) -> list[tuple[int, Insert]]:
+        """The statements that the plan runs."""
+        return [(number, node) for number, node in self.numbered if isinstance(node, Insert)]
+
+    @property
+    def is_join(self) -> bool:
+        """Whether it is a lookup join of the DataFrame API, which needs a left side."""
+        return any(isinstance(node, LeftSide) for node in self.nodes)
+
+    def node(self, number: int) -> Node:
+        """Return a node by its id."""
+        return self.nodes[number - 1]
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write(document: Document) -> str:
+    """Return a plan's text: the same for the same plan, byte for byte."""
+    data = to_json(document)
+    return _text(data | {"checksums": checksums(data)}, "") + "\n"
+
+
+_WIDTH = 100
+
+
+def _text(data: Any, indent: str) -> str:
+    """Return JSON with a line for each part that is short, so that a plan and its changes can be reviewed."""
+    line = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    if not isinstance(data, dict | list) or not data or (indent and len(indent) + len(line) <= _WIDTH):
+        return line
+    inner = indent + "  "
+    if isinstance(data, dict):
+        parts = [f"{json.dumps(name, ensure_ascii=False)}: {_text(value, inner)}" for name, value in data.items()]
+        return "{\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(inner + _text(value, inner) for value in data) + f"\n{indent}]"
+
+
+def to_json(document: Document) -> dict[str, Any]:
+    """Return a plan as JSON data, without checksums."""
+    nodes = [write_node(number, node, describe(node)) for number, node in document.numbered]
+    return {
+        "format": FORMAT,
+        "lookupcache": document.version,
+        "catalogObjects": document.keeps,
+        "settings": dict(sorted(document.settings.items())),
+        "defaults": dict(sorted(document.defaults.items())),
+        "parameters": dict(sorted(document.parameters.items())),
+        "tables": {name: _write_definition(one) for name, one in sorted(document.tables.items())},
+        "functions": {name: _write_definition(one) for name, one in sorted(document.functions.items())},
+        "nodes": nodes,
+        "edges": _edges(document),
+    }
+
+
+def _edges(document: Document) -> list[dict[str, int]]:
+    return [{"source": s, "target": n} for n, node in document.numbered for s in dict.fromkeys(node.inputs)]
+
+
+def _write_definition(one: Definition) -> dict[str, Any]:
+    columns = {} if one.columns is None else {"columns": write_schema(one.columns)}
+    options = {} if one.options is None else {"options": dict(sorted(one.options.items()))}
+    function = {} if one.function is None else {"function": one.function, "batch": one.batch}
+    key = {"key": list(one.key)} if one.key else {}
+    return {**columns, **function, **key, **options, **({"inline": True} if one.inline else {})}
+
+
+def checksums(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return a hash of each part of a plan, which does not depend on blanks or the order of names."""
+    parts = {name: data[name] for name in _TOP[:-1] if name in data and name not in ("nodes", "lookupcache")}
+    nodes = data.get("nodes")
+    parts |= {f"nodes[{number}]": node for number, node in enumerate(nodes if isinstance(nodes, list) else [])}
+    return {name: _hash(part) for name, part in parts.items()}
+
+
+def _hash(part: Any) -> str:
+    canonical = json.dumps(part, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read(text: str, source: str = "(in memory)") -> Document:
+    """Return the plan of a text; raises CompiledPlanError, with the place, for a damaged, altered or newer one."""
+    reader = Reader(_parsed(text, source), "", source)
+    _check_version(reader)
+    reader.only(_TOP)
+    _check_sums(reader)
+    defaults = {name: one.data for name, one in reader.entry("defaults").entries().items()}
+    nodes = tuple(read_node(item, defaults) for item in reader.entry("nodes").items())
+    keeps = reader.entry("catalogObjects").one_of(KEEPS, "value")
+    document = Document(
+        keeps=keeps,
+        settings={name: _text_or_none(one) for name, one in reader.entry("settings").entries().items()},
+        defaults=defaults,
+        parameters={name: one.data for name, one in reader.entry("parameters").entries().items()},
+        tables={name: _read_definition(one) for name, one in reader.entry("tables").entries().items()},
+        functions={name: _read_definition(one) for name, one in reader.entry("functions").entries().items()},
+        nodes=nodes,
+        version=reader.entry("lookupcache").text(),
+        source=source,
+    )
+    _check_graph(reader, document)
+    return document
+
+
+def _parsed(text: str, source: str) -> Any:
+    if len(text) > _MOST_LETTERS:
+        raise Reader(None, "", source).wrong("it is too large to be a plan.")
+    try:
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        ended = " The file ends too early." if error.pos >= len(text.rstrip()) else ""
+        raise CompiledPlanError(
+            f"Compiled plan {source}, line {error.lineno}, column {error.colno}: it is not JSON: {error.msg}.{ended}",
+            hint="Compile the statement again, or take the file from where it was kept.",
+        ) from None
+    except (RecursionError, ValueError) as error:
+        raise Reader(None, "", source).wrong(f"it is not JSON: {error}.") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"an object has the name {next(n for n in names if names.count(n) > 1)!r} twice")
+    return found
+
+
+def _check_version(reader: Reader) -> None:
+    version = reader.entry("format").number()
+    if not 1 <= version <= FORMAT:
+        told = reader.optional("lookupcache")
+        by = f" by lookupcache {told.data}" if told is not None else ""
+        raise reader.wrong(
+            f"its format is {version}, written{by}; lookupcache {lookupcache.__version__} reads formats 1 to {FORMAT}.",
+            "Run it with a lookupcache at least as new as the one that wrote it, or compile the statement again.",
+        )
+
+
+def _check_sums(reader: Reader) -> None:
+    """Refuse a plan of which a part is not the one that was written: it would not be what was tested."""
+    told = {name: one.text() for name, one in reader.entry("checksums").entries().items()}
+    found = checksums(reader.data)
+    if set(told) != set(found):
+        raise reader.wrong(f"parts are missing or were added: {', '.join(sorted(set(told) ^ set(found)))}.")
+    altered = [name for name in found if found[name] != told[name]]
+    if altered:
+        raise reader.wrong(f"{', '.join(altered)} was altered after the plan was compiled.")
+
+
+def _text_or_none(reader: Reader) -> str | None:
+    return None if reader.data is None else reader.text()
+
+
+def _read_definition(reader: Reader) -> Definition:
+    reader.only(["columns", "options", "function", "key", "batch", "inline"])
+    columns, options = reader.optional("columns"), reader.optional("options")
+    function, key = reader.optional("function"), reader.optional("key")
+    batch, inline = reader.optional("batch"), reader.optional("inline")
+    return Definition(
+        columns=None if columns is None else read_schema(columns),
+        options=None if options is None else {name: one.text() for name, one in options.entries().items()},
+        function=None if function is None else function.text(),
+        key=() if key is None else tuple(item.text() for item in key.items()),
+        batch=batch is not None and batch.flag(),
+        inline=inline is not None and inline.flag(),
+    )
+
+
+def _check_graph(reader: Reader, document: Document) -> None:
+    """Check that nodes are numbered, read only nodes before them, and name tables and functions that are there."""
+    for (number, node), item in zip(document.numbered, reader.entry("nodes").items(), strict=True):
+        if item.entry("id").number() != number:
+            raise item.entry("id").wrong(f"it is not {number}.")
+        for before in node.inputs:
+            if not 1 <= before < number or isinstance(document.node(before), Insert):
+                raise item.wrong(f"it reads node {before}, which is not a query before it.")
+        for before in getattr(node, "stage", ()):
+            if not 1 <= before < number:
+                raise item.wrong(f"it shares its Python stage with node {before}, which is not before it.")
+        use = getattr(node, "use", None)
+        for name, known in (("table", document.tables), ("function", document.functions)):
+            if hasattr(use, name) and getattr(use, name) not in known:
+                raise item.entry("use").wrong(f"{name} {getattr(use, name)!r} is not in the plan.")
+    if reader.entry("edges").data != _edges(document):
+        raise reader.entry("edges").wrong("they are not those of the nodes.")
+    if not document.inserts and not document.is_join:
+        raise reader.entry("nodes").wrong("there is neither a statement nor a join to run.")

@@ -1,0 +1,125 @@
+"""Plans as files: local paths, or anything that pyarrow's file systems open."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from typing import Any
+
+from pyarrow import fs
+
+from lookupcache.errors import CompiledPlanError
+from lookupcache.redaction import hide_userinfo
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_S3 = re.compile(r"^s3[an]://")
+_ERRORS = (OSError, ValueError, ImportError, NotImplementedError)
+
+
+class FileExists(CompiledPlanError):
+    """There is a file already, and it is not to be overwritten."""
+
+
+def exists(path: str) -> bool:
+    """Return whether there is a file; raises CompiledPlanError where that cannot be found out."""
+    with _Failing(path, "cannot be reached"):
+        system, inner = _open(path)
+        return system.get_file_info(inner).type != fs.FileType.NotFound
+
+
+def read_text(path: str) -> str:
+    """Return a file's text; raises CompiledPlanError where it is not there or is not UTF-8."""
+    with _Failing(path, "cannot be read"):
+        system, inner = _open(path)
+        with system.open_input_stream(inner) as file:
+            return bytes(file.read()).decode()
+
+
+def write_text(path: str, text: str, *, overwrite: bool = False) -> None:
+    """Write a file: aside first, then under its name, so that nobody ever reads half of it; missing folders are made.
+
+    Raises CompiledPlanError if there is a file already, unless ``overwrite``. Of several that write a local file at
+    once, one succeeds; object stores cannot promise that.
+    """
+    with _Failing(path, "cannot be written"):
+        system, inner = _open(path)
+        folder, _, name = inner.rpartition("/")
+        if not name:
+            raise CompiledPlanError(f"{_shown(path)} names no file.", hint="Write a path such as 'plans/job.json'.")
+        if not overwrite and system.get_file_info(inner).type != fs.FileType.NotFound:
+            raise _there_is_one(path)
+        if folder:
+            system.create_dir(folder, recursive=True)
+        aside = f"{folder}/.{name}.{uuid.uuid4().hex[:12]}" if folder else f".{name}.{uuid.uuid4().hex[:12]}"
+        _publish(system, aside, inner, text, path, overwrite=overwrite)
+
+
+def _publish(system: Any, aside: str, inner: str, text: str, path: str, *, overwrite: bool) -> None:
+    """Write a file aside and give it its name."""
+    try:
+        with system.open_output_stream(aside) as file:
+            file.write(text.encode())
+        if overwrite or not isinstance(system, fs.LocalFileSystem):
+            if not overwrite and system.get_file_info(inner).type != fs.FileType.NotFound:
+                raise _there_is_one(path)
+            system.move(aside, inner)
+            return
+        try:
+            # A link, unlike a rename, fails where the name is taken since it was looked for.
+            os.link(aside, inner)
+        except FileExistsError:
+            raise _there_is_one(path) from None
+        system.delete_file(aside)
+    except BaseException:
+        if system.get_file_info(aside).type != fs.FileType.NotFound:
+            system.delete_file(aside)
+        raise
+
+
+def _open(path: str) -> tuple[Any, str]:
+    if not path.strip() or "\0" in path:
+        raise CompiledPlanError(f"{path!r} is not a path.", hint="Write a path such as 'plans/job.json'.")
+    if _URI.match(path):
+        system, inner = fs.FileSystem.from_uri(_S3.sub("s3://", path))
+        return system, str(inner)
+    return fs.LocalFileSystem(), os.fspath(path)
+
+
+def refuse_existing(path: str) -> None:
+    """Raise the error for a file that is there already."""
+    raise _there_is_one(path)
+
+
+def _there_is_one(path: str) -> FileExists:
+    return FileExists(
+        f"There is a file {_shown(path)} already, which is not overwritten.",
+        hint="Write IF NOT EXISTS to keep it, choose another path, or SET 'table.plan.force-recompile' = 'true'.",
+    )
+
+
+def _shown(path: str) -> str:
+    return repr(hide_userinfo(path))
+
+
+class _Failing:
+    """Turns errors of file systems into errors that name the path."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self.path, self.what = path, what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, FileNotFoundError):
+            raise CompiledPlanError(
+                f"Compiled plan {_shown(self.path)} {self.what}: there is no such file.",
+                hint="Compile it first, or COMPILE AND EXECUTE PLAN 'path' FOR …, which does both.",
+            ) from None
+        if isinstance(error, _ERRORS) and not isinstance(error, CompiledPlanError):
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else hide_userinfo(str(error))
+            raise CompiledPlanError(
+                f"Compiled plan {_shown(self.path)} {self.what}: {reason}",
+                hint="A path is local, or a URI that pyarrow's file systems open, such as 's3://bucket/job.json'.",
+            ) from None

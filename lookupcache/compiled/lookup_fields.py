@@ -1,0 +1,186 @@
+"""A `LookupPlan` in a compiled plan: which of its fields stand there, under which names, in which order.
+
+The names are those of the format, not those of Python's attributes: a field that is renamed in the code keeps its name
+in every plan. What depends on the table or the session, `DERIVED`, is not in the plan but found again when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import pyarrow as pa
+
+from lookupcache import expr, plan
+from lookupcache.compiled.reading import Reader
+from lookupcache.config import LookupConfig
+from lookupcache.plan import Conjunct, ConstantKey, FieldKey, How, LookupPlan, Matches, Output
+from lookupcache.schema import parse_type, quote, type_name
+
+DERIVED = ("table", "connector", "source", "schema", "config")
+"""Fields of `LookupPlan` that are not among `FIELDS`: the table's, and the options, which stand as configuration."""
+
+OPERATOR_VERSIONS: Mapping[str, int] = dict.fromkeys((*expr.OPERATORS, "cast"), 1)
+"""The meaning of each operator that workers and sources evaluate; a new meaning is a new version."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field: the attribute of `LookupPlan`, and how its value is written and read."""
+
+    attribute: str
+    write: Callable[[Any], Any]
+    read: Callable[[Reader], Any]
+
+
+def _texts(reader: Reader) -> tuple[str, ...]:
+    return tuple(item.text() for item in reader.items())
+
+
+def read_expression(reader: Reader) -> expr.Expr:
+    """Return an expression; raises an error for one with an operator that is not known here."""
+    read = reader.read(expr.from_json)
+    for call in _calls(read):
+        if call.op not in OPERATOR_VERSIONS:
+            raise reader.wrong(f"there is no operator {call.op!r}.")
+    return read
+
+
+def _calls(node: Any) -> list[expr.Call]:
+    if not isinstance(node, expr.Call):
+        return []
+    return [node, *(call for argument in node.args for call in _calls(argument))]
+
+
+def _expressions(reader: Reader) -> tuple[expr.Expr, ...]:
+    return tuple(read_expression(item) for item in reader.items())
+
+
+def _write_expressions(expressions: tuple[expr.Expr, ...]) -> list[Any]:
+    return [expr.to_json(one) for one in expressions]
+
+
+def _read_constant(reader: Reader) -> ConstantKey:
+    reader.only(["column", "value"])
+    value = read_expression(reader.entry("value"))
+    if not isinstance(value, expr.Literal):
+        raise reader.entry("value").wrong("it is not a literal.")
+    return ConstantKey(column=reader.entry("column").text(), value=value)
+
+
+def _read_conjunct(reader: Reader) -> Conjunct:
+    reader.only(["text", "stage", "evaluator"])
+    stage = reader.entry("stage").one_of(get_args(plan.Stage), "stage")
+    evaluator = reader.entry("evaluator").one_of(get_args(plan.Evaluator), "evaluator")
+    return Conjunct(text=reader.entry("text").text(), stage=stage, evaluator=evaluator)  # type: ignore[arg-type]
+
+
+def _pairs(first: str, second: str, kind: Any) -> tuple[Callable[[Any], Any], Callable[[Reader], Any]]:
+    """Return how a tuple of objects with two texts is written and read."""
+
+    def write(values: Any) -> list[Any]:
+        return [{first: getattr(value, first), second: getattr(value, second)} for value in values]
+
+    def read_one(reader: Reader) -> Any:
+        reader.only([first, second])
+        return kind(**{first: reader.entry(first).text(), second: reader.entry(second).text()})
+
+    return write, lambda reader: tuple(read_one(item) for item in reader.items())
+
+
+FIELDS: dict[str, Field] = {
+    "joinType": Field("how", str, lambda reader: reader.one_of(get_args(How), "join type")),
+    "matches": Field("matches", str, lambda reader: reader.one_of(get_args(Matches), "kind of matches")),
+    "keys": Field("keys", *_pairs("column", "sql", FieldKey)),
+    "constants": Field(
+        "constants",
+        lambda values: [{"column": one.column, "value": expr.to_json(one.value)} for one in values],
+        lambda reader: tuple(_read_constant(item) for item in reader.items()),
+    ),
+    "neverMatches": Field("never", bool, Reader.flag),
+    "leftFilter": Field("left_filter", list, _texts),
+    "preFilter": Field("pre_filter", list, _texts),
+    "pushedFilters": Field("pushed", _write_expressions, _expressions),
+    "calc": Field("calc", _write_expressions, _expressions),
+    "cachedColumns": Field("columns", list, _texts),
+    "residual": Field("residual", _write_expressions, _expressions),
+    "residualSql": Field("residual_sql", list, _texts),
+    "sparkResidual": Field("spark_residual", list, _texts),
+    "filterAfter": Field("filter_after", list, _texts),
+    "leftColumns": Field("left_columns", list, _texts),
+    "select": Field("output", *_pairs("name", "sql", Output)),
+    "conditions": Field(
+        "conjuncts",
+        lambda values: [{"text": c.text, "stage": c.stage, "evaluator": c.evaluator} for c in values],
+        lambda reader: tuple(_read_conjunct(item) for item in reader.items()),
+    ),
+}
+"""The fields of a lookup by their names in a plan; each stands in every plan, also where it is empty."""
+
+
+def write_lookup(lookup: LookupPlan) -> dict[str, Any]:
+    """Return the fields of a planned lookup as JSON data."""
+    return {name: field.write(getattr(lookup, field.attribute)) for name, field in FIELDS.items()}
+
+
+def read_lookup(reader: Reader, reads: pa.Schema) -> LookupPlan:
+    """Return the lookup of the fields of a node, over the columns that it reads; its config is that of no options."""
+    values = {field.attribute: field.read(reader.entry(name)) for name, field in FIELDS.items()}
+    return LookupPlan(table="", connector="", source="", schema=reads, config=LookupConfig(), **values)
+
+
+def operators_of(lookup: LookupPlan) -> dict[str, int]:
+    """Return the operators of a lookup's expressions, whose meaning is lookupcache's, with their versions."""
+    calls = [call for one in (*lookup.pushed, *lookup.calc, *lookup.residual) for call in _calls(one)]
+    return {call: OPERATOR_VERSIONS[call] for call in sorted({call.op for call in calls})}
+
+
+def columns_read(lookup: LookupPlan) -> pa.Schema:
+    """Return the columns of the table that a lookup reads, in the table's order."""
+    expressions = (*lookup.pushed, *lookup.calc, *lookup.residual)
+    names = {*lookup.key_columns, *lookup.columns, *(one.column for one in lookup.constants)}
+    names |= {c.name for one in expressions for c in expr.columns_of(one) if c.side == "right"}
+    return pa.schema([f for f in lookup.schema if f.name in names])
+
+
+# ── types as text ────────────────────────────────────────────────────────────────────────────────────────
+
+
+Columns = tuple[tuple[str, str], ...]
+"""Columns: the name of each, which several may have, and Spark's name of its type."""
+
+
+def write_columns(columns: Columns) -> list[dict[str, str]]:
+    """Return columns with their types as JSON data."""
+    return [{"name": name, "type": type_} for name, type_ in columns]
+
+
+def columns_of_schema(schema: pa.Schema) -> Columns:
+    """Return the columns of an Arrow schema."""
+    return tuple((f.name, type_name(f.type)) for f in schema)
+
+
+def write_schema(schema: pa.Schema) -> list[dict[str, Any]]:
+    """Return an Arrow schema as JSON data: a column's name, its type as text, and whether it is never null."""
+    return [{"name": f.name, "type": type_name(f.type)} | ({} if f.nullable else {"nullable": False}) for f in schema]
+
+
+def read_schema(reader: Reader) -> pa.Schema:
+    """Return the Arrow schema that `write_schema` wrote."""
+    fields = []
+    for item in reader.items():
+        item.only(["name", "type", "nullable"])
+        nullable = item.optional("nullable")
+        type_ = item.entry("type").read(parse_type)
+        fields.append(pa.field(item.entry("name").text(), type_, nullable is None or nullable.flag()))
+    return pa.schema(fields)
+
+
+def columns_text(columns: Columns) -> str:
+    """Return columns with their types as an error shows them.
+
+    >>> columns_text((("id", "bigint"), ("a b", "string")))
+    'id BIGINT, `a b` STRING'
+    """
+    return ", ".join(f"{n if n.isidentifier() else quote(n)} {t.upper()}" for n, t in columns) or "(none)"

@@ -1,0 +1,113 @@
+"""`Reader`: JSON data and the path to it, so that every error of a compiled plan names the place that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from lookupcache.errors import CompiledPlanError, LookupCacheError, nearest
+
+Value = TypeVar("Value")
+
+DAMAGED = "Compile the statement again, or take the file from where it was kept: a plan is not edited by hand."
+_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number"}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A part of a plan: its data, where in the plan it is, and the plan's own name, such as its file.
+
+    >>> Reader({"nodes": [{"id": "x"}]}, "", "p.json").entry("nodes").items()[0].entry("id").number()
+    Traceback (most recent call last):
+    lookupcache.errors.CompiledPlanError: Compiled plan p.json, nodes[0].id: 'x' is not a number.
+    <BLANKLINE>
+    Hint: Compile the statement again, or take the file from where it was kept: a plan is not edited by hand.
+    """
+
+    data: Any
+    path: str
+    source: str
+
+    def wrong(self, what: str, hint: str = DAMAGED) -> CompiledPlanError:
+        """Return an error about this part."""
+        where = f", {self.path}" if self.path else ""
+        return CompiledPlanError(f"Compiled plan {self.source}{where}: {what}", hint=hint)
+
+    def text(self) -> str:
+        """Return a text."""
+        return str(self._of(str))
+
+    def flag(self) -> bool:
+        """Return a truth value."""
+        return bool(self._of(bool))
+
+    def number(self) -> int:
+        """Return an integer."""
+        if isinstance(self.data, bool):
+            raise self._not(int)
+        return int(self._of(int))
+
+    def one_of(self, choices: Sequence[str], what: str) -> str:
+        """Return a text that is one of some."""
+        if self.text() not in choices:
+            raise self.wrong(f"there is no {what} {self.data!r}.", nearest(self.data, choices, what=f"{what}s"))
+        return self.text()
+
+    def items(self) -> list[Reader]:
+        """Return the parts of a list."""
+        return [Reader(item, f"{self.path}[{n}]", self.source) for n, item in enumerate(self._of(list))]
+
+    def entries(self) -> dict[str, Reader]:
+        """Return the parts of an object by their names."""
+        before = f"{self.path}." if self.path else ""
+        return {name: Reader(value, before + _step(name), self.source) for name, value in self._of(dict).items()}
+
+    def entry(self, name: str) -> Reader:
+        """Return a part of an object, which has to be there."""
+        entries = self.entries()
+        if name not in entries:
+            raise self.wrong(f"{name!r} is missing.")
+        return entries[name]
+
+    def optional(self, name: str) -> Reader | None:
+        """Return a part of an object, None where it is not there or null."""
+        found = self.entries().get(name)
+        return None if found is None or found.data is None else found
+
+    def only(self, names: Sequence[str]) -> None:
+        """Raise an error for a part of an object that is none of some: what it means is not known here."""
+        unknown = [name for name in self.entries() if name not in names]
+        if unknown:
+            raise self.wrong(
+                f"{unknown[0]!r} is not known here.",
+                "A newer lookupcache wrote the plan, or the file was altered: upgrade lookupcache, or compile again.",
+            )
+
+    def read(self, read: Callable[[Any], Value]) -> Value:
+        """Return what a function makes of the data; what it raises becomes an error about this part."""
+        try:
+            return read(self.data)
+        except CompiledPlanError:
+            raise
+        except LookupCacheError as error:
+            raise self.wrong(error.fact, error.hint or DAMAGED) from None
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, AssertionError, RecursionError) as error:
+            raise self.wrong(f"it cannot be read: {type(error).__name__}: {str(error)[:200]}.") from None
+
+    def _of(self, kind: type) -> Any:
+        if not isinstance(self.data, kind):
+            raise self._not(kind)
+        return self.data
+
+    def _not(self, kind: type) -> CompiledPlanError:
+        return self.wrong(f"{_short(self.data)} is not {_KINDS[kind]}.")
+
+
+def _step(name: str) -> str:
+    return name if name.isidentifier() else repr(name)
+
+
+def _short(data: Any) -> str:
+    text = repr(data)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,53 @@
+"""A lookup join on its way into a compiled plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from lookupcache.compiled.catalog_objects import define_table, refuse_secret_path
+from lookupcache.compiled.document import Document
+from lookupcache.compiled.lookup_fields import Columns, columns_read
+from lookupcache.compiled.nodes import CallUse, LeftSide, LookupNode, TableUse, defaults_now
+from lookupcache.compiled.settings import settings_of
+
+if TYPE_CHECKING:
+    from lookupcache.spark.join import LookupJoin
+
+
+def columns_of(df: DataFrame) -> Columns:
+    """Return the columns of a DataFrame with the names of their types."""
+    return tuple((field.name, field.dataType.simpleString()) for field in df.schema.fields)
+
+
+def lookup_node(join: LookupJoin, use: TableUse | CallUse, left: int, stage: tuple[int, ...]) -> LookupNode:
+    """Return a join as a node, whose left side is the result of node ``left``."""
+    refuse_secret_path(join.table.config, f"Table {join.table.name!r}")
+    result = columns_of(join.df)
+    return LookupNode(
+        use=use,
+        alias=join.plan.table,
+        input=left,
+        reads=columns_read(join.plan),
+        lookup=join.plan,
+        form=join.choice.form,
+        stage=stage if join.choice.form == "worker" else (),
+        configuration=join.plan.config.to_json(),
+        output=result,
+    )
+
+
+def join_document(join: LookupJoin) -> Document:
+    """Return the plan of a lookup join alone; its left side is given when it runs."""
+    name = join.plan.table
+    shares = len(join.chain.links) > 1
+    return Document(
+        settings=settings_of(join.spark),
+        defaults=defaults_now(),
+        tables={name: define_table(name, join.table, "ALL", inline=True)},
+        nodes=(
+            LeftSide(output=columns_of(join.left)),
+            lookup_node(join, TableUse(table=name), 1, (1,) if shares else ()),
+        ),
+    )

@@ -1,0 +1,399 @@
+"""Statements into compiled plans, and out of them.
+
+INSERT … ─► Query, with all lookups joined ─► a node for each text, lookup join and full scan that it reads
+nodes ─► the same texts and joins again, nothing planned ─► Spark
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame
+
+from lookupcache import expr
+from lookupcache.compiled.catalog_objects import (
+    Catalog,
+    Objects,
+    define_function,
+    define_table,
+    differs,
+    hints_of,
+    refuse_secret_path,
+)
+from lookupcache.compiled.document import Definition, Document
+from lookupcache.compiled.lookup_fields import Columns, columns_text
+from lookupcache.compiled.nodes import (
+    CallUse,
+    FullScan,
+    Insert,
+    LookupNode,
+    Node,
+    SparkQuery,
+    TableUse,
+    defaults_now,
+)
+from lookupcache.compiled.settings import refuse_other_settings, settings_of
+from lookupcache.errors import CompiledPlanError, LookupCacheError
+from lookupcache.planner.clauses import tokens
+from lookupcache.schema import quote
+from lookupcache.spark.freezing import columns_of, lookup_node
+from lookupcache.spark.join import LookupJoin
+from lookupcache.spark.scan import read_whole
+from lookupcache.sql.failures import fact_of
+from lookupcache.sql.query import Query, Setting
+from lookupcache.sql.redaction import find_secrets
+from lookupcache.sql.statement_target import QUERIES, TableName, insert_target, query_start
+
+# ── into a plan ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Compiler:
+    """Collects the nodes of a plan, of one statement after the other; ``keeps`` is what it has of catalog objects."""
+
+    setting: Setting
+    keeps: str = "ALL"
+    nodes: list[Node] = field(default_factory=list)
+    tables: dict[str, Definition] = field(default_factory=dict)
+    functions: dict[str, Definition] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def document(self) -> Document:
+        """Return the plan of what was added."""
+        return Document(
+            keeps=self.keeps,
+            settings=settings_of(self.setting.spark),
+            defaults=defaults_now(),
+            parameters=self.parameters,
+            tables=self.tables,
+            functions=self.functions,
+            nodes=tuple(self.nodes),
+        )
+
+    def add_insert(self, query: Query, sink: TableName | None) -> None:
+        """Add an INSERT, of which ``query`` is the query."""
+        _refuse_secrets(query.prefix)
+        self.parameters |= {name: _write_value(name, value) for name, value in (query.args or {}).items()}
+        rows = query.df()
+        result = _QueryNodes(self, query).number_of(rows)
+        parts = None if sink is None else sink.parts
+        columns = None if parts is None else sink_columns(self.setting, parts)
+        if parts is not None and columns is None and not rows.isStreaming:
+            raise CompiledPlanError(
+                f"There is no table {'.'.join(parts)!r}, to which the statement writes.", hint="Create it first."
+            )
+        self.add(
+            Insert(
+                head=query.prefix,
+                sink=parts,
+                sink_columns=columns,
+                input=result,
+                query_name=self._query_name(parts),
+            )
+        )
+
+    def _query_name(self, sink: tuple[str, ...] | None) -> str:
+        """Return a name for the stream that no other of the plan has, of letters that a folder may have."""
+        name = re.sub(r"[^\w.-]|^(?=[.-])", "_", ".".join(sink or ("files",)))
+        taken = {node.query_name for node in self.nodes if isinstance(node, Insert)}
+        return next(one for one in (name, *(f"{name}_{n}" for n in range(2, 10_000))) if one not in taken)
+
+    def add(self, node: Node) -> int:
+        """Add a node; return its id."""
+        self.nodes.append(node)
+        return len(self.nodes)
+
+    def define_table(self, name: str) -> str:
+        """Note a table of the catalog; return its name as it was registered."""
+        found = self.setting.catalog.tables
+        known = found.registered(name)
+        if known not in self.tables:
+            self.tables[known] = define_table(known, found[known].table, self.keeps)
+        return known
+
+    def define_function(self, name: str) -> str:
+        """Note a table function of the catalog; return its name as it was registered."""
+        found = self.setting.catalog.functions
+        known = found.registered(name)
+        if known not in self.functions:
+            self.functions[known] = define_function(known, found[known], self.keeps)
+        return known
+
+
+@dataclass
+class _QueryNodes:
+    """The nodes of one query."""
+
+    compiler: Compiler
+    query: Query
+    numbers: dict[int, int] = field(default_factory=dict)
+
+    def number_of(self, df: DataFrame) -> int:
+        """Return the node of a DataFrame of the query; it, and those that it reads, are added where they are not."""
+        join = next((n for n, one in enumerate(self.query.joins) if _is_result(df, one)), None)
+        key = id(df) if join is None else -1 - join
+        if key not in self.numbers:
+            self.numbers[key] = self.compiler.add(self._node(df) if join is None else self._lookup(join))
+        return self.numbers[key]
+
+    def _node(self, df: DataFrame) -> Node:
+        for view, (name, table) in self.query.scans.items():
+            if self.query.views[view] is df:
+                known = self.compiler.define_table(name)
+                config = table.table.config
+                refuse_secret_path(config, f"Table {known!r}")
+                use, computed = TableUse(table=known), dict(table.computed)
+                return FullScan(use=use, computed=computed, configuration=config.to_json(), output=columns_of(df))
+        return self._text(df)
+
+    def _lookup(self, number: int) -> LookupNode:
+        join, use = self.query.joins[number], self.query.uses[number]
+        left = self.number_of(join.left)
+        if isinstance(use, CallUse):
+            name = self.compiler.define_function(use.function)
+            own: TableUse | CallUse = CallUse(function=name, columns=use.columns, arguments=use.arguments)
+        else:
+            name = self.compiler.define_table(use.table)
+            base = self.compiler.setting.catalog.tables[name].table
+            own = TableUse(table=name, hints=hints_of(join.table, base))
+        return lookup_node(join, own, left, self._stage(join))
+
+    def _stage(self, join: LookupJoin) -> tuple[int, ...]:
+        """Return the nodes of the joins before a join that run in its Python stage."""
+        before = {id(one) for one in join.chain.contexts[:-1]}
+        return tuple(self.number_of(one.df) for one in self.query.joins if id(one._context) in before)
+
+    def _text(self, df: DataFrame) -> SparkQuery:
+        found = self.query.text_of(df)
+        _refuse_secrets(found.text)
+        _refuse_variables(found.text)
+        refuse_commands(found.text, "The statement")
+        return SparkQuery(
+            text=found.text,
+            views={name: self.number_of(self.query.views[name]) for name in found.views},
+            names=found.names,
+            streaming=df.isStreaming,
+            output=columns_of(df),
+        )
+
+
+_HINT_WITHOUT_TEXTS = re.compile(r"/\*\+[^'\"*]*\*/")
+"""A hint of Spark's, such as BROADCAST(t)."""
+
+
+def _is_result(df: DataFrame, join: LookupJoin) -> bool:
+    """Return whether a DataFrame is the result of a join, analyzed by Spark or not yet."""
+    return df is vars(join).get("result") or df is join.df
+
+
+def _refuse_secrets(text: str) -> None:
+    if find_secrets(_HINT_WITHOUT_TEXTS.sub(" ", text)):
+        raise CompiledPlanError(
+            "The statement has a secret, or options, in its text, which would stand in the plan.",
+            hint="Keep secrets in options of tables, as references such as 'env:NAME'.",
+        )
+
+
+_COMMANDS = {"INSERT", "UPDATE", "DELETE", "MERGE"}
+"""Words that make a command of a text that begins as a query."""
+
+
+def refuse_commands(text: str, what: str) -> None:
+    """Raise CompiledPlanError for a text that is not a query: Spark would run it where only its columns are asked."""
+    words = [token.text for token in tokens(text) if not token.depth and token.kind == "word"]
+    start = text.lstrip()[:1]
+    found = next((word for word in words if word in _COMMANDS), None)
+    if found is not None or not (start == "(" or (words[:1] and words[0] in QUERIES)):
+        raise CompiledPlanError(
+            f"{what} has {found or text.lstrip()[:20]!r} where a query is expected.",
+            hint="Put a name that is a word of SQL in backquotes.",
+        )
+
+
+def _refuse_variables(text: str) -> None:
+    if "${" in text:
+        raise CompiledPlanError(
+            "The statement has a variable ${…}, whose value would not be in the plan.",
+            hint="Write the value, or a parameter such as :name with args={'name': value}.",
+        )
+
+
+def sink_columns(setting: Setting, parts: Sequence[str]) -> Columns | None:
+    """Return the columns of a table that is written to, None where it is not there."""
+    try:
+        return columns_of(setting.spark.table(".".join(map(quote, parts))))
+    except AnalysisException as error:
+        if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
+            return None
+        raise CompiledPlanError(f"The sink {'.'.join(parts)!r} cannot be read: {fact_of(error)}") from None
+
+
+_VALUES = (bool, int, float, str, bytes, decimal.Decimal, datetime.date, datetime.datetime)
+
+
+def _write_value(name: str, value: Any) -> Any:
+    """Return a parameter's value as JSON data."""
+    if value is None:
+        return None
+    if type(value) not in _VALUES:
+        raise CompiledPlanError(
+            f"Parameter {name!r} is a value of type {type(value).__name__}, which a plan cannot have.",
+            hint="Pass a number, text, date, timestamp, decimal, binary or truth value.",
+        )
+    return expr.to_json(expr.literal(value, pa.scalar(value).type))
+
+
+def _read_value(data: Any) -> Any:
+    if data is None:
+        return None
+    found = expr.from_json(data)
+    if not isinstance(found, expr.Literal):
+        raise CompiledPlanError("A parameter of the plan is not a literal.")
+    return expr.python_value(found)
+
+
+# ── out of a plan ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Restored:
+    """A plan in a session: the DataFrames of its nodes, made when they are asked for."""
+
+    setting: Setting
+    document: Document
+    restore: str = "ALL"
+    made: dict[int, DataFrame] = field(default_factory=dict)
+    joins: dict[int, LookupJoin] = field(default_factory=dict)
+
+    @cached_property
+    def objects(self) -> Objects:
+        """The tables and functions of the plan."""
+        return Objects(self.document, catalog_of(self.setting), self.restore)
+
+    @cached_property
+    def parameters(self) -> dict[str, Any] | None:
+        """The values of the statement's parameters."""
+        return {name: _read_value(data) for name, data in self.document.parameters.items()} or None
+
+    def check(self) -> None:
+        """Make all DataFrames; raises CompiledPlanError where something is not what it was."""
+        refuse_other_settings(self.document, self.setting.spark)
+        if self.document.is_join:
+            raise CompiledPlanError(
+                f"Compiled plan {self.document.source} is a lookup join, which needs a left side.",
+                hint="Apply it with LookupJoin.from_plan(left, plan).",
+            )
+        for number, node in self.document.numbered:
+            if isinstance(node, SparkQuery):
+                refuse_commands(node.text, f"Node {number} of compiled plan {self.document.source}")
+        for _, insert in self.document.inserts:
+            self._check_head(insert)
+            self._check_sink(insert)
+            self.df(insert.input)
+
+    def _check_head(self, insert: Insert) -> None:
+        """Check that the text before the query is an INSERT into the sink, and has no query in it."""
+        found = list(tokens(insert.head))
+        sink = insert_target(found)
+        parts = None if sink is None else sink.parts
+        inserts = not found or (found[0].text == "INSERT" and query_start(found) is None)
+        if not inserts or parts != insert.sink:
+            raise CompiledPlanError(
+                f"Compiled plan {self.document.source} has {insert.head!r} in place of INSERT into its sink.",
+                hint="Compile the statement again: a plan is not edited by hand.",
+            )
+
+    def _check_sink(self, insert: Insert) -> None:
+        if insert.sink is None:
+            return
+        found = sink_columns(self.setting, insert.sink)
+        name, source = ".".join(insert.sink), self.document.source
+        if found is None and insert.sink_columns is not None:
+            raise CompiledPlanError(
+                f"There is no table {name!r}, to which compiled plan {source} writes.",
+                hint="Create it with the columns that it had: " + columns_text(insert.sink_columns),
+            )
+        if found is not None and found != (insert.sink_columns or found):
+            raise differs(f"The columns of the sink {name!r}", insert.sink_columns or (), found, source)
+
+    def df(self, number: int) -> DataFrame:
+        """Return the DataFrame of a node."""
+        if number not in self.made:
+            node = self.document.node(number)
+            made = _MAKERS[type(node)](self, number, node)
+            found = columns_of(made)
+            if found != node.output:
+                raise differs(f"The columns of node {number} ({node.TYPE})", node.output, found, self.document.source)
+            self.made[number] = made
+        return self.made[number]
+
+    def _spark_query(self, number: int, node: SparkQuery) -> DataFrame:
+        df = self.spark_sql(number, node.text, node)
+        if df.isStreaming != node.streaming:
+            kinds = {True: "a stream", False: "a batch"}
+            raise CompiledPlanError(
+                f"Node {number} of compiled plan {self.document.source} read {kinds[node.streaming]}; here it reads "
+                f"{kinds[df.isStreaming]}.",
+                hint="Register the relation as it was, or compile the statement again.",
+            )
+        return df if node.names is None else df.toDF(*node.names)
+
+    def spark_sql(self, number: int, text: str, node: SparkQuery) -> DataFrame:
+        """Give a text of a node to Spark, with the results that it reads."""
+        views = {name: self.df(view) for name, view in node.views.items()}
+        try:
+            return self.setting.spark.sql(text, self.parameters, **views)
+        except PySparkException as error:
+            raise CompiledPlanError(
+                f"Compiled plan {self.document.source}, node {number}: {fact_of(error)}",
+                hint="Spark's tables, views and functions that the text names must be there, as they were.",
+            ) from None
+
+    def _lookup_join(self, number: int, node: LookupNode) -> DataFrame:
+        try:
+            self.joins[number] = LookupJoin.restored(self.df(node.input), node, self.objects)
+        except CompiledPlanError:
+            raise
+        except LookupCacheError as error:
+            fact = f"Compiled plan {self.document.source}, node {number}: {error.fact}"
+            raise CompiledPlanError(fact, hint=error.hint) from None
+        return self.joins[number].df
+
+    def _full_scan(self, number: int, node: FullScan) -> DataFrame:
+        df = read_whole(self.setting.spark, self.objects.with_config(node.use, node.configuration))
+        if node.computed:
+            df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in node.computed.items()))
+        return df
+
+    def text_of(self, insert: Insert) -> tuple[str, SparkQuery]:
+        """Return the whole statement of an INSERT of a batch, and the node of its query."""
+        node = self.document.node(insert.input)
+        if not isinstance(node, SparkQuery):
+            raise CompiledPlanError(f"Compiled plan {self.document.source} inserts what is not a query.")
+        head = insert.head.replace("{", "{{").replace("}", "}}") if node.views else insert.head
+        return head + node.text, node
+
+
+_MAKERS: Mapping[type, Callable[[Restored, int, Any], DataFrame]] = {
+    SparkQuery: Restored._spark_query,
+    LookupNode: Restored._lookup_join,
+    FullScan: Restored._full_scan,
+}
+
+
+def catalog_of(setting: Setting) -> Catalog:
+    """Return a session's tables and functions."""
+
+    tables, functions = setting.catalog.tables, setting.catalog.functions
+    return Catalog(
+        table=lambda name: tables[name].table if name in tables else None,
+        function=functions.get,
+    )

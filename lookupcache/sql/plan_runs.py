@@ -1,0 +1,144 @@
+"""Running a compiled plan: its INSERT statements in their order; those of streams go on from their checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
+
+from lookupcache.compiled import files
+from lookupcache.compiled.document import Document
+from lookupcache.compiled.nodes import Insert, SparkQuery
+from lookupcache.errors import CompiledPlanError
+from lookupcache.report import is_classic
+from lookupcache.schema import quote
+from lookupcache.sql.compiled import Restored
+from lookupcache.sql.failures import fact_of
+
+CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+STAMP = "lookupcache-plan.json"
+"""A file next to Spark's in a checkpoint: which streams and which output it belongs to."""
+
+
+def execute(restored: Restored) -> DataFrame:
+    """Run the statements of a plan; nothing runs before all of it is known to fit.
+
+    Returns a row for each stream that was started, or nothing.
+    """
+    restored.check()
+    spark = restored.setting.spark
+    streams = [(number, one) for number, one in restored.document.inserts if restored.df(one.input).isStreaming]
+    for _, insert in streams:
+        _refuse_stream(restored, insert)
+    started = []
+    for number, insert in restored.document.inserts:
+        if (number, insert) in streams:
+            started.append(_start(restored, insert))
+        else:
+            text, node = restored.text_of(insert)
+            restored.spark_sql(number, text, node)
+    if not streams:
+        return spark.createDataFrame([], T.StructType([]))
+    return spark.createDataFrame(started, "sink STRING, query STRING")
+
+
+def _start(restored: Restored, insert: Insert) -> tuple[str, str]:
+    """Start a stream under the name that the plan gives it, from which Spark derives where its checkpoint is."""
+    name = ".".join(map(quote, insert.sink or ()))
+    folder = checkpoint_of(restored, insert)
+    if folder is not None:
+        _write_stamp(f"{folder}/{STAMP}", stream_identity(restored.document, insert, restored.df(insert.input)))
+    try:
+        query = restored.df(insert.input).writeStream.queryName(insert.query_name).toTable(name)
+    except PySparkException as error:
+        raise CompiledPlanError(
+            f"Compiled plan {restored.document.source}: the stream into {name} cannot be started: {fact_of(error)}",
+            hint=f"A stream needs a checkpoint: SET {CHECKPOINTS}=…",
+        ) from None
+    return name, str(query.id)
+
+
+# ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def checkpoint_of(restored: Restored, insert: Insert) -> str | None:
+    """Return where Spark keeps the checkpoint of a stream, None where the session does not say."""
+    base = restored.setting.spark.conf.get(CHECKPOINTS, None)
+    return None if base is None else f"{base.rstrip('/')}/{insert.query_name}"
+
+
+def stream_identity(document: Document, insert: Insert, rows: DataFrame) -> dict[str, Any]:
+    """Return what has to stay for a stream to go on from its checkpoint: what it reads, in order, and its output.
+
+    Lookups have no state in the checkpoint, so they are no part of it, nor are texts over their results.
+    """
+    nodes = [node for node in _reads(document, insert.input) if isinstance(node, SparkQuery) and node.streaming]
+    texts = [" ".join(node.text.split()) for node in nodes if not node.views]
+    output = [[name, type_] for name, type_ in document.node(insert.input).output]
+    return {
+        "texts": [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts],
+        "sources": _streams(rows),
+        "output": output,
+        "sink": list(insert.sink or ()),
+    }
+
+
+def _streams(rows: DataFrame) -> list[str] | None:
+    """Return the columns of the streams that a result is made of, in order; only classic Spark shows them."""
+    if not is_classic(rows.sparkSession):
+        return None
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    found = [leaves.apply(number) for number in range(leaves.size())]
+    return [leaf.schema().toDDL() for leaf in found if leaf.isStreaming()]
+
+
+def _reads(document: Document, number: int) -> Iterator[Any]:
+    """Yield a node and all that it reads, those first."""
+    seen: dict[int, None] = {}
+
+    def visit(one: int) -> None:
+        for before in document.node(one).inputs:
+            visit(before)
+        seen.setdefault(one)
+
+    visit(number)
+    yield from (document.node(one) for one in seen)
+
+
+def _refuse_stream(restored: Restored, insert: Insert) -> None:
+    """Refuse a stream without a sink table, and one whose checkpoint is of other sources or another output."""
+    source = restored.document.source
+    if insert.sink is None:
+        raise CompiledPlanError(
+            f"Compiled plan {source} writes a stream to files.", hint="Write INSERT INTO a table of Spark's."
+        )
+    folder = checkpoint_of(restored, insert)
+    before = None if folder is None else _read_stamp(f"{folder}/{STAMP}")
+    now = stream_identity(restored.document, insert, restored.df(insert.input))
+    if before is not None and before != now:
+        what = ", ".join(name for name in now if before.get(name) != now[name])
+        raise CompiledPlanError(
+            f"The checkpoint {folder!r} is of another stream than compiled plan {source}: other {what}.\n"
+            f"  checkpoint: {json.dumps(before)}\n  plan: {json.dumps(now)}",
+            hint=f"Run the plan that it belongs to, or set another {CHECKPOINTS}: the stream then starts again.",
+        )
+
+
+def _read_stamp(path: str) -> Any:
+    """Return what a checkpoint belongs to; None where it does not say, or is where only Spark can read."""
+    try:
+        return json.loads(files.read_text(path)) if files.exists(path) else None
+    except (CompiledPlanError, ValueError):
+        return None
+
+
+def _write_stamp(path: str, identity: dict[str, Any]) -> None:
+    # Where only Spark can write, the stream is not compared.
+    with contextlib.suppress(CompiledPlanError):
+        files.write_text(path, json.dumps(identity), overwrite=True)

@@ -1,0 +1,227 @@
+"""COMPILE PLAN, EXECUTE PLAN, COMPILE AND EXECUTE PLAN, EXPLAIN PLAN, and SET for the options of plans."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lookupcache.compiled import CompiledPlan, PlanReference, files
+from lookupcache.compiled.catalog_objects import RESTORES
+from lookupcache.compiled.document import KEEPS
+from lookupcache.errors import LookupCacheError, OptionError, StatementError, nearest
+from lookupcache.planner.clauses import Token, tokens
+from lookupcache.sql.compiled import Compiler, Restored
+from lookupcache.sql.hints import unquote
+from lookupcache.sql.plan_runs import execute
+from lookupcache.sql.query import Setting
+from lookupcache.sql.statement_target import TokenReader, insert_target
+from lookupcache.sql.statements import nothing, plan_inserts
+from lookupcache.sql.text import Span, Statement
+
+Args = dict[str, Any] | None
+
+KEEP, RESTORE, FORCE = (
+    "table.plan.compile.catalog-objects", "table.plan.restore.catalog-objects", "table.plan.force-recompile",
+)  # fmt: skip
+OPTIONS: dict[str, tuple[str, ...]] = {KEEP: KEEPS, RESTORE: RESTORES, FORCE: ("false", "true")}
+"""The options of plans that SET takes, with their values, the default first."""
+
+_SETTING = re.compile(r"""(SET|RESET)\s+(['"`]?)(table\.plan\.[\w.-]*)\2\s*(?:=\s*(.*?)\s*)?""", re.I | re.S)
+
+
+def option(setting: Setting, name: str) -> str:
+    """Return the value of an option of plans."""
+    return setting.plan_options.get(name, OPTIONS[name][0])
+
+
+def reader(setting: Setting, statement: Statement, args: Args) -> Callable[[], DataFrame] | None:
+    """Return what runs a statement about plans; None for any other statement."""
+    found = list(tokens(statement.sql))
+    while found and found[-1].text == ";":
+        statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
+    words = [token.text for token in found[:5]]
+    if words[:1] in (["SET"], ["RESET"]) and (match := _SETTING.fullmatch(statement.sql.strip())):
+        return lambda: _set(setting, statement, match)
+    if words[:2] == ["COMPILE", "PLAN"] or words[:4] == ["COMPILE", "AND", "EXECUTE", "PLAN"]:
+        return lambda: _compile(setting, _Compile.of(statement, found), args)
+    if words[:2] in (["EXECUTE", "PLAN"], ["EXPLAIN", "PLAN"]) and words[2:3] != ["FOR"]:
+        if words[0] == "EXPLAIN" and (len(found) < 3 or found[2].kind != "string"):
+            return None  # Flink's former EXPLAIN PLAN FOR, or Spark's error
+        return lambda: _run_file(setting, statement, found)
+    return None
+
+
+def _set(setting: Setting, statement: Statement, match: re.Match[str]) -> DataFrame:
+    """Set, show or reset an option of plans."""
+    verb, _, name, value = match.groups()
+    if name not in OPTIONS:
+        raise OptionError(
+            f"There is no option {name!r}.",
+            hint=nearest(name, OPTIONS, what="options of plans"),
+            position=statement.position(statement.span),
+        )
+    if verb.upper() == "RESET":
+        setting.plan_options.pop(name, None)
+    elif value is not None:
+        setting.plan_options[name] = checked_option(name, value.strip("'\"`"), statement)
+    row = [(name, option(setting, name))]
+    return setting.spark.createDataFrame(row, "key STRING, value STRING")
+
+
+def checked_option(name: str, value: str, statement: Statement | None = None) -> str:
+    """Return an option's value as it is known; raises OptionError for one that is none."""
+    known = {one.lower(): one for one in OPTIONS[name]}
+    if value.lower() not in known:
+        raise OptionError(
+            f"Option {name!r} is {value!r}.",
+            hint=nearest(value, OPTIONS[name], what="values"),
+            position=None if statement is None else statement.position(statement.span),
+        )
+    return known[value.lower()]
+
+
+# ── compiling ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class _Compile:
+    """``COMPILE [AND EXECUTE] PLAN ['path'] [IF NOT EXISTS] FOR inner``."""
+
+    inner: Statement
+    path: str | None
+    keep: bool
+    execute: bool
+
+    @classmethod
+    def of(cls, statement: Statement, found: Sequence[Token]) -> _Compile:
+        """Read a statement; raises StatementError with the position."""
+        head = TokenReader(found)
+        head.take("COMPILE")
+        runs = head.take("AND", "EXECUTE")
+        head.take("PLAN")
+        path, length = _path(head.rest)
+        head.position += length
+        keep = head.take("IF", "NOT", "EXISTS")
+        usage = "COMPILE AND EXECUTE PLAN 'path' FOR …" if runs else "COMPILE PLAN ['path' [IF NOT EXISTS]] FOR …"
+        broken = (keep and (path is None or runs)) or (runs and path is None)
+        if broken or not head.take("FOR") or not head.rest:
+            raise StatementError(
+                "The statement cannot be read.",
+                hint=f"Write {usage}, with INSERT … or STATEMENT SET BEGIN …; END.",
+                position=statement.position(_span(statement, (head.rest or found)[0])),
+            )
+        inner = statement.part(statement.span.start + head.rest[0].start)
+        return cls(inner, path, keep, runs)
+
+
+def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
+    force = option(setting, FORCE) == "true"
+    if wanted.path is None:
+        text = compile_statement(setting, wanted.inner, args).as_json_string()
+        return setting.spark.createDataFrame([(text,)], "plan STRING")
+    if (wanted.keep or wanted.execute) and not force and files.exists(wanted.path):
+        return _execute_file(setting, wanted.path) if wanted.execute else nothing(setting)
+    if not force and files.exists(wanted.path):
+        files.refuse_existing(wanted.path)
+    plan = compile_statement(setting, wanted.inner, args)
+    try:
+        plan.write_to_file(wanted.path, overwrite=force)
+    except files.FileExists:
+        # Another program has compiled it meanwhile: what is there is what runs.
+        if not (wanted.keep or wanted.execute):
+            raise
+    return _execute_file(setting, wanted.path) if wanted.execute else nothing(setting)
+
+
+def compile_statement(setting: Setting, statement: Statement, args: Args = None) -> CompiledPlan:
+    """Return the plan of an INSERT or a statement set; raises StatementError, by name, for any other statement."""
+    found = list(tokens(statement.sql))
+    while found and found[-1].text == ";":
+        statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
+    _refuse_other(statement, found)
+    words = [token.text for token in found[:4]]
+    if words[0] == "STATEMENT":
+        found = [found[0], *found]  # as EXECUTE STATEMENT SET
+    compiler = Compiler(setting, option(setting, KEEP))
+    for query, own in plan_inserts(setting, statement, found, args):
+        compiler.add_insert(query, insert_target(own))
+    return CompiledPlan(compiler.document())
+
+
+def _refuse_other(statement: Statement, found: Sequence[Token]) -> None:
+    words = [token.text for token in found]
+    if (
+        words[:1] == ["INSERT"]
+        or words[:3] == ["STATEMENT", "SET", "BEGIN"]
+        or words[:3] == ["EXECUTE", "STATEMENT", "SET"]
+    ):
+        return
+    name = _name_of(words)
+    raise StatementError(
+        f"{name} cannot be compiled: a plan writes to a table.",
+        hint="Compile INSERT INTO … SELECT …, or STATEMENT SET BEGIN INSERT …; INSERT …; END."
+        + (" Create the table first." if name.startswith("CREATE") else ""),
+        position=statement.position(_span(statement, found[0]) if found else statement.span),
+    )
+
+
+def _name_of(words: Sequence[str]) -> str:
+    """Return how a statement is called in an error."""
+    if words[:1] in (["CREATE"], ["REPLACE"]):
+        what = next((word for word in words[1:] if word in ("TABLE", "VIEW", "FUNCTION")), "")
+        return f"CREATE {what} AS" if "AS" in words and what != "FUNCTION" else f"CREATE {what}".strip()
+    return "SELECT" if words[:1] in (["SELECT"], ["WITH"], ["FROM"], ["VALUES"], ["("]) else (words or ["Nothing"])[0]
+
+
+# ── running ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
+    """Run EXECUTE PLAN 'path' or EXPLAIN PLAN 'path'."""
+    path, length = _path(found[2:])
+    if path is None or len(found) != 2 + length:
+        raise StatementError(
+            f"{found[0].text} PLAN takes the path of a plan.",
+            hint=f"Write {found[0].text} PLAN 'path'.",
+            position=statement.position(_span(statement, found[-1])),
+        )
+    if found[0].text == "EXECUTE":
+        return _execute_file(setting, path)
+    text = CompiledPlan(PlanReference.from_file(path).load()).explain()
+    return setting.spark.createDataFrame([(text + fitting(setting, path),)], "plan STRING")
+
+
+def fitting(setting: Setting, path: str) -> str:
+    """Return what EXPLAIN PLAN says of whether a plan would run in a session."""
+    try:
+        restore(setting, CompiledPlan(PlanReference.from_file(path).load())).check()
+    except LookupCacheError as error:
+        return f"\nIt would not run in this session: {error}\n"
+    return "\nIt would run in this session.\n"
+
+
+def _execute_file(setting: Setting, path: str) -> DataFrame:
+    return execute(restore(setting, CompiledPlan(PlanReference.from_file(path).load())))
+
+
+def restore(setting: Setting, plan: CompiledPlan) -> Restored:
+    """Return a plan in a session, by the session's option for catalog objects."""
+    return Restored(setting, plan.document, option(setting, RESTORE))
+
+
+def _path(found: Sequence[Token]) -> tuple[str | None, int]:
+    """Return the path that a literal says, and its tokens: quotes in it that are doubled part it in several."""
+    pieces = list(found[:1]) if found and found[0].kind == "string" else []
+    while pieces and len(found) > len(pieces) and found[len(pieces)].start == pieces[-1].end:
+        if found[len(pieces)].kind != "string":
+            break
+        pieces.append(found[len(pieces)])
+    return (unquote("".join(piece.written for piece in pieces)) if pieces else None), len(pieces)
+
+
+def _span(statement: Statement, token: Token) -> Span:
+    return Span(statement.span.start + token.start, statement.span.start + token.end)

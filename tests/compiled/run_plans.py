@@ -1,0 +1,47 @@
+"""Runs plans in a process of its own, which has planned nothing, and writes which rows are not those of Spark's join.
+
+Its only argument is a file with a list of cases: the path of a plan, the statement as Spark alone understands it, and
+the settings of both.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def main(path: Path) -> None:
+    """Write the rows that differ, by the number of the case, to a file next to that of the cases."""
+    from drawn_world import different, make_views, with_settings
+    from pyspark.sql import SparkSession
+
+    from lookupcache import LookupSession, PlanReference
+    from lookupcache.planner import passes
+    from lookupcache.sql.plan_statements import restore
+
+    def planned_again(*_args: object, **_options: object) -> None:
+        raise AssertionError("a restored plan was planned again")
+
+    passes.plan_join = planned_again  # type: ignore[assignment]
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1", "spark.sql.session.timeZone": "UTC"}
+    spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    views, theirs = make_views(spark)
+    ours = LookupSession(views)  # knows no table: the plans have them
+    theirs.conf.set("spark.sql.session.timeZone", "UTC")
+    ours.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    pairs = {}
+    for number, case in enumerate(json.loads(path.read_text())):
+        with_settings(ours.spark, theirs, case["settings"])
+        plan = restore(ours._setting, ours.load_plan(PlanReference.from_file(case["plan"])))
+        plan.check()
+        [(_, insert)] = plan.document.inserts
+        pairs[number] = plan.df(insert.input), theirs.sql(case["plain"])
+    with_settings(ours.spark, theirs, dict.fromkeys(case["settings"]))
+    path.with_suffix(".found").write_text(json.dumps({"read": len(pairs), "wrong": different(pairs)}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,62 @@
+"""Drawn statements, compiled, written, and run in another process: the rows are those of Spark's own join.
+
+``LOOKUPCACHE_CASES`` draws more of them; a statement is drawn from its number, so that one that fails can be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from drawn_world import make_worlds, with_settings
+from pyspark.errors import PySparkException
+from sql_statements import SETTINGS, Drawing
+
+from lookupcache import CompiledPlan, CompiledPlanError, LookupCacheError
+from lookupcache.sql.compiled import Compiler
+
+pytestmark = pytest.mark.spark
+
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "9"))
+
+
+def compile_drawn(session, theirs, drawn):
+    """Return the plan of a drawn query; None for one that Spark or lookupcache refuses."""
+    try:
+        theirs.sql(drawn.plain)
+        query = session.query(drawn.lookup)
+        if not query.joins:
+            return None
+        compiler = Compiler(session._setting)
+        compiler.add_insert(query, None)
+    except CompiledPlanError:
+        raise
+    except (LookupCacheError, PySparkException):
+        return None
+    return CompiledPlan(compiler.document())
+
+
+def test_drawn_statements_give_the_same_rows_in_a_fresh_process(spark, tmp_path):
+    session, theirs = make_worlds(spark)
+    session.spark.conf.set("spark.sql.session.timeZone", "UTC")
+    cases = []
+    for seed in range(CASES):
+        drawn = Drawing(seed).statement()
+        settings = {**dict.fromkeys(SETTINGS), **drawn.settings}
+        with_settings(session.spark, theirs, settings)
+        plan = compile_drawn(session, theirs, drawn)
+        if plan is not None:
+            path = tmp_path / f"{seed}.json"
+            plan.write_to_file(path)
+            cases.append({"plan": str(path), "plain": drawn.plain, "settings": settings})
+    (tmp_path / "cases").write_text(json.dumps(cases))
+    child = [sys.executable, str(Path(__file__).parent / "run_plans.py"), str(tmp_path / "cases")]
+    done = subprocess.run(child, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "cases.found").read_text())
+    assert found["wrong"] == {}
+    assert found["read"] == len(cases) >= CASES // 3

@@ -1,0 +1,324 @@
+"""The statements about plans, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from plan_world import NOW
+from sources import SCHEMA, rows_of
+from test_format import altered
+
+from lookupcache import (
+    CompiledPlan,
+    CompiledPlanError,
+    LookupJoin,
+    LookupSession,
+    LookupTable,
+    OptionError,
+    PlanReference,
+    StatementError,
+)
+
+pytestmark = pytest.mark.spark
+
+QUERY = f"SELECT n.id, p.name FROM numbers AS n LEFT JOIN people {NOW} AS p ON n.id = p.id AND p.country = 'NL'"
+INSERT = f"INSERT INTO plan_sink {QUERY}"
+ROWS = Counter([(0, None), (1, "ann"), (2, "rob"), (3, None)])
+
+
+@pytest.fixture(scope="module")
+def spark_session(spark):
+    own = spark.newSession()
+    own.conf.set("spark.sql.session.timeZone", "UTC")
+    own.range(4).coalesce(1).createOrReplaceTempView("numbers")
+    own.sql("CREATE TABLE plan_sink (id BIGINT, name STRING) USING parquet")
+    yield own
+    own.sql("DROP TABLE plan_sink")
+
+
+@pytest.fixture
+def session(spark_session):
+    spark_session.sql("TRUNCATE TABLE plan_sink")
+    session = LookupSession(spark_session)
+    session.register_table(LookupTable.from_function("people", SCHEMA, key=["id"], function=rows_of))
+    return session
+
+
+@pytest.fixture(scope="module")
+def text(spark_session):
+    session = LookupSession(spark_session)
+    session.register_table(LookupTable.from_function("people", SCHEMA, key=["id"], function=rows_of))
+    return session.compile_plan_sql(INSERT).as_json_string()
+
+
+def rows(session):
+    return Counter(map(tuple, session.spark.table("plan_sink").collect()))
+
+
+def test_compile_execute_and_explain(session, tmp_path):
+    path = tmp_path / "new folder" / "it''s %20 {x} é.json"
+    session.sql(f"COMPILE PLAN '{path}' FOR {INSERT};")
+    path = str(path).replace("''", "'")
+    assert rows(session) == Counter()
+    [[told]] = session.sql(f"COMPILE PLAN FOR {INSERT}").collect()
+    with open(path) as file:
+        assert file.read() == told
+    quoted = path.replace("'", "''")
+    with pytest.raises(CompiledPlanError, match=r"There is a file .* already"):
+        session.sql(f"COMPILE PLAN '{quoted}' FOR {INSERT}")
+    session.sql(f"COMPILE PLAN '{quoted}' IF NOT EXISTS FOR INSERT INTO plan_sink SELECT 1, 'x'")
+    session.sql(f"EXECUTE PLAN '{quoted}'")
+    assert rows(session) == ROWS
+    [[shown]] = session.sql(f"EXPLAIN PLAN '{quoted}'").collect()
+    assert "left lookup of people AS p by id = l.`id`" in shown
+    assert shown.endswith("\nIt would run in this session.\n")
+
+
+def test_compile_and_execute_runs_what_is_there(session, tmp_path):
+    path = tmp_path / "a.json"
+    session.sql(f"COMPILE AND EXECUTE PLAN '{path}' FOR {INSERT}")
+    session.sql(f"COMPILE AND EXECUTE PLAN '{path}' FOR INSERT INTO nowhere SELECT 1")
+    assert rows(session) == ROWS + ROWS
+    session.sql("SET 'table.plan.force-recompile' = 'true'")
+    session.sql(f"COMPILE AND EXECUTE PLAN '{path}' FOR INSERT INTO plan_sink SELECT 9, 'x'")
+    assert rows(session) == ROWS + ROWS + Counter([(9, "x")])
+    session.sql("RESET 'table.plan.force-recompile'")
+    with pytest.raises(CompiledPlanError, match="already"):
+        session.sql(f"COMPILE PLAN '{path}' FOR {INSERT}")
+
+
+def test_a_statement_set_is_one_plan(session, tmp_path):
+    statements = f"STATEMENT SET BEGIN {INSERT}; INSERT INTO plan_sink BY NAME SELECT 'b' AS name, 7L AS id; END"
+    session.sql(f"COMPILE AND EXECUTE PLAN '{tmp_path}/a.json' FOR {statements}")
+    assert rows(session) == ROWS + Counter([(7, "b")])
+    plan = session.compile_plan_sql(f"EXECUTE {statements}")
+    assert [insert.query_name for _, insert in plan.document.inserts] == ["plan_sink", "plan_sink_2"]
+    broken = f"STATEMENT SET BEGIN {INSERT}; INSERT INTO plan_sink SELECT p.nothing FROM people AS p; END"
+    with pytest.raises(Exception, match="nothing"):
+        session.compile_plan_sql(broken)
+
+
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        (QUERY, "SELECT"), ("WITH a AS (SELECT 1) SELECT * FROM a", "SELECT"), ("VALUES (1)", "SELECT"),
+        (f"CREATE TABLE t AS {QUERY}", "CREATE TABLE AS"), ("CREATE VIEW v AS SELECT 1", "CREATE VIEW AS"),
+        ("DELETE FROM plan_sink", "DELETE"), ("DROP TABLE plan_sink", "DROP"), ("EXECUTE PLAN 'x'", "EXECUTE"),
+    ],
+)  # fmt: skip
+def test_other_statements_are_refused_by_name(session, statement, name):
+    for compile_it in (session.compile_plan_sql, lambda text: session.sql(f"COMPILE PLAN FOR {text}")):
+        with pytest.raises(StatementError, match=rf"^{name} cannot be compiled: a plan writes to a table\."):
+            compile_it(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["COMPILE PLAN", "COMPILE PLAN 'a'", "COMPILE PLAN IF NOT EXISTS FOR INSERT INTO t SELECT 1",
+     "COMPILE PLAN 'a' FOR",
+     "COMPILE AND EXECUTE PLAN FOR INSERT INTO t SELECT 1", "EXECUTE PLAN", "EXECUTE PLAN a", "EXECUTE PLAN 'a' 'b'",
+     "COMPILE PLAN 'a' IF EXISTS FOR INSERT INTO t SELECT 1"],
+)  # fmt: skip
+def test_a_statement_that_cannot_be_read_says_how_it_is_written(session, statement):
+    with pytest.raises(StatementError, match="Write "):
+        session.sql(statement)
+
+
+def test_options_are_set_shown_and_checked(session):
+    name = "table.plan.compile.catalog-objects"
+    session.sql(f"SET '{name}' = 'identifier'")
+    assert session.sql(f"SET '{name}'").collect()[0].value == "IDENTIFIER"
+    plan = json.loads(session.compile_plan_sql(INSERT).as_json_string())
+    assert plan["tables"] == {"people": {}}
+    session.sql(f"RESET '{name}'")
+    assert session.sql(f"SET {name}").collect()[0].value == "ALL"
+    with pytest.raises(OptionError, match="Known values"):
+        session.sql(f"SET '{name}' = 'some'")
+    with pytest.raises(OptionError, match="Did you mean"):
+        session.sql("SET 'table.plan.force-recompil' = 'true'")
+
+
+def test_two_compile_at_once_and_one_file_is_there(session, tmp_path):
+    path = tmp_path / "a.json"
+
+    def compile_it(statement):
+        try:
+            session.sql(f"{statement} '{path}' FOR INSERT INTO plan_sink SELECT 5L, 'x'")
+        except CompiledPlanError as error:
+            return "already" in str(error)
+        return "done"
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(compile_it, ["COMPILE PLAN"] * 4))
+    assert Counter(found) == Counter({"done": 1, True: 3})
+    assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
+
+
+# ── what is not as it was ────────────────────────────────────────────────────────────────────────────────
+
+
+def refused(session, text, match):
+    with pytest.raises(CompiledPlanError, match=match) as caught:
+        session.execute_plan(PlanReference.from_json_string(text))
+    assert rows(session) == Counter()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("spark.sql.session.timeZone", "Asia/Tokyo"), ("spark.sql.ansi.enabled", "false"),
+     ("spark.sql.caseSensitive", "true"), ("spark.sql.legacy.timeParserPolicy", "LEGACY")],
+)  # fmt: skip
+def test_another_setting_is_refused_with_its_cure(session, text, setting, value):
+    before = session.spark.conf.get(setting)
+    session.spark.conf.set(setting, value)
+    try:
+        error = refused(session, text, f"{setting}: plan .*, here {value!r}")
+    finally:
+        session.spark.conf.set(setting, before)
+        session.spark.conf.unset(setting) if "legacy" in setting else None
+    assert setting in str(error.hint)
+
+
+def test_another_schema_is_refused(session, text):
+    session.spark.sql("CREATE DATABASE IF NOT EXISTS other_schema")
+    session.spark.sql("USE other_schema")
+    try:
+        with pytest.raises(CompiledPlanError, match="current_schema: plan 'default', here 'other_schema'") as caught:
+            session.execute_plan(PlanReference.from_json_string(text))
+        assert "USE default" in str(caught.value.hint)
+    finally:
+        session.spark.sql("USE default")
+        session.spark.sql("DROP DATABASE other_schema")
+
+
+def test_another_left_side_is_refused_with_both(session, text):
+    session.spark.range(4).selectExpr("CAST(id AS INT) AS id").createOrReplaceTempView("numbers")
+    try:
+        refused(session, text, r"plan: id BIGINT\n  here: id INT")
+        session.spark.catalog.dropTempView("numbers")
+        refused(session, text, "node 1: .*numbers")
+    finally:
+        session.spark.range(4).coalesce(1).createOrReplaceTempView("numbers")
+
+
+def test_another_sink_is_refused_with_both(session, text):
+    session.spark.sql("DROP TABLE plan_sink")
+    try:
+        with pytest.raises(CompiledPlanError, match="There is no table 'plan_sink'"):
+            session.execute_plan(PlanReference.from_json_string(text))
+        session.spark.sql("CREATE TABLE plan_sink (id BIGINT, title STRING) USING parquet")
+        refused(session, text, r"The columns of the sink 'plan_sink'[^\n]*'name', 'title' differ")
+    finally:
+        session.spark.sql("DROP TABLE IF EXISTS plan_sink")
+        session.spark.sql("CREATE TABLE plan_sink (id BIGINT, name STRING) USING parquet")
+
+
+def test_tables_are_found_by_the_matrix(session, spark_session, text):
+    other = LookupSession(spark_session)  # knows no table
+    other.execute_plan(PlanReference.from_json_string(text))
+    assert rows(session) == ROWS
+    other.sql("SET 'table.plan.restore.catalog-objects' = 'IDENTIFIER'")
+    session.spark.sql("TRUNCATE TABLE plan_sink")
+    refused(other, text, "There is no lookup table 'people'")
+    other.register_table(LookupTable.from_function("people", "id STRING, name STRING, country STRING", key=["id"],
+                                                   function=rows_of))  # fmt: skip
+    refused(other, text, r"plan: id BIGINT, name STRING, country STRING\n  here: id STRING")
+
+
+def test_options_of_the_plan_beat_the_catalogs(session, text):
+    session.sql("SET 'table.plan.restore.catalog-objects' = 'IDENTIFIER'")
+    options = {"lookup.cache": "LRU", "lookup.cache.max-rows": 3}
+    session.register_table(LookupTable.from_function("people", SCHEMA, key=["id"], function=rows_of, options=options))
+    plan = session.load_plan(PlanReference.from_json_string(text))
+    from lookupcache.sql.plan_statements import restore
+
+    restored = restore(session._setting, plan)
+    restored.check()
+    assert [join.plan.config.to_json() for join in restored.joins.values()] == [{}]
+
+
+@pytest.mark.parametrize(
+    ("statement", "match"),
+    [
+        ("INSERT INTO plan_sink SELECT 1, 'postgresql://ann:hunter2@db/x'", "has a secret"),
+        (f"INSERT INTO plan_sink {QUERY}".replace("people ", "people /*+ OPTIONS('lookup.on-error'='dead-letter', "
+         "'lookup.dead-letter.path'='s3://a:hunter2@b/x') */ "), "has a secret in option 'lookup.dead-letter.path'"),
+        ("INSERT INTO plan_sink SELECT '${x}', 1", "a variable"),
+    ],
+)  # fmt: skip
+def test_secrets_and_variables_are_not_compiled(session, statement, match):
+    with pytest.raises(CompiledPlanError, match=match) as caught:
+        session.compile_plan_sql(statement)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_function_without_a_name_is_compiled_by_its_registered_name(session, tmp_path):
+    session.register_table(LookupTable.from_function("people", SCHEMA, key=["id"], function=lambda key: rows_of(key)))
+    with pytest.raises(CompiledPlanError, match="a lambda"):
+        session.compile_plan_sql(INSERT)
+    session.sql("SET 'table.plan.compile.catalog-objects' = 'SCHEMA'")
+    session.compile_plan_sql(INSERT).execute()
+    assert rows(session) == ROWS
+
+
+def test_a_hostile_plan_calls_no_function_of_python(session, text):
+    hostile = altered(lambda plan: plan["tables"]["people"].update(function="os:system", key=["name"]), text)
+    refused(session, hostile, "functions of Python's own library are not called for a plan")
+    hostile = altered(lambda plan: plan["tables"]["people"].update(function="sources:asyncio.run"), text)
+    refused(session, hostile, "not a function that is defined in that module")
+
+
+@pytest.mark.parametrize(
+    ("number", "fields", "match"),
+    [
+        (1, {"text": "DROP TABLE plan_sink"}, "where a query is expected"),
+        (1, {"text": "FROM numbers INSERT INTO plan_sink SELECT id, 'x'"}, "has 'INSERT' where"),
+        (1, {"text": "WITH a AS (SELECT 1) INSERT INTO plan_sink SELECT 1, 'x'"}, "has 'INSERT' where"),
+        (4, {"head": "INSERT INTO other "}, "in place of INSERT into its sink"),
+        (4, {"head": "INSERT INTO plan_sink SELECT 1, 'x' UNION ALL "}, "in place of INSERT into its sink"),
+        (4, {"head": "CREATE TABLE x AS "}, "in place of INSERT into its sink"),
+        (3, {"views": {}}, "has the name|lookup_1|PARSE_SYNTAX_ERROR|Syntax"),
+        (2, {"select": [{"name": "id", "sql": "l.`nothing`"}]}, "node 2|nothing|not in list"),
+    ],
+)
+def test_a_hostile_plan_runs_nothing_that_is_no_query(session, text, number, fields, match):
+    def change(plan):
+        plan["nodes"][number - 1].update(fields)
+        if "views" in fields:
+            plan["edges"] = [edge for edge in plan["edges"] if edge["target"] != number]
+
+    refused(session, altered(change, text), match)
+
+
+def test_parameters_keep_their_values(session, text):
+    values = {"i": 5, "s": "it's {x}", "f": 1.5, "b": True, "n": None, "x": b"\x00'"}
+    sql = "INSERT INTO plan_sink SELECT :i + id, concat(:s, :f, :b, :n IS NULL, hex(:x)) FROM numbers WHERE id = 1"
+    plan = session.compile_plan_sql(sql, values)
+    session.execute_plan(PlanReference.from_json_string(plan.as_json_string()))
+    assert rows(session) == Counter([(6, "it's {x}1.5truetrue0027")])
+    with pytest.raises(CompiledPlanError, match="Parameter 'i' is a value of type list"):
+        session.compile_plan_sql("INSERT INTO plan_sink SELECT :i[0], 'x'", {"i": [1]})
+
+
+# ── joins ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_join_is_applied_to_the_same_columns_only(session):
+    spark = session.spark
+    table = LookupTable.from_function("p", SCHEMA, key=["id"], function=rows_of)
+    join = LookupJoin(spark.table("numbers"), table, "left.id = p.id", select=["left.id", "p.name"])
+    plan = CompiledPlan.of(PlanReference.from_json_string(join.compile().as_json_string()))
+    found = LookupJoin.from_plan(spark.table("numbers"), plan)
+    assert Counter(found.df.collect()) == Counter(join.df.collect())
+    assert found.plan == join.plan
+    for other in ("id, 1 AS x", "CAST(id AS INT) AS id", "id AS ID"):
+        with pytest.raises(CompiledPlanError, match="The columns of the left side"):
+            LookupJoin.from_plan(spark.table("numbers").selectExpr(*other.split(", ")), plan)
+    with pytest.raises(CompiledPlanError, match="needs a left side"):
+        session.execute_plan(plan)
+    with pytest.raises(CompiledPlanError, match="not of a lookup join"):
+        LookupJoin.from_plan(spark.table("numbers"), session.compile_plan_sql(INSERT))
