@@ -42,6 +42,7 @@ OPTIONS = (
      "lookup.retry.max-delay": "2 ms", "lookup.retry.jitter": "0.2", "lookup.breaker.failures": "9",
      "lookup.breaker.delay": "1 s", "lookup.age-column": "age", "lookup.form": "worker", "lookup.fuse": "off",
      "lookup.shuffle": "true", "lookup.metrics": "off"},
+    {"lookup.cache": "LRU", "lookup.cache.scope": "host", "lookup.cache.path": "shared-cache"},
     {"lookup.cache": "LRU", "lookup.cache.missing-key.expire-after-write": "1 s", "lookup.on-error": "null",
      "lookup.error-column": "error", "lookup.retry.on-miss.max-attempts": "1", "lookup.retry.on-miss.delay": "1 ms",
      "lookup.retry.strategy": "fixed-delay"},
