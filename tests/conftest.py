@@ -66,6 +66,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Compiling a query of a few rows takes longer than running it.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Spark checks its own rules where it takes a process for a test of its own.
+        "spark.sql.analyzer.singlePassResolver.dualRunWithLegacy": "false",
+        "spark.sql.planChangeValidation": "false",
+        "spark.sql.lightweightPlanChangeValidation": "false",
         "spark.default.parallelism": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),

@@ -127,7 +127,8 @@ _MARKED = Rule("columns are added or named otherwise", {RESULT: "changes", CACHE
 _PLACED = Rule("rows pass another way; they are the same", {CACHE: "changes"})
 
 OPTION_RULES: dict[str, Rule] = {
-    "lookup.cache": _AGE, "lookup.cache.scope": _CACHE, "lookup.cache.path": _CACHE, "lookup.cache.max-rows": _CACHE, "lookup.cache.max-bytes": _CACHE,
+    "lookup.cache": _AGE, "lookup.cache.scope": _CACHE, "lookup.cache.path": _CACHE,
+    "lookup.cache.max-rows": _CACHE, "lookup.cache.max-bytes": _CACHE,
     "lookup.cache.eviction": _CACHE, "lookup.cache.expire-after-write": _AGE, "lookup.cache.expire-after-access": _AGE,
     "lookup.cache.missing-key": _AGE, "lookup.cache.missing-key.expire-after-write": _AGE, "lookup.cache.jitter": _AGE,
     "lookup.cache.refresh-after-write": _AGE, "lookup.cache.stale-if-error": _AGE,

@@ -268,6 +268,11 @@ class LookupConfig:
             changed["dead_letter_path"] = hide_userinfo(self.dead_letter_path)
         return f"LookupConfig({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
+    @property
+    def is_host_scope(self) -> bool:
+        """Whether the workers of a host share one cache; scope ``auto`` is each worker's own."""
+        return self.scope == "host" and self.cache != "NONE"
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, by option key."""
         return {

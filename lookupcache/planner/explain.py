@@ -109,7 +109,7 @@ def _cache(plan: LookupPlan) -> Iterator[Line]:
 
 
 def _scope(config: LookupConfig) -> str:
-    if config.scope != "host":
+    if not config.is_host_scope:
         return "worker: each Python worker has its own"
     folder = "Spark's local directory" if config.cache_path is None else config.cache_path
     return f"host: all workers of a machine share one, in {folder}"

@@ -20,10 +20,8 @@ _SPARK_FOLDER = "lookupcache"
 
 
 def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | None:
-    """Return the host's cache for the plan of a source, or None where its cache is the worker's own."""
+    """Return the host's cache for the plan of a source; None, with a warning, where there can be none."""
     plan = source.plan
-    if not is_host_scope(plan.config) or plan.never:
-        return None
     schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
     try:
         return HostCache(
@@ -56,11 +54,6 @@ def _limits_of(config: LookupConfig) -> Limits:
     limits = Limits.of(config)
     is_reloaded = config.reload_interval is not None or config.reload_at is not None
     return replace(limits, ages=limits.ages or is_reloaded)
-
-
-def is_host_scope(config: LookupConfig) -> bool:
-    """Return whether the options ask for a cache that the workers of a host share."""
-    return config.scope == "host" and config.cache != "NONE"
 
 
 def folder_of(config: LookupConfig) -> Path:

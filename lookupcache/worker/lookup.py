@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 
 from lookupcache.worker.full_cache import FullCacheLookup
-from lookupcache.worker.host_lookup import HostCacheLookup
-from lookupcache.worker.host_scope import host_cache_of
-from lookupcache.worker.host_table import HostFullCacheLookup
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
 from lookupcache.worker.source import Source
 
@@ -19,8 +16,15 @@ def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLook
 
     With scope host, the clock is by default the one that all processes of the machine share.
     """
-    host = host_cache_of(source, None if clock is time.monotonic else clock)
-    is_full = source.plan.config.cache == "ALL"
-    if host is None:
-        return FullCacheLookup(source, clock) if is_full else PartialCacheLookup(source, clock)
-    return HostFullCacheLookup(source, host) if is_full else HostCacheLookup(source, host)
+    plan = source.plan
+    is_full = plan.config.cache == "ALL"
+    if plan.config.is_host_scope and not plan.never:
+        # A worker imports these modules only if it uses them.
+        from lookupcache.worker.host_lookup import HostCacheLookup
+        from lookupcache.worker.host_scope import host_cache_of
+        from lookupcache.worker.host_table import HostFullCacheLookup
+
+        host = host_cache_of(source, None if clock is time.monotonic else clock)
+        if host is not None:
+            return HostFullCacheLookup(source, host) if is_full else HostCacheLookup(source, host)
+    return FullCacheLookup(source, clock) if is_full else PartialCacheLookup(source, clock)

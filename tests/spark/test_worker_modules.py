@@ -31,7 +31,7 @@ _WORKER = """
     expr functions functions.adapter functions.answers functions.connector metrics plan redaction report resilience
     resilience.breaker resilience.policy resilience.rate_limit resilience.retry schema secrets source_options worker
     worker.answers worker.calls worker.connection worker.error_naming worker.full_cache worker.lookup
-    worker.pandas_import worker.partial_cache worker.runner worker.source worker.task
+    worker.pandas_import worker.partial_cache worker.runner worker.shared worker.source worker.task
 """
 ASYNC = ["executor.coroutines", "executor.task_slots"]
 JSON = ["formats", "formats.json_text", "formats.json_values"]

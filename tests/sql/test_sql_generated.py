@@ -21,11 +21,6 @@ pytestmark = pytest.mark.spark
 
 CASES = int(os.environ.get("LOOKUPCACHE_CASES", "40"))
 AT_ONCE = 15
-UNCHECKED = [
-    "spark.sql.analyzer.singlePassResolver.dualRunWithLegacy", "spark.sql.planChangeValidation",
-    "spark.sql.lightweightPlanChangeValidation",
-]  # fmt: skip
-"""Checks of Spark's own rules, which are on where Spark takes a process for a test of its own."""
 S = pa.struct([("id", pa.int32()), ("name", pa.string())])
 ROWS = {
     "o": ("id INT, k BIGINT, name STRING, s STRUCT<id: INT, name: STRING>, v STRING",
@@ -42,9 +37,6 @@ ROWS = {
 def worlds(spark):
     """Return a session with lookup tables, and one of Spark's with views of the same rows."""
     ours, theirs = spark.newSession(), spark.newSession()
-    for own in (ours, theirs):
-        for setting in UNCHECKED:
-            own.conf.set(setting, "false")
     session = LookupSession(ours)
     for name, (schema, rows) in ROWS.items():
         frame = theirs.createDataFrame(rows, schema).coalesce(1)
