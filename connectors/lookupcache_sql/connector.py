@@ -147,11 +147,11 @@ class SqlConnector(Connector):
 
     def advice(self, request: LookupRequest) -> list[str]:
         """Return the advice to verify a server on another machine, and to create an index that starts with a key."""
-        from lookupcache_sql.server import unverified  # Workers ask for no advice, and those of files have no server.
+        keys, found = request.key_columns, []
+        if self._scheme() not in _FILES:
+            from lookupcache_sql.server import unverified  # Those of files have no server.
 
-        keys = request.key_columns
-        advice = [] if self._scheme() in _FILES else [unverified(self.settings)]
-        found = [sentence for sentence in advice if sentence]
+            found = [sentence for sentence in [unverified(self.settings)] if sentence]
         if not self._opened().run(lambda database: database.without_index(keys)):
             return found
         relation = Relation.of(self.settings)
