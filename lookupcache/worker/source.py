@@ -29,6 +29,7 @@ from lookupcache.worker.answers import Fetched, Reader
 from lookupcache.worker.calls import BatchCalls, CallOutcomes, Calls, KeyCalls
 from lookupcache.worker.connection import Connection
 from lookupcache.worker.error_naming import ErrorNaming
+from lookupcache.worker.pandas_import import report_pandas
 
 
 class Source:
@@ -92,6 +93,7 @@ class Source:
     def read_answers(self, calls: Calls, answers: Sequence[Any]) -> Fetched:
         """Return the rows of the keys from the answers, or exceptions, that their calls ended with."""
         self.resilience.count_openings()  # Again: a join of the same chain may have opened ahead since.
+        report_pandas()  # The values of a function may be of pandas.
         outcomes = CallOutcomes(calls, answers)
         outcomes.record_errors(self.reader, self._errors)
         try:
