@@ -16,15 +16,19 @@ def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
 
     >>> to_numpy(pa.array([1.5, 2.5, 3.5])[1:]).tolist(), to_numpy(pa.array([True, False, True])[1:]).tolist()
     ([2.5, 3.5], [False, True])
+    >>> to_numpy(pa.array([False] * 9 + [True, False])[9:]).tolist()
+    [True, False]
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     assert not column.null_count, "a null has no value"
     data, type_ = column.buffers()[1], column.type
     if pa.types.is_boolean(type_):
-        end = column.offset + len(column)
-        bits = np.frombuffer(data, np.uint8) if end else np.empty(0, np.uint8)
-        return np.unpackbits(bits, count=end, bitorder="little")[column.offset :].view(np.bool_)
+        if not len(column):
+            return np.empty(0, np.bool_)
+        first, skipped = divmod(column.offset, 8)
+        bits = np.frombuffer(data, np.uint8, offset=first)
+        return np.unpackbits(bits, count=skipped + len(column), bitorder="little")[skipped:].view(np.bool_)
     kind = "f" if pa.types.is_floating(type_) else "u" if pa.types.is_unsigned_integer(type_) else "i"
     dtype = np.dtype(f"{kind}{type_.bit_width // 8}")
     if not len(column):

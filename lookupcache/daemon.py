@@ -6,9 +6,11 @@ memory that it shares with the others until it writes to it. It is otherwise `py
     spark.python.daemon.module                      lookupcache.daemon
     spark.executorEnv.LOOKUPCACHE_DAEMON_IMPORTS    my_functions,my_model      further modules, if any
 
-What is imported here is imported before a fork, so none of it may start a thread or open a connection. `MODULES` do
-neither; add others only if you know that they don't. The package must be installed for the executors' Python: a daemon
-that cannot be started fails every Python job, and files that are added to a session come too late.
+What is imported here is imported before a fork, so none of it may open a connection, nor start a thread that a worker
+needs. Two of `MODULES` start threads: numpy the pool of its BLAS library, and pyarrow one of jemalloc, which returns
+memory in the background. A worker has neither after the fork; the libraries handle forks, and no Python code runs in
+these threads. Add other modules only if you know that they start none. The package must be installed for the executors'
+Python: a daemon that cannot be started fails every Python job, and files that are added to a session come too late.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from typing import TextIO
 
 ALSO = "LOOKUPCACHE_DAEMON_IMPORTS"
 """The environment variable with the names of further modules to import, separated by commas."""
@@ -37,11 +40,10 @@ MODULES = (
 def import_modules(names: Sequence[str] = MODULES) -> None:
     """Import modules for the workers that will be forked; one that is missing or fails is left to the workers.
 
-    What modules print appears among the errors, since Spark reads the daemon's output.
+    What modules print appears among the errors, since Spark reads the daemon's output; their input is empty.
     """
-    with _output_among_errors():
-        for name in names:
-            _import(name)
+    for name in names:
+        _import(name)
     # A forked worker that has its own numpy draws the same random numbers as the others.
     os.register_at_fork(after_in_child=_reseed_numpy)
     # The collector writes to every object that it looks at, which would copy the shared memory in each worker.
@@ -50,25 +52,40 @@ def import_modules(names: Sequence[str] = MODULES) -> None:
 
 
 def _import(name: str) -> None:
-    if find_spec(name.partition(".")[0]) is None:
-        return
     try:
-        importlib.import_module(name)
-    except Exception as error:
+        with _without_input_and_output():
+            if find_spec(name.partition(".")[0]) is not None:
+                importlib.import_module(name)
+    except BaseException as error:  # also SystemExit: without this daemon there are no Python workers
         print(f"lookupcache.daemon: {name} cannot be imported: {error!r}", file=sys.stderr)
 
 
 @contextlib.contextmanager
-def _output_among_errors() -> Iterator[None]:
-    sys.stdout.flush()
-    output = os.dup(1)
+def _without_input_and_output() -> Iterator[None]:
+    """Let a module read an empty input and print among the errors, and undo what it does with Python's streams."""
+    streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
+    _flush(sys.stdout)
+    descriptors = os.dup(0), os.dup(1)
+    empty = os.open(os.devnull, os.O_RDONLY)
     try:
+        os.dup2(empty, 0)
         os.dup2(2, 1)
         yield
-        sys.stdout.flush()
     finally:
-        os.dup2(output, 1)
-        os.close(output)
+        for number, (name, stream) in enumerate(streams.items()):
+            _flush(stream)
+            if stream is not None and stream.closed:
+                stream = os.fdopen(number, "w" if number else "r", closefd=False)
+            setattr(sys, name, stream)
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.close(empty)
+
+
+def _flush(stream: TextIO | None) -> None:
+    if stream is not None and not stream.closed and stream.writable():
+        stream.flush()
 
 
 def _reseed_numpy() -> None:

@@ -5,12 +5,14 @@ request ─► redirects, on the same host only ─► `Answer`: a body, or None
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import select
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from lookupcache.connector import is_retryable
 from lookupcache.errors import ConnectorError, OptionError, SourceError
@@ -230,36 +232,59 @@ class Client:
         return URL(with_parameters(text, self._query), encoded=True)
 
 
-_MOST_UNREADABLE = 1000
-"""How many connections are closed for unread data, one after the other: a server may send some on every new one."""
-
-
 @functools.cache
 def _connector_class() -> type[aiohttp.TCPConnector]:
-    """Return a connection pool that never reuses a connection on which the server has sent a second response."""
+    """Return a connection pool that does not reuse a connection on which a second response has been noticed."""
     import aiohttp
 
     class Connector(aiohttp.TCPConnector):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self._known: WeakSet[Any] = WeakSet()
+
         async def connect(self, *args: Any, **kwargs: Any) -> Any:
-            for _ in range(_MOST_UNREADABLE):
+            while True:
                 connection = await super().connect(*args, **kwargs)
+                if connection.protocol not in self._known:
+                    self._known.add(connection.protocol)
+                    return connection
                 # aiohttp would read it as the response to the next request, which is for another key.
-                if not _has_unread_data(connection):
+                if not await _has_unread_data(connection):
                     return connection
                 connection.close()
-            raise aiohttp.ServerDisconnectedError("The server sends responses without a request.")
 
     return Connector
 
 
-def _has_unread_data(connection: Any) -> bool:
-    """Return whether a connection without a request has data to read, or was closed by the server."""
-    if connection.protocol is None or connection.protocol.should_close:
+async def _has_unread_data(connection: Any) -> bool:
+    """Return whether an idle connection has a response to read, or was closed; what arrives later is not noticed."""
+    if not _is_idle(connection):
         return True
-    socket = connection.transport and connection.transport.get_extra_info("socket")
+    if not _is_readable(connection.transport.get_extra_info("socket")):
+        return False
+    if connection.transport.get_extra_info("sslcontext") is None:
+        return True
+    # On TLS this is often a session ticket and no response: let the event loop decrypt it. The loop reads sockets
+    # after it has run what was ready, so that takes two turns.
+    try:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    except BaseException:
+        connection.close()
+        raise
+    return not _is_idle(connection)
+
+
+def _is_idle(connection: Any) -> bool:
+    """Return whether a connection is open and aiohttp has received nothing since the last response."""
+    protocol = connection.protocol
+    return protocol is not None and protocol.is_connected() and not protocol.should_close
+
+
+def _is_readable(socket: Any) -> bool:
+    """Return whether bytes, or the end, have arrived that the event loop has not seen yet."""
     if socket is None or socket.fileno() < 0 or not hasattr(select, "poll"):
         return False
-    # aiohttp has read what its event loop has seen; this also finds what has arrived since then.
     poll = select.poll()
     poll.register(socket.fileno(), select.POLLIN)
     return bool(poll.poll(0))

@@ -60,9 +60,10 @@ class HttpConnector(Connector):
     rows for one key are a list. Responses may be compressed with gzip or deflate; ``max-bytes`` limits the decompressed
     size. The server's certificate is always checked.
 
-    Connections are reused. A connection on which a response arrives without a request is closed. A second response that
-    arrives while the next request is in progress cannot be recognized, since HTTP/1.1 responses have no identifier: if
-    the service may send such responses, let its rows contain the key columns, since rows of other keys are dropped.
+    Connections are reused. A connection on which a second response to a request has arrived by the time of the next
+    request is closed. One that arrives later cannot be recognized, since HTTP/1.1 responses have no identifier: if the
+    service may send such responses, let it answer with ``Connection: close``, or let its rows contain the key columns,
+    since rows of other keys are dropped.
 
     >>> HttpConnector(pa.schema([("id", pa.int64())]), {"url": "https://api/customers/{id}", "token": "env:API_TOKEN"})
     HttpConnector({'url': 'https://api/customers/{id}', 'token': '***'})

@@ -52,9 +52,11 @@ class Threads(Executor):
 
     def open_ahead(self) -> None:
         """Let a thread connect before there is a call."""
+        self._end_overdue()
         if not self._has_connected and (self._ahead is None or self._ahead.has_ended):
-            self._ahead = _Opening(self)
-            self._slots.submit([self._ahead])
+            opening = _Opening(self)
+            self._slots.submit([opening])
+            self._ahead = opening
 
     def close(self) -> None:
         """Let the threads end, each disconnecting."""
@@ -71,6 +73,8 @@ class Threads(Executor):
         self._completed.put(group)
 
     def _submit(self, calls: Sequence[GroupCall]) -> None:
+        # An opening that has hung since long before these calls is no reason for them to fail.
+        self._end_overdue()
         self._slots.submit(calls)
 
     def _make_call(self, call: GroupCall) -> Any:
@@ -103,10 +107,13 @@ class Threads(Executor):
             try:
                 return self._completed.get(timeout=seconds if left == math.inf else min(left, seconds or left))
             except Empty:
-                for job in self._slots.abandon_overdue():
-                    job.end(job.timed_out())
+                self._end_overdue()
                 if time.monotonic() >= until:
                     return None
+
+    def _end_overdue(self) -> None:
+        for job in self._slots.abandon_overdue():
+            job.end(job.timed_out())
 
     def _seconds_to_deadline(self) -> float | None:
         """Return how long to wait until a call is overdue."""
@@ -117,6 +124,8 @@ class Threads(Executor):
 
 class _Opening(Job):
     """Connects in a thread before there is a call; its error is that of the first call."""
+
+    precedes_call = True
 
     def __init__(self, executor: Threads) -> None:
         self.has_ended = False
@@ -131,8 +140,9 @@ class _Opening(Job):
             self._executor._connect()
 
     def end(self, answer: BaseException | None) -> None:
-        """Note the error."""
-        self._error, self.has_ended, self._ended = answer, True, time.monotonic()
+        """Note the error, and when it occurred: for an opening that hung, when its time was over."""
+        self._error, self._ended = answer, min(time.monotonic(), self.deadline)
+        self.has_ended = True
 
     def timed_out(self) -> BaseException:
         """Return the answer of an opening that took too long."""

@@ -6,16 +6,25 @@ import contextlib
 import copy
 import inspect
 import threading
+import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lookupcache.connector import Connector, LookupRequest, offers
-from lookupcache.errors import LookupAdvice
+from lookupcache.errors import ConnectorError, LookupAdvice
 from lookupcache.executor.call_group import run_async
 from lookupcache.plan import LookupPlan
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.worker.error_naming import ErrorNaming
+
+
+@dataclass(frozen=True, eq=False)
+class _SharedOpening:
+    """A thread connects the connector that all threads share; after ``deadline``, another tries."""
+
+    deadline: float
 
 
 class Connection:
@@ -43,25 +52,45 @@ class Connection:
         # A copy is made of the unopened connector: an open one has clients that belong to another thread.
         self._unopened = copy.copy(connector)
         self._lock = threading.Lock()
+        self._opening_ended = threading.Condition(self._lock)
+        self._opening: _SharedOpening | None = None
         self._is_lent = False
         self._users = 0
         self._is_advised = False
 
     def open(self) -> Connector:
         """Return a connected connector for the calling thread."""
+        if self._connector.thread_safe:
+            return self._open_shared()
         with self._lock:
-            if self._connector.thread_safe:
-                # Inside the lock: the first thread connects, and the others wait until it has.
-                if not self._users:
-                    self._resilience.connect_sync(lambda: self._open(self._connector))
-                    self._advise(self._connector)
-                self._users += 1
-                return self._connector
             connector = copy.copy(self._unopened) if self._is_lent else self._connector
             self._is_lent = True
         self._resilience.connect_sync(lambda: self._open(connector))
         self._advise(connector)
         return connector
+
+    def _open_shared(self) -> Connector:
+        """Connect the shared connector in the first thread; the others wait, but not for a connection that hangs."""
+        with self._lock:
+            while self._opening is not None and (left := self._opening.deadline - time.monotonic()) > 0:
+                self._opening_ended.wait(min(left, threading.TIMEOUT_MAX))
+            if self._users:
+                self._users += 1
+                return self._connector
+            opening = self._opening = _SharedOpening(time.monotonic() + self._plan.config.timeout)
+        try:
+            self._resilience.connect_sync(lambda: self._open(self._connector))
+            self._advise(self._connector)
+            with self._lock:
+                if self._opening not in (opening, None):
+                    raise ConnectorError("Connecting took so long that another thread has begun again.")
+                self._users += 1
+            return self._connector
+        finally:
+            with self._lock:
+                if self._opening is opening:
+                    self._opening = None
+                    self._opening_ended.notify_all()
 
     def close(self, connector: Connector) -> None:
         """Disconnect the connector of the calling thread; a shared one, if no other thread uses it."""

@@ -23,15 +23,31 @@ _PANDAS = "pandas"
 def defer_pandas() -> None:
     """Let pyarrow do without pandas until something else imports it; then pyarrow knows its types as ever.
 
-    Nothing happens if pandas has been imported, if this was called before, or if pyarrow's interface has changed.
+    Nothing happens if this was called before, or if pyarrow's interface has changed. If pandas has been imported since,
+    in a way that was not noticed, pyarrow is told now: see `report_pandas`.
     """
     # A private name: without it, pyarrow imports pandas as it always did.
     interface = getattr(pa.lib, "_pandas_api", None)
-    if interface is None or _PANDAS in sys.modules or any(isinstance(one, _PandasFinder) for one in sys.meta_path):
+    if interface is None:
+        return
+    if _PANDAS in sys.modules:
+        report_pandas()
+        return
+    if any(isinstance(one, _PandasFinder) for one in sys.meta_path):
         return
     finder = _PandasFinder(interface)
     sys.meta_path.insert(0, finder)
     finder.refuse_once()
+
+
+def report_pandas() -> None:
+    """Let pyarrow know the types of pandas if it has been imported; another finder may have loaded it unnoticed."""
+    interface = getattr(pa.lib, "_pandas_api", None)
+    # Not while it is being imported, in another thread.
+    if interface is not None and hasattr(sys.modules.get(_PANDAS), "DataFrame"):
+        # pyarrow refuses versions that are too old, which is no error of a lookup.
+        with suppress(ImportError):
+            _ = interface.pd
 
 
 class _PandasFinder:
@@ -61,19 +77,29 @@ class _PandasFinder:
         finally:
             self._own.searches = False
         if spec is not None and spec.loader is not None:
-            self._report_after(spec.loader)
+            spec.loader.exec_module = _Reporting(spec.loader, self)  # type: ignore[method-assign]
         return spec
 
-    def _report_after(self, loader: Any) -> None:
-        load = loader.exec_module
+    def report(self) -> None:
+        """Leave the list of finders, and let pyarrow know pandas."""
+        with suppress(ValueError):
+            sys.meta_path.remove(self)
+        # pyarrow refuses versions that are too old, which is no error of this import.
+        with suppress(ImportError):
+            _ = self._interface.pd
 
-        def exec_module(module: ModuleType) -> None:
-            load(module)
-            # Only now: a search for pandas is not always followed by an import.
-            with suppress(ValueError):
-                sys.meta_path.remove(self)
-            # pyarrow refuses versions that are too old, which is no error of this import.
-            with suppress(ImportError):
-                _ = self._interface.pd
 
-        loader.exec_module = exec_module
+class _Reporting:
+    """Loads pandas as its loader does, reports that, and leaves the loader as it was, which can be pickled."""
+
+    def __init__(self, loader: Any, finder: _PandasFinder) -> None:
+        self._loader = loader
+        self._load = loader.exec_module
+        self._finder = finder
+
+    def __call__(self, module: ModuleType) -> None:
+        self._load(module)
+        if vars(self._loader).get("exec_module") is self:
+            del self._loader.exec_module
+        # Only now: a search for pandas is not always followed by an import.
+        self._finder.report()

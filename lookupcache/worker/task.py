@@ -74,7 +74,7 @@ class Task:
     ) -> Iterator[pa.RecordBatch]:
         if not self.plan.never:
             # While Spark computes the first rows; in here, so that an error of it is among the counts.
-            lookup.source.executor.open_ahead()
+            lookup.source.open_ahead()
         yield from Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches)
 
     def lookup(self) -> PartialCacheLookup:

@@ -9,6 +9,7 @@ import json
 import math
 import pickle
 import socket
+import ssl
 import threading
 from contextlib import suppress
 from decimal import Decimal
@@ -1081,11 +1082,16 @@ def test_every_join_is_sparks_own(spark, serve, tmp_path, batch):
 class TwiceAnswering:
     """Answers each request with the last segment of its path as the name; `answer_again` repeats the last answer."""
 
-    def __init__(self, twice):
+    def __init__(self, twice, certificate=None):
         self.twice = twice
         self.connections = []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}/{{id}}"
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.tls = None
+        if certificate is not None:
+            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.tls.load_cert_chain(certificate)
+        host = "127.0.0.1" if certificate is None else "localhost"
+        self.url = f"http{'s' * bool(certificate)}://{host}:{self.listener.getsockname()[1]}/{{id}}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self):
@@ -1095,38 +1101,54 @@ class TwiceAnswering:
                     connection, _ = self.listener.accept()
                 except OSError:
                     return
-                self.connections.append(connection)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection):
+        if self.tls is not None:
+            # OpenSSL sends two session tickets after the handshake: data on the socket, and no response.
+            connection = self.tls.wrap_socket(connection, server_side=True)
+        self.connections.append(connection)
         with suppress(ConnectionError), connection, connection.makefile("rb") as lines:
             while line := lines.readline():
                 if line.startswith(b"GET "):
                     body = json.dumps({"name": line.split()[1].decode().strip("/")}).encode()
-                    self.answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+                    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
                 elif not line.strip():
-                    connection.sendall(self.answer * (2 if self.twice else 1))
+                    self.answer = answer
+                    connection.sendall(answer * (2 if self.twice else 1))
 
     def answer_again(self):
         self.connections[-1].sendall(self.answer)
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def answering(request, connect, files):
+    """Return a function that starts such a server, and returns it with a connector to it."""
+    started = []
+
+    def start(twice):
+        server = TwiceAnswering(twice, files / "localhost.pem" if request.param else None)
+        started.append(server)
+        trusted = {"tls_ca": str(files / "ca.pem")} if request.param else {}
+        return server, connect("id STRING, name STRING", url=server.url, **trusted)
+
+    yield start
+    for server in started:
+        server.listener.close()
+
+
 @pytest.mark.parametrize("twice", [True, False], ids=["at once", "later"])
-def test_a_second_answer_is_never_that_of_the_next_key(connect, twice):
-    server = TwiceAnswering(twice)
-    connector = connect("id STRING, name STRING", url=server.url)
+def test_a_second_answer_is_never_that_of_the_next_key(answering, twice):
+    server, connector = answering(twice)
     for key in ("a", "b", "c"):
         assert rows_for(connector, request(columns=["name"]), (key,)) == [(key, key)]
         if not twice:
             server.answer_again()
     assert len(server.connections) == 3
-    server.listener.close()
 
 
-def test_a_connection_with_one_answer_for_each_request_is_reused(connect):
-    server = TwiceAnswering(twice=False)
-    connector = connect("id STRING, name STRING", url=server.url)
+def test_a_connection_with_one_answer_for_each_request_is_reused(answering):
+    server, connector = answering(twice=False)
     for key in ("a", "b", "c"):
         assert rows_for(connector, request(columns=["name"]), (key,)) == [(key, key)]
     assert len(server.connections) == 1
-    server.listener.close()

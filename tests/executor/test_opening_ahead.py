@@ -76,6 +76,14 @@ def wait_until_failed(executor):
         executor._slots.join(20)
 
 
+def let_time_pass(executor, seconds):
+    """Make the opening under way so much older."""
+    if isinstance(executor, Coroutines):
+        executor._ahead_deadline -= seconds
+    else:
+        executor._ahead.deadline -= seconds
+
+
 both = pytest.mark.parametrize("kind", ["threads", "coroutines"])
 
 
@@ -128,6 +136,34 @@ def test_an_opening_that_hangs_times_the_first_call_out_and_the_next_connects(ki
     assert isinstance(late, TimeoutError)
     assert answers(executor, 2) == [2]
     source.release.set()
+    executor.close()
+
+
+@both
+@pytest.mark.parametrize("next_task", [False, True], ids=["call", "task"])
+def test_an_opening_that_hung_long_before_the_first_call_is_forgotten(kind, next_task):
+    source = Source("hang")
+    executor = executor_of(kind, source)
+    executor.open_ahead()
+    assert source.begun.wait(20)
+    let_time_pass(executor, 50.0)
+    if next_task:
+        executor.open_ahead()
+    assert answers(executor, 1) == [1]
+    source.release.set()
+    executor.close()
+
+
+def test_with_several_threads_the_first_call_waits_for_the_opening_under_way():
+    source = Source("hang")
+    executor = executor_of("threads", source, capacity=3)
+    executor.open_ahead()
+    assert source.begun.wait(20)
+    group = CallGroup([1])
+    executor.start(group)
+    source.release.set()
+    assert executor.completed(wait=True) == [group]
+    assert source.opened == 1
     executor.close()
 
 

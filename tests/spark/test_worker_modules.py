@@ -202,7 +202,7 @@ def test_of_http(loaded, request):
 # ── pandas ───────────────────────────────────────────────────────────────────────────────────────────────
 
 DEFERRED = """
-import importlib.util, sys
+import importlib.util, pickle, sys
 import numpy as np, pyarrow as pa
 from lookupcache.worker.pandas_import import defer_pandas
 defer_pandas()
@@ -213,6 +213,7 @@ before = "pandas" in sys.modules
 import pandas as pd
 series = pa.array(pd.Series([1.0, np.nan]))
 listed = pa.array([pd.NaT, pd.NA, pd.Timestamp("2013-01-01")], from_pandas=True)
+pickle.loads(pickle.dumps(pd.__spec__))
 print(before, series.null_count, listed.null_count, listed.type, len(pa.table({"a": [1]}).to_pandas()))
 assert not [one for one in sys.meta_path if "lookupcache" in type(one).__module__]
 """
@@ -223,7 +224,70 @@ def test_pyarrow_knows_the_types_of_pandas_once_it_is_imported():
     assert done.stdout.split() == ["False", "1", "2", "timestamp[us]", "1"], done.stdout + done.stderr
 
 
+UNNOTICED = {
+    "found by another finder": """
+import importlib.machinery
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.PathFinder.find_spec(name, path) if name == "pandas" else None
+sys.meta_path.insert(0, Finder())
+""",
+    "our finder removed": "sys.meta_path[:] = before",
+}
+
+
+@pytest.mark.parametrize("how", UNNOTICED)
+@pytest.mark.parametrize("report", ["defer_pandas", "report_pandas"])
+def test_pyarrow_learns_later_of_pandas_that_was_imported_unnoticed(how, report):
+    program = f"""
+import pickle, sys
+import numpy as np, pyarrow as pa
+from lookupcache.worker.pandas_import import defer_pandas, report_pandas
+before = list(sys.meta_path)
+defer_pandas()
+{UNNOTICED[how]}
+import pandas as pd
+{report}()
+print(pa.array(pd.Series([1.0, np.nan])).null_count)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["1"], done.stdout + done.stderr
+
+
 # ── the daemon ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+HARMFUL = {
+    "exits": "raise SystemExit(3)",
+    "interrupts": "raise KeyboardInterrupt",
+    "raises": "class E(BaseException): pass\nraise E",
+    "closes": "import sys; sys.stdout.close(); sys.stderr.close(); sys.stdin.close()",
+    "replaces": "import io, sys; sys.stdout = io.StringIO(); sys.stdin = None",
+    "removes": "import sys; sys.stdout = sys.stderr = None",
+    "reads": "import sys; assert sys.stdin.read() == ''; import os; assert os.read(0, 1) == b''; print('printed')",
+    "__main__": None,
+}
+
+
+def test_a_module_that_ends_python_or_takes_its_output_does_not_stop_the_daemon(tmp_path):
+    for name, code in HARMFUL.items():
+        if code is not None:
+            (tmp_path / f"{name}.py").write_text(code)
+    program = f"""
+import sys
+from lookupcache import daemon
+output = sys.stdout
+daemon.import_modules({list(HARMFUL)})
+assert sys.stdout.fileno() == 1 and (output.closed or sys.stdout is output)
+print(sys.stdin.readline())
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    run = {"input": "unread", "capture_output": True, "text": True, "env": environment}
+    done = subprocess.run([sys.executable, "-c", program], **run)
+    assert (done.returncode, done.stdout.strip()) == (0, "unread"), done.stderr
+    reported = [line.split()[1] for line in done.stderr.splitlines() if "cannot be imported" in line]
+    assert reported == ["exits", "interrupts", "raises", "__main__"], done.stderr
+    assert "printed" in done.stderr
 
 
 WITH_DAEMON = """

@@ -1,0 +1,103 @@
+"""Connections that hang or fail before there is a call: what other threads do meanwhile, and what is counted."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from lookupcache.config import LookupConfig
+from lookupcache.connector import Connector
+from lookupcache.errors import LookupRuntimeError
+from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.table import LookupTable
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
+
+TABLE = LookupTable.from_function("c", "id BIGINT, v STRING", key=["id"], function=lambda id: [])
+
+
+class Echo(Connector):
+    """Has the row ("x") for each key; its openings do what is listed, and then succeed."""
+
+    def __init__(self, *openings):
+        super().__init__(TABLE.schema, {})
+        self.openings = list(openings)
+        self.opened = self.closed = 0
+        self.begun, self.release = threading.Event(), threading.Event()
+
+    def open(self):
+        self.begun.set()
+        step = self.openings.pop(0) if self.openings else None
+        if step == "hang":
+            assert self.release.wait(20)
+        elif step is not None:
+            raise step
+        self.opened += 1
+
+    def close(self):
+        self.closed += 1
+
+    def lookup(self, request, keys):
+        return pa.table({"id": keys.column("id"), "v": pa.array(["x"] * keys.num_rows)})
+
+
+class SharedEcho(Echo):
+    thread_safe = True
+
+
+def plan_with(**config):
+    return LookupPlan(
+        table="c",
+        connector="x",
+        source=TABLE.source,
+        schema=TABLE.schema,
+        how="left",
+        keys=(FieldKey(column="id", sql="l.`id`"),),
+        columns=("v",),
+        left_columns=("id",),
+        config=LookupConfig(**config),
+    )
+
+
+def test_a_shared_connection_that_hangs_does_not_stop_other_threads():
+    connector = SharedEcho("hang")
+    connection = Source(plan_with(timeout="10 ms", max_retries=0), connector)._connection
+    hung = threading.Thread(target=connection.open)
+    hung.start()
+    assert connector.begun.wait(20)
+    assert connection.open() is connector
+    assert connector.opened == 1
+    connector.release.set()
+    hung.join(20)
+    connection.close(connector)
+    assert connector.closed == 0, "the thread that hung uses it now"
+    connection.close(connector)
+    assert connector.closed == 1
+
+
+@pytest.mark.parametrize("calls", [False, True], ids=["without calls", "with a call"])
+def test_failures_to_connect_ahead_are_counted_only_if_there_is_a_call(calls):
+    plan = plan_with(max_retries=1, retry_delay="1 ms", breaker_failures=2, breaker_delay="30 s")
+    lookup = lookup_of(Source(plan, Echo(*[OSError("down")] * 2)))
+    source = lookup.source
+
+    def rows(*keys):
+        batches = [pa.record_batch({"id": pa.array(keys, pa.int64())})] if keys else []
+        return [value for batch in Runner(plan, Layout(("id",), (0,)), lookup).run(batches) for value in batch[1]]
+
+    source.open_ahead()
+    source.executor._slots.join(20)
+    if calls:
+        with pytest.raises(LookupRuntimeError):
+            rows(1)
+        assert (lookup.counters["errors"], lookup.counters["retries"]) == (2, 1)
+        assert not source.resilience._breaker.is_closed
+    else:
+        assert rows() == []
+        source.open_ahead()
+        assert [value.as_py() for value in rows(1)] == ["x"]
+        assert (lookup.counters["errors"], lookup.counters["retries"]) == (0, 0)
+    source.close()
