@@ -27,7 +27,7 @@ NONDETERMINISTIC = frozenset({
 })  # fmt: skip
 """Functions whose value changes from row to row though their arguments do not."""
 
-_SETTLED_FUNCTIONS = frozenset({
+SETTLED_FUNCTIONS = frozenset({
     "abs", "base64", "cast", "char_length", "coalesce", "concat", "concat_ws", "date", "date_add", "date_sub", "decode",
     "encode", "hex", "if", "ifnull", "int", "bigint", "double", "float", "lower", "lpad", "make_date", "md5", "nullif",
     "nvl", "pow", "power", "replace", "reverse", "rpad", "sha1", "sha2", "smallint", "sqrt", "string", "substr",
@@ -55,7 +55,7 @@ def is_settled(fragment: Fragment, type_: pa.DataType | None = None) -> bool:
 
     A string that is converted to a date or timestamp may depend on the current time: 'today', 'now', '12:30'.
     """
-    if not fragment.functions <= _SETTLED_FUNCTIONS:
+    if not fragment.functions <= SETTLED_FUNCTIONS:
         return False
     found = list(tokens(fragment.text))
     strings = [token.text for token in found if token.kind == "string"]

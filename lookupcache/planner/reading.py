@@ -10,8 +10,8 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.errors import PlanError, SchemaError
 from lookupcache.planner.analyst import Analyst
-from lookupcache.planner.clauses import functions
-from lookupcache.planner.constants import NONDETERMINISTIC, moment
+from lookupcache.planner.clauses import functions, tokens
+from lookupcache.planner.constants import SETTLED_FUNCTIONS, moment
 from lookupcache.planner.naming import LeftColumn, Scope
 from lookupcache.planner.settings import ANSI, Settings
 from lookupcache.planner.translate import translate_value
@@ -52,10 +52,35 @@ class SqlReader:
         )
 
 
-def is_deterministic(sql: str) -> bool:
-    """Return whether an expression calls no function whose value changes from call to call.
+_ROW_FUNCTIONS = SETTLED_FUNCTIONS | frozenset({
+    "acos", "ascii", "asin", "atan", "atan2", "between", "bin", "bit_length", "btrim", "cbrt", "ceil", "ceiling",
+    "char", "character_length", "chr", "contains", "conv", "cos", "cosh", "cot", "crc32", "date_diff",
+    "date_format", "date_trunc", "dateadd", "datediff", "day", "dayofmonth", "dayofweek", "dayofyear", "decimal",
+    "degrees", "div", "element_at", "endswith", "exp", "extract", "floor", "format_string", "from_unixtime",
+    "get_json_object", "greatest", "hash", "hour", "iff", "initcap", "instr", "isnan", "isnotnull", "isnull",
+    "last_day", "lcase", "least", "left", "length", "levenshtein", "ln", "locate", "log", "log10", "log2", "ltrim",
+    "minute", "mod", "month", "months_between", "nanvl", "named_struct", "negative", "nvl2", "octet_length",
+    "overlay", "pmod", "position", "positive", "printf", "quarter", "radians", "regexp_extract", "regexp_replace",
+    "repeat", "right", "rint", "round", "rtrim", "second", "sha", "shiftleft", "shiftright", "sign", "signum",
+    "sin", "sinh", "soundex", "space", "split_part", "startswith", "struct", "substring_index", "tan", "tanh",
+    "to_char", "to_number", "to_unix_timestamp", "translate", "trunc", "try_add", "try_divide", "try_multiply",
+    "try_subtract", "try_to_number", "try_to_timestamp", "typeof", "ucase", "unix_date", "unix_micros",
+    "unix_millis", "unix_seconds", "varchar", "weekday", "weekofyear", "xxhash64",
+})  # fmt: skip
+"""Spark's own functions that give one row one value, and the same each time; types with parameters look like calls."""
 
-    >>> is_deterministic("l.`a` + 1"), is_deterministic("rand() > l.`a`")
-    (True, False)
+
+def is_settled(sql: str) -> bool:
+    """Return whether an expression is known to give one row one value, and the same each time.
+
+    Functions that are not known may be anything: a user's own that changes from call to call, an aggregate, or a
+    generator, which changes how many rows there are.
+
+    >>> is_settled("l.`a` + upper(l.`b`)"), is_settled("`rand`() > l.`a`"), is_settled("session.upper(l.`b`)")
+    (True, False, False)
     """
-    return not functions(sql) & NONDETERMINISTIC
+    found = list(tokens(sql))
+    qualified = any(
+        dot.text == "." and bracket.text == "(" for dot, _, bracket in zip(found, found[1:], found[2:], strict=False)
+    )
+    return not qualified and functions(sql) <= _ROW_FUNCTIONS

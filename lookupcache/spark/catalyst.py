@@ -285,7 +285,7 @@ def _non_null(value: Any, type_: pa.DataType) -> Literal:
     if pa.types.is_string(type_):
         return Literal(str(value.toString()), type_)
     if pa.types.is_decimal(type_):
-        return expr.literal(Decimal(value.toJavaBigDecimal().toPlainString()), type_)
+        return expr.literal(Decimal(str(value.toString())), type_)
     if pa.types.is_date(type_):
         return expr.literal(date(1970, 1, 1) + timedelta(days=value), type_)
     if pa.types.is_timestamp(type_) or pa.types.is_integer(type_) or pa.types.is_boolean(type_):

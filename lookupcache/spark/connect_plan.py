@@ -19,7 +19,7 @@ from lookupcache.planner.clauses import conjuncts, without_comments
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.naming import Scope
 from lookupcache.planner.output import split_alias
-from lookupcache.planner.reading import SqlReader, is_deterministic
+from lookupcache.planner.reading import SqlReader, is_settled
 from lookupcache.planner.settings import CASE_SENSITIVE, ESCAPED_STRINGS
 from lookupcache.planner.translate import can_fail, is_too_deep
 from lookupcache.schema import type_name
@@ -159,6 +159,8 @@ class _Relation:
             found = self._by_name[fragment.column.name]
             return replace(found, name=name or found.name)
         value = self._value(text)
+        if not value.deterministic and value.expression is None:
+            raise _UnreadableError  # It may be a generator or an aggregate, and count even where it is not read.
         type_ = "" if value.expression is None else type_name(value.expression.type)
         return _Column(name, type_, value)
 
@@ -178,7 +180,7 @@ class _Relation:
             frozenset(key for one in read for key in one.reads),
             expression,
             spark,
-            deterministic=is_deterministic(sql) and all(one.deterministic for one in read),
+            deterministic=is_settled(sql) and all(one.deterministic for one in read),
             total=expression is not None and not can_fail(expression),
         )
 

@@ -131,27 +131,31 @@ class ChainTask:
 
 
 _FULL_BATCH = 10_000
+_FULL_BYTES = 64 << 20
+"""How many rows, or bytes of them, small batches are collected to."""
 
 
 def collect_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of small batches together: after a join that drops most rows, each call would be for few keys."""
     collected: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         if not batch.num_columns:
             yield batch
             continue
         collected.append(batch)
         rows += batch.num_rows
-        if rows >= _FULL_BATCH:
-            yield _concatenate(collected)
-            collected, rows = [], 0
+        size += batch.nbytes
+        if rows >= _FULL_BATCH or size >= _FULL_BYTES:
+            yield from _concatenate(collected)
+            collected, rows, size = [], 0, 0
     if rows:
-        yield _concatenate(collected)
+        yield from _concatenate(collected)
 
 
-def _concatenate(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+def _concatenate(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return one batch, or several where a column has more text or bytes than one batch can hold."""
+    return batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 _MOST_PREFETCHED = 64

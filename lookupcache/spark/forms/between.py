@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from lookupcache.expr import Call, Expr
 from lookupcache.expr import Column as ExprColumn
 from lookupcache.planner import substitute
-from lookupcache.planner.reading import is_deterministic
+from lookupcache.planner.reading import is_settled
 from lookupcache.planner.translate import can_fail
 from lookupcache.schema import quote
 
@@ -30,7 +30,7 @@ class Value:
     - ``expression``: what a worker evaluates, its columns named by key; None where only Spark can.
     - ``spark``: what Spark evaluates: SQL in which a column is ``l.`key```, or a function that returns a Column; None
       where it cannot be evaluated elsewhere, as a sub-query.
-    - ``deterministic``: evaluated twice it has the same value.
+    - ``deterministic``: it is known to give one row one value, and the same value when it is evaluated twice.
     - ``total``: evaluating it never ends in an error, whatever the row.
     """
 
@@ -74,7 +74,7 @@ def value_of_sql(sql: str, expression: Expr | None, key: Callable[[str, str], st
     spark = substitute(sql, spelled)
     renamed = expression and with_columns(expression, lambda c: replace(c, side="left", name=key(c.side[0], c.name)))
     total = renamed is not None and not can_fail(renamed)
-    return Value(sql, frozenset(reads), renamed, spark, deterministic=is_deterministic(sql), total=total)
+    return Value(sql, frozenset(reads), renamed, spark, deterministic=is_settled(sql), total=total)
 
 
 def with_columns(expression: Expr, column: Callable[[ExprColumn], Expr]) -> Expr:

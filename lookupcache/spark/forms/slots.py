@@ -153,7 +153,11 @@ class Slots:
         for sql in plan.filter_after:
             self._filter(number + 1, _or_failed(context, self._read(number, sql)), columns)
         values = [self._read(number, output.sql) for output in plan.output] + [plain_column(m) for m in context.marks]
-        what = f"a column of the result of {plan.table}"
+        what = f"result column of {plan.table}"
+        for value in values:
+            if not value.deterministic and value.expression is None:
+                # A generator or an aggregate changes the number of rows, also where its column is not read.
+                raise NotFusedError(self._obstacle(value, {}, what))
         return cache(lambda position: self._slot(number + 1, values[int(position)], columns, what))
 
     def _after(self, number: int) -> SlotOf:
@@ -223,7 +227,7 @@ class Slots:
         if value.spark is None:
             return f"the {shown} has a sub-query"
         if not value.deterministic:
-            return f"the {shown} calls a function whose value changes from call to call"
+            return f"the {shown} calls a function that is not known, or whose value changes from call to call"
         late = next((slot for slot in slots.values() if slot.join >= 0), None)
         if late is not None:
             return f"the {shown} is computed by Spark from a column of {self.contexts[late.join].plan.table}"
