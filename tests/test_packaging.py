@@ -93,12 +93,12 @@ LAYERS = """
     decorator.decorate
     decorator
     worker.answers worker.error_naming
-    worker.calls worker.connection
+    worker.calls worker.connection worker.pandas_import
     worker.source
     worker.partial_cache worker.full_cache
     worker.host_lookup worker.host_scope worker.host_table
     worker.lookup
-    worker.dead_letters worker.pandas_import worker.shared
+    worker.dead_letters worker.shared
     worker.runner
     report
     worker.task

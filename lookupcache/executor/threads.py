@@ -52,7 +52,7 @@ class Threads(Executor):
 
     def open_ahead(self) -> None:
         """Let a thread connect before there is a call."""
-        self._end_overdue()
+        self._forget_overdue()
         if not self._has_connected and (self._ahead is None or self._ahead.has_ended):
             opening = _Opening(self)
             self._slots.submit([opening])
@@ -73,8 +73,7 @@ class Threads(Executor):
         self._completed.put(group)
 
     def _submit(self, calls: Sequence[GroupCall]) -> None:
-        # An opening that has hung since long before these calls is no reason for them to fail.
-        self._end_overdue()
+        self._forget_overdue()
         self._slots.submit(calls)
 
     def _make_call(self, call: GroupCall) -> Any:
@@ -115,6 +114,13 @@ class Threads(Executor):
         for job in self._slots.abandon_overdue():
             job.end(job.timed_out())
 
+    def _forget_overdue(self) -> None:
+        """Abandon an opening that has hung since before there was a call; it is no reason for a call to fail."""
+        ahead = self._ahead
+        if ahead is not None and not ahead.has_ended and ahead.deadline <= time.monotonic():
+            self._end_overdue()
+            ahead.forget_error()
+
     def _seconds_to_deadline(self) -> float | None:
         """Return how long to wait until a call is overdue."""
         # A call may start while we wait; none is overdue before the timeout is over.
@@ -140,9 +146,13 @@ class _Opening(Job):
             self._executor._connect()
 
     def end(self, answer: BaseException | None) -> None:
-        """Note the error, and when it occurred: for an opening that hung, when its time was over."""
-        self._error, self._ended = answer, min(time.monotonic(), self.deadline)
+        """Note the error, and when it occurred."""
+        self._error, self._ended = answer, time.monotonic()
         self.has_ended = True
+
+    def forget_error(self) -> None:
+        """Let the first call connect again."""
+        self._error = None
 
     def timed_out(self) -> BaseException:
         """Return the answer of an opening that took too long."""
