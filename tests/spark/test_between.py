@@ -150,6 +150,31 @@ def test_each_join_counts_what_is_its_own_if_both_have_the_same_lookup(spark, fu
     assert one.metrics().cached_keys == two.metrics().cached_keys == 6
 
 
+UNKNOWN = ["explode(array(1, 2))", "stack(2, 1, 2)", "`rand`()", "noise()"]
+"""Calls that may give a row another number of values, or another one each time."""
+
+
+@pytest.mark.parametrize("call", UNKNOWN)
+def test_a_function_that_is_not_known_ends_the_stage_also_where_nothing_reads_it(spark, visits, call):
+    spark.udf.register("noise", F.udf(lambda: 0.5, "double").asNondeterministic())
+    one = lookup_join(visits, people(), "person_id = people.id", "left", ["visit", "people.city", f"{call} AS x"])
+    two = LookupJoin(one, cities(), "city = cities.cid", "left", ["visit", "cities.name"])
+    assert "a function that is not known" in two.explain()
+    names = {key: found[0][1] for key, found in CITIES.items()}
+    expected = Counter((row.visit, names.get(row.city)) for row in one.collect())
+    assert Counter(map(tuple, two.df.collect())) == expected
+
+
+LITERALS = ["1.5BD", "2S", "3Y", "4L", "1.5F", "1.5D"]
+
+
+def test_filters_with_literals_of_each_type(visits):
+    numbers = " AND ".join(f"city <> {literal}" for literal in LITERALS)
+    others = "DATE'2020-01-01' <> DATE'2020-01-02' AND person <> 'é' AND encode(person, 'utf-8') <> X'00FF'"
+    fused, apart = pair(visits, lambda df: df.where(f"{numbers} AND {others}"), how="left")
+    assert rows(fused.df) == rows(apart.df)
+
+
 NOT_FUSED = {
     "a function whose value changes": (lambda df: df.where(F.rand() >= 0), "changes from call to call"),
     "an identifier": (lambda df: df.withColumn("note", F.uuid()).select("visit", "city"), ""),

@@ -12,7 +12,8 @@ from lookupcache import LookupTable
 from lookupcache.expr import Call, Column, Literal
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.report import Channel, ChannelChain
-from lookupcache.worker.chain import Between, ChainTask
+from lookupcache.worker import chain
+from lookupcache.worker.chain import Between, ChainTask, collect_rows
 from lookupcache.worker.runner import Layout
 from lookupcache.worker.task import Task
 
@@ -22,6 +23,13 @@ BATCH = pa.RecordBatch.from_pydict({"a": [1, 2, None, 4], "b": ["x", None, "y", 
 
 def run(between: Between, *batches: pa.RecordBatch) -> list[list[list]]:
     return [[column.to_pylist() for column in batch.columns] for batch in between(batches)]
+
+
+def test_small_batches_are_collected_up_to_a_number_of_rows_or_bytes(monkeypatch):
+    batches = [BATCH.slice(n, 1) for n in range(4)]
+    assert [batch.num_rows for batch in collect_rows(batches)] == [4]
+    monkeypatch.setattr(chain, "_FULL_BYTES", batches[0].nbytes + 1)
+    assert [batch.num_rows for batch in collect_rows(batches)] == [2, 2]
 
 
 def test_rows_are_filtered_before_columns_are_computed():
