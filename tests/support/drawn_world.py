@@ -6,11 +6,19 @@ from collections import Counter
 
 from sources import options_of
 from sql_world import once, united
-from test_sql_generated import ROWS
 
 from lookupcache import LookupSession, LookupTable
 
 AT_ONCE = 15
+ROWS = {
+    "o": ("id INT, k BIGINT, name STRING, s STRUCT<id: INT, name: STRING>, v STRING",
+          [(1, 1, "a", (1, "a"), "a"), (2, 2, "b", (3, None), "-- a"), (3, None, None, None, "z"),
+           (4, 9, "A", (2, "b"), None), (2, 1, "/* b", (1, "x"), "b")]),
+    "t": ("id INT, k BIGINT, name STRING, c STRING", [(1, 2, "a", "x"), (2, 1, None, "a"), (5, None, "b", "b")]),
+    "cust": ("id BIGINT, k INT, name STRING, c STRING", [(1, 1, "a", "b"), (2, 3, "b", None), (3, None, None, "a")]),
+    "many": ("id BIGINT, k INT, name STRING, s STRUCT<id: INT, name: STRING>",
+             [(1, 1, "a", (1, "a")), (1, 2, "b", None), (2, 2, None, (2, "q")), (4, 1, "x", (None, "a"))]),
+}  # fmt: skip
 
 
 def make_worlds(spark):
@@ -47,7 +55,10 @@ def with_settings(ours, theirs, settings):
 
 
 def different(pairs):
-    """Return the numbers of statements whose rows differ, with what differs."""
+    """Return the numbers of statements whose rows, or their order, differ, with what differs.
+
+    Each pair is two DataFrames and the column that orders their rows, or None.
+    """
     found = {}
     for start in range(0, len(pairs), AT_ONCE):
         part = dict(list(pairs.items())[start : start + AT_ONCE])
@@ -60,13 +71,17 @@ def different(pairs):
 
 def read(pairs, side):
     """Read the rows of some statements in one job."""
-    marked = [
-        pair[side].toDF(*(f"c{n}" for n in range(len(pair[side].columns)))).selectExpr(
-            f"{seed} AS seed", "to_json(struct(*)) AS row"
-        )
-        for seed, pair in pairs.items()
-    ]  # fmt: skip
-    rows = {seed: Counter() for seed in pairs}
-    for row in once(united(marked)) if marked else ():
-        rows[row.seed][row.row] += 1
+    marked = [numbered(seed, pair[side], pair[2]) for seed, pair in pairs.items()]
+    rows = {seed: (Counter(), []) for seed in pairs}
+    for row in sorted(once(united(marked)), key=lambda row: row.at) if marked else ():
+        rows[row.seed][0][row.row] += 1
+        rows[row.seed][1].append(row.key)
     return rows
+
+
+def numbered(seed, df, ordered_by):
+    """Return the rows as JSON, with their order where they are ordered: their numbers and the column of ORDER BY."""
+    key = df.columns.index(ordered_by) if df.columns.count(ordered_by) == 1 else None
+    order = ("0", "''") if key is None else ("monotonically_increasing_id()", f"string(c{key})")
+    renamed = df.toDF(*(f"c{n}" for n in range(len(df.columns))))
+    return renamed.selectExpr(f"{seed} AS seed", "to_json(struct(*)) AS row", f"{order[0]} AS at", f"{order[1]} AS key")
