@@ -96,24 +96,23 @@ class Folder:
 
     def write(self, name: str, parts: Iterable[Any]) -> os.stat_result:
         """Write a new file from buffers; if that fails, remove it. Returns what `os.fstat` says of it."""
-        fd = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
+        with self._new_file(name) as fd:
             for part in parts:
                 _write_all(fd, memoryview(part).cast("B"))
             return os.fstat(fd)
-        except BaseException:
-            with suppress(OSError):
-                self.remove(name)
-            raise
-        finally:
-            os.close(fd)
 
     def allocate(self, name: str, size: int, head: bytes = b"") -> None:
         """Write a new file of zeros after its head, with all its blocks: a mapped page must not need any later."""
-        fd = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
+        with self._new_file(name) as fd:
             os.posix_fallocate(fd, 0, size)
             _write_all(fd, memoryview(head))
+
+    @contextmanager
+    def _new_file(self, name: str) -> Iterator[int]:
+        """Create a file and yield its descriptor; the file is removed if what writes it fails."""
+        fd = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            yield fd
         except BaseException:
             with suppress(OSError):
                 self.remove(name)

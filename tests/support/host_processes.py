@@ -6,6 +6,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +74,24 @@ def right(numbers: Any, version: str = "") -> dict[int, list[str]]:
     return {int(number): [f"{version}{number}"] * (int(number) % 3) for number in numbers}
 
 
+def _fork(work: Callable[[], None]) -> int:
+    """Run something in a forked process, which ends with code 1 if that fails; return the process's number."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
 def in_processes(count: int, work: Callable[[int], None]) -> None:
     """Run something in forked processes at once, each with its number; raises if one fails."""
-    children = []
-    for number in range(count):
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                work(number)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        children.append(child)
+    children = [_fork(partial(work, number)) for number in range(count)]
     codes = [os.waitpid(child, 0)[1] for child in children]
     assert codes == [0] * count
 
@@ -136,24 +140,19 @@ class Killer:
 def in_child(work: Callable[[], None], at: int = -1) -> tuple[bool, int]:
     """Run something in a forked process that is killed at a step; return whether it was, and how many steps it took."""
     read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            os.close(read)
-            killer = Killer(at)
-            send = os.write
-            killer.install()
-            work()
-            send(write, str(killer.count).encode())
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+
+    def counting() -> None:
+        os.close(read)
+        killer = Killer(at)
+        send = os.write
+        killer.install()
+        work()
+        send(write, str(killer.count).encode())
+
+    child = _fork(counting)
     os.close(write)
-    with os.fdopen(read) as told:
-        steps = told.read()
+    with os.fdopen(read) as counted:
+        steps = counted.read()
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return True, at
