@@ -556,6 +556,19 @@ def test_files_and_sockets_that_are_left_are_found(tmp_path, monkeypatch):
     end.close()
 
 
+@pytest.mark.slow
+def test_a_connection_to_spark_is_not_taken_for_a_socket_that_is_left(spark):
+    with audit.watching() as auditor:
+        # PySpark frees Java's objects, and makes calls, over a connection per thread.
+        thread = threading.Thread(target=spark.sparkContext._jvm.java.util.ArrayList)
+        thread.start()
+        thread.join()
+        parameters = spark.sparkContext._gateway.gateway_parameters
+        end = socket.create_connection((parameters.address, parameters.port))
+        assert auditor.finish() == []
+    end.close()
+
+
 def test_a_task_that_is_left_is_found(monkeypatch):
     from lookupcache.executor.call_group import event_loop
 

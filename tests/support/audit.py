@@ -14,6 +14,7 @@ import asyncio
 import gc
 import math
 import os
+import socket
 import sys
 import threading
 import time
@@ -377,6 +378,23 @@ def files() -> Counter[str]:
     return found
 
 
+def spark_sockets() -> set[str]:
+    """Return the connections to Spark's JVM, which PySpark also opens when it frees an object of an earlier test."""
+    pyspark = sys.modules.get("pyspark.core.context")
+    gateway = None if pyspark is None else pyspark.SparkContext._gateway
+    if gateway is None:
+        return set()
+    found, port = set(), gateway.gateway_parameters.port
+    for path in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):
+            target = os.readlink(path)
+            if target.startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(path.name))) as connection:
+                    if connection.getpeername()[1:2] == (port,):
+                        found.add(target)
+    return found
+
+
 def worker_loop() -> Any:
     """Return the worker's event loop, or None if there is none yet."""
     from lookupcache.executor import call_group
@@ -457,7 +475,7 @@ class Auditor:
             left = set(files() - self._files)
             if left:
                 gc.collect()
-                left = set(files() - self._files) - loop_files()
+                left = set(files() - self._files) - loop_files() - spark_sockets()
             return sorted(left)
 
         left = _until_empty(look)
