@@ -27,12 +27,12 @@ from rich.table import Table
 from bench.session import session
 from lookupcache.demo.flights import read_flights
 from lookupcache.hitrate import Prediction, hit_rate
-from lookupcache.hitrate.deployment import Deployment, exact_curve, surveyed
+from lookupcache.hitrate.deployment import Deployment, exact_curve, survey_requests
 from lookupcache.hitrate.keys import Requests, read_requests
 from lookupcache.hitrate.plot import draw
 from lookupcache.hitrate.prediction import POLICIES
 from lookupcache.hitrate.replay import replay
-from lookupcache.hitrate.report import drawn
+from lookupcache.hitrate.report import draw_curves
 from lookupcache.hitrate.shards import LEAST_KEYS
 from lookupcache.spark.join import LookupJoin
 from lookupcache.table import LookupTable
@@ -111,17 +111,17 @@ def predict(work: Work) -> tuple[Prediction, dict[str, Any]]:
         "exact seconds": round(exact, 2),
         "all columns and ages, seconds": round(whole, 2),
     }
-    figures |= sampled(work, curve, found.sizes) | against_facts(work, curve) | against_che(work)
+    figures |= measure_sampling(work, curve, found.sizes) | against_facts(work, curve) | against_che(work)
     return found, figures
 
 
-def sampled(work: Work, curve: Any, sizes: list[int]) -> dict[str, Any]:
+def measure_sampling(work: Work, curve: Any, sizes: list[int]) -> dict[str, Any]:
     """Return how far a sampled curve is off at these sizes, where enough keys can be sampled."""
     rate = 2 * LEAST_KEYS / work.requests.keys
     if rate >= 0.5:
         return {}
     started = time.perf_counter()
-    survey = surveyed(work.requests.words, Deployment(), rate)
+    survey = survey_requests(work.requests.words, Deployment(), rate)
     ratios = survey.curve(sizes).ratio(sizes)
     seconds = time.perf_counter() - started
     off = np.abs(ratios - curve.ratio(sizes))
@@ -180,7 +180,7 @@ class Measured:
         return self.measured - self.predicted
 
 
-def predicted_ratio(requests: Requests, deployment: Deployment, eviction: str, size: int) -> float:
+def predict_ratio(requests: Requests, deployment: Deployment, eviction: str, size: int) -> float:
     """Predict the part of rows that hit."""
     if eviction == "lru":
         return float(exact_curve(requests, deployment).ratio([size])[0])
@@ -224,7 +224,7 @@ def measure_all(chosen: list[Work], console: Console) -> list[Measured]:
             for run, (work, deployment, eviction, size) in enumerate(
                 track(cases, f"{workers} workers", console=console)
             ):
-                predicted = predicted_ratio(work.requests, deployment, eviction, size)
+                predicted = predict_ratio(work.requests, deployment, eviction, size)
                 ratio = measure(spark, Path(folder), work, deployment, eviction, size, run)
                 found.append(Measured(work.name, workers, deployment.spread, eviction, size, predicted, ratio))
         spark.stop()
@@ -306,7 +306,7 @@ def main(requests: int, measured: int, no_spark: bool, long_rows: int | None, ou
     found, figures = {}, {}
     for work in works(requests):
         found[work.name], figures[work.name] = predict(work)
-        console.print(f"[bold]{work.name}[/]", *drawn(found[work.name]), sep="\n", highlight=False)
+        console.print(f"[bold]{work.name}[/]", *draw_curves(found[work.name]), sep="\n", highlight=False)
     results = [] if no_spark else measure_all(list(works(measured)), console)
     long = {} if long_rows is None else measure_long(long_rows, console)
     out.mkdir(parents=True, exist_ok=True)

@@ -180,13 +180,13 @@ def measure_large(folder: str) -> None:
     cache = HostCache(folder, "ab" * 16, [pa.int64()], schema, Limits())
     maintain, run = [0.0], Maintenance.run
 
-    def timed(self: Maintenance, *arguments: Any) -> None:
+    def run_timed(self: Maintenance, *arguments: Any) -> None:
         started = time.process_time()
         run(self, *arguments)
         self.wait()
         maintain[0] += time.process_time() - started
 
-    Maintenance.run = timed  # type: ignore[method-assign]
+    Maintenance.run = run_timed  # type: ignore[method-assign]
     started, draw, ones = time.process_time(), np.random.default_rng(0), np.ones(BATCH, np.int64)
     for number in range(most // BATCH):
         keys = KeyBatch.of([pa.array(np.arange(number * BATCH, (number + 1) * BATCH))], [pa.int64()])

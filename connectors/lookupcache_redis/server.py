@@ -48,7 +48,7 @@ class KeyCommand:
     fields: tuple[bytes, ...] = ()
     together: bool = False
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """Return the encoded commands; redis-py's own encoding takes longer than the round trip."""
         if self.together:
             return b"*%d\r\n%b%b" % (len(self.keys) + 1, _bulk(self.command), b"".join(map(_bulk, self.keys)))
@@ -97,7 +97,7 @@ class Address:
                 hint=f"Write it as in {', '.join(SCHEMES)}.",
             ) from None
 
-    def connected(self) -> Server | Cluster:
+    def new_client(self) -> Server | Cluster:
         """Return a client for `Connector.lookup`; it connects with the first command."""
         from redis import Redis
         from redis.backoff import NoBackoff
@@ -114,7 +114,7 @@ class Address:
             return Server(sentinel.master_for(self.service), sentinel.sentinels)
         return Server(Redis(**self._node, **settings))
 
-    def connected_async(self) -> AsyncServer | AsyncCluster:
+    def new_async_client(self) -> AsyncServer | AsyncCluster:
         """Return a client for `Connector.lookup_async`; it connects with the first command."""
         from redis.asyncio import Redis
         from redis.asyncio.cluster import ClusterNode, RedisCluster
@@ -232,7 +232,7 @@ class Server:
         connection = pool.get_connection()
         replies = []
         try:
-            connection.send_packed_command([ask.packed()])
+            connection.send_packed_command([ask.pack()])
             for _ in range(1 if ask.together else len(ask.keys)):
                 try:
                     replies.append(connection.read_response())
@@ -328,7 +328,7 @@ class AsyncServer:
         connection = await pool.get_connection()
         replies = []
         try:
-            await connection.send_packed_command([ask.packed()])
+            await connection.send_packed_command([ask.pack()])
             for _ in range(1 if ask.together else len(ask.keys)):
                 try:
                     replies.append(await connection.read_response())

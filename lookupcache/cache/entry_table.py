@@ -140,7 +140,7 @@ class EntryTable:
         lie together. Unlisted entries follow: a lease still reads their rows. Every part takes the same order,
         and open leases get the new numbers.
         """
-        listed = self.numbers.listed()
+        listed = self.numbers.listed_entries()
         listed = listed[np.argsort(self.policy.used[listed])]
         live = np.concatenate([listed, self.numbers.unlisted])
         self.keys.renumber(live, len(listed))

@@ -135,14 +135,14 @@ class Objects:
     def table(self, use: TableUse) -> LookupTable:
         """Return a table of the plan, with the connector's options of hints."""
         table = self._table(use.table)
-        return self._made(f"table {use.table!r}", lambda: table.with_options(use.hints)) if use.hints else table
+        return self._make(f"table {use.table!r}", lambda: table.with_options(use.hints)) if use.hints else table
 
     def with_config(self, use: TableUse, configuration: Mapping[str, Any]) -> LookupTable:
         """Return a table with the options of a node."""
         return self._with_config(self.table(use), config_of(configuration, self.document.defaults))
 
     def _with_config(self, table: LookupTable, config: LookupConfig) -> LookupTable:
-        return self._made(f"table {table.name!r}", lambda: table.with_config(config))
+        return self._make(f"table {table.name!r}", lambda: table.with_config(config))
 
     def _table(self, name: str) -> LookupTable:
         definition = self.document.tables[name]
@@ -159,7 +159,7 @@ class Objects:
         if self.restore == "IDENTIFIER":
             self._compare(f"table {name!r}", definition.columns, found.schema)
             return found
-        return self._made(f"table {name!r}", lambda: found.with_schema(definition.columns))
+        return self._make(f"table {name!r}", lambda: found.with_schema(definition.columns))
 
     def _complete_table(self, name: str, definition: Definition) -> LookupTable:
         def build() -> LookupTable:
@@ -169,7 +169,7 @@ class Objects:
             key, batch = definition.key, definition.batch
             return LookupTable.from_function(name, definition.columns, key=key, function=function, batch=batch)
 
-        return self._made(f"table {name!r}", build)
+        return self._make(f"table {name!r}", build)
 
     def _function(self, name: str) -> TableFunction:
         definition = self.document.functions[name]
@@ -207,7 +207,7 @@ class Objects:
         if set(before) != set(here):
             raise differs(f"The columns of {what}", before, here, self.document.source)
 
-    def _made(self, what: str, build: Callable[[], Any]) -> Any:
+    def _make(self, what: str, build: Callable[[], Any]) -> Any:
         try:
             return build()
         except CompiledPlanError:

@@ -66,14 +66,14 @@ class Document:
     source: str = "(in memory)"
 
     @property
-    def numbered(self) -> list[tuple[int, Node]]:
+    def numbered_nodes(self) -> list[tuple[int, Node]]:
         """The nodes with their ids."""
         return list(enumerate(self.nodes, start=1))
 
     @property
     def inserts(self) -> list[tuple[int, Insert]]:
         """The statements that the plan runs."""
-        return [(number, node) for number, node in self.numbered if isinstance(node, Insert)]
+        return [(number, node) for number, node in self.numbered_nodes if isinstance(node, Insert)]
 
     @property
     def is_join(self) -> bool:
@@ -111,7 +111,7 @@ def _text(data: Any, indent: str) -> str:
 
 def to_json(document: Document) -> dict[str, Any]:
     """Return a plan as JSON data, without checksums."""
-    nodes = [write_node(number, node, describe(node)) for number, node in document.numbered]
+    nodes = [write_node(number, node, describe(node)) for number, node in document.numbered_nodes]
     return {
         "format": FORMAT,
         "lookupcache": document.version,
@@ -127,7 +127,7 @@ def to_json(document: Document) -> dict[str, Any]:
 
 
 def _edges(document: Document) -> list[dict[str, int]]:
-    return [{"source": s, "target": n} for n, node in document.numbered for s in dict.fromkeys(node.inputs)]
+    return [{"source": s, "target": n} for n, node in document.numbered_nodes for s in dict.fromkeys(node.inputs)]
 
 
 def _write_definition(one: Definition) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _hash(part: Any) -> str:
 
 def read(text: str, source: str = "(in memory)") -> Document:
     """Return the plan of a text; raises CompiledPlanError, with the place, for a damaged, altered or newer one."""
-    reader = Reader(_parsed(text, source), "", source)
+    reader = Reader(_parse_json(text, source), "", source)
     _check_version(reader)
     reader.only(_TOP)
     _check_sums(reader)
@@ -178,11 +178,11 @@ def read(text: str, source: str = "(in memory)") -> Document:
     return document
 
 
-def _parsed(text: str, source: str) -> Any:
+def _parse_json(text: str, source: str) -> Any:
     if len(text) > _MOST_LETTERS:
         raise Reader(None, "", source).wrong("it is too large to be a plan.")
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_fields)
     except json.JSONDecodeError as error:
         ended = " The file ends too early." if error.pos >= len(text.rstrip()) else ""
         raise CompiledPlanError(
@@ -197,7 +197,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -248,7 +248,7 @@ def _read_definition(reader: Reader) -> Definition:
 
 def _check_graph(reader: Reader, document: Document) -> None:
     """Check that nodes are numbered, read only nodes before them, and name tables and functions that are there."""
-    for (number, node), item in zip(document.numbered, reader.entry("nodes").items(), strict=True):
+    for (number, node), item in zip(document.numbered_nodes, reader.entry("nodes").items(), strict=True):
         if item.entry("id").number() != number:
             raise item.entry("id").wrong(f"it is not {number}.")
         for before in node.inputs:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lookupcache.compiled import files
 from lookupcache.compiled.document import Document, read, write
-from lookupcache.compiled.show import shown
+from lookupcache.compiled.show import show_plan
 from lookupcache.errors import CompiledPlanError
 
 
@@ -77,7 +77,7 @@ class CompiledPlan:
 
     def explain(self) -> str:
         """Return what the plan does, as a person reads it."""
-        return shown(self.document)
+        return show_plan(self.document)
 
     def execute(self) -> Any:
         """Run the plan of a statement in the session that it belongs to; returns what the statement returns."""

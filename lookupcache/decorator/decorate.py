@@ -205,10 +205,10 @@ def cached(
     """
     settings: dict[str, Any] = {"batch": batch, "clock": clock, "retryable": retryable, "retry_after": retry_after}
     if callable(config) or isinstance(config, classmethod | staticmethod):
-        return _decorated(config, config=_config(None, options), **settings)
+        return _decorate(config, config=_config(None, options), **settings)
     settings["config"] = _config(config, options)
     _refuse_what_needs_more(settings["config"], batch)
-    return functools.partial(_decorated, **settings)
+    return functools.partial(_decorate, **settings)
 
 
 def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
@@ -221,9 +221,14 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
     if isinstance(given, Mapping):
         if not any("." in name for name in given):
             return _config(None, {**given, **options})
-        given = LookupConfig.from_options({"lookup.cache": "LRU", **_unnamed(given, "lookup.on-error"), **given})
+        given = LookupConfig.from_options(
+            {"lookup.cache": "LRU", **_error_column_placeholder(given, "lookup.on-error"), **given}
+        )
     elif given is None:
-        given, options = LookupConfig(**{"cache": "LRU", **_unnamed(options, "on_error"), **options}), {}
+        given, options = (
+            LookupConfig(**{"cache": "LRU", **_error_column_placeholder(options, "on_error"), **options}),
+            {},
+        )
     elif not isinstance(given, LookupConfig):
         raise OptionError(
             f"'cached' takes a function or a LookupConfig, not {type(given).__name__} {given!r}.",
@@ -236,22 +241,26 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
             LookupAdvice,
             stacklevel=3,
         )
-    return dataclasses.replace(given, **{**_unnamed(options, "on_error"), **options}) if options else given
+    return (
+        dataclasses.replace(given, **{**_error_column_placeholder(options, "on_error"), **options})
+        if options
+        else given
+    )
 
 
 _ELSEWHERE = {"maxsize": "max_rows", "ttl": "expire_after_write", "ttr": "refresh_after_write"}
 
 
-def _unnamed(options: Mapping[str, Any], on_error: str) -> dict[str, Any]:
+def _error_column_placeholder(options: Mapping[str, Any], on_error: str) -> dict[str, Any]:
     """Return a placeholder for the error column that the config requires but a decorated function does not use."""
     name = on_error.replace("on-error", "error-column").replace("on_error", "error_column")
     return {name: "error"} if str(options.get(on_error)).lower() == "null" else {}
 
 
-def _decorated(function: Any, *, config: LookupConfig, batch: bool, **settings: Any) -> Any:
+def _decorate(function: Any, *, config: LookupConfig, batch: bool, **settings: Any) -> Any:
     if isinstance(function, classmethod | staticmethod):
         # The other way round, which means the same.
-        return type(function)(_decorated(function.__func__, config=config, batch=batch, **settings))
+        return type(function)(_decorate(function.__func__, config=config, batch=batch, **settings))
     _refuse_what_needs_more(config, batch)
     _refuse_what_is_no_function(function)
     kinds: dict[tuple[bool, bool], type[Decorated]] = {

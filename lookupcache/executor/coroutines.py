@@ -114,12 +114,12 @@ class Coroutines(Executor):
         await self._ensure_open()
         return await self._ask(call.group.calls[call.number])
 
-    def _timed_out_call(self) -> BaseException:
+    def _call_timeout_error(self) -> BaseException:
         """Return the answer of a call that took too long; a connection attempt that hangs is abandoned."""
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             self._opening = None
-        return super()._timed_out_call()
+        return super()._call_timeout_error()
 
     async def _ensure_open(self) -> None:
         """Open the connector once; after a failure, the next call tries again."""

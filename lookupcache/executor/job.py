@@ -32,7 +32,7 @@ class Job:
     def end(self, answer: Any) -> None:
         """Receive the answer, or the exception that `run` raised; called once, and never after it was abandoned."""
 
-    def timed_out(self) -> BaseException:
+    def timeout_error(self) -> BaseException:
         """Return the answer of a job that its timeout ended."""
         from asyncio import CancelledError  # Threads need no asyncio, which takes long to import.
 

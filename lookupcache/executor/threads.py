@@ -112,7 +112,7 @@ class Threads(Executor):
 
     def _end_overdue(self) -> None:
         for job in self._slots.abandon_overdue():
-            job.end(job.timed_out())
+            job.end(job.timeout_error())
 
     def _forget_overdue(self) -> None:
         """Abandon an opening that has hung since before there was a call; it is no reason for a call to fail."""
@@ -154,9 +154,9 @@ class _Opening(Job):
         """Let the first call connect again."""
         self._error = None
 
-    def timed_out(self) -> BaseException:
+    def timeout_error(self) -> BaseException:
         """Return the answer of an opening that took too long."""
-        return self._executor._timed_out_call()
+        return self._executor._call_timeout_error()
 
     def raise_error(self) -> None:
         """Raise the error, once, unless it is old: the source may be well again."""

@@ -36,7 +36,7 @@ class Advice:
         """Return the options as lines to paste into a Python dict.
 
         >>> import numpy as np
-        >>> advised(Curve.of(np.array([1, 2, 2, 3])), Deployment(), target=0.7).lines()[:2]
+        >>> choose_size(Curve.of(np.array([1, 2, 2, 3])), Deployment(), target=0.7).lines()[:2]
         ['"lookup.cache": "LRU",', '"lookup.cache.max-rows": "2",']
         """
         return [f'"{key}": "{value}",' for key, value in self.options.items()]
@@ -46,7 +46,7 @@ class Advice:
         return dict(vars(self))
 
 
-def advised(
+def choose_size(
     curve: Curve,
     deployment: Deployment,
     *,

@@ -65,7 +65,7 @@ class Claims:
 
         For the others, there is a claim of another process. A key for which there is no space is to be requested.
         """
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             bucket, index = self._find(hashes)
             taken = index >= 0
             rows = np.flatnonzero(taken)
@@ -79,18 +79,18 @@ class Claims:
 
     def renew(self, hashes: Hashes, now: float, seconds: float) -> None:
         """Extend this process's claims of these keys."""
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             at = self._own(hashes)
             self._infos[at] = self._info(now + seconds)
 
     def release(self, hashes: Hashes) -> None:
         """End this process's claims of these keys."""
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             self._infos[self._own(hashes)] = 0
 
     def remove(self, hashes: Hashes | None) -> None:
         """End the claims of all processes of these keys, or with None of all keys: their rows may be outdated."""
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             if hashes is None:
                 self._infos[:] = 0
                 return
@@ -165,7 +165,7 @@ class Claims:
     def _create(self, size: int) -> None:
         name = f"claims-{os.urandom(8).hex()}.new"
         self._folder.allocate(name, size)
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             if self._folder.size(NAME) == size:
                 self._folder.remove(name)
             else:
@@ -188,7 +188,7 @@ class Claims:
         raise OSError("there are too many processes")
 
     def _remove_claims_of(self, number: int) -> None:
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             self._infos[self._claimants(self._infos) == number] = 0
 
     def lives(self, number: int) -> bool:

@@ -77,7 +77,7 @@ class Maintenance:
         """Evict and merge, if that is due and no other process is at it; make space for ``needed`` bytes."""
         if not needed and not self._is_due():
             return
-        with self._folder.locked(SMALL_LOCK, wait=False) as held:
+        with self._folder.lock(SMALL_LOCK, wait=False) as held:
             if not held:
                 return
             self._segments.refresh()
@@ -185,7 +185,7 @@ class Maintenance:
 
     def sweep(self) -> None:
         """Remove what killed processes have left: files that were not renamed, and segments that were merged."""
-        with self._folder.locked(SMALL_LOCK, wait=False) as held:
+        with self._folder.lock(SMALL_LOCK, wait=False) as held:
             if not held:
                 return
             lock = self._folder.try_lock(LARGE_LOCK)
@@ -216,7 +216,7 @@ class Maintenance:
                 self._remove_use_file(name)
 
     def _remove_use_file(self, name: str) -> None:
-        with self._folder.locked(PUBLISH_LOCK):
+        with self._folder.lock(PUBLISH_LOCK):
             if not self._folder.inode(name.removesuffix(".use") + ".seg"):
                 self._folder.remove(name)
 

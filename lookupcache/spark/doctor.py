@@ -106,7 +106,7 @@ def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding
     own = daemon(setting(spark, DAEMON, ""), setting(spark, "spark.python.use.daemon", "true"))
     pool = idle_pool(setting(spark, POOL, ""), tasks_at_a_time(spark), None if query is None else python_stages(query))
     return [
-        *(_judged(spark, rule) for rule in RULES),
+        *(_check_rule(spark, rule) for rule in RULES),
         pool,
         own,
         *_local_directory(spark),
@@ -190,7 +190,7 @@ def _cores(master: str, executor: str) -> int | None:
     return int(executor) if executor else None
 
 
-def _judged(spark: SparkSession, rule: _Rule) -> Finding:
+def _check_rule(spark: SparkSession, rule: _Rule) -> Finding:
     value = setting(spark, rule.key, rule.default)
     return Finding(rule.key, value or "not set", None if rule.well(value) else rule.wanted, rule.why, rule.must)
 

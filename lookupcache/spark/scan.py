@@ -15,10 +15,10 @@ from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.planner.coercion import is_key_type
 from lookupcache.schema import type_name
 from lookupcache.spark.forms.join_context import spark_type
-from lookupcache.spark.join import pickled
+from lookupcache.spark.join import pickle_connector
 from lookupcache.table import LookupTable
 from lookupcache.worker.source import Source
-from lookupcache.worker.task import send_errors, unpickled
+from lookupcache.worker.task import send_errors, unpickle_connector
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Scan:
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if sum(batch.num_rows for batch in batches):
             yield from (
-                Source(self.plan, unpickled(self.plan, self.connector))
+                Source(self.plan, unpickle_connector(self.plan, self.connector))
                 .scan()
                 .select(self.plan.schema.names)
                 .to_batches()
@@ -72,4 +72,4 @@ def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
         config=table.config,
     )
     schema = T.StructType([T.StructField(f.name, spark_type(f.type), f.nullable) for f in table.schema])
-    return spark.range(0, 1, 1, 1).mapInArrow(Scan(plan, pickled(table)), schema)
+    return spark.range(0, 1, 1, 1).mapInArrow(Scan(plan, pickle_connector(table)), schema)

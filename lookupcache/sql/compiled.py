@@ -114,7 +114,7 @@ class Compiler:
     def define_table(self, name: str) -> str:
         """Note a table of the catalog; return its name as it was registered."""
         found = self.setting.catalog.tables
-        known = found.registered(name)
+        known = found.registered_name(name)
         if known not in self.tables:
             self.tables[known] = define_table(known, found[known].table, self.keeps)
         return known
@@ -122,7 +122,7 @@ class Compiler:
     def define_function(self, name: str) -> str:
         """Note a table function of the catalog; return its name as it was registered."""
         found = self.setting.catalog.functions
-        known = found.registered(name)
+        known = found.registered_name(name)
         if known not in self.functions:
             self.functions[known] = define_function(known, found[known], self.keeps)
         return known
@@ -291,7 +291,7 @@ class Restored:
                 f"Compiled plan {self.document.source} is a lookup join, which needs a left side.",
                 hint="Apply it with LookupJoin.from_plan(left, plan).",
             )
-        for number, node in self.document.numbered:
+        for number, node in self.document.numbered_nodes:
             if isinstance(node, SparkQuery):
                 refuse_commands(node.text, f"Node {number} of compiled plan {self.document.source}")
         for _, insert in self.document.inserts:
@@ -359,7 +359,7 @@ class Restored:
 
     def _lookup_join(self, number: int, node: LookupNode) -> DataFrame:
         try:
-            self.joins[number] = LookupJoin.restored(self.df(node.input), node, self.objects)
+            self.joins[number] = LookupJoin.from_node(self.df(node.input), node, self.objects)
         except CompiledPlanError:
             raise
         except LookupCacheError as error:

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError
 from lookupcache.planner import LeftColumn
-from lookupcache.planner.clauses import WORD_CALLS, conjunct_spans, tokens, unwrapped
+from lookupcache.planner.clauses import WORD_CALLS, conjunct_spans, tokens, unwrap
 from lookupcache.planner.naming import Scope as ConditionScope
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import span_of
@@ -74,7 +74,7 @@ def in_parentheses(text: str) -> str:
     ('(a OR b)', '(a OR b)', 'a AND b')
     """
     words = [token.text for token in tokens(text) if token.kind == "word" and token.depth == 0]
-    return f"({text})" if "OR" in words and unwrapped(text) == text else text
+    return f"({text})" if "OR" in words and unwrap(text) == text else text
 
 
 class Conditions:

@@ -149,7 +149,7 @@ def _frame_of_relation(query: Query, clause: FromClause, with_text: str, extras:
     relation = Relation(plain.names, tuple((f.name, f.dataType.simpleString()) for f in fields))
     names = unique_names([(relation, f.name) for f in fields], query.fold)
     if names != [f.name for f in fields]:
-        df = query.renamed(df, [*names, *(f.name for f in df.schema.fields[len(fields) :])])
+        df = query.rename_columns(df, [*names, *(f.name for f in df.schema.fields[len(fields) :])])
     relations = (relation,) if plain.visible else ()
     return Frame(df, relations, _by_column(query, plain, relation, fields, names))
 
@@ -268,7 +268,7 @@ def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iter
     if isinstance(node, exp.Subquery) and not node.alias and isinstance(node.this, exp.Table):
         yield from plain_of(query, node.this, join)
     else:
-        yield plain_alone(query, node, join)
+        yield plain_relation(query, node, join)
     for inner in node.args.get("joins") or []:
         yield from plain_of(query, inner.this, inner)
 
@@ -288,7 +288,7 @@ def _alias(node: exp.Expr) -> str:
     return str(pivots[-1].alias if pivots else node.alias)
 
 
-def plain_alone(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Plain:
+def plain_relation(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Plain:
     """Return a Spark relation, without those that are joined to it in parentheses."""
     using = tuple(name.name for name in (join.args.get("using") or [])) if join is not None else ()
     visible = join is None or join.kind not in ("SEMI", "ANTI")

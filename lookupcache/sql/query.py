@@ -22,7 +22,7 @@ from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.settings import CASE_SENSITIVE, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
-from lookupcache.spark.pending import analyzed
+from lookupcache.spark.pending import resolve_pending
 from lookupcache.spark.scan import read_whole
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, parse, span_of
@@ -121,7 +121,7 @@ class Query:
                 hint="Put the lookups in a sub-query that names its columns, and select from that.",
                 position=self.statement.position(self.statement.span),
             )
-        return df if found.names == expected.names else self.renamed(df, expected.names)
+        return df if found.names == expected.names else self.rename_columns(df, expected.names)
 
     def run(self) -> DataFrame:
         """Return the result of the query, or execute the statement that contains it."""
@@ -137,14 +137,14 @@ class Query:
         try:
             if names:
                 text = show_views(text.replace("{", "{{").replace("}", "}}"))
-            views = {name: analyzed(self.views[name]) for name in sorted(names)}
+            views = {name: resolve_pending(self.views[name]) for name in sorted(names)}
             df = self.setting.spark.sql(text, self.args, **views)
         except AnalysisException as error:
             raise self.error_of(error) from None
         self.texts.append(SparkText(df, text, tuple(views)))
         return df
 
-    def renamed(self, df: DataFrame, names: Sequence[str]) -> DataFrame:
+    def rename_columns(self, df: DataFrame, names: Sequence[str]) -> DataFrame:
         """Return a DataFrame that Spark returned for a text with other names for its columns."""
         made = df.toDF(*names)
         self.texts.append(replace(self.text_of(df), df=made, names=tuple(names)))

@@ -59,7 +59,7 @@ class Statement:
         changed.__dict__["code"] = code
         return changed
 
-    def blanked(self, spans: Iterable[Span]) -> Statement:
+    def with_blanks(self, spans: Iterable[Span]) -> Statement:
         """Return the statement with blanks in place of some pieces of its code."""
         code = list(self.code)
         for span in spans:

@@ -332,7 +332,7 @@ def test_a_batch_finds_all_that_it_put_until_it_settles(eviction):
 
 
 def test_keys_with_equal_hashes_are_distinguished(monkeypatch):
-    monkeypatch.setattr("lookupcache.cache.keys._hashed", lambda column, seed: np.zeros(len(column), np.uint64))
+    monkeypatch.setattr("lookupcache.cache.keys._hash_column", lambda column, seed: np.zeros(len(column), np.uint64))
     cache = ColumnCache(SCHEMA, [pa.string()], Limits())
     keys = KeyBatch.of([pa.array(["a", "b"])], [pa.string()])
     entries = cache.put(keys, pa.table({"v": [1, 2]}), np.ones(2, np.int64), 0)

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from scale import scaled
+from scale import scale_up
 
 from lookupcache.cache import ColumnCache, Limits, RowCache
 from lookupcache.cache.column_cache import Lease
@@ -283,4 +283,6 @@ class RowStates(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("states", [ColumnStates, StringStates, RowStates])
 def test_any_order_of_operations(states):
-    run_state_machine_as_test(states, settings=settings(max_examples=scaled(25), stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        states, settings=settings(max_examples=scale_up(25), stateful_step_count=30, deadline=None)
+    )

@@ -23,7 +23,7 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lookupcache_redis.connector import RedisConnector, _once
+from lookupcache_redis.connector import RedisConnector, _unique_names
 from lookupcache_redis.keys import KeyTemplate
 from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, until
 
@@ -286,7 +286,7 @@ def test_scan_of_a_growing_table_has_no_row_twice(data, connect, monkeypatch):
 
 
 def test_a_name_that_scan_returns_twice():
-    assert list(_once([b"a", b"b", b"a"])) == [b"a", b"b"]
+    assert list(_unique_names([b"a", b"b", b"a"])) == [b"a", b"b"]
 
 
 def test_scan_asks_only_for_names_with_the_constants(data, connect):

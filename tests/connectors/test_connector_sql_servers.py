@@ -14,7 +14,7 @@ import pytest
 from databases import DuckTables, MariaTables, PostgresTables, SqliteTables, sent_to
 from lookupcache_sql.connector import SqlConnector
 from lookupcache_sql.database import UnreachableError
-from lookupcache_sql.server import unverified
+from lookupcache_sql.server import verification_advice
 from servers import PASSWORD, MariaServer, PostgresServer
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -559,7 +559,7 @@ def test_the_session_only_reads(tables):
     options = made(tables, "id int", "1")
     connector = opened(options, "id INT")
     with pytest.raises(Exception, match=r"(?i)read.only"):
-        list(connector._pool._free[0].streamed(f"DELETE FROM {options['table']}"))
+        list(connector._pool._free[0].stream_columns(f"DELETE FROM {options['table']}"))
     assert found(connector, wanted(["id"]), (1,)) == [(1,)]
 
 
@@ -666,7 +666,7 @@ def test_whoever_names_an_authority_has_it_checked(private, authority):
     ],
 )
 def test_advice_to_verify_another_machine(url, options, is_advised):
-    advice = unverified({"url": url, **options})
+    advice = verification_advice({"url": url, **options})
     assert ("'tls.mode' = 'verify-full'" in (advice or "")) is is_advised
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from scale import scaled
+from scale import scale_up
 
 from lookupcache import cached
 
@@ -148,4 +148,6 @@ class AsyncCalls(Calls):
 
 @pytest.mark.parametrize("states", [Calls, AsyncCalls])
 def test_any_order_of_calls(states):
-    run_state_machine_as_test(states, settings=settings(max_examples=scaled(25), stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        states, settings=settings(max_examples=scale_up(25), stateful_step_count=25, deadline=None)
+    )

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from simulation import SimulatedLoop, simulate_seeds, simulated
+from simulation import SimulatedLoop, simulate_loop, simulate_seeds
 
 from lookupcache import cached
 from lookupcache.cache import Limits
@@ -168,7 +168,7 @@ class Simulation:
 
 
 def simulate(seed: int, seen: Counter[str]) -> int:
-    with simulated() as loop:
+    with simulate_loop() as loop:
         loop.run_until_complete(Simulation(seed, loop, seen).run())
         return loop.steps
 

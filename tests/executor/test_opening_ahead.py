@@ -63,7 +63,7 @@ def executor_of(kind, source, capacity=1, timeout=20.0):
 def answers(executor, *calls):
     group = CallGroup(list(calls))
     executor.start(group)
-    while not executor.completed(wait=True):
+    while not executor.take_completed(wait=True):
         pass
     return group.answers
 
@@ -162,7 +162,7 @@ def test_with_several_threads_the_first_call_waits_for_the_opening_under_way():
     group = CallGroup([1])
     executor.start(group)
     source.release.set()
-    assert executor.completed(wait=True) == [group]
+    assert executor.take_completed(wait=True) == [group]
     assert source.opened == 1
     executor.close()
 

@@ -23,7 +23,7 @@ from lookupcache.cache.policy import OneEach
 from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
-from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, surveyed
+from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, survey_requests
 from lookupcache.hitrate.keys import Requests, read_requests
 from lookupcache.hitrate.replay import misses, replay
 from lookupcache.hitrate.reuse import distances, previous
@@ -264,7 +264,7 @@ def test_keys_without_rows_weigh_one_or_are_requested_again():
 @pytest.mark.parametrize("deployment", [Deployment(), Deployment(batch=1_000)], ids=["plain", "batches"])
 def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment):
     requests, sizes = zipf(alpha, 1_000_000), sizes_up_to(200_000)
-    survey = surveyed(requests.words, deployment, 10_000 / requests.keys)
+    survey = survey_requests(requests.words, deployment, 10_000 / requests.keys)
     differences = survey.curve(sizes).ratio(sizes) - exact_curve(requests, deployment).ratio(sizes)
     assert survey.keys > 8_000
     assert np.abs(differences).mean() <= 0.02
@@ -272,12 +272,12 @@ def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment
 
 def test_a_survey_in_parts_is_that_of_all():
     words, sizes = zipf(0.99, 100_000).words, [10, 1_000, 20_000]
-    whole = surveyed(words, Deployment(), 0.2)
+    whole = survey_requests(words, Deployment(), 0.2)
     hot = whole.samples[0].choice.hot
     parts = [type(whole)(Deployment(), hot, 0.2) for _ in range(3)]
     for part, some in zip(parts, np.array_split(words, 3), strict=True):
         part.add(some)
-    joined = parts[0].joined(parts[1]).joined(parts[2])
+    joined = parts[0].concat_with(parts[1]).concat_with(parts[2])
     assert joined.curve(sizes).ratio(sizes).tolist() == whole.curve(sizes).ratio(sizes).tolist()
 
 
@@ -287,7 +287,7 @@ def test_age_limits_of_a_sample_are_within_two_points(limit, size):
     requests = zipf(0.99, 500_000)
     before, times = previous(requests.ids), np.arange(len(requests))
     exact = Ages.of(before, times, distances(before), size)
-    sampled = AgeSample.of(surveyed(requests.words, Deployment(), 0.1).samples[0], None)
+    sampled = AgeSample.of(survey_requests(requests.words, Deployment(), 0.1).samples[0], None)
     assert sampled.after_write(limit, size) == pytest.approx(exact.after_write(limit) / len(requests), abs=0.02)
     access = float(exact.after_access().ratio([limit])[0])
     assert sampled.after_access(limit, size) == pytest.approx(access, abs=0.02)

@@ -156,10 +156,10 @@ class Judge:
             cases_of_session = list(group)
             parts = [cases_of_session[n : n + CASES_PER_JOB] for n in range(0, len(cases_of_session), CASES_PER_JOB)]
             with self.settings(session), ThreadPoolExecutor(THREADS) as threads:
-                for verdicts in threads.map(self._judged, parts):
+                for verdicts in threads.map(self._judge, parts):
                     self.known.update(verdicts)
 
-    def _judged(self, part: Sequence[Case]) -> dict[str, Verdict]:
+    def _judge(self, part: Sequence[Case]) -> dict[str, Verdict]:
         plans = {repr(case): self.planned(case) for case in part}
         verdicts = {name: plan for name, plan in plans.items() if isinstance(plan, Verdict)}
         pairs = {name: plan for name, plan in plans.items() if isinstance(plan, Pair)}

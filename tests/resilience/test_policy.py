@@ -245,7 +245,7 @@ def test_a_retry_that_is_refused_gives_the_error_it_had() -> None:
 
     def sleep(seconds: float) -> None:
         world.sleep(seconds)
-        resilience.timed_out()
+        resilience.timeout_error()
 
     with pytest.raises(AttemptsExhaustedError) as end:
         resilience.call_sync(world.ask, sleep)
@@ -353,7 +353,7 @@ def test_a_probe_without_a_slot_gives_its_place_back(call: Call) -> None:
 def test_a_lookup_that_hangs_is_counted_and_is_a_failure_for_the_breaker() -> None:
     resilience = ResiliencePolicy(LookupConfig(timeout=0, breaker_failures=1))
     with pytest.raises(LookupTimeoutError, match=r"'lookup\.timeout'[\s\S]*'lookup\.batch\.max-size'"):
-        raise resilience.timed_out()
+        raise resilience.timeout_error()
     assert counts(resilience) == {"timeouts": 1}
     with pytest.raises(LookupRefusedError):
         resilience.call_sync(lambda: 42)

@@ -59,7 +59,7 @@ def audit_columns(cache: ColumnCache) -> list[str]:
     found = list(_numbers(table))
     if found:
         return found  # What follows goes by these numbers.
-    listed = table.numbers.listed()
+    listed = table.numbers.listed_entries()
     parts = (_key_lookup(table, listed), _rows(table, listed), _in_flight(table), _expiry(table, cache.limits))
     for part in (*parts, _column_lengths(table), _store(table.rows._store, "rows")):
         found += part
@@ -87,7 +87,7 @@ def _numbers(table: Any) -> Violations:
     if given.size and not 0 <= given.min() <= given.max() < numbers.size:
         yield "a free or unlisted number was never handed out"
         return
-    live = np.concatenate([numbers.listed(), numbers.unlisted, [-1]])
+    live = np.concatenate([numbers.listed_entries(), numbers.unlisted, [-1]])
     for lease in numbers.leases:
         if not np.isin(lease.entries, live).all():
             yield "a lease has the number of an entry that is free"
@@ -157,7 +157,7 @@ def _in_flight(table: Any) -> Violations:
 
 
 def _expiry(table: Any, limits: Limits) -> Violations:
-    expiry, live = table.expiry, np.concatenate([table.numbers.listed(), table.numbers.unlisted])
+    expiry, live = table.expiry, np.concatenate([table.numbers.listed_entries(), table.numbers.unlisted])
     if not (math.isnan(expiry._written[-1]) and expiry._deadline[-1] == expiry._idle_deadline[-1] == math.inf):
         yield "entry -1 has a time"
     if not expiry.is_tracked:
@@ -438,7 +438,7 @@ class Auditor:
         for executor in list(self.executors):
             executor.close()
         for cache in list(self.caches):
-            self.note(_settled, audit_columns if isinstance(cache, ColumnCache) else audit_rows, cache)
+            self.note(_audit_until_stable, audit_columns if isinstance(cache, ColumnCache) else audit_rows, cache)
         self.note(self._left_threads)
         self.note(self._left_tasks)
         self.note(self._left_files)
@@ -464,7 +464,7 @@ class Auditor:
         return [f"a file or socket is left open: {path}" for path in left if ".so" not in path]
 
 
-def _settled(audit: Callable[[Any], list[str]], subject: Any) -> list[str]:
+def _audit_until_stable(audit: Callable[[Any], list[str]], subject: Any) -> list[str]:
     """Audit what a background thread may still be changing: only a violation that stays is one."""
     return _until_empty(lambda: audit(subject), seconds=0.5)
 
@@ -490,7 +490,7 @@ def watching() -> Iterator[Auditor]:
             setattr(owner, name, original)
 
 
-def _made(group: str) -> Callable[[Auditor, Any], Any]:
+def _track_new(group: str) -> Callable[[Auditor, Any], Any]:
     def hook(auditor: Auditor, original: Any) -> Any:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             original(self, *args, **kwargs)
@@ -510,7 +510,7 @@ def _found_columns(auditor: Auditor, original: Any) -> Any:
     return find
 
 
-def _enforced(auditor: Auditor, original: Any) -> Any:
+def _check_enforcing(auditor: Auditor, original: Any) -> Any:
     def enforce_limits(self: ColumnCache, now: float) -> None:
         original(self, now)
         if auditor.is_due(self):
@@ -540,7 +540,7 @@ def _put_row(auditor: Auditor, original: Any) -> Any:
     return put
 
 
-def _opened(auditor: Auditor, original: Any) -> Any:
+def _track_open(auditor: Auditor, original: Any) -> Any:
     def open(self: PartialCacheLookup, keys: KeyBatch) -> PendingKeys:
         before = Counter(self.counters)
         pending = original(self, keys)
@@ -550,7 +550,7 @@ def _opened(auditor: Auditor, original: Any) -> Any:
     return open
 
 
-def _closed(auditor: Auditor, original: Any) -> Any:
+def _track_close(auditor: Auditor, original: Any) -> Any:
     def close(self: PartialCacheLookup, pending: Any) -> None:
         original(self, pending)
         if auditor.is_due(self):
@@ -560,16 +560,16 @@ def _closed(auditor: Auditor, original: Any) -> Any:
 
 
 _HOOKS: dict[tuple[type, str], Callable[[Auditor, Any], Any]] = {
-    (ColumnCache, "__init__"): _made("caches"),
-    (RowCache, "__init__"): _made("caches"),
-    (PartialCacheLookup, "__init__"): _made("lookups"),
-    (Executor, "__init__"): _made("executors"),
+    (ColumnCache, "__init__"): _track_new("caches"),
+    (RowCache, "__init__"): _track_new("caches"),
+    (PartialCacheLookup, "__init__"): _track_new("lookups"),
+    (Executor, "__init__"): _track_new("executors"),
     (ColumnCache, "find"): _found_columns,
-    (ColumnCache, "enforce_limits"): _enforced,
+    (ColumnCache, "enforce_limits"): _check_enforcing,
     (RowCache, "find"): _found_row,
     (RowCache, "put"): _put_row,
-    (PartialCacheLookup, "open"): _opened,
-    (FullCacheLookup, "open"): _opened,
-    (PartialCacheLookup, "close"): _closed,
-    (PartialCacheLookup, "abandon"): _closed,
+    (PartialCacheLookup, "open"): _track_open,
+    (FullCacheLookup, "open"): _track_open,
+    (PartialCacheLookup, "close"): _track_close,
+    (PartialCacheLookup, "abandon"): _track_close,
 }

@@ -82,7 +82,7 @@ def make_session(spark, folder):
     return session
 
 
-def compiled(session):
+def compile_statements(session):
     """Return the text of each plan by its name."""
     plans = {
         "fields": (inserts(field_statements()), None, "SCHEMA"),

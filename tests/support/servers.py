@@ -101,14 +101,14 @@ class HttpServer:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def taken(self, connection: socket.socket) -> socket.socket:
+    def accept_connection(self, connection: socket.socket) -> socket.socket:
         """Accept a connection, in its own thread, because a TLS handshake waits for the client."""
         self.connections += 1
         taken = connection if self._tls is None else self._tls.wrap_socket(connection, server_side=True)
         self._open.add(taken)
         return taken
 
-    def left(self, connection: socket.socket) -> None:
+    def remove_connection(self, connection: socket.socket) -> None:
         """Remove a closed connection."""
         self._open.discard(connection)
 
@@ -127,11 +127,11 @@ class _Handler(BaseHTTPRequestHandler):
     server_of: HttpServer
 
     def setup(self) -> None:
-        self.request = self.server_of.taken(self.request)
+        self.request = self.server_of.accept_connection(self.request)
         super().setup()
 
     def finish(self) -> None:
-        self.server_of.left(self.request)
+        self.server_of.remove_connection(self.request)
         super().finish()
         # The listener closes only the plain socket, which the TLS socket has detached.
         self.request.close()

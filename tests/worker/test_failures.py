@@ -24,7 +24,7 @@ import pytest
 from drawing import examples
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from scale import scaled
+from scale import scale_up
 
 from lookupcache.cache import keys
 from lookupcache.config import LookupConfig
@@ -50,7 +50,7 @@ COUNTS = [
 def colliding(letters: bytes) -> list[bytes]:
     """Return texts of 16 bytes that have one hash: the second half makes good what the first does."""
     firsts = np.array([letter * 0x0101010101010101 for letter in letters], np.uint64)
-    seconds = keys._mixed(np.full(len(letters), 16, np.uint64) * keys._ODD ^ keys._SEED ^ firsts)
+    seconds = keys._mix(np.full(len(letters), 16, np.uint64) * keys._ODD ^ keys._SEED ^ firsts)
     found = [first.tobytes() + second.tobytes() for first, second in zip(firsts, seconds, strict=True)]
     assert len(set(keys.KeyBatch.of([pa.array(found)], [pa.binary()]).hashes.tolist())) == 1
     return found
@@ -760,7 +760,7 @@ def shared_cases(draw, kind: str) -> Case:
     return replace(case, runs=draw(runs), options=case.options | at_once, course=course)
 
 
-@settings(max_examples=examples(scaled(80)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(80)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), turns=st.lists(st.integers(0, 2), max_size=12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_if_runs_share_a_lookup(kind, data, turns):
@@ -771,14 +771,14 @@ def test_every_row_is_right_if_runs_share_a_lookup(kind, data, turns):
     join.end()
 
 
-@settings(max_examples=examples(scaled(200)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(200)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_or_marked_or_the_job_failed(kind, data):
     check(data.draw(cases(kind, hangs=False)))
 
 
-@settings(max_examples=examples(scaled(20)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(20)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_if_calls_hang(kind, data):
@@ -932,7 +932,7 @@ def whole_cases(draw) -> tuple[Case, list[str]]:
     return Case("whole", keys, how, options, {}, runs), course
 
 
-@settings(max_examples=examples(scaled(400)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(400)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(whole_cases())
 def test_every_row_is_right_with_the_full_table_cached(drawn):
     join = WholeJoin(*drawn)
@@ -1151,7 +1151,7 @@ def test_an_error_leaves_nothing_that_the_next_run_would_wait_for(method, monkey
 KEY_PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=6)
 
 
-@settings(max_examples=examples(scaled(60)), deadline=None)
+@settings(max_examples=examples(scale_up(60)), deadline=None)
 @given(batches=st.lists(KEY_PAIRS, max_size=3), failing=st.sets(st.integers(0, 3)), size=st.sampled_from([None, 1, 2]))
 @pytest.mark.parametrize("failure", ["error", "malformed", "mute"])
 @pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])

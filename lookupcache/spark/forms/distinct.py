@@ -173,7 +173,7 @@ def _look_up(
         ]
     )
     task = Task(lookup.plan, context.connector, lookup.layout(letters=context.letters is not None), context.channel)
-    return context.channel.observed(distinct_keys.mapInArrow(task, schema))
+    return context.channel.observe_reports(distinct_keys.mapInArrow(task, schema))
 
 
 # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -211,6 +211,6 @@ def _write_dead_letters(context: JoinContext, rows: DataFrame, lookup: _KeyLooku
     """
     assert context.letters is not None
     right = [name for name in rows.columns if name in {*context.right_names, MATCHES, AGE}]
-    passed = rows.select(*context.carried, *right, ERROR)
+    passed = rows.select(*context.carried_columns, *right, ERROR)
     task = LetterTask(context.letters, context.plan.table, context.plan.left_columns)
     return passed.mapInArrow(task, T.StructType(passed.schema.fields[:-1]))
