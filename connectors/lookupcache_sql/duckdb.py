@@ -21,7 +21,17 @@ from lookupcache_sql.dialects import STANDARD_SQL
 from lookupcache_sql.file import Stamp, is_replaced, path_of, stamp_of
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
-from lookupcache_sql.typed import Described, ReadColumn, Stored, TypedDatabase, cast, family, in_range, read_json, without
+from lookupcache_sql.typed import (
+    Described,
+    ReadColumn,
+    Stored,
+    TypedDatabase,
+    cast,
+    family,
+    in_range,
+    read_json,
+    without,
+)
 
 _KEYS = "lookup_keys"
 

@@ -181,7 +181,9 @@ class TypedDatabase(Database):
         self.open()
         described = {column.name: column for column in self.describe_columns()}
         names = column_names(self.schema, list(described), self.source)
-        self.read_columns = {field.name: self._read_column(field, described[names[field.name]]) for field in self.schema}
+        self.read_columns = {
+            field.name: self._read_column(field, described[names[field.name]]) for field in self.schema
+        }
 
     def columns(self) -> pa.Schema:
         return pa.schema([pa.field(column.name, self._type_of(column)) for column in self.describe_columns()])
@@ -306,7 +308,8 @@ class TypedDatabase(Database):
 
     def _decode_table(self, request: LookupRequest, raw: Sequence[Any]) -> pa.Table:
         columns = [
-            self.read_columns[name].decode(request.table, values) for name, values in zip(request.fields, raw, strict=True)
+            self.read_columns[name].decode(request.table, values)
+            for name, values in zip(request.fields, raw, strict=True)
         ]
         return pa.table(columns, names=list(request.fields))
 
