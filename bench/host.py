@@ -146,8 +146,8 @@ def in_processes(count: int, work: Callable[[int], float], at_once: int = 2) -> 
             os.close(write)
             running[child] = read
         child, status = os.wait()
-        with os.fdopen(running.pop(child)) as told:
-            results.append(float(told.read()))
+        with os.fdopen(running.pop(child)) as output:
+            results.append(float(output.read()))
         assert status == 0
     return results
 

@@ -183,12 +183,12 @@ class RedisConnector(Connector):
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return the rows of the keys, with one round trip, and a second one if keys may be missing."""
         server = self._require_open(self._server)
-        return _run_steps(self._rows.of_keys(request, keys), server.ask)
+        return _run_steps(self._rows.of_keys(request, keys), server.execute)
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Do the same as `lookup`, with one connection per concurrent call."""
         server = self._require_open(self._async_server)
-        return await _run_steps_async(self._rows.of_keys(request, keys), server.ask)
+        return await _run_steps_async(self._rows.of_keys(request, keys), server.execute)
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all keys whose names match the template.
@@ -200,7 +200,7 @@ class RedisConnector(Connector):
         names = server.scan(self.template.pattern(request.constants), kind, SCAN_KEYS)
         for some in _split_batches(_unique_names(names), SCAN_KEYS):
             steps = self._rows.of_names(request, self.template.read(some))
-            yield from _run_steps(steps, server.ask).to_batches()
+            yield from _run_steps(steps, server.execute).to_batches()
 
     def retryable(self, error: Exception) -> bool:
         """Return whether an error is temporary: a lost or late connection, a server that loads or fails over."""
@@ -251,22 +251,22 @@ def _runs_a_loop() -> bool:
     return True
 
 
-def _run_steps(steps: Steps[T], ask: Callable[[KeyCommand], list[Any]]) -> T:
+def _run_steps(steps: Steps[T], execute: Callable[[KeyCommand], list[Any]]) -> T:
     """Run steps to their end, and send the commands that they yield."""
     try:
         wanted = next(steps)
         while True:
-            wanted = steps.send(ask(wanted))
+            wanted = steps.send(execute(wanted))
     except StopIteration as end:
         return end.value
 
 
-async def _run_steps_async(steps: Steps[T], ask: Callable[[KeyCommand], Awaitable[list[Any]]]) -> T:
+async def _run_steps_async(steps: Steps[T], execute: Callable[[KeyCommand], Awaitable[list[Any]]]) -> T:
     """Do the same as `_run_steps` on an event loop."""
     try:
         wanted = next(steps)
         while True:
-            wanted = steps.send(await ask(wanted))
+            wanted = steps.send(await execute(wanted))
     except StopIteration as end:
         return end.value
 

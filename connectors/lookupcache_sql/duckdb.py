@@ -312,20 +312,20 @@ def _nested_type(native: Any) -> tuple[str, pa.DataType | None]:
     return f"{casts[0]}[]", pa.list_(types[0])
 
 
-def _fits(held: pa.DataType | None, type_: pa.DataType) -> bool:
+def _fits(stored: pa.DataType | None, type_: pa.DataType) -> bool:
     """Return whether a nested type may be read as another: with the same structure and kinds of numbers."""
-    if held is None or (type(held) is not type(type_) and family(held) != "integer"):
+    if stored is None or (type(stored) is not type(type_) and family(stored) != "integer"):
         return False
-    if pa.types.is_struct(held):
-        same = [one.name for one in held] == [one.name for one in type_]
-        return same and all(_fits(one.type, other.type) for one, other in zip(held, type_, strict=True))
-    if pa.types.is_map(held):
-        return _fits(held.key_type, type_.key_type) and _fits(held.item_type, type_.item_type)
-    if pa.types.is_list(held):
-        return _fits(held.value_type, type_.value_type)
-    if pa.types.is_decimal(held) and pa.types.is_decimal(type_):
-        return held.scale <= type_.scale and held.precision - held.scale <= type_.precision - type_.scale
-    return held == type_ or (held != pa.string() and (family(held), family(type_)) in _STORED)
+    if pa.types.is_struct(stored):
+        same = [one.name for one in stored] == [one.name for one in type_]
+        return same and all(_fits(one.type, other.type) for one, other in zip(stored, type_, strict=True))
+    if pa.types.is_map(stored):
+        return _fits(stored.key_type, type_.key_type) and _fits(stored.item_type, type_.item_type)
+    if pa.types.is_list(stored):
+        return _fits(stored.value_type, type_.value_type)
+    if pa.types.is_decimal(stored) and pa.types.is_decimal(type_):
+        return stored.scale <= type_.scale and stored.precision - stored.scale <= type_.precision - type_.scale
+    return stored == type_ or (stored != pa.string() and (family(stored), family(type_)) in _STORED)
 
 
 def _escape_braces(text: str) -> str:

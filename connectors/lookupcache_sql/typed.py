@@ -259,20 +259,20 @@ class TypedDatabase(Database):
 
     def _constants(self, request: LookupRequest) -> Iterator[str]:
         for name, value in request.constants.items():
-            held = self.read_columns[name]
-            sent = held.stored.send(pa.array([value], held.field.type))
+            read_column = self.read_columns[name]
+            sent = read_column.stored.send(pa.array([value], read_column.field.type))
             key = self.operands.cast_value(
-                literal_text(literal(sent[0].as_py(), sent.type), self.operands), held.stored.sent
+                literal_text(literal(sent[0].as_py(), sent.type), self.operands), read_column.stored.sent
             )
-            yield f"{held.stored.compared.format(c=held.sql)} = {held.stored.key.format(k=key)}"
+            yield f"{read_column.stored.compared.format(c=read_column.sql)} = {read_column.stored.key.format(k=key)}"
 
     def _filters(self, request: LookupRequest) -> Iterator[str]:
         for conjunct in request.filters:
             yield filter_text(conjunct, self.operands, self._operand)
 
     def _operand(self, column: Column) -> str:
-        held = self.read_columns[column.name]
-        return (held.stored.tested or held.stored.read).format(c=held.sql)
+        read_column = self.read_columns[column.name]
+        return (read_column.stored.tested or read_column.stored.read).format(c=read_column.sql)
 
     def _keys(self, request: LookupRequest) -> list[ReadColumn]:
         return [self.read_columns[name] for name in request.key_columns]

@@ -208,8 +208,8 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_version(reader: Reader) -> None:
     version = reader.entry("format").number()
     if not 1 <= version <= FORMAT:
-        told = reader.optional("lookupcache")
-        by = f" by lookupcache {told.data}" if told is not None else ""
+        writer = reader.optional("lookupcache")
+        by = f" by lookupcache {writer.data}" if writer is not None else ""
         raise reader.wrong(
             f"its format is {version}, written{by}; lookupcache {lookupcache.__version__} reads formats 1 to {FORMAT}.",
             "Run it with a lookupcache at least as new as the one that wrote it, or compile the statement again.",
@@ -218,11 +218,11 @@ def _check_version(reader: Reader) -> None:
 
 def _check_sums(reader: Reader) -> None:
     """Refuse a plan of which a part is not the one that was written: it would not be what was tested."""
-    told = {name: one.text() for name, one in reader.entry("checksums").entries().items()}
+    expected = {name: one.text() for name, one in reader.entry("checksums").entries().items()}
     found = checksums(reader.data)
-    if set(told) != set(found):
-        raise reader.wrong(f"parts are missing or were added: {', '.join(sorted(set(told) ^ set(found)))}.")
-    altered = [name for name in found if found[name] != told[name]]
+    if set(expected) != set(found):
+        raise reader.wrong(f"parts are missing or were added: {', '.join(sorted(set(expected) ^ set(found)))}.")
+    altered = [name for name in found if found[name] != expected[name]]
     if altered:
         raise reader.wrong(f"{', '.join(altered)} was altered after the plan was compiled.")
 

@@ -153,10 +153,10 @@ class Survey:
 
     def curve(self, sizes: list[int]) -> Curve:
         """Estimate the hits at some sizes, in rows per worker."""
-        held = [max(round(size / self.deployment.mean_weight), 1) for size in sizes]
-        curves = [estimate(sample, held) for sample in self.samples if sample.requests]
+        entry_counts = [max(round(size / self.deployment.mean_weight), 1) for size in sizes]
+        curves = [estimate(sample, entry_counts) for sample in self.samples if sample.requests]
         curve = curves[0] if len(curves) == 1 else total(curves)
-        ratio, error = curve.ratio(held), curve.error_at(held)
+        ratio, error = curve.ratio(entry_counts), curve.error_at(entry_counts)
         requests = curve.requests + self.forgotten
         part = curve.requests / requests
         return Curve(np.array(sizes, dtype=np.int64), ratio * curve.requests, requests, error * part)

@@ -69,8 +69,8 @@ class Claims:
             bucket, index = self._find(hashes)
             taken = index >= 0
             rows = np.flatnonzero(taken)
-            held = self._infos[bucket[rows], index[rows]]
-            lapsed = ~self._in_force(held, now) | (self._claimants(held) == self.number)
+            infos = self._infos[bucket[rows], index[rows]]
+            lapsed = ~self._in_force(infos, now) | (self._claimants(infos) == self.number)
             self._infos[bucket[rows[lapsed]], index[rows[lapsed]]] = self._info(now + seconds)
             self._insert(hashes[~taken], bucket[~taken], now, now + seconds)
             mine = ~taken
@@ -101,8 +101,8 @@ class Claims:
     def claimant(self, hashes: Hashes, now: float) -> npt.NDArray[np.int64]:
         """Return the number of the living process that has claimed each key, 0 for none; takes no lock."""
         bucket, index = self._find(hashes)
-        held = np.where(index >= 0, self._infos[bucket, index], np.uint64(0))
-        return np.where(self._in_force(held, now), self._claimants(held), 0)
+        infos = np.where(index >= 0, self._infos[bucket, index], np.uint64(0))
+        return np.where(self._in_force(infos, now), self._claimants(infos), 0)
 
     # ── the table ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -77,8 +77,8 @@ class Maintenance:
         """Evict and merge, if that is due and no other process is at it; make space for ``needed`` bytes."""
         if not needed and not self._is_due():
             return
-        with self._folder.lock(SMALL_LOCK, wait=False) as held:
-            if not held:
+        with self._folder.lock(SMALL_LOCK, wait=False) as is_locked:
+            if not is_locked:
                 return
             self._segments.refresh()
             if self._control["weight"] > self._limits.rows or needed:
@@ -185,8 +185,8 @@ class Maintenance:
 
     def sweep(self) -> None:
         """Remove what killed processes have left: files that were not renamed, and segments that were merged."""
-        with self._folder.lock(SMALL_LOCK, wait=False) as held:
-            if not held:
+        with self._folder.lock(SMALL_LOCK, wait=False) as is_locked:
+            if not is_locked:
                 return
             lock = self._folder.try_lock(LARGE_LOCK)
             if lock is None:

@@ -425,10 +425,10 @@ def test_of_a_batch_only_entries_larger_than_the_cache_are_refused(sizes, limits
 @given(
     batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=30), min_size=1, max_size=12),
     rows=st.integers(1, 30),
-    held=st.integers(0, 3),
+    most_leases=st.integers(0, 3),
 )
 @pytest.mark.parametrize("eviction", EVICTIONS)
-def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batches, rows, held):
+def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batches, rows, most_leases):
     cache, leases = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=rows, write_seconds=5, eviction=eviction)), []
     for now, batch in enumerate(batches):
         lease = cache.find(int_keys(batch), now)
@@ -437,7 +437,7 @@ def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batche
         cache.release(lease)
         leases.append((cache.find(int_keys(batch), now), batch))
         cache.touch(leases[-1][0])
-        if len(leases) > held:
+        if len(leases) > most_leases:
             cache.release(leases.pop(0)[0])
         cache.enforce_limits(now)
         assert cache.rows <= rows

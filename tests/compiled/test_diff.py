@@ -67,8 +67,8 @@ def test_a_difference_is_judged_with_its_reason(case):
     change, verdict, effects = CASES[case]
     found = differences(read(BASE), read(altered(change, BASE)))
     assert verdict_of(found) == verdict
-    told = {effect for one in found for effect in one.effects}
-    assert set(effects) <= told
+    reported = {effect for one in found for effect in one.effects}
+    assert set(effects) <= reported
     assert all(one.why and one.path for one in found)
     if case != "a new option":
         assert found

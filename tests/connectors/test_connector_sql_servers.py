@@ -470,9 +470,11 @@ def test_without_a_schema_the_database_describes_it(tables, name):
     options = {"connector": "sql", **made(tables, columns)}
     assert to_ddl(LookupTable("t", None, options).schema) == to_ddl(parse_ddl(schema))
     query = {"connector": "sql", "url": options["url"], "query": f"SELECT * FROM {options['table']}"}
-    told = LookupTable("t", None, query).schema
+    inferred = LookupTable("t", None, query).schema
     # What a tinyint or a text means, a query's result does not say.
-    assert [field for field in told if field.name != "f"] == [field for field in parse_ddl(schema) if field.name != "f"]
+    assert [field for field in inferred if field.name != "f"] == [
+        field for field in parse_ddl(schema) if field.name != "f"
+    ]
 
 
 def test_a_column_without_a_type_of_sparks_is_named(postgres):

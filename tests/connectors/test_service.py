@@ -156,11 +156,11 @@ def test_a_killed_service_breaks_connections_and_restarts_on_its_port(served, cl
 
 def test_it_ends_with_the_process_that_started_it():
     script = "import os, service; s = service.Service(); s.start(); print(s._process.pid, flush=True); os._exit(1)"
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", script], cwd=Path(__file__).parents[1] / "support", capture_output=True, text=True
     )
-    assert told.returncode == 1
-    assert exited(int(told.stdout))
+    assert ended.returncode == 1
+    assert exited(int(ended.stdout))
 
 
 def exited(pid: int) -> bool:

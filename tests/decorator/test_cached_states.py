@@ -47,7 +47,7 @@ class Calls(RuleBasedStateMachine):
         self.options, self.now, self.down = options, 0.0, False
         self.made: list[tuple[int, int | None, float]] = []
         self.since: dict[int, int] = {}
-        self.asked = self.failures = 0
+        self.requested = self.failures = 0
 
         def answer(key: int) -> list | None:
             if self.down:
@@ -86,7 +86,7 @@ class Calls(RuleBasedStateMachine):
 
     @rule(keys=st.lists(KEYS, min_size=1, max_size=5))
     def call(self, keys: list[int]) -> None:
-        self.asked += len(keys)
+        self.requested += len(keys)
         for together in [keys] if self.is_async else [[key] for key in keys]:
             before = len(self.made)
             for key, found in zip(together, self.answers(together), strict=True):
@@ -136,7 +136,7 @@ class Calls(RuleBasedStateMachine):
         if not hasattr(self, "function"):
             return
         metrics = self.function.metrics()
-        assert (metrics.rows, metrics.hits + metrics.misses) == (self.asked, self.asked)
+        assert (metrics.rows, metrics.hits + metrics.misses) == (self.requested, self.requested)
         assert (metrics.calls, metrics.errors) == (len(self.made) + self.failures, self.failures)
         assert metrics.cached_rows <= (self.options["max_rows"] or math.inf)
         assert metrics.retries <= self.failures

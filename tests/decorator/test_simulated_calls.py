@@ -39,7 +39,7 @@ class Simulation:
         self.random, self.loop, self.seen = Random(seed), loop, seen
         self.landings: dict[int, list[Landing]] = {key: [] for key in range(6)}
         self.flying: Counter[int] = Counter()
-        self.values = self.asked = 0
+        self.values = self.requested = 0
         self.options = self.drawn()
         self.function = cached(**self.options, clock=loop.time)(self.batch if self.options["batch"] else self.one)
 
@@ -102,7 +102,7 @@ class Simulation:
 
     async def caller(self, keys: list[int]) -> None:
         begun = self.loop.time()
-        self.asked += len(keys)
+        self.requested += len(keys)
         try:
             found = await (self.function(keys) if self.options["batch"] else self.function(keys[0]))
         except EXPECTED:
@@ -161,7 +161,7 @@ class Simulation:
                 raise end
         await self.function.close()
         metrics = self.function.metrics()
-        assert (metrics.rows, metrics.hits + metrics.misses) == (self.asked, self.asked)
+        assert (metrics.rows, metrics.hits + metrics.misses) == (self.requested, self.requested)
         assert metrics.cached_rows <= (self.options["max_rows"] or math.inf)
         await asyncio.sleep(10)
         assert asyncio.all_tasks() == {asyncio.current_task()}, "A task is left."

@@ -165,10 +165,10 @@ def test_a_group_waits_for_its_time(make):
 
 def test_a_group_that_is_withdrawn_does_not_start(make):
     executor = make()
-    held, gone = CallGroup([lambda: 1]), CallGroup([lambda: 2])
-    executor.start_later(held, 3600)
-    assert executor.withdraw(held)
-    executor.start(held)
+    delayed, gone = CallGroup([lambda: 1]), CallGroup([lambda: 2])
+    executor.start_later(delayed, 3600)
+    assert executor.withdraw(delayed)
+    executor.start(delayed)
     executor.start(gone)
     assert executor.take_completed(wait=True) == [gone]
     assert not executor.withdraw(gone)

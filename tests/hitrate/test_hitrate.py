@@ -77,9 +77,9 @@ def test_every_age_limit_has_exactly_the_hits_of_the_facts(trace):
 
 def test_batches_ask_as_often_as_the_facts_say(trace):
     requests, facts = trace
-    for batch, asked in facts["batch_dedupe"].items():
+    for batch, requested in facts["batch_dedupe"].items():
         curve = exact_curve(requests, Deployment(batch=int(batch)))
-        assert round(1 - float(curve.ratio([0])[0]), 6) == asked
+        assert round(1 - float(curve.ratio([0])[0]), 6) == requested
 
 
 @pytest.mark.slow
@@ -229,11 +229,15 @@ def test_a_replay_of_a_trace_misses_as_the_workers_cache(trace, eviction, size, 
 
 
 def test_progress_reports_each_step_from_start_to_end():
-    told: dict[str, list[tuple[int, int | None]]] = {}
-    hit_rate(DATA / f"{TRACES[0]}.parquet", progress=lambda what, *done: told.setdefault(what, []).append(done))
-    assert [what for what in told if what != "Reading rows"] == ["Curves", "Replays of other policies", "Age limits"]
-    assert all(steps[-1][0] == steps[-1][1] for steps in told.values())
-    assert all(steps[0][0] == 0 for what, steps in told.items() if what != "Reading rows")
+    reported: dict[str, list[tuple[int, int | None]]] = {}
+    hit_rate(DATA / f"{TRACES[0]}.parquet", progress=lambda what, *done: reported.setdefault(what, []).append(done))
+    assert [what for what in reported if what != "Reading rows"] == [
+        "Curves",
+        "Replays of other policies",
+        "Age limits",
+    ]
+    assert all(steps[-1][0] == steps[-1][1] for steps in reported.values())
+    assert all(steps[0][0] == 0 for what, steps in reported.items() if what != "Reading rows")
 
 
 # ── deployments ──────────────────────────────────────────────────────────────────────────────────────────

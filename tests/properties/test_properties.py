@@ -280,9 +280,9 @@ def marked(df, number: int, side: str):
     plain = df.dtypes[: len(df.columns) - len(marks)]
     names = [f"c{n}" for n in range(len(plain))]
     texts = [exact(name, type_) for name, (_, type_) in zip(names, plain, strict=True)]
-    trouble = f"coalesce({ERROR}.message, '')" if ERROR in marks else "''"
+    failure = f"coalesce({ERROR}.message, '')" if ERROR in marks else "''"
     return df.toDF(*names, *marks).selectExpr(
-        f"{number} AS case", f"'{side}' AS side", f"concat(concat_ws('|', {', '.join(texts)}), {trouble}) AS row"
+        f"{number} AS case", f"'{side}' AS side", f"concat(concat_ws('|', {', '.join(texts)}), {failure}) AS row"
     )
 
 

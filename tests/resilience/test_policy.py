@@ -31,7 +31,7 @@ class World:
     def __init__(self, *answers: Any, takes: float = 0.0) -> None:
         self.now = 0.0
         self.waits: list[float] = []
-        self.asked = 0
+        self.requested = 0
         self._answers = chain(answers, repeat(answers[-1]))
         self._takes = takes
 
@@ -43,7 +43,7 @@ class World:
         self.now += seconds
 
     def ask(self) -> Any:
-        self.asked += 1
+        self.requested += 1
         self.now += self._takes
         answer = next(self._answers)
         if isinstance(answer, type | BaseException):
@@ -113,7 +113,7 @@ def test_what_is_wrong_is_not_asked_again(call: Call, answers: list[Any]) -> Non
     with pytest.raises(AttemptsExhaustedError) as end:
         call(world, world.resilience())
     assert isinstance(end.value.error, Wrong)
-    assert end.value.attempts == world.asked == len(answers) - 1
+    assert end.value.attempts == world.requested == len(answers) - 1
 
 
 def test_the_connectors_word_decides(call: Call) -> None:
@@ -149,13 +149,13 @@ def test_a_source_that_stops_an_iteration_has_failed(call: Call) -> None:
 
 
 def test_a_stop_of_an_iteration_is_retried_and_raised_as_any_error() -> None:
-    world, asked = World(StopIteration(1), StopIteration(2)), []
+    world, requested = World(StopIteration(1), StopIteration(2)), []
     resilience = ResiliencePolicy(
-        LookupConfig(max_retries=1), retryable=lambda error: not asked.append(error), clock=world.clock
+        LookupConfig(max_retries=1), retryable=lambda error: not requested.append(error), clock=world.clock
     )
     with pytest.raises(AttemptsExhaustedError) as end:
         now(world, resilience)
-    assert [error.value for error in asked] == [1, 1, 2, 2]
+    assert [error.value for error in requested] == [1, 1, 2, 2]
     assert (type(end.value.error), end.value.attempts) == (StopIteration, 2)
 
 
@@ -250,7 +250,7 @@ def test_a_retry_that_is_refused_gives_the_error_it_had() -> None:
     with pytest.raises(AttemptsExhaustedError) as end:
         resilience.call_sync(world.ask, sleep)
     assert isinstance(end.value.error, Down)
-    assert (world.asked, end.value.attempts, resilience.counters["refused"]) == (1, 1, 1)
+    assert (world.requested, end.value.attempts, resilience.counters["refused"]) == (1, 1, 1)
     assert "Not retried: The circuit breaker is open" in end.value.error.__notes__[0]
 
 
@@ -279,14 +279,14 @@ def test_a_cancelled_probe_gives_its_place_back() -> None:
     world.now = 30
 
     async def cancelled_in_flight() -> None:
-        asked = asyncio.Event()
+        requested = asyncio.Event()
 
         async def hang() -> None:
-            asked.set()
+            requested.set()
             await asyncio.Event().wait()
 
         task = asyncio.ensure_future(resilience.call(hang))
-        await asked.wait()
+        await requested.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -376,7 +376,7 @@ class Late(World):
 
     def look(self, keys: list[int]) -> list[int]:
         self.ask()
-        return [key for key in keys if key <= self.asked]
+        return [key for key in keys if key <= self.requested]
 
 
 def missing(keys: list[int], rows: list[int]) -> list[int] | None:
@@ -482,11 +482,11 @@ def test_any_course_ends_as_it_must_and_both_ways_alike(answers, takes, options)
         world = World(*[busy(6) if answer == "busy" else answer for answer in answers], takes=takes)
         resilience = world.resilience(**options)
         try:
-            result, attempts = way(world, resilience), world.asked
+            result, attempts = way(world, resilience), world.requested
         except AttemptsExhaustedError as end:
             result, attempts = type(end.error), end.attempts
-        assert attempts == world.asked
-        assert resilience.counters["calls"] == world.asked == len(world.waits) + 1 <= options["max_retries"] + 1
+        assert attempts == world.requested
+        assert resilience.counters["calls"] == world.requested == len(world.waits) + 1 <= options["max_retries"] + 1
         ends.append((result, world.waits, counts(resilience)))
     assert ends[0] == ends[1]
     assert ends[0][:2] == expected(chain(answers, repeat(answers[-1])), takes, options)
@@ -503,5 +503,5 @@ def test_an_error_never_becomes_an_answer(answers, lookups, late, rate) -> None:
             good += 1
         except (AttemptsExhaustedError, LookupRefusedError, LookupTimeoutError):
             world.now += late
-    assert good == world.asked - resilience.counters["errors"]
-    assert resilience.counters["calls"] == world.asked
+    assert good == world.requested - resilience.counters["errors"]
+    assert resilience.counters["calls"] == world.requested

@@ -193,8 +193,8 @@ def test_workers_outlive_their_tasks_where_the_doctor_finds_the_idle_pool_well_a
 def test_the_command_looks_at_a_session_of_its_own():
     command = [sys.executable, "-m", "lookupcache", "doctor", "--conf", "spark.python.worker.reuse=false"]
     command += ["--conf", "spark.master=local[1]"]
-    told = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
-    assert told.returncode == 1, told.stdout + told.stderr
-    words = " ".join(told.stdout.split())
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
+    assert result.returncode == 1, result.stdout + result.stderr
+    words = " ".join(result.stdout.split())
     assert "required spark.python.worker.reuse = false" in words
     assert "takes its cache and its connections with it" in words

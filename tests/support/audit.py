@@ -245,16 +245,16 @@ def audit_ghost(ghost: Ghost) -> Violations:
 def audit_rows(cache: RowCache) -> list[str]:
     """Return what is wrong with a `RowCache`, whose limits always hold."""
     entries, limits, found = list(cache.entries.items()), cache.limits, []
-    held = [entry for _, entry in entries]
-    if cache.rows != sum(entry.weight for entry in held):
-        found.append(f"the entries weigh {sum(entry.weight for entry in held)}, and the cache says {cache.rows}")
-    if cache.nbytes != sum(entry.nbytes for entry in held):
-        found.append(f"the entries have {sum(entry.nbytes for entry in held)} bytes, the cache says {cache.nbytes}")
+    kept = [entry for _, entry in entries]
+    if cache.rows != sum(entry.weight for entry in kept):
+        found.append(f"the entries weigh {sum(entry.weight for entry in kept)}, and the cache says {cache.rows}")
+    if cache.nbytes != sum(entry.nbytes for entry in kept):
+        found.append(f"the entries have {sum(entry.nbytes for entry in kept)} bytes, the cache says {cache.nbytes}")
     if cache.rows > limits.rows or cache.nbytes > limits.bytes:
         found.append(f"{cache.rows} rows and {cache.nbytes} bytes are more than the limits allow")
-    if any(entry.weight < 1 for entry in held):
+    if any(entry.weight < 1 for entry in kept):
         found.append("an entry weighs nothing")
-    if any(entry.simple_until > min(entry.deadline, entry.refresh_at) for entry in held):
+    if any(entry.simple_until > min(entry.deadline, entry.refresh_at) for entry in kept):
         found.append("an entry may be used without a check after its deadline")
     if isinstance(cache.entries, PolicyStorage):
         found += _storage(cache.entries)

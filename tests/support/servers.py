@@ -29,7 +29,7 @@ PASSWORD = "s3cret"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """A received request; the path includes the query and is not decoded."""
 
     method: str
@@ -60,10 +60,14 @@ class HttpServer:
     """
 
     def __init__(
-        self, reply: Callable[[Asked], Reply], *, certificate: Path | None = None, clients_of: Path | None = None
+        self,
+        reply: Callable[[ReceivedRequest], Reply],
+        *,
+        certificate: Path | None = None,
+        clients_of: Path | None = None,
     ) -> None:
         self.reply = reply
-        self.asked: list[Asked] = []
+        self.requested: list[ReceivedRequest] = []
         self.connections = 0
         self.port = 0
         self._open: set[socket.socket] = set()
@@ -143,9 +147,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond(json.loads(self.rfile.read(int(self.headers["Content-Length"])), parse_float=Decimal))
 
     def _respond(self, body: Any) -> None:
-        asked = Asked(self.command, self.path, dict(self.headers), body)
-        self.server_of.asked.append(asked)
-        reply = self.server_of.reply(asked)
+        requested = ReceivedRequest(self.command, self.path, dict(self.headers), body)
+        self.server_of.requested.append(requested)
+        reply = self.server_of.reply(requested)
         data = reply.data()
         self.send_response(reply.status)
         for name, value in {

@@ -1,8 +1,8 @@
 """An event loop with virtual time, on which the worker's calls run in the thread of the test itself.
 
-`simulate_loop` replaces the worker's own loop, which has a thread, by such a loop: waiting for a call then runs the loop
-until the call has completed, and time jumps to the next timer. Nothing depends on the machine, so a seed replays a run
-exactly, and a minute of waiting takes no time. If nothing can happen any more, `Deadlock` is raised.
+`simulate_loop` replaces the worker's own loop, which has a thread, by such a loop: waiting for a call then runs the
+loop until the call has completed, and time jumps to the next timer. Nothing depends on the machine, so a seed replays
+a run exactly, and a minute of waiting takes no time. If nothing can happen any more, `Deadlock` is raised.
 """
 
 from __future__ import annotations

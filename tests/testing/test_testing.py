@@ -39,13 +39,13 @@ def outcomes(tmp_path_factory):
         f"--junitxml={report}",
         faulty_connectors.__file__,
     ]
-    told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert told.returncode == 1, told.stdout + told.stderr
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 1, result.stdout + result.stderr
     failed = defaultdict(dict)
     for case in ElementTree.parse(report).iter("testcase"):
         checks = failed[case.get("classname").rpartition(".")[2]]
-        for trouble in (*case.iter("failure"), *case.iter("error")):
-            checks[case.get("name").partition("[")[0]] = trouble.get("message")
+        for failure in (*case.iter("failure"), *case.iter("error")):
+            checks[case.get("name").partition("[")[0]] = failure.get("message")
     return failed
 
 
@@ -94,15 +94,15 @@ TestNarrow = type("TestNarrow", (ConnectorSuite,), {"unique_keys": True, "__test
 
 def test_the_kit_needs_no_spark():
     code = "import sys, lookupcache.testing; print([name for name in sys.modules if name.startswith('pyspark')])"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 def test_without_pytest_the_kit_names_what_to_install():
     code = "import sys; sys.modules['pytest'] = None; import lookupcache.testing"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "lookupcache.testing needs pytest." in told.stderr
-    assert "pip install 'lookupcache[testing]'" in told.stderr
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "lookupcache.testing needs pytest." in result.stderr
+    assert "pip install 'lookupcache[testing]'" in result.stderr
 
 
 # ── stand-ins ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -242,14 +242,14 @@ class Rows(Connector):
         self.script = script
 
     def lookup(self, request, keys):
-        asked = keys.column(0).to_pylist()
-        return self.table(asked, self.script.answer(asked))
+        requested = keys.column(0).to_pylist()
+        return self.table(requested, self.script.answer(requested))
 
-    def table(self, asked: list, rows: dict[Any, list[tuple] | None] | None) -> pa.Table:
+    def table(self, requested: list, rows: dict[Any, list[tuple] | None] | None) -> pa.Table:
         if rows is None:
             return pa.table({"second": [1]})
         table = table_of(itertools.chain(*(of_key or () for of_key in rows.values())), self.schema)
-        wrong = {place: SourceError("wrong \ud800") for place, key in enumerate(asked) if rows[key] is None}
+        wrong = {place: SourceError("wrong \ud800") for place, key in enumerate(requested) if rows[key] is None}
         if wrong:
             raise WrongRowsError.of(table, wrong)
         return table
@@ -259,8 +259,8 @@ class RowsLater(Rows):
     lookup = Connector.lookup
 
     async def lookup_async(self, request, keys):
-        asked = keys.column(0).to_pylist()
-        return self.table(asked, await self.script.answer_async(asked))
+        requested = keys.column(0).to_pylist()
+        return self.table(requested, await self.script.answer_async(requested))
 
 
 def table_of(rows, schema: pa.Schema) -> pa.Table:
@@ -1052,13 +1052,13 @@ class Client:
         self.refuses = refuses
         self.counts: Counter[str] = Counter()
         self.threads: list[threading.Thread] = []
-        self.asked = threading.Event()
+        self.requested = threading.Event()
 
     def open(self):
         self.counts["opened"] += 1
         if self.counts["opened"] <= self.refuses:
             raise ConnectionError("no connection")
-        self.asked.wait(0.02)
+        self.requested.wait(0.02)
         self.counts["ready"] += 1
 
     def close(self):
@@ -1066,7 +1066,7 @@ class Client:
 
     def __call__(self, key):
         self.threads.append(threading.current_thread())
-        self.asked.set()
+        self.requested.set()
         if self.counts["ready"] <= self.counts["closed"]:
             raise ValueError("not open")
         return self.script.answer([key])[key]
@@ -1192,7 +1192,7 @@ def test_a_failed_key_of_the_function_marks_all_its_rows_and_no_other(kind, fail
         tuple(row.values())[:2] + tuple(row.values())[4:] for out in runner.run(given_rows) for row in out.to_pylist()
     ]
     source.close()
-    asked = [pair for pairs in batches for pair in pairs]
-    values = [(key, match, None if key in failing or match > 1 else 10 * key + match) for key, match in asked]
+    requested = [pair for pairs in batches for pair in pairs]
+    values = [(key, match, None if key in failing or match > 1 else 10 * key + match) for key, match in requested]
     assert [row[:3] for row in shown] == values
-    assert [row[3] is not None for row in shown] == [key in failing for key, _ in asked]
+    assert [row[3] is not None for row in shown] == [key in failing for key, _ in requested]
