@@ -1,7 +1,7 @@
 """How well hit rates are predicted, and how fast: `python -m bench.hitrate`.
 
 For the key traces, for Zipf keys and for the demo's flights: the exact curve, the sampled one and how far it is off,
-what S3-FIFO and SIEVE would do, and the time that each takes; against the facts that lie beside the traces, and Che's
+what S3-FIFO and SIEVE would do, and the time that each takes; against the facts stored with the traces, and Che's
 approximation. Then the same hit rates measured: a lookup join on Spark with 1, 2 and 4 workers, rows at random and by
 key, against the prediction. With ``--long``, requests that are sampled on the executors.
 """
@@ -60,7 +60,7 @@ class Work:
 
 
 def data_folder() -> Path:
-    """Return where the traces lie: beside the checkout, or the tests' copies."""
+    """Return where the traces are: next to the checkout, or the tests' copies."""
     beside = ROOT.parent / "shared" / "data"
     return beside if beside.exists() else ROOT / "tests" / "data"
 
@@ -149,7 +149,7 @@ def against_facts(work: Work, curve: Any) -> dict[str, Any]:
 
 
 def against_che(work: Work) -> dict[str, Any]:
-    """Return the warm curve of Zipf keys beside Che's approximation: at 1 % and 10 % of the keys."""
+    """Return the warm curve of Zipf keys next to Che's approximation: at 1 % and 10 % of the keys."""
     if work.alpha is None:
         return {}
     warm = exact_curve(work.requests, Deployment(), warm=True)
@@ -207,7 +207,7 @@ def measure(spark: Any, folder: Path, work: Work, deployment: Deployment, evicti
     options |= {"lookup.shuffle": str(deployment.spread == "key").lower()}
     table = LookupTable("c", "id BIGINT, age INT", options)
     left = spark.read.parquet(*parts)
-    assert left.rdd.getNumPartitions() == len(parts), "each worker has a file of its own"
+    assert left.rdd.getNumPartitions() == len(parts), "each worker has its own file"
     join = LookupJoin(left, table, "l.id = c.id", "left", ["c.age"])
     join.df.write.format("noop").mode("overwrite").save()
     counts = join.metrics()
@@ -215,7 +215,7 @@ def measure(spark: Any, folder: Path, work: Work, deployment: Deployment, evicti
 
 
 def measure_all(chosen: list[Work], console: Console) -> list[Measured]:
-    """Measure with 1, 2 and 4 workers, each in a Spark of its own with as many cores."""
+    """Measure with 1, 2 and 4 workers, each in a separate Spark with as many cores."""
     found = []
     for workers in (1, 2, 4):
         spark = session(workers, {**ONE_FILE_ONE_TASK, "spark.sql.shuffle.partitions": str(workers)})

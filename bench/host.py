@@ -39,7 +39,7 @@ TYPES = {"int": [pa.int64()], "string": [pa.string()], "pair": [pa.int64(), pa.s
 
 
 class Numbered(Connector):
-    """Returns for each key a row with a text and two numbers; counts the keys that it was asked for."""
+    """Returns for each key a row with a text and two numbers; counts the requested keys."""
 
     thread_safe = True
 

@@ -204,7 +204,7 @@ class HttpConnector(Connector):
     async def _of_keys(self, given: _Given, reader: RowReader) -> pa.Table:
         """Request all keys together, or if other columns have placeholders, those with the same values of them.
 
-        Only rows with the values of their own request count.
+        Only rows with the values of their request count.
         """
         groups = given.group_by(self._service.placeholders)
         requested = [group.distinct(self._service.key) for group in groups]

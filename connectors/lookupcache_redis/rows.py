@@ -95,7 +95,7 @@ class Rows:
             arrays[name] = self._array(request, name, found.names, values)
         return pa.table({name: arrays[name] for name in request.fields})
 
-    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _find_rows(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
         if not names:

@@ -44,7 +44,7 @@ class Relation:
             wrong = "neither 'table' nor 'query'" if table is None else "both 'table' and 'query'"
             raise OptionError(f"Connector 'sql' has {wrong}.", hint="Give one: 'table' for a table or view.")
         if query is not None and namespace is not None:
-            raise OptionError("Option 'schema' goes with 'table'.", hint="Write the schema into the 'query'.")
+            raise OptionError("Option 'schema' requires 'table'.", hint="Write the schema into the 'query'.")
         return cls(table, namespace, bare(query, grammar) if query and grammar else query)
 
     @property

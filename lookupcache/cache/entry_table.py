@@ -120,11 +120,11 @@ class EntryTable:
             self.rows.mark_dead(self.numbers.free_unlisted())
 
     def weights(self, entries: Entries) -> Numbers:
-        """Return what each entry weighs; the policy asks for it."""
+        """Return what each entry weighs; the policy calls it."""
         return self.rows.weights(entries)
 
     def words(self, entries: Entries) -> Hashes:
-        """Return the word that stands for the key of each entry; the policy asks for it."""
+        """Return the word that stands for the key of each entry; the policy calls it."""
         return self.keys.words(entries)
 
     @property

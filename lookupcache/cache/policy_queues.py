@@ -119,8 +119,8 @@ class S3Fifo(_Marked):
 
     The entry at the head of the short queue (a tenth of all keys) is evicted, unless it was hit in two batches; then it
     moves to the long queue. There its mark is decreased each time it reaches the head; without a mark, it is evicted.
-    A key that was evicted from the short queue and is added again goes to the long queue, unless as many others as nine
-    tenths of the cache were evicted in the meantime.
+    A key that was evicted from the short queue and is added again is put into the long queue, unless as many others as
+    nine tenths of the cache were evicted in the meantime.
 
     >>> from lookupcache.cache.policy import OneEach
     >>> policy = S3Fifo()

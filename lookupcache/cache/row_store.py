@@ -120,7 +120,7 @@ class RowStore:
 
 
 def _copy_rows(rows: pa.Table) -> pa.RecordBatch:
-    """Return the rows as one batch with buffers of its own: a slice would keep those of the full table alive."""
+    """Return the rows as one batch with its own buffers: a slice would keep those of the full table alive."""
     everything = pa.array(np.arange(rows.num_rows))
     columns = [_flat(column).take(everything) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

@@ -4,7 +4,7 @@
 |---|---|---|---|
 | IDENTIFIER | the catalog's | the catalog's; missing is an error | an error |
 | SCHEMA | the catalog's; other columns are an error | the plan's columns, the catalog's options | an error |
-| ALL | the catalog's | the plan's; the table may be gone | the plan's |
+| ALL | the catalog's | the plan's; the table may no longer exist | the plan's |
 
 The ``lookup.*`` options are not part of it: they are consumed by the nodes, which have them, whatever the catalog says.
 """

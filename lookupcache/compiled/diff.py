@@ -81,7 +81,7 @@ RULES: dict[tuple[str, str], Rule] = {
     (LookupNode.TYPE, "use"): Rule(
         "another table, function or hint is looked up", {**_LOOKED_UP, RESULT: "may change"}
     ),
-    (LookupNode.TYPE, "alias"): Rule("the table goes by another name in the statement"),
+    (LookupNode.TYPE, "alias"): Rule("the table has another name in the statement"),
     (LookupNode.TYPE, "input"): Rule("the left side is another node", {RESULT: "may change", STATE: "may change"}),
     (LookupNode.TYPE, "reads"): Rule("other columns of the table are read", {CACHE: "changes", LOAD: "may change"}),
     (LookupNode.TYPE, "joinType"): Rule("another kind of join keeps other rows", _KEPT_ROWS),

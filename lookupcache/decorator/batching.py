@@ -74,7 +74,7 @@ class Batches:
     def add(
         self, keys: Sequence[Key], loop: AbstractEventLoop | None = None, owner: Any = None
     ) -> tuple[list[Call], list[Call]]:
-        """Return the call that each key goes into, and those calls that were opened for it.
+        """Return the call that contains each key, and those calls that were opened for it.
 
         The caller has to make the latter, after `wait_closed`. Keys for methods of different owners do not
         share a call.

@@ -174,7 +174,7 @@ def cached(
     A function may call its decorated self, if that recursion ends. A recursion through it is as deep as Python's stack
     allows, about 18 frames a level: 54 levels with the default limit, which `sys.setrecursionlimit` raises. Nested
     calls are recognized by a context variable, which threads that the function starts, such as those of a
-    ``ThreadPoolExecutor``, do not inherit: a nested call in such a thread needs a slot of its own, and times out if all
+    ``ThreadPoolExecutor``, do not inherit: a nested call in such a thread needs its own slot, and times out if all
     ``lookup.async.capacity`` slots wait for it. Submit ``contextvars.copy_context().run`` to pass the context on.
 
     ``lookup.on-error`` ``null`` returns None instead of a value, and needs no ``lookup.error-column`` here.

@@ -110,7 +110,7 @@ class Demo:
 
 
 def run(demo: Demo, console: Console | None = None, spark: SparkSession | None = None) -> Outcome:
-    """Run the demo and print what it did; a session of its own, unless one is given, ends with it."""
+    """Run the demo and print what it did; a session that it starts itself ends with it."""
     console = console or Console()
     LookupConfig.from_options(demo.options)
     with tempfile.TemporaryDirectory(prefix="lookupcache-demo-") as folder, _progress(console) as progress:
@@ -256,7 +256,7 @@ class _Stage:
 
 
 def start_spark(folder: Path) -> SparkSession:
-    """Start a local session; what the JVM has to say goes to a file in ``folder``, unless it does not start."""
+    """Start a local session; the output of the JVM is written to a file in ``folder``, unless it does not start."""
     local_spark_environment()
     from pyspark.sql import SparkSession
 

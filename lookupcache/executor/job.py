@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Job:
-    """Work for a slot; subclasses define what it does, and where its answer goes.
+    """Work for a slot; subclasses define what it does, and who receives its answer.
 
     A queued job can be removed. A running job ends, or is abandoned: then nobody waits for it any more, its slot is
     free, and its answer is ignored. ``deadline`` is when a running job counts as hung, by

@@ -27,7 +27,7 @@ class Deployment:
     """How a lookup join runs.
 
     A ``batch`` of rows looks up each of its keys once, and entries are evicted after it. Each of ``workers``
-    has a cache of its own; rows come to them at ``random`` or by ``key``, as with ``lookup.shuffle``. ``rows`` are
+    has its own cache; rows are assigned to them at ``random`` or by ``key``, as with ``lookup.shuffle``. ``rows`` are
     numbers of rows that keys have, each as often as it occurs, 0 for a key that the source does not know; it weighs
     one where ``remember_misses``, and is otherwise requested in every batch. Sizes are rows of one worker's cache.
     """

@@ -2,7 +2,7 @@
 
     Parquet · CSV · pandas · Arrow ─► batches of the required columns ─► words (a hash of the key) · times ─► Requests
 
-A row with a null in its key asks for nothing and is left out, as a lookup join leaves it out.
+A row with a null in its key requests nothing and is left out, as in a lookup join.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def show(found: Prediction, console: Console) -> None:
         f"[bold]{found.requests:,}[/] requests for [bold]{found.keys:,}[/] keys{_span(found)}", highlight=False
     )
     if found.nulls:
-        console.print(f"{found.nulls:,} rows have a null in their key, and ask for nothing.")
+        console.print(f"{found.nulls:,} rows have a null in their key, and cause no request.")
     for note in found.notes:
         console.print(escape(note))
     console.print(_columns(found))
@@ -134,7 +134,7 @@ def advice_lines(found: Prediction) -> list[str]:
     lines = [f"[bold]{advice.rows:,} rows[/]{per_worker}: {advice.ratio:.2%} of rows hit ({advice.why})."]
     lines.append(f"The knee is at {advice.knee:,} rows; an endless cache has {advice.best:.2%}.")
     if advice.calls is None:
-        lines.append(f"Of a million rows, {(1 - advice.ratio) * 1e6:,.0f} ask the source.")
+        lines.append(f"Of a million rows, {(1 - advice.ratio) * 1e6:,.0f} are requested from the source.")
     else:
         busy = "" if advice.in_flight is None else f", {advice.in_flight:,.3g} of them under way at any time"
         lines.append(f"The source receives requests for {advice.calls:,.4g} keys a second{busy}.")

@@ -75,7 +75,7 @@ class HostCache:
         fingerprint: The plan's fingerprint, 32 hexadecimal digits.
         key_types: Types of the key columns.
         schema: Schema of the rows.
-        limits: What bounds the cache of the host as a whole.
+        limits: What bounds the host's cache.
         about: What `lookupcache cache` shows of it, such as the name of the table; no secret belongs here.
         clock: Returns seconds that are the same in all processes; by default those since boot.
         counters: Where hits, waits and failures are counted.
@@ -485,7 +485,7 @@ class HostCache:
 
     @contextmanager
     def _counting_failures(self) -> Iterator[None]:
-        """Count failures of files instead of raising them; the caller goes on as if nothing were here."""
+        """Count failures of files instead of raising them; the caller continues as if the cache were empty."""
         try:
             yield
         except (OSError, pa.ArrowException, ValueError, IndexError, SegmentError):
@@ -493,7 +493,7 @@ class HostCache:
             self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
 
     def _is_ready(self) -> bool:
-        """Return whether the folder is in use; a forked process first becomes a claimant of its own."""
+        """Return whether the folder is in use; a forked process first becomes a separate claimant."""
         if self._process != os.getpid() and not self.is_lost:
             self._process = os.getpid()
             self._claims.drop()

@@ -113,7 +113,7 @@ _SKIPPED_A_DAY = {
     "Pacific/Apia", "Pacific/Fakaofo", "Pacific/Kiritimati", "Pacific/Enderbury", "Pacific/Kanton",
     "Pacific/Kwajalein", "Kwajalein", "Asia/Manila", "MIT",
 }  # fmt: skip
-"""Zones where some day has no moment of its own, so that two dates begin at the same one."""
+"""Zones where some day does not exist, so that two dates begin at the same one."""
 
 
 def is_zone_dependent(left: str, right: str) -> bool:

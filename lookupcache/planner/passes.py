@@ -204,8 +204,8 @@ def _parts(text: str) -> list[str]:
 _HOW: dict[str, How] = {"leftouter": "left", "leftsemi": "semi", "leftanti": "anti"}
 _OTHER_JOINS = {
     "right": "Swap the sides only if both are tables; else write the join with DataFrame.join.",
-    "full": "A lookup sees only rows that are looked up. Read the whole table and use DataFrame.join.",
-    "cross": "A lookup needs a key. Read the whole table and use DataFrame.crossJoin.",
+    "full": "A lookup sees only rows that are looked up. Read the full table and use DataFrame.join.",
+    "cross": "A lookup needs a key. Read the full table and use DataFrame.crossJoin.",
 }
 
 

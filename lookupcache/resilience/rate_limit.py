@@ -154,7 +154,7 @@ def _owner() -> int:
 
 def _no_directory(fact: str) -> LookupCacheError:
     return LookupCacheError(
-        f"'lookup.rate-limit' needs a directory of its own, and {fact}.",
+        f"'lookup.rate-limit' needs a separate directory, and {fact}.",
         hint="Remove what is there, or set TMPDIR on the executors.",
     )
 

@@ -207,7 +207,7 @@ class LookupJoin:
 
     @cached_property
     def plan_identity(self) -> int | None:
-        """What tells Spark's analyzed plan of the result from others."""
+        """What identifies Spark's analyzed plan of the result."""
         return identity(self.df)
 
     @cached_property
@@ -230,7 +230,7 @@ class LookupJoin:
         if origin is not None:
             try:
                 if self._restored is not None and not self._restored.stage:
-                    raise NotFusedError("the compiled plan gives the join a stage of its own")
+                    raise NotFusedError("the compiled plan gives the join a separate stage")
                 _refuse_to_fuse(origin.join, self)
                 return origin.join.chain.extend(Link(self._context, self.reader, origin.selection)), None
             except NotFusedError as error:
@@ -266,7 +266,7 @@ class LookupJoin:
         if len(chain.links) == 1 and obstacle is None:
             obstacle = obstacle_of(self.left)
         if obstacle is not None:
-            yield "not fused", f"{obstacle}: a Python stage of its own"
+            yield "not fused", f"{obstacle}: a separate Python stage"
         elif len(chain.links) > 1 and self.choice.form == "worker":
             tables = ", ".join(context.plan.table for context in chain.contexts[:-1])
             yield "fused", f"in one Python stage with the lookups of {tables}"

@@ -144,7 +144,7 @@ def _join_of(df: DataFrame, node: Any) -> LookupJoin | None:
 
 
 def identity(df: DataFrame, plan: Any | None = None) -> int | None:
-    """Return what tells an analyzed plan from others; for None that of a DataFrame, which has none on Spark Connect."""
+    """Return what identifies an analyzed plan; for None that of a DataFrame, which has none on Spark Connect."""
     if not is_classic(df.sparkSession):
         return None
     assert df.sparkSession._jvm is not None

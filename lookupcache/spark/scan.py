@@ -1,4 +1,4 @@
-"""A lookup table read whole, as any other table of Spark: one task scans it."""
+"""A lookup table read in full, as any other table of Spark: one task scans it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lookupcache.worker.task import send_errors, unpickle_connector
 
 @dataclass(frozen=True)
 class Scan:
-    """Called in the worker: the rows of the whole table out, whatever comes in."""
+    """Called in the worker: yields the rows of the full table, whatever the input."""
 
     plan: LookupPlan
     connector: bytes = field(repr=False)
@@ -56,7 +56,7 @@ def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
     """
     if not offers(table.connector, "scan"):
         raise ConnectorError(
-            f"Table {table.name!r} cannot be read whole: connector {table.connector_name!r} has no scan.",
+            f"Table {table.name!r} cannot be read in full: connector {table.connector_name!r} has no scan.",
             hint="Join it by key: JOIN … FOR SYSTEM_TIME AS OF PROCTIME() AS … ON …",
         )
     names = table.schema.names

@@ -207,7 +207,7 @@ _COMMANDS = {"INSERT", "UPDATE", "DELETE", "MERGE"}
 
 
 def refuse_commands(text: str, what: str) -> None:
-    """Raise CompiledPlanError for a text that is not a query: Spark would run it where only its columns are asked."""
+    """Raise CompiledPlanError for a text that is not a query: Spark would run it, and only its columns are needed."""
     words = [token.text for token in tokens(text) if not token.depth and token.kind == "word"]
     start = text.lstrip()[:1]
     found = next((word for word in words if word in _COMMANDS), None)
@@ -265,7 +265,7 @@ def _read_value(data: Any) -> Any:
 
 @dataclass
 class Restored:
-    """A plan in a session: the DataFrames of its nodes, made when they are asked for."""
+    """A plan in a session: the DataFrames of its nodes, made when they are first used."""
 
     setting: Setting
     document: Document
@@ -374,7 +374,7 @@ class Restored:
         return df
 
     def text_of(self, insert: Insert) -> tuple[str, SparkQuery]:
-        """Return the whole statement of an INSERT of a batch, and the node of its query."""
+        """Return the full statement of an INSERT of a batch, and the node of its query."""
         node = self.document.node(insert.input)
         if not isinstance(node, SparkQuery):
             raise CompiledPlanError(f"Compiled plan {self.document.source} inserts what is not a query.")

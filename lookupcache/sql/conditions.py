@@ -50,7 +50,7 @@ def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
         part = Span(span.start + start, span.start + end)
         inside = [name for name in names if part.start <= name.start < part.end]
         own = [one for one in foreign if part.holds(span_of(one))]
-        # A query that is no operand, as of EXISTS and IN, has no span of its own.
+        # A query that is no operand, as of EXISTS and IN, has no separate span.
         queries = [one for one in node.find_all(exp.Select) if part.start <= span_of(one).start < part.end]
         covered = all(any(span_of(o).holds(span_of(q)) for o in own) for q in queries)
         is_closed = not covered or any(part.start <= start < part.end for start in closed)

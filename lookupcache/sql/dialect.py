@@ -1,6 +1,6 @@
 """Spark SQL with Flink's additions, parsed by sqlglot, with the span of each part of the tree.
 
-A statement goes to Spark as the user wrote it, except for the parts that are lookups. So the parser records for
+A statement is passed to Spark as the user wrote it, except for the parts that are lookups. So the parser records for
 relations, joins, clauses, stars and expressions where they begin and end.
 """
 

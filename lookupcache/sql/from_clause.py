@@ -302,7 +302,7 @@ def _new_alias(query: Query, node: exp.Expr) -> str:
     """Add a unique alias to a relation without a name."""
     end = span_of(node).end
     name = f"lookup_at_{end}"
-    # With its last letter, so that an edit of the whole FROM, which ends here too, includes it.
+    # With its last letter, so that an edit of the full FROM clause, which ends here too, includes it.
     query.edits.replace(Span(end - 1, end), f"{query.statement.code[end - 1]} AS {name}")
     return name
 

@@ -30,7 +30,7 @@ _SIDES = {
 
 @dataclass(frozen=True, eq=False)
 class Lookup:
-    """A lookup as the text asks for it.
+    """A lookup as the text requests it.
 
     ``on_node`` is its condition; ``keys`` are further conjuncts, already as SQL over the left DataFrame and the table;
     ``using`` names columns that both sides have. In a ``scalar`` sub-query a name is first resolved in the table.
@@ -168,7 +168,7 @@ def refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Ve
     if isinstance(moment, exp.Column):
         if moment.name.lower() not in [name.lower() for name in names]:
             raise PlanError(
-                f"FOR SYSTEM_TIME AS OF {query.statement[span_of(moment)]} asks for the rows of that time; "
+                f"FOR SYSTEM_TIME AS OF {query.statement[span_of(moment)]} requests the rows of that time; "
                 "a lookup returns the current rows.",
                 hint=f"{known} LookupSession(…, time_columns=[…]) sets other names.",
                 position=query.statement.position(span_of(moment)),
@@ -182,7 +182,7 @@ def refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Ve
             )
         return
     raise PlanError(
-        "FOR SYSTEM_TIME AS OF a fixed time asks for the rows of that time; a lookup returns the current rows.",
+        "FOR SYSTEM_TIME AS OF a fixed time requests the rows of that time; a lookup returns the current rows.",
         hint=known,
         position=query.statement.position(span_of(version)),
     )

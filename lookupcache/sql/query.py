@@ -188,7 +188,7 @@ class Query:
         hidden = any(self.fold(cte.alias) == self.fold(node.name) for _, ctes in _withs(node) for cte in ctes)
         return None if hidden else self.setting.catalog.tables[node.name]
 
-    # ── tables read whole ────────────────────────────────────────────────────────────────────────────────
+    # ── tables read in full ────────────────────────────────────────────────────────────────────────────────
 
     def read_whole(self, node: exp.Table, table: SqlTable) -> None:
         """Put a view of a lookup table's rows for its name."""

@@ -171,7 +171,7 @@ def _refuse_pivot(query: Query, node: exp.Select) -> None:
 
 
 def _refuse_recursion(query: Query, node: exp.Select) -> None:
-    """Raise PlanError for a lookup beside the relation that a recursive query builds: Spark knows it only inside."""
+    """Raise PlanError for a lookup alongside the relation that a recursive query builds: Spark knows it only inside."""
     below: exp.Expr = node
     while (cte := below.find_ancestor(exp.CTE)) is not None:
         tables = [one for one in node.find_all(exp.Table) if query.fold(one.name) == query.fold(cte.alias)]

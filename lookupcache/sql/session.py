@@ -25,7 +25,7 @@ class LookupSession:
     """Runs SQL in Flink's and Spark's syntax over a Spark session and lookup tables.
 
     Tables and functions belong to the session. ``time_columns`` are the columns that FOR SYSTEM_TIME AS OF may name
-    for the time of the lookup; they need not exist. What has no lookup in it goes to Spark as it is.
+    for the time of the lookup; they need not exist. A statement without a lookup is passed to Spark unchanged.
 
     >>> session = LookupSession(spark)
     >>> session.register_table(LookupTable.from_function("squares", "n BIGINT, square BIGINT", key=["n"],

@@ -31,7 +31,7 @@ class Calls:
 class CallOutcomes:
     """How calls ended: the answer of each call, and the errors by the numbers of the calls that failed.
 
-    A key that failed alone counts as a call of its own, with a number above those of the calls.
+    A key that failed alone counts as a separate call, with a number above those of the calls.
     """
 
     def __init__(self, calls: Calls, answers: Sequence[Any]) -> None:

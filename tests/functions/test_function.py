@@ -272,7 +272,7 @@ def test_a_series_of_answers_counts_by_position_only(index):
     if index is None:
         assert answer(made, id=[1, 2]) == [(1, "ann"), (2, "bob"), (2, "rob")]
         return
-    with pytest.raises(SourceError, match=r"Series with an index of its own(?s:.*)tolist\(\)"):
+    with pytest.raises(SourceError, match=r"Series with an index that is not that of its keys(?s:.*)tolist\(\)"):
         answer(made, id=[1, 2])
 
 

@@ -77,7 +77,7 @@ def test_the_second_join_shares_the_stage_of_the_first(visits):
 def test_without_fusion_rows_and_counts_are_the_same(visits):
     one, two = chain(visits, second=cities(**{"lookup.fuse": "off"}))
     assert python_stages(two.df) == 2
-    assert "'lookup.fuse' of cities is off: a Python stage of its own" in two.explain()
+    assert "'lookup.fuse' of cities is off: a separate Python stage" in two.explain()
     assert rows(two.df) == ALL
     assert [(m.rows, m.hits + m.misses) for m in (one.metrics(), two.metrics())] == [(7, 6), (7, 5)]
 

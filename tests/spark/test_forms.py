@@ -251,7 +251,7 @@ def test_auto_takes_broadcast_for_a_table_that_is_held_whole(wide, visits, right
 
 def test_explain_names_the_form_and_the_reason(wide, right):
     reported = LookupJoin(wide, whole(right), "person = p.id").explain()
-    assert [line.split()[0] for line in reported.splitlines() if "the whole table is held" in line] == ["broadcast"]
+    assert [line.split()[0] for line in reported.splitlines() if "the full table is cached" in line] == ["broadcast"]
 
 
 @pytest.mark.parametrize("form", ["distinct", "broadcast"])

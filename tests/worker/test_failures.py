@@ -789,7 +789,7 @@ def test_every_row_is_right_if_calls_hang(kind, data):
 
 
 class Whole(Connector):
-    """A table that, each time it is read whole, does the next thing that was drawn."""
+    """A table that, each time it is read in full, does the next thing that was drawn."""
 
     lookup = Rows.lookup
 

@@ -95,7 +95,7 @@ class JoinContext:
     def keys(self) -> tuple[Sequence[str], list[str]]:
         """Return the filters to apply before the lookup, and the key expressions, as the plan writes them.
 
-        A row that fails the pre-filter has no match: it goes, or where the join keeps it, loses its key.
+        A row that fails the pre-filter has no match: it is removed, or if the join keeps it, loses its key.
         """
         keys = [key.sql for key in self.plan.keys]
         if self.plan.how in ("inner", "semi") or not self.plan.pre_filter:

@@ -32,7 +32,7 @@ _BEFORE, _WORKER = "by Spark, before the stage", "by the worker, between the joi
 
 
 class NotFusedError(Exception):
-    """Why a join needs a Python stage of its own; the text stands in `explain`."""
+    """Why a join needs a separate Python stage; `explain` shows the text."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The form `worker`: every left row goes through a Python worker, which looks up and joins.
+"""The form `worker`: every left row is sent through a Python worker, which looks up and joins.
 
 left ─► filter · key expressions (Spark) ─► mapInArrow (runner) ─► what only Spark can judge ─► select
 """
