@@ -37,7 +37,16 @@ def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
 
 
 class RowReader:
-    """Reads rows for one request of a join; with ``lenient``, a missing field is null."""
+    """Reads rows for one request of a join.
+
+    Args:
+        request: The request, which says which columns to return.
+        schema: The schema of the table.
+        paths: For each column, the path of its field in a row.
+        lenient: Whether a missing field is null; otherwise it is an error.
+        wrong: Makes the error for a wrong answer, from a fact and a hint.
+        hide: Removes secrets from a text for an error.
+    """
 
     def __init__(
         self,

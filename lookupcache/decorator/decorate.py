@@ -281,7 +281,17 @@ def lookup_of(
     retry_after: RetryAfter,
     limit_name: str | None = None,
 ) -> SyncLookup | AsyncLookup:
-    """Return the lookup behind a decorated function; ``limit_name`` is shared by copies of it in other processes."""
+    """Return the lookup behind a decorated function.
+
+    Args:
+        function: The function that is called for keys without a cached value.
+        config: The options of the cache and of calls.
+        batch: Whether the function takes a list of keys.
+        clock: Returns the time in seconds, for expiry.
+        retryable: Returns whether an error is temporary.
+        retry_after: Returns after how many seconds a call may be retried, None if the error does not say.
+        limit_name: The name of the rate limit, shared by copies of the function in other processes.
+    """
     limiter = None
     if config.rate_limit is not None:
         limiter = RateLimit.of_executor(config.rate_limit, limit_name or _name(function))

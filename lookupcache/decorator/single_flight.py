@@ -58,7 +58,14 @@ class PendingKeys:
 
 
 class SingleFlight:
-    """Base class of sync and async lookups: the cache, and the calls in flight by key."""
+    """Base class of sync and async lookups: the cache, and the calls in flight by key.
+
+    Args:
+        function: The decorated function, called with keys.
+        config: The options of the cache and of calls.
+        resilience: Retries, circuit breaker, rate limit and counters of the calls.
+        clock: Returns the time in seconds, for expiry.
+    """
 
     def __init__(
         self,

@@ -58,7 +58,14 @@ def choose_size(
 ) -> Advice:
     """Choose a size on a deployment's curve: the smallest that reaches the target, else the knee.
 
-    ``rate`` is rows per second, ``cost`` seconds per call.
+    Args:
+        curve: Hit rates by size.
+        deployment: Workers and batches of the job.
+        target: The wanted part of rows that hit, between 0 and 1.
+        rate: Rows per second.
+        cost: Seconds per call.
+        width: Bytes per key, for the size in bytes.
+        eviction: The eviction policy.
     """
     knee = curve.knee()
     reached = None if target is None else curve.smallest(target)

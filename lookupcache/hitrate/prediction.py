@@ -216,7 +216,14 @@ def hit_rate(
 
 
 def predict(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progress | None = None) -> Prediction:
-    """Predict from requests in memory."""
+    """Predict from requests in memory.
+
+    Args:
+        requests: The requests.
+        wanted: What to predict: deployment, sizes, sample rate, target.
+        auto: Whether long traces are sampled.
+        progress: Called with each step, how much of it is done, and of how much.
+    """
     report: Progress = progress or (lambda what, done, of: None)
     notes: list[str] = []
     rate = wanted.sample
@@ -334,7 +341,14 @@ def _advice(curve: Curve, wanted: Wanted, requests: Requests, eviction: str = "l
 
 
 def advice_of(curve: Curve, wanted: Wanted, rate: float | None, eviction: str = "lru") -> Advice:
-    """Return the advice for a curve, at so many rows per second."""
+    """Return the advice for a curve.
+
+    Args:
+        curve: Hit rates by size.
+        wanted: The deployment, target, cost of a call and width of a row.
+        rate: Rows per second; None if unknown.
+        eviction: The eviction policy.
+    """
     return choose_size(
         curve,
         wanted.deployment,

@@ -134,7 +134,15 @@ class Surveyed:
 def survey_on_executors(
     df: DataFrame, keys: Sequence[str] | None, time: str | None, deployments: Sequence[Deployment], rate: float
 ) -> Surveyed:
-    """Survey a DataFrame on the executors; only the sample is sent to the driver."""
+    """Survey a DataFrame on the executors; only the sample is sent to the driver.
+
+    Args:
+        df: The DataFrame with the requests.
+        keys: Its key columns; None for the only column.
+        time: The column of the requests' times; None if there is none.
+        deployments: The deployments to survey for.
+        rate: The part of keys to sample.
+    """
     given = words_and_times(df, keys, time)
     requested = given.select("w").where("w IS NOT NULL")
     part = min(_ROWS_LOOKED_AT / max(requested.count(), 1), 1.0)

@@ -38,7 +38,15 @@ _SLACK_FROM = 100_000
 
 
 class Maintenance:
-    """Evicts, merges and removes what crashed processes have left."""
+    """Evicts, merges and removes what crashed processes have left.
+
+    Args:
+        folder: The folder of the cache.
+        control: The control file, with the list of segments.
+        segments: The segments that this process has mapped.
+        claims: The claims of keys in flight.
+        limits: The limits of the cache.
+    """
 
     def __init__(
         self,

@@ -47,9 +47,17 @@ def result_of(
     config: LookupConfig,
     analyst: Analyst,
 ) -> Result:
-    """Resolve the select list; ``using`` are columns of the table that the default excludes.
+    """Resolve the select list.
 
     Raises PlanError for two columns with one name, those for age and error included, which follow the selected ones.
+
+    Args:
+        scope: The columns of both sides.
+        how: The type of the join.
+        select: The select list; None for the columns of both sides.
+        using: Columns of the table that the default select list leaves out.
+        config: The options, for the columns of age and error.
+        analyst: Gets from Spark the names and types of expressions.
     """
     if isinstance(select, str):
         raise PlanError(f"'select' is the text {select!r}.", hint=f"Give a list, as in select=[{select!r}].")

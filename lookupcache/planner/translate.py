@@ -59,8 +59,12 @@ def translate(
 ) -> Expr | None:
     """Return a condition as a worker's expression, or None where that would not be exact.
 
-    ``column`` gives the column of a side and name, None where its type is unknown to Arrow; ``moment``
-    gives the value of a string as a timestamp; ``settings`` are the session's.
+    Args:
+        fragment: The condition, with resolved columns.
+        column: Returns the column of a side and name; None if Arrow does not have its type.
+        ansi: Whether the session uses ANSI semantics.
+        moment: Returns the value of a string as a timestamp.
+        settings: The settings of the session.
 
     >>> from lookupcache.planner.naming import LeftColumn, Scope
     >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))

@@ -61,7 +61,15 @@ def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Rela
 
 
 def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:
-    """Return the lookup that a join with ``FOR SYSTEM_TIME AS OF`` is; raises errors with the position."""
+    """Return the lookup of a join with ``FOR SYSTEM_TIME AS OF``; raises errors with the position.
+
+    Args:
+        query: The query that contains the join.
+        hints: The hints of the query.
+        left: The relations before the join.
+        join: The join.
+        table: The lookup table.
+    """
     node = join.this
     refuse_period(query, left, node.args["version"])
     alias = node.alias or node.name

@@ -212,7 +212,15 @@ def query_of(
     args: dict[str, Any] | None = None,
     parsed: Statement | None = None,
 ) -> Query:
-    """Read a statement, or of it what is ``parsed``, where the rest is blank; nothing of it is rewritten yet."""
+    """Read a query, without rewriting it yet.
+
+    Args:
+        setting: The session, its catalog and its settings.
+        statement: The statement that contains the query.
+        prefix: Text before the query when it is run, such as that of an INSERT.
+        args: The values of parameters by name.
+        parsed: The statement with blanks in place of all but the query; None if the statement is the query.
+    """
     tree = parse(parsed or statement)
     query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
     for span in statement.tables:  # TABLE takes the name of a table only

@@ -113,10 +113,14 @@ class LookupSession:
     ) -> None:
         """Register a table function; a function of that name is replaced.
 
-        ``function`` takes the arguments of a call and returns its rows: sync, async or an async generator, or an
-        object or class with ``__call__``. With ``batch`` it takes a list of argument tuples, bare values where there
-        is one argument, and returns a list of lists of rows. ``returns`` are the columns, as DDL text, where the
-        function's annotation does not tell them, and ``options`` the ``lookup.*`` options of its calls.
+        Args:
+            name: Its name in SQL.
+            function: Takes the arguments of a call and returns its rows: sync, async or an async generator, or an
+                object or class with ``__call__``.
+            returns: The columns as DDL text; by default those of the function's annotation.
+            batch: Whether the function takes a list of argument tuples (of bare values if there is one argument) and
+                returns a list of lists of rows.
+            options: The ``lookup.*`` options of its calls.
         """
         made = TableFunction.of(name, function, returns=returns, batch=batch, options=options)
         made.columns()

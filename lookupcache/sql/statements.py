@@ -73,7 +73,15 @@ def nothing(setting: Setting) -> DataFrame:
 def rewrite_query(
     setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = ""
 ) -> Query:
-    """Return the query of a statement, rewritten so that its lookups are joined; ``prefix`` is text before it."""
+    """Return the query of a statement, rewritten so that its lookups are joined.
+
+    Args:
+        setting: The session, its catalog and its settings.
+        statement: The statement.
+        found: The tokens of the query.
+        args: The values of parameters by name.
+        prefix: Text before the query when it is run, such as that of an INSERT.
+    """
     query = _query(setting, statement, found, args, prefix)
     refuse_strangers(query, query.tree)
     refuse_unknown(query, query.tree)

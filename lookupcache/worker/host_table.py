@@ -101,7 +101,14 @@ class MappedTable:
 
 
 class HostFullCacheLookup(FullCacheLookup):
-    """ALL, shared: whoever finds that a load is due and gets the claim loads, and the others take what he publishes."""
+    """ALL, shared by the workers of a host: the one that gets the claim loads the table and publishes it.
+
+    Args:
+        source: The source of the table.
+        host: The host's cache.
+        clock: Returns the time in seconds; by default the clock of the host's cache.
+        wall: Returns the local time, for scheduled reloads.
+    """
 
     def __init__(
         self,

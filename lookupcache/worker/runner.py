@@ -91,6 +91,12 @@ class Pairs:
 class Runner:
     """Joins batches under a plan.
 
+    Args:
+        plan: The plan of the join.
+        layout: The positions of left columns and keys in a batch, and the columns that are added.
+        lookup: The cache with its source.
+        letters: Writes the dead letters; None without ``lookup.on-error`` = ``dead-letter``.
+
     >>> from lookupcache.table import LookupTable
     >>> from lookupcache.plan import FieldKey
     >>> names = {1: "ann", 2: "bob"}
@@ -435,7 +441,11 @@ def report_counts(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches; when they end or fail, write the lookup's counts since the start into ``into``.
 
-    Without ``parts`` of them, which other joins report.
+    Args:
+        lookup: The lookup whose counts are reported.
+        batches: The joined batches.
+        into: Receives the counts.
+        parts: Counts that other joins of the lookup report, and that are subtracted.
     """
     before = Counters(lookup.counters)
     try:

@@ -10,7 +10,8 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from host_processes import in_processes
-from test_invalidation import Telling
+from host_workers import host_workers
+from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, all_names, batch, names, runner
 
 from lookupcache.cache.keys import KeyBatch
@@ -40,18 +41,8 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def workers(tmp_path):
-    """Return a function that makes a worker of this host; each has its own connection to the folder."""
-    made = []
-
-    def new(source, **config):
-        join = runner(source, **{"scope": "host", "cache_path": str(tmp_path / "cache"), **config})
-        assert isinstance(join.lookup, HostCacheLookup)
-        made.append(join.lookup)
-        return join
-
-    yield new
-    for lookup in made:
-        lookup.disconnect()
+    with host_workers(runner, HostCacheLookup, tmp_path) as new:
+        yield new
 
 
 def wait_for(lookup, pending):
@@ -190,7 +181,7 @@ def test_misses_that_are_not_to_be_remembered_stay_away(workers):
 
 
 def test_an_invalidation_reaches_all_workers_at_their_next_batch(workers):
-    one_source, other_source = Telling(), Telling()
+    one_source, other_source = ReportsChanges(), ReportsChanges()
     one, two = workers(one_source), workers(other_source)
     for join in (one, two):
         all_names(join, batch(7))  # Connects, so that it hears of changes.
@@ -206,7 +197,7 @@ def test_an_invalidation_reaches_all_workers_at_their_next_batch(workers):
 
 
 def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
-    one_source, other_source = Telling(), Telling()
+    one_source, other_source = ReportsChanges(), ReportsChanges()
     one, two = workers(one_source), workers(other_source)
     for join in (one, two):
         all_names(join, batch(7))
@@ -225,7 +216,7 @@ def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
 
 
 def test_a_worker_that_did_not_listen_does_not_use_what_others_have_requested(workers):
-    one, late = Telling(), Telling()
+    one, late = ReportsChanges(), ReportsChanges()
     all_names(workers(one), batch(1))
     late.name = "m"
     assert all_names(workers(late), batch(1)) == ["m1"]

@@ -13,7 +13,7 @@ from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
 
 
-class Telling(Names):
+class ReportsChanges(Names):
     """Says of what it is told to that it has changed; None is everything."""
 
     changes: tuple[int, ...] | None = ()
@@ -30,7 +30,7 @@ def joined(join, *keys):
 
 @pytest.mark.parametrize("cache", [{"cache": "LRU"}, {"cache": "TTL", "expire_after_write": 60.0}])
 def test_a_changed_key_is_requested_again(cache):
-    source = Telling()
+    source = ReportsChanges()
     join = runner(source, **cache)
     joined(join, 1, 2, 3)
     source.name, source.changes = "m", (2, 7)
@@ -40,7 +40,7 @@ def test_a_changed_key_is_requested_again(cache):
 
 
 def test_if_anything_may_have_changed_the_cache_is_cleared():
-    source = Telling()
+    source = ReportsChanges()
     join = runner(source)
     joined(join, 1, 2)
     source.name, source.changes = "m", None
@@ -49,7 +49,7 @@ def test_if_anything_may_have_changed_the_cache_is_cleared():
 
 
 def test_a_key_without_rows_that_has_one_now():
-    source = Telling()
+    source = ReportsChanges()
     join = runner(source)
     joined(join, 1_000)
     source.changes = (1_000,)
@@ -59,7 +59,7 @@ def test_a_key_without_rows_that_has_one_now():
 
 @pytest.mark.parametrize("changes", [(1,), None])
 def test_what_changes_while_it_is_fetched_is_fetched_again(changes):
-    source = Telling()
+    source = ReportsChanges()
     source.gate.clear()
     lookup = runner(source).lookup
     before = lookup.open(KeyBatch.of([pa.array([1])], [pa.int64()]))
@@ -77,7 +77,7 @@ def test_what_changes_while_it_is_fetched_is_fetched_again(changes):
 
 def test_a_refresh_under_way_does_not_bring_an_old_row_back():
     clock = [0.0]
-    source = Telling()
+    source = ReportsChanges()
     join = runner(source, clock=lambda: clock[0], refresh_after_write=10.0)
     joined(join, 1)
     clock[0] = 11.0
