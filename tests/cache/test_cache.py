@@ -33,7 +33,7 @@ def find(cache: ColumnCache, keys: KeyBatch, now=0.0):
 
 
 def put(cache: ColumnCache, keys: KeyBatch, rows: pa.Table, counts, now) -> None:
-    """Keep the rows of keys that were just asked for."""
+    """Keep the rows of keys that were just requested."""
     cache.put(keys, rows, counts, now)
     find(cache, keys, now)
     cache.enforce_limits(now)
@@ -150,8 +150,8 @@ def test_a_value_that_can_never_fit_evicts_nothing(limits, eviction):
 
 LIVES = {
     "that may stand in for an error": Limits(write_seconds=1, miss_seconds=1, stale_seconds=1e6),
-    "beside short-lived misses": Limits(write_seconds=1e6, miss_seconds=1),
-    "beside a short idle time": Limits(access_seconds=1, stale_seconds=1e6),
+    "with short-lived misses": Limits(write_seconds=1e6, miss_seconds=1),
+    "with a short idle time": Limits(access_seconds=1, stale_seconds=1e6),
 }
 
 
@@ -546,7 +546,7 @@ def exact_hits_with_repeats(keys, size: int, batch: int) -> int:
 
 
 # A batch finds all it can before anything is evicted, so a cache not much larger than a batch hits more often than
-# one that is asked key by key: up to 9 points at 733 rows on the flights. From three batches on they agree.
+# one that is requested key by key: up to 9 points at 733 rows on the flights. From three batches on they agree.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 def test_columns_stay_near_in_batches_of_a_thousand(name):

@@ -125,7 +125,7 @@ def test_what_a_condition_pushes(check) -> None:
     assert "upper(c.name) = o.name residual, after the cache, evaluated by Spark" in result
 
 
-def test_a_where_alone_goes_with_the_first_column_as_key(check) -> None:
+def test_a_where_alone_uses_the_first_column_as_key(check) -> None:
     result, _ = check(TOML, "--where", "salary > 5 AND name = 'ann'")
     assert "id = l.`id`" in result
     assert "pushed filter salary > 5.0" in result

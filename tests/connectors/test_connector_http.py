@@ -71,7 +71,7 @@ HOSTILE = [
 
 @pytest.fixture
 def serve():
-    """Return a function that starts a server that replies as told, for the test."""
+    """Return a function that starts a server with given replies, for the test."""
     started = []
 
     def start(reply, **how):
@@ -743,7 +743,7 @@ def basic_of(own):
     return base64.b64encode(f"{own.get('user', '?')}:{own.get('password', '')}".encode()).decode()
 
 
-def test_a_parameter_goes_with_every_page(serve, connect):
+def test_a_parameter_is_sent_with_every_page(serve, connect):
     server = serve(paged)
     customers = connect(url=server.url + "/{id}", rows="$.rows", pages_next="link", query_key="a&b")
     rows_for(customers, request(), (1,))
@@ -1030,7 +1030,7 @@ def spelled(value):
 
 
 def same(value):
-    """Return how a key is asked for: null never, both zeros alike."""
+    """Return how a key is requested: null never, both zeros alike."""
     return None if value is None else plain_text(value + 0 if isinstance(value, float) else value)
 
 

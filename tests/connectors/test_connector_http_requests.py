@@ -1,4 +1,4 @@
-"""What the http connector sends: every shape of a request, against a service that answers what it was asked."""
+"""What the http connector sends: every shape of a request, against a service that returns the request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACES = ("path", "query", "body", "keys")
 
 @pytest.fixture
 def serve():
-    """Return a function that starts a server that replies as told, for the test."""
+    """Return a function that starts a server with given replies, for the test."""
     started = []
 
     def start(reply):

@@ -159,7 +159,7 @@ def test_only_the_requested_fields_are_fetched_once_per_key(shop, connect):
     assert calls(shop) == {"hmget": 2}
 
 
-def test_a_column_that_is_not_null_tells_that_a_key_is_missing(shop, connect):
+def test_a_column_that_is_not_null_shows_that_a_key_is_missing(shop, connect):
     customers = connect("id BIGINT, name STRING NOT NULL", key="customer:{id}")
     assert rows_for(customers, request(["id"], ["name"]), (1,), (9,)) == [(1, "ann")]
     assert calls(shop) == {"hmget": 2}

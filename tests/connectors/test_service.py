@@ -61,7 +61,7 @@ def test_a_connection_is_kept(client):
     assert kept is client.sock is not None
 
 
-def test_it_tells_what_came_and_when(served, client):
+def test_it_reports_what_arrived_and_when(served, client):
     before = time.monotonic()
     answer(client)
     answer(client, "/rows", [1, "a b"])
@@ -90,7 +90,7 @@ def test_it_fails_with_a_status(served, client, status, hint):
     assert answer(client) == ROWS[1]
 
 
-def test_lookup_errorss_come_in_the_order_in_which_they_were_told(served, client):
+def test_failures_occur_in_the_order_in_which_they_were_set(served, client):
     served.fail(503, times=2)
     served.fail(500)
     statuses = []

@@ -392,7 +392,7 @@ WRONG = {
     "unhashable": (lambda f: f([1]), r"<cached defaults> was given a list, which has no hash"),
     "unhashable, to forget": (lambda f: f.invalidate([1]), r"was given a list, which has no hash.*Hint: Give a tuple"),
     "a list in a tuple": (lambda f: f((1, [2])), r"was given a list, which has no hash.*Hint: Give a tuple"),
-    "beside a type that is compared": (lambda f: f([1], 2.0), r"was given a list, which"),
+    "next to a type that is compared": (lambda f: f([1], 2.0), r"was given a list, which"),
     "a dict": (lambda f: f({}), r"was given a dict, which has no hash.*Hint: Give a tuple of its items"),
     "a key of many": (lambda f: cached(lambda keys: keys, batch=True)([[1]]), "was given a list, which"),
     "a key of many, to forget": (
@@ -506,7 +506,7 @@ class Shop:
         return (self.name, key)
 
 
-def test_each_object_has_entries_of_its_own():
+def test_each_object_has_its_own_entries():
     Shop.rows.clear(), Shop.many.clear()
     a, b = Shop("a"), Shop("b")
     assert (a.rows(1), b.rows(1), a.rows(1, times=1) is a.rows(1)) == (["a"], ["b"], True)
@@ -535,7 +535,7 @@ def test_objects_that_come_and_go_never_share_an_entry():
     assert Shop.rows.metrics().cached_keys <= 2
 
 
-def test_an_object_without_weak_references_is_told_apart_by_its_value():
+def test_an_object_without_weak_references_is_identified_by_its_value():
     class Point(namedtuple("Point", "x")):
         __slots__ = ()
 
@@ -546,7 +546,7 @@ def test_an_object_without_weak_references_is_told_apart_by_its_value():
     assert (Point(1).twice() is Point(1).twice(), Point(2).twice()) == (True, (4,))
 
 
-def test_a_method_of_a_derived_class_can_ask_its_base():
+def test_a_method_of_a_derived_class_can_call_its_base():
     class Small(Shop):
         @cached
         def rows(self, key, *, times=1):
@@ -555,7 +555,7 @@ def test_a_method_of_a_derived_class_can_ask_its_base():
     assert Small("a").rows(1) == ["a", "small"]
 
 
-def test_what_can_be_asked_of_a_function_can_be_asked_of_it():
+def test_it_has_the_attributes_of_a_function():
     assert (cached(defaults).__name__, cached(defaults).__wrapped__) == ("defaults", defaults)
     assert inspect.signature(cached(defaults)) == inspect.signature(defaults)
     assert str(inspect.signature(Shop("a").rows)) == "(key, *, times=1)"

@@ -92,7 +92,7 @@ class Calls(RuleBasedStateMachine):
             for key, found in zip(together, self.answers(together), strict=True):
                 self.check(key, found)
             made = [key for key, _, _ in self.made[before:]]
-            assert len(made) == len(set(made)), "A key was asked for twice by callers that came at the same time."
+            assert len(made) == len(set(made)), "A key was requested twice by callers that came at the same time."
 
     def check(self, key: int, found: Any) -> None:
         if isinstance(found, ConnectionError):

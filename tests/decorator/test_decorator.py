@@ -28,7 +28,7 @@ LRU = LookupConfig(cache="LRU", max_rows=100, retry_delay=0.0001)
 
 
 class Source:
-    """Answers from ROWS; remembers what it was asked; fails as often as it is told to."""
+    """Answers from ROWS; remembers the requests; fails as often as is set."""
 
     def __init__(self, fails: int = 0, error: Exception | None = None) -> None:
         self.requested: list[Any] = []
@@ -571,7 +571,7 @@ def test_many_event_loops_that_want_a_cold_key_make_one_call():
     assert (lookup.metrics().misses, lookup.metrics().hits) == (1, 49)
 
 
-def test_a_call_whose_event_loop_ends_is_made_anew_by_who_waits():
+def test_a_call_whose_event_loop_ends_is_made_again_by_a_waiting_caller():
     calls, begun, joined = [], threading.Event(), threading.Event()
 
     @cached(LRU)
@@ -713,7 +713,7 @@ def test_a_call_in_the_queue_has_its_turn_when_its_predecessors_caller_has_left(
             end.wait(10)
         return key
 
-    # Who waits for key 1 is gone, as after Ctrl-C: nobody but the queue notices that it takes too long.
+    # The caller that waited for key 1 has stopped, as after Ctrl-C: nothing but the queue notices that it takes too long.
     group = lookup.lookup
     group._make_opened(group._want([(1,)]))
     assert hangs.wait(10)
@@ -837,7 +837,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("batch", [False, True])
-def test_a_function_may_ask_itself_deeper_than_there_is_room(way, batch):
+def test_a_function_may_call_itself_deeper_than_the_capacity(way, batch):
     if batch:
         one = lambda n: n if n < 2 else lookup([n - 1])[0] + lookup([n - 2])[0]  # noqa: E731
         lookup = cached(batch=True, **WAYS[way])(lambda ns: list(map(one, ns)))
@@ -848,7 +848,7 @@ def test_a_function_may_ask_itself_deeper_than_there_is_room(way, batch):
 
 
 @pytest.mark.parametrize("capacity", [1, 3])
-def test_an_async_function_may_ask_itself_deeper_than_there_is_room(capacity):
+def test_an_async_function_may_call_itself_deeper_than_the_capacity(capacity):
     @cached(async_capacity=capacity)
     async def fib(n):
         return n if n < 2 else sum(await asyncio.gather(fib(n - 1), fib(n - 2)))
@@ -861,14 +861,14 @@ def test_an_async_function_may_ask_itself_deeper_than_there_is_room(capacity):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_many_threads_may_ask_a_function_that_asks_itself(way):
+def test_many_threads_may_call_a_function_that_calls_itself(way):
     fib = cached(**WAYS[way])(lambda n: n if n < 2 else fib(n - 1) + fib(n - 2))
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(fib, range(30))) == [fib(n) for n in range(30)]
     assert fib.metrics().calls == 30
 
 
-def test_two_functions_may_ask_each_other():
+def test_two_functions_may_call_each_other():
     even = cached(async_=True, async_capacity=1)(lambda n: n == 0 or odd(n - 1))
     odd = cached(async_=True, async_capacity=1)(lambda n: n != 0 and even(n - 1))
     assert (even(20), odd(20)) == (True, False)
@@ -876,13 +876,13 @@ def test_two_functions_may_ask_each_other():
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_a_function_that_waits_for_itself_is_told_at_once(way, length):
+def test_a_function_that_waits_for_itself_fails_at_once(way, length):
     lookup = cached(max_retries=0, timeout="1 h", **WAYS[way])(lambda n: lookup((n + 1) % length))
     with pytest.raises(RecursionError, match=r"(?s)The call for \(\d\) waits for itself.*Hint"):
         lookup(0)
 
 
-def test_an_async_function_that_waits_for_itself_is_told_at_once():
+def test_an_async_function_that_waits_for_itself_fails_at_once():
     @cached(max_retries=0, timeout="1 h")
     async def lookup(n):
         return await lookup((n + 1) % 3)
@@ -892,7 +892,7 @@ def test_an_async_function_that_waits_for_itself_is_told_at_once():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_open_that_asks_its_own_object_is_told_at_once(way):
+def test_an_open_that_calls_its_own_object_fails_at_once(way):
     class Asking(Shop):
         def open(self):
             return lookup(0)
@@ -902,7 +902,7 @@ def test_an_open_that_asks_its_own_object_is_told_at_once(way):
         lookup(1)
 
 
-def test_an_async_open_that_asks_its_own_object_is_told_at_once():
+def test_an_async_open_that_calls_its_own_object_fails_at_once():
     class Asking(AsyncShop):
         async def open(self):
             return await lookup(0)
@@ -913,7 +913,7 @@ def test_an_async_open_that_asks_its_own_object_is_told_at_once():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_threads_that_wait_for_each_other_are_told_at_once(way):
+def test_threads_that_wait_for_each_other_fail_at_once(way):
     both = threading.Barrier(2)
 
     @cached(max_retries=0, timeout="1 h", **{**WAYS[way], "async_capacity": 2})
@@ -933,7 +933,7 @@ def test_threads_that_wait_for_each_other_are_told_at_once(way):
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_an_async_function_that_raises_generator_exit_is_asked_once(waits):
+def test_an_async_function_that_raises_generator_exit_is_called_once(waits):
     requested = []
 
     @cached(max_retries=0)
@@ -975,7 +975,7 @@ def test_an_error_ends_a_batch_and_leaves_no_key_behind():
     assert (lookup([2]), source.requested) == ([ROWS[2]], [(1,), (2,)])
 
 
-def test_a_key_without_rows_is_asked_for_again(decorate):
+def test_a_key_without_rows_is_requested_again(decorate):
     source = Source()
     lookup = decorate(source, replace(LRU, on_miss_max_attempts=2, on_miss_delay=0.001))
     assert (lookup(9), lookup(1)) == ([], ROWS[1])
@@ -999,7 +999,7 @@ def test_waits_as_long_as_the_source_says(decorate):
     assert (lookup(1), set(said)) == (ROWS[1], {"down"})
 
 
-def test_calls_are_held_back_by_the_rate_limit(decorate):
+def test_calls_are_delayed_by_the_rate_limit(decorate):
     lookup = decorate(Source(), LookupConfig(rate_limit=20))
     assert [lookup(key) for key in (1, 1, 1)] == [ROWS[1]] * 3
     assert lookup.metrics().throttled_seconds > 0

@@ -135,7 +135,7 @@ class Simulation:
             return
         age, longest = begun - landing.ended, self.options["expire_after_write"] or math.inf
         stale = self.options["stale_if_error"] or 0
-        # A value that stands in for an error is judged when its own lookup fails; other keys may take longer.
+        # A value that replaces an error is checked when its own lookup fails; other keys may take longer.
         assert age <= longest or (self.may_fail(key, begun) and age <= stale)
 
     async def run(self) -> None:

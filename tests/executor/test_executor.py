@@ -196,7 +196,7 @@ def test_threads_make_as_many_calls_at_a_time_as_they_may():
     executor.close()
 
 
-def test_each_thread_has_a_connector_of_its_own():
+def test_each_thread_has_its_own_connector():
     all_or_nothing, counts = threading.Barrier(3), Counter()
     executor = threads(capacity=3, counts=counts)
     executor.start(CallGroup([lambda: all_or_nothing.wait(10)] * 3))

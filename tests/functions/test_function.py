@@ -108,7 +108,7 @@ def test_a_constant_may_be_one_of_the_keys():
     assert answer(requested, request, id=[7]) == [(7, "ann")]
 
 
-def test_a_function_is_asked_for_each_of_its_keys_once():
+def test_a_function_is_called_once_for_each_key():
     calls = Counter()
 
     def counted(key):
@@ -361,7 +361,7 @@ def test_a_batch_in_another_order_is_refused():
         answer(connector(lambda keys: many(reversed(keys)), batch=True))
 
 
-def test_rows_that_were_not_asked_for_are_dropped_one_key_at_a_time():
+def test_rows_that_were_not_requested_are_dropped_one_key_at_a_time():
     def more(key):
         return [*one(1), *one(2), *one(9), (None, "none")]
 

@@ -1,4 +1,4 @@
-"""Predicted hit rates: equal to the facts beside the traces, to replays, and to what theory says."""
+"""Predicted hit rates: equal to the facts stored with the traces, to replays, and to what theory says."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_every_age_limit_has_exactly_the_hits_of_the_facts(trace):
         assert round(float(ages.after_access().ratio([int(limit)])[0]), 6) == ratios["sliding_from_access"]
 
 
-def test_batches_ask_as_often_as_the_facts_say(trace):
+def test_batches_make_as_many_requests_as_the_facts_say(trace):
     requests, facts = trace
     for batch, requested in facts["batch_dedupe"].items():
         curve = exact_curve(requests, Deployment(batch=int(batch)))

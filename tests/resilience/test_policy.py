@@ -26,7 +26,7 @@ class Wrong(TypeError):
 
 
 class World:
-    """A source that answers as it is told, and a clock that only its answers and the waits for it move."""
+    """A source with listed answers, and a clock that only its answers and the waits for it move."""
 
     def __init__(self, *answers: Any, takes: float = 0.0) -> None:
         self.now = 0.0
@@ -91,7 +91,7 @@ def test_an_answer_is_passed_on(call: Call) -> None:
     assert counts(resilience) == {"calls": 1}
 
 
-def test_what_is_down_is_asked_again(call: Call) -> None:
+def test_a_source_that_is_down_is_called_again(call: Call) -> None:
     world = World(Down, Down, 42)
     resilience = world.resilience()
     assert call(world, resilience) == 42
@@ -108,7 +108,7 @@ def test_the_last_error_ends_it(call: Call) -> None:
 
 
 @pytest.mark.parametrize("answers", [[Wrong, 42], [Down, Wrong, 42]])
-def test_what_is_wrong_is_not_asked_again(call: Call, answers: list[Any]) -> None:
+def test_a_wrong_request_is_not_repeated(call: Call, answers: list[Any]) -> None:
     world = World(*answers)
     with pytest.raises(AttemptsExhaustedError) as end:
         call(world, world.resilience())
@@ -405,7 +405,7 @@ def looked(request: pytest.FixtureRequest) -> Callable[[Late, ResiliencePolicy, 
     return request.param
 
 
-def test_keys_without_a_row_are_asked_for_again(looked: Any) -> None:
+def test_keys_without_a_row_are_requested_again(looked: Any) -> None:
     world = Late(None)
     resilience = world.resilience(on_miss_max_attempts=5, on_miss_delay=3)
     assert looked(world, resilience, [1, 2, 3]) == [([1, 2, 3], [1]), ([2, 3], [2]), ([3], [3])]
@@ -429,7 +429,7 @@ def test_what_is_not_found_in_time_is_a_miss(looked: Any, options: dict[str, Any
     assert found == [([99], [])] * calls
 
 
-def test_an_error_in_a_later_look_is_an_error_of_the_whole(looked: Any) -> None:
+def test_an_error_in_a_later_attempt_fails_the_call(looked: Any) -> None:
     world = Late(None, SourceError("short"))
     with pytest.raises(AttemptsExhaustedError) as end:
         looked(world, world.resilience(on_miss_max_attempts=1), [9])

@@ -113,7 +113,7 @@ def test_processes_get_a_slot_each(tmp_path: Path) -> None:
 
 
 HELD = {
-    "from before the clock started anew": _SLOT.pack(60.0, 51.0, _boot()),
+    "from before the clock was reset": _SLOT.pack(60.0, 51.0, _boot()),
     "from another start of the machine": _SLOT.pack(60.0, 49.0, b"another start..."),
     "no number": _SLOT.pack(math.nan, 0.0, _boot()),
     "infinite": _SLOT.pack(math.inf, 0.0, _boot()),
@@ -131,7 +131,7 @@ def test_a_file_without_sense_blocks_nobody(content: bytes, tmp_path: Path) -> N
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
-def test_a_system_that_tells_no_start_of_its_own_is_one_that_never_started_anew(
+def test_a_system_that_reports_no_boot_time_is_one_that_never_rebooted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate, "_BOOT", tmp_path / "nothing")
@@ -215,12 +215,12 @@ def test_a_directory_that_cannot_be_made_is_an_error_of_ours(temporary: Path, mo
         RateLimit.of_executor(1.0, "a")
 
 
-def test_files_of_executors_that_are_gone_are_removed(temporary: Path) -> None:
-    rates = {"old": 1e9, "old, with a slot to come": 1 / (3 * 86_400), "new": 1e9}
+def test_files_of_executors_that_have_ended_are_removed(temporary: Path) -> None:
+    rates = {"old": 1e9, "old, with a slot in the future": 1 / (3 * 86_400), "new": 1e9}
     limits = {name: RateLimit.of_executor(per_second, name) for name, per_second in rates.items()}
     for name, limit in limits.items():
         limit.reserve()
         if name != "new":
             os.utime(limit.path, (0, 0))
     RateLimit.of_executor(1.0, "other")
-    assert [name for name, limit in limits.items() if limit.path.exists()] == ["old, with a slot to come", "new"]
+    assert [name for name, limit in limits.items() if limit.path.exists()] == ["old, with a slot in the future", "new"]

@@ -80,8 +80,8 @@ FUSED = {
     ),
     "a missing key replaced": (lambda df: df.withColumn("city", F.coalesce("city", F.lit(20))), WORKER),
     "a key from both": (lambda df: df.withColumn("city", F.col("city") + F.col("visit") - 10), WORKER),
-    "a column beside the key": (lambda df: df.withColumn("label", F.concat("note", F.lit("-"), "person")), WORKER),
-    "a column of Spark's beside it": (lambda df: df.withColumn("label", F.reverse("note")), BEFORE),
+    "a column next to the key": (lambda df: df.withColumn("label", F.concat("note", F.lit("-"), "person")), WORKER),
+    "a column of Spark's next to it": (lambda df: df.withColumn("label", F.reverse("note")), BEFORE),
     "the same text twice, of other columns": (
         lambda df: (
             df.withColumn("a", F.expr("city + 1"))

@@ -1,4 +1,4 @@
-"""Statements beside queries, what is refused and where, hints, and streams."""
+"""Statements other than queries, what is refused and where, hints, and streams."""
 
 from __future__ import annotations
 

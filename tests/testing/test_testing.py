@@ -70,7 +70,7 @@ def test_a_failure_has_a_hint(outcomes):
     assert silent == {}
 
 
-# ── what a suite is told ─────────────────────────────────────────────────────────────────────────────────────
+# ── settings of a suite ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_claim_of_no_known_type_or_trait_is_refused():
@@ -128,7 +128,7 @@ def word(monkeypatch):
     monkeypatch.setenv("WORD", faulty_connectors.PASSWORD)
 
 
-def test_a_recorder_keeps_what_was_asked_and_answered(table):
+def test_a_recorder_keeps_requests_and_answers(table):
     recorder = Recorder(table.connector)
     with LocalJoin(table, ID, recorder) as join:
         assert join.rows([(1,), (7,)]) == [(1, "ann")]
@@ -137,7 +137,7 @@ def test_a_recorder_keeps_what_was_asked_and_answered(table):
     assert (call.keys.to_pydict(), call.answer.to_pydict()) == ({"id": [1, 7]}, {"id": [1], "name": ["ann"]})
 
 
-def test_a_recorder_keeps_what_copies_for_threads_were_asked(table):
+def test_a_recorder_keeps_the_requests_to_copies_for_threads(table):
     recorder = Recorder(table.connector)
     one_by_one = table.with_options({"lookup.async": "true", "lookup.batch.max-size": "1"})
     with LocalJoin(one_by_one, ID, recorder) as join:
@@ -207,7 +207,7 @@ def test_a_slow_connector_delays_calls_until_they_are_released(table):
         assert not source.wait_for_calls(timeout=0)
 
 
-def test_a_clock_goes_as_it_is_told():
+def test_a_clock_shows_the_time_that_is_set():
     clock = FakeClock(start=10)
     clock.sleep(1.5)
     asyncio.run(clock.sleep_async(0.5))

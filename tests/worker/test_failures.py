@@ -181,7 +181,7 @@ class Script:
             self.changing.notify_all()
 
     def begin(self, keys: list) -> tuple[str, int, list]:
-        """Return what becomes of a call, how many batches there have been, and of which keys it has wrong rows."""
+        """Return the result of a call, how many batches there have been, and of which keys it has wrong rows."""
         with self.changing:
             self.in_flight += 1
             outcomes = [self.coming[key].popleft() if self.coming[key] else "right" for key in keys]
@@ -235,7 +235,7 @@ class Script:
 
 
 class Rows(Connector):
-    """Answers with rows of all keys, whatever it is asked for."""
+    """Answers with rows of all keys, whatever is requested."""
 
     def __init__(self, schema: pa.Schema, script: Script) -> None:
         super().__init__(schema, {})
@@ -716,7 +716,7 @@ def options_of_calls(draw, kind: str) -> dict[str, Any]:
 
 @st.composite
 def courses(draw, hangs: bool) -> dict[int, list[str]]:
-    """Draw for each key what becomes of the calls for it, one after the other; all later ones are right."""
+    """Draw for each key the results of the calls for it, one after the other; all later ones are right."""
     course = draw(st.dictionaries(st.integers(0, 4), st.lists(OUTCOME, max_size=5)))
     if hangs:
         hung = course.setdefault(draw(st.integers(0, 4)), [])

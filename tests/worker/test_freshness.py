@@ -162,7 +162,7 @@ def test_old_rows_stand_in_for_an_error_until_they_are_too_old(start):
     assert (lookup.metrics().stale, lookup.metrics().expirations, lookup.metrics().errors) == (2, 1, 3)
 
 
-def test_a_known_miss_has_an_age_limit_of_its_own(start):
+def test_a_known_miss_has_a_separate_age_limit(start):
     source, look_up, _ = start(expire_after_write=10, missing_key_expire_after_write=2)
     source.rows = []
     look_up(1)

@@ -290,7 +290,7 @@ def test_recency_in_a_workers_own_cache_reaches_the_host(workers, clock):
 
 
 class Logged(Names):
-    """Notes in a file which keys it was asked for."""
+    """Notes in a file which keys were requested."""
 
     def __init__(self, path) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from lookupcache.cache.keys import KeyBatch
 
 
 class ReportsChanges(Names):
-    """Says of what it is told to that it has changed; None is everything."""
+    """Reports the keys in ``changes`` as changed; None is all keys."""
 
     changes: tuple[int, ...] | None = ()
 
@@ -88,7 +88,7 @@ def test_a_refresh_under_way_does_not_bring_an_old_row_back():
     assert joined(join, 1) == ["m1"]
 
 
-def test_a_source_that_reports_no_changes_is_not_asked_for_them():
+def test_changes_of_a_source_that_reports_none_are_not_requested():
     assert not runner(Names()).lookup.source.reports_changes
 
 

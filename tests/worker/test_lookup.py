@@ -32,7 +32,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 class Names(Connector):
-    """Knows the name of every key below a thousand: what `name` says. Remembers what it was asked."""
+    """Knows the name of every key below a thousand: what `name` says. Remembers the requests."""
 
     name = "n"
     down = False
@@ -291,7 +291,7 @@ def test_stopping_early_cancels_calls_and_the_next_task_requests_again():
 
 
 class Late(Names):
-    """Has a row for key 5 only from the third time on that it is asked."""
+    """Has a row for key 5 only from the third request on."""
 
     def lookup(self, request, keys):
         answer = super().lookup(request, keys)
@@ -611,14 +611,14 @@ def test_keys_wait_in_one_call_to_be_found():
 
 
 class Refusing(Names):
-    """Finds, while it is asked, that something is written wrongly; which is no trouble of the source."""
+    """Finds during a call that an option is wrong, which is no failure of the source."""
 
     refused: tuple[int, ...] = ()
 
     def lookup(self, request, keys):
         answer = super().lookup(request, keys)
         if set(self.refused) & set(keys.column("id").to_pylist()):
-            raise PlanError("It cannot be asked so.")
+            raise PlanError("It cannot be called so.")
         return answer
 
 

@@ -457,7 +457,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("how", FOUND)
-def test_every_key_that_was_asked_for_is_told_with_whether_it_was_found(how):
+def test_every_requested_key_is_reported_with_whether_it_was_found(how):
     [batch] = of_keys(how).run([pa.record_batch(KEYS_IN)])
     assert list(zip(*(column.to_pylist() for column in batch.columns), strict=True)) == FOUND[how]
 
