@@ -15,7 +15,7 @@ STRANGER = Path(__file__).parent / "stranger"
 
 @pytest.fixture(scope="module")
 def theirs(installed, tmp_path_factory):  # noqa: F811
-    """Return a copy of the stranger's package, and the Python of an environment where it is installed together with ours."""
+    """Return a copy of the stranger's package, and the Python of an environment with both packages."""
     folder = tmp_path_factory.mktemp("stranger") / "package"
     shutil.copytree(STRANGER, folder)
     offline = ["--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]

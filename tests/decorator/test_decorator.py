@@ -713,7 +713,7 @@ def test_a_call_in_the_queue_has_its_turn_when_its_predecessors_caller_has_left(
             end.wait(10)
         return key
 
-    # The caller that waited for key 1 has stopped, as after Ctrl-C: nothing but the queue notices that it takes too long.
+    # The caller waiting for key 1 has stopped, as after Ctrl-C: nothing but the queue notices that it takes too long.
     group = lookup.lookup
     group._make_opened(group._want([(1,)]))
     assert hangs.wait(10)

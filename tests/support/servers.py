@@ -55,7 +55,7 @@ class Reply:
 class HttpServer:
     """An HTTP server, with TLS if it has a certificate; a function returns the responses.
 
-    ``requested`` contains the received requests, ``connections`` counts their connections. `kill` breaks all connections;
+    ``requested`` has the received requests, ``connections`` counts their connections. `kill` breaks all connections;
     `start` then listens on the same port again.
     """
 
