@@ -85,7 +85,7 @@ for _name in _NOTED:
 def parse(statement: Statement) -> exp.Expr:
     """Read one statement into a tree; raises StatementError, with the position, for what cannot be read."""
     try:
-        tree = sqlglot.parse_one(statement.read, dialect=LookupSql)
+        tree = sqlglot.parse_one(statement.parser_input, dialect=LookupSql)
     except SqlglotError as error:
         raise _unreadable(statement, error) from None
     return tree
@@ -101,7 +101,7 @@ def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:
     details = (getattr(error, "errors", None) or [{}])[0]
     fact = re.sub(r" (but got|for) <.*", "", str(details.get("description") or str(error).splitlines()[0]), flags=re.S)
     before, marked = str(details.get("start_context") or ""), str(details.get("highlight") or "")
-    start = statement.read.find(before + marked) + len(before) if marked else -1
+    start = statement.parser_input.find(before + marked) + len(before) if marked else -1
     position = statement.position(Span(start, start + len(marked))) if start >= len(before) else None
     return StatementError(f"The statement cannot be read: {fact.rstrip('.')}.", position=position)
 

@@ -82,7 +82,7 @@ class Statement:
         return self.text[self.span.start : self.span.end]
 
     @cached_property
-    def read(self) -> str:
+    def parser_input(self) -> str:
         """The input of the parser: the code with blanks before the statement, and with the letter x in literals.
 
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.

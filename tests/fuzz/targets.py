@@ -256,7 +256,7 @@ def statement(data: bytes) -> None:
         last = token.end
     assert len(without_comments(text)) == len(text)
     made = Statement.of(text)
-    assert len(made.read) >= len(made.sql)
+    assert len(made.parser_input) >= len(made.sql)
     assert all(0 <= start <= end <= len(text) for start, end in made.hidden)
 
 
