@@ -26,7 +26,6 @@ SPANS = {
     exp.Hint: "/*+ LOOKUP('table'='c') */",
     exp.Star: "*",
     exp.Alias: "upper(o.name) AS u",
-    exp.Anonymous: "upper(o.name)",
     exp.JSONExtract: "v:a.b",
     exp.From: "FROM o",
     exp.Join: "LEFT JOIN c FOR SYSTEM_TIME AS OF o.p ON (o.id = c.id)",
