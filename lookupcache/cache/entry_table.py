@@ -56,7 +56,7 @@ class EntryTable:
         """List entries without rows for distinct keys that are not listed and are being fetched."""
         entries = self.numbers.allocate(len(keys))
         try:
-            # What needs memory comes first: where there is none, nothing has changed but the numbers, which go back.
+            # What needs memory comes first: if it fails, only the numbers have changed, and they are returned.
             self._make_space()
             words = self.keys.insert(keys, entries)
         except BaseException:
@@ -89,7 +89,7 @@ class EntryTable:
         """
         listed = self.numbers.is_listed(entries)
         before = self._weigh(entries[listed])
-        # First, since it needs memory: where there is none, the entries must not look as if they had no rows.
+        # First, since it needs memory: if it fails, the entries must not look as if they had no rows.
         self.rows.write(entries, rows, counts)
         self.in_flight.finish(entries)
         self.weight += self._weigh(entries[listed]) - before

@@ -77,7 +77,7 @@ def refuse_secrets(options: Mapping[str, str], connector: Connector, what: str, 
     if literal:
         other = "" if inline else f" Or SET '{_KEEP}' = 'SCHEMA', so that options stay in the catalog."
         raise CompiledPlanError(
-            f"{what} has a secret in option {', '.join(map(repr, literal))}, which would stand in the plan.",
+            f"{what} has a secret in option {', '.join(map(repr, literal))}, which would be written into the plan.",
             hint=f"Refer to it: 'env:NAME' for an environment variable of the workers, 'file:PATH' for a file.{other}",
         )
 
@@ -87,7 +87,7 @@ def refuse_secret_path(config: LookupConfig, what: str) -> None:
     path = config.dead_letter_path
     if path is not None and hide_userinfo(path) != path:
         raise CompiledPlanError(
-            f"{what} has a secret in option 'lookup.dead-letter.path', which would stand in the plan.",
+            f"{what} has a secret in option 'lookup.dead-letter.path', which would be written into the plan.",
             hint="Give the credentials in the settings of the file system, not in the path.",
         )
 

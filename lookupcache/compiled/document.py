@@ -187,7 +187,7 @@ def _parse_json(text: str, source: str) -> Any:
         ended = " The file ends too early." if error.pos >= len(text.rstrip()) else ""
         raise CompiledPlanError(
             f"Compiled plan {source}, line {error.lineno}, column {error.colno}: it is not JSON: {error.msg}.{ended}",
-            hint="Compile the statement again, or take the file from where it was kept.",
+            hint="Compile the statement again, or restore the file from a copy.",
         ) from None
     except (RecursionError, ValueError) as error:
         raise Reader(None, "", source).wrong(f"it is not JSON: {error}.") from None

@@ -37,7 +37,7 @@ def read_text(path: str) -> str:
 
 
 def write_text(path: str, text: str, *, overwrite: bool = False) -> None:
-    """Write a file: aside first, then under its name, so that nobody ever reads half of it; missing folders are made.
+    """Write a file: aside first, then under its name, so that no reader sees half of it; missing folders are made.
 
     Raises CompiledPlanError if there is a file already, unless ``overwrite``. Of several that write a local file at
     once, one succeeds; object stores cannot promise that.

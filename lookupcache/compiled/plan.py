@@ -64,7 +64,7 @@ class CompiledPlan:
     def write_to_file(
         self, path: str | os.PathLike[str], *, ignore_if_exists: bool = False, overwrite: bool = False
     ) -> None:
-        """Write the plan to a file, of which nobody ever reads half; missing folders are made.
+        """Write the plan to a file, so that no reader sees half of it; missing folders are made.
 
         Args:
             path: A local path, or a URI that pyarrow's file systems open.

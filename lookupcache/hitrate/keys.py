@@ -25,7 +25,7 @@ from lookupcache.cache.keys import Hashes, KeyBatch
 from lookupcache.errors import SchemaError, nearest
 
 Progress = Callable[[str, int, int | None], None]
-"""Told what is done, how much of it, and of how much, where that is known."""
+"""Called with what is done, how much of it, and of how much, if that is known."""
 
 Numbers = npt.NDArray[np.int64]
 

@@ -1,6 +1,6 @@
 """`Claims`: which process requests a key from the source, so that the others of the host wait for its rows.
 
-A claim is an element of a bucket, which the key's hash chooses. Correctness never rests on a claim: where there is no
+A claim is an element of a bucket, which the key's hash chooses. Correctness never depends on a claim: if there is no
 space for one, or it lapses, a key is requested twice.
 """
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 _COMMENT = r"/\*(?:[^*/]|\*(?!/)|/(?!\*)|{})*\*/"
 _BRACKETED = _COMMENT.format(_COMMENT.format(_COMMENT.format("(?!)")))
-"""A comment in brackets; they may stand in each other."""
+"""A comment in brackets; they may be nested."""
 
 _TOKEN = re.compile(
     rf"""(?P<space>(?:\s|--(?:\\\n|[^\r\n])*|{_BRACKETED})+)

@@ -185,7 +185,7 @@ def _too_deep(on: str | Sequence[str], where: str | None, select: Sequence[str] 
     texts = [*([on] if isinstance(on, str) else on), *([where] if where else [])]
     longest = max([*(select or ()), *(part for text in texts for part in _parts(text))], key=len)
     return PlanError(
-        f"{longest[:60]!r}… is nested too deeply to be planned: brackets, calls, CASE and NOT may stand in each other "
+        f"{longest[:60]!r}… is nested too deeply to be planned: brackets, calls, CASE and NOT may be nested "
         f"about {LEVELS} times.",
         hint="Compute part of it as a column of the left side first, with withColumn, or select it after the join.",
     )

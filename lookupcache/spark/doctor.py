@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: what it is, what it should be (None where it is well), and why.
+    """One thing that was looked at: what it is, what it should be (None if it is correct), and why.
 
     ``must`` says that joins do not run, or give up something that was promised, as it is.
     """

@@ -168,7 +168,7 @@ class LookupJoin:
 
     @classmethod
     def from_node(cls, left: DataFrame, node: LookupNode, objects: Objects) -> LookupJoin:
-        """Return the join of a node of a compiled plan; raises CompiledPlanError where it is not what it was."""
+        """Return the join of a node of a compiled plan; raises CompiledPlanError if it has changed."""
         source = objects.document.source
         join = cls.__new__(cls)
         join.left, join.spark, join._restored = left, left.sparkSession, node

@@ -43,7 +43,7 @@ class Scan:
 
 
 def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
-    """Return all rows of a lookup table, read when they are wanted; raises ConnectorError where it cannot be scanned.
+    """Return all rows of a lookup table, read when they are used; raises ConnectorError if it cannot be scanned.
 
     >>> import os, sqlite3, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "shop.db")

@@ -137,7 +137,7 @@ class _QueryNodes:
     numbers: dict[int, int] = field(default_factory=dict)
 
     def number_of(self, df: DataFrame) -> int:
-        """Return the node of a DataFrame of the query; it, and those that it reads, are added where they are not."""
+        """Return the node of a DataFrame of the query; it, and those that it reads, are added if they are missing."""
         join = next((n for n, one in enumerate(self.query.joins) if _is_result(df, one)), None)
         key = id(df) if join is None else -1 - join
         if key not in self.numbers:
@@ -197,7 +197,7 @@ def _is_result(df: DataFrame, join: LookupJoin) -> bool:
 def _refuse_secrets(text: str) -> None:
     if find_secrets(_HINT_WITHOUT_TEXTS.sub(" ", text)):
         raise CompiledPlanError(
-            "The statement has a secret, or options, in its text, which would stand in the plan.",
+            "The statement has a secret, or options, in its text, which would be written into the plan.",
             hint="Keep secrets in options of tables, as references such as 'env:NAME'.",
         )
 
@@ -284,7 +284,7 @@ class Restored:
         return {name: _read_value(data) for name, data in self.document.parameters.items()} or None
 
     def check(self) -> None:
-        """Make all DataFrames; raises CompiledPlanError where something is not what it was."""
+        """Make all DataFrames; raises CompiledPlanError if something has changed."""
         refuse_other_settings(self.document, self.setting.spark)
         if self.document.is_join:
             raise CompiledPlanError(

@@ -47,7 +47,7 @@ class LookupSql(Spark):
     class Parser(SparkParser):
         """Spark's parser, which also records the span of each node.
 
-        It knows aggregates only: any other function's arguments are none of its business, a user's least of all.
+        It knows aggregates only, and does not interpret the arguments of any other function.
         """
 
         COLON_IS_VARIANT_EXTRACT = True

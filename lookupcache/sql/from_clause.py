@@ -274,7 +274,7 @@ def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iter
 
 
 def without_parentheses(node: exp.Expr) -> exp.Expr:
-    """Return joins that stand in several parentheses as those in the innermost."""
+    """Return joins that stand in several parentheses as those in the innermost parentheses."""
     while isinstance(node, exp.Subquery) and isinstance(node.this, exp.Subquery) and not _alias(node):
         if node.args.get("joins"):
             break

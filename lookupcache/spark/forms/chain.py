@@ -120,7 +120,7 @@ class Chain:
         return [*self._left_in[0], *self._keys_in[0]]
 
     def task(self, output: Sequence[str] | None, channel: Channel) -> Task | ChainTask:
-        """Return what the worker runs; ``output`` are the columns that it returns, all that it has where it is None."""
+        """Return what the worker runs; ``output`` are the columns that it returns; None for all columns."""
         tasks = [self._task(number, output) for number in range(len(self.links))]
         _ = [task.plan.fingerprint for task in tasks]  # It travels with the plan.
         if not isinstance(channel, ChannelChain):

@@ -46,7 +46,7 @@ def choose(context: JoinContext) -> Choice:
     plan, left = context.plan, context.left
     form = plan.config.form
     if plan.matches != "all":
-        return Choice("worker", "how many rows a left row is given is counted where its matches are")
+        return Choice("worker", "the number of matches of a left row is checked where they are joined")
     if form == "worker":
         return Choice("worker", "as 'lookup.form' says")
     if left.isStreaming:
