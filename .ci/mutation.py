@@ -93,7 +93,7 @@ def try_package(name: str, sample: int, seed: int, only: int | None) -> float:
         if tried == sample:
             break
         source = mutants[number].path.read_text()
-        changed = mutated(source, mutants[number])
+        changed = apply_mutant(source, mutants[number])
         if changed is None or not is_change(source, changed):
             continue
         tried += 1
@@ -143,7 +143,7 @@ def mutants_of(path: Path):
                 yield Mutant(module, name, occurrence)
 
 
-def mutated(source: str, mutant: Mutant) -> str | None:
+def apply_mutant(source: str, mutant: Mutant) -> str | None:
     """Return the changed source."""
     from cosmic_ray import plugins
     from cosmic_ray.mutating import mutate_code

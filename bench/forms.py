@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import source
-from bench.process import measured
+from bench.process import measure_usage
 from bench.session import session
 from lookupcache.spark.join import LookupJoin
 from lookupcache.table import LookupTable
@@ -47,7 +47,7 @@ class Taken:
 def run(df: Any) -> Taken:
     """Run a DataFrame and discard its rows."""
     started = time.perf_counter()
-    with measured() as usage:
+    with measure_usage() as usage:
         df.write.format("noop").mode("overwrite").save()
     return Taken(time.perf_counter() - started, usage.cpu, usage.peak)
 
@@ -69,7 +69,7 @@ def table(form: str, keys: int) -> LookupTable:
 UNBOUNDED = {"lookup.cache.max-rows": "100000000"}
 
 
-def joined(left: Any, form: str, keys: int, payload: Iterable[str] = source.PAYLOAD) -> LookupJoin:
+def join_in_form(left: Any, form: str, keys: int, payload: Iterable[str] = source.PAYLOAD) -> LookupJoin:
     """Return the lookup join in a form."""
     select = [*(f"l.{name}" for name in left.columns), *(f"c.{name}" for name in payload)]
     return LookupJoin(left, table(form, keys), "l.id = c.id", "left", select)
@@ -86,7 +86,7 @@ def sparks_own(spark: Any, left: Any, keys: int, folder: Path) -> Any:
     return left.join(F.broadcast(spark.read.parquet(path)), ["id"], "left")
 
 
-def alternated(ways: dict[str, Any], rounds: int, note: Callable[[int], None]) -> dict[str, list[Taken]]:
+def alternate(ways: dict[str, Any], rounds: int, note: Callable[[int], None]) -> dict[str, list[Taken]]:
     """Run the variants alternately, after one round to warm up."""
     taken: dict[str, list[Taken]] = {name: [] for name in ways}
     for number in range(rounds + 1):
@@ -98,12 +98,14 @@ def alternated(ways: dict[str, Any], rounds: int, note: Callable[[int], None]) -
     return taken
 
 
-def compared(spark: Any, rows: int, columns: int, rounds: int, folder: Path, note: Callable[[int], None]) -> Any:
+def compare_variants(
+    spark: Any, rows: int, columns: int, rounds: int, folder: Path, note: Callable[[int], None]
+) -> Any:
     """Measure every variant with a left side of so many columns; return figures by variant."""
     keys = 100_000
     left = left_side(spark, rows, keys, columns)
-    ways = {SPARKS: sparks_own(spark, left, keys, folder)} | {form: joined(left, form, keys).df for form in FORMS}
-    taken = alternated(ways, rounds, note)
+    ways = {SPARKS: sparks_own(spark, left, keys, folder)} | {form: join_in_form(left, form, keys).df for form in FORMS}
+    taken = alternate(ways, rounds, note)
     return {name: _figures(found, taken[SPARKS], rows) for name, found in taken.items()}
 
 
@@ -118,7 +120,7 @@ def _figures(found: list[Taken], own: list[Taken], rows: int) -> dict[str, float
     }
 
 
-def counted(spark: Any) -> dict[str, int]:
+def count_calls(spark: Any) -> dict[str, int]:
     """Return how many calls each form makes for 20,000 keys of a function of one key, with 8 partitions."""
     keys, calls = 20_000, {}
     left = left_side(spark, 200_000, keys, 3, partitions=8)
@@ -133,16 +135,18 @@ def counted(spark: Any) -> dict[str, int]:
     return {"distinct keys": left.select("id").distinct().count(), **calls}
 
 
-def scaled(spark: Any, sizes: Iterable[int], console: Console, save: Callable[[list[dict[str, Any]]], None]) -> None:
+def measure_scaling(
+    spark: Any, sizes: Iterable[int], console: Console, save: Callable[[list[dict[str, Any]]], None]
+) -> None:
     """Run each form over more and more rows, ten to a key; save the results after each. A first run warms up."""
     found = []
     for form in FORMS:
-        run(joined(left_side(spark, SCALE[0], SCALE[0] // ROWS_PER_KEY, 3), form, SCALE[0], ["salary"]).df)
+        run(join_in_form(left_side(spark, SCALE[0], SCALE[0] // ROWS_PER_KEY, 3), form, SCALE[0], ["salary"]).df)
     for rows in sizes:
         for form in FORMS:
             keys = max(rows // ROWS_PER_KEY, 1)
             left = left_side(spark, rows, keys, 3)
-            taken = run(joined(left, form, keys, ["salary"]).df)
+            taken = run(join_in_form(left, form, keys, ["salary"]).df)
             row = {"form": form, "rows": rows, "keys": keys, "seconds": round(taken.seconds, 2)}
             row |= {"CPU seconds": round(taken.cpu, 2), "ns per row": round(taken.seconds / rows * 1e9)}
             found.append(row | {"peak MB": round(taken.peak / 1e6)})
@@ -221,10 +225,10 @@ def compare(rows: int, rounds: int, console: Console) -> dict[str, Any]:
                 def note(number: int, text: str = f"{columns} columns, {setting}") -> None:
                     console.print(f"  {text}: {number}/{rounds}", style="dim")
 
-                found[setting][str(columns)] = compared(spark, rows, columns, rounds, Path(folder), note)
+                found[setting][str(columns)] = compare_variants(spark, rows, columns, rounds, Path(folder), note)
             spark.stop()
         spark = session(2, {})
-        calls = counted(spark)
+        calls = count_calls(spark)
         spark.stop()
     return {"forms": found, "calls": calls, "rows": rows}
 
@@ -242,7 +246,7 @@ def main(rows: int, rounds: int, scale: bool, most: int, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if scale:
         spark = session(2, {"spark.sql.shuffle.partitions": "16"})
-        scaled(spark, [size for size in SCALE if size <= most], console, lambda found: save_scale(found, out))
+        measure_scaling(spark, [size for size in SCALE if size <= most], console, lambda found: save_scale(found, out))
         return
     results = compare(rows, rounds, console)
     (out / "forms.json").write_text(json.dumps(results, indent=1))

@@ -1,7 +1,7 @@
 """How well hit rates are predicted, and how fast: `python -m bench.hitrate`.
 
 For the key traces, for Zipf keys and for the demo's flights: the exact curve, the sampled one and how far it is off,
-what S3-FIFO and SIEVE would do, and the time that each takes; against the facts that lie beside the traces, and Che's
+what S3-FIFO and SIEVE would do, and the time that each takes; against the facts stored with the traces, and Che's
 approximation. Then the same hit rates measured: a lookup join on Spark with 1, 2 and 4 workers, rows at random and by
 key, against the prediction. With ``--long``, requests that are sampled on the executors.
 """
@@ -27,12 +27,12 @@ from rich.table import Table
 from bench.session import session
 from lookupcache.demo.flights import read_flights
 from lookupcache.hitrate import Prediction, hit_rate
-from lookupcache.hitrate.deployment import Deployment, exact_curve, surveyed
+from lookupcache.hitrate.deployment import Deployment, exact_curve, survey_requests
 from lookupcache.hitrate.keys import Requests, read_requests
 from lookupcache.hitrate.plot import draw
 from lookupcache.hitrate.prediction import POLICIES
 from lookupcache.hitrate.replay import replay
-from lookupcache.hitrate.report import drawn
+from lookupcache.hitrate.report import draw_curves
 from lookupcache.hitrate.shards import LEAST_KEYS
 from lookupcache.spark.join import LookupJoin
 from lookupcache.table import LookupTable
@@ -60,7 +60,7 @@ class Work:
 
 
 def data_folder() -> Path:
-    """Return where the traces lie: beside the checkout, or the tests' copies."""
+    """Return where the traces are: next to the checkout, or the tests' copies."""
     beside = ROOT.parent / "shared" / "data"
     return beside if beside.exists() else ROOT / "tests" / "data"
 
@@ -111,17 +111,17 @@ def predict(work: Work) -> tuple[Prediction, dict[str, Any]]:
         "exact seconds": round(exact, 2),
         "all columns and ages, seconds": round(whole, 2),
     }
-    figures |= sampled(work, curve, found.sizes) | against_facts(work, curve) | against_che(work)
+    figures |= measure_sampling(work, curve, found.sizes) | against_facts(work, curve) | against_che(work)
     return found, figures
 
 
-def sampled(work: Work, curve: Any, sizes: list[int]) -> dict[str, Any]:
+def measure_sampling(work: Work, curve: Any, sizes: list[int]) -> dict[str, Any]:
     """Return how far a sampled curve is off at these sizes, where enough keys can be sampled."""
     rate = 2 * LEAST_KEYS / work.requests.keys
     if rate >= 0.5:
         return {}
     started = time.perf_counter()
-    survey = surveyed(work.requests.words, Deployment(), rate)
+    survey = survey_requests(work.requests.words, Deployment(), rate)
     ratios = survey.curve(sizes).ratio(sizes)
     seconds = time.perf_counter() - started
     off = np.abs(ratios - curve.ratio(sizes))
@@ -149,7 +149,7 @@ def against_facts(work: Work, curve: Any) -> dict[str, Any]:
 
 
 def against_che(work: Work) -> dict[str, Any]:
-    """Return the warm curve of Zipf keys beside Che's approximation: at 1 % and 10 % of the keys."""
+    """Return the warm curve of Zipf keys next to Che's approximation: at 1 % and 10 % of the keys."""
     if work.alpha is None:
         return {}
     warm = exact_curve(work.requests, Deployment(), warm=True)
@@ -180,7 +180,7 @@ class Measured:
         return self.measured - self.predicted
 
 
-def predicted_ratio(requests: Requests, deployment: Deployment, eviction: str, size: int) -> float:
+def predict_ratio(requests: Requests, deployment: Deployment, eviction: str, size: int) -> float:
     """Predict the part of rows that hit."""
     if eviction == "lru":
         return float(exact_curve(requests, deployment).ratio([size])[0])
@@ -207,7 +207,7 @@ def measure(spark: Any, folder: Path, work: Work, deployment: Deployment, evicti
     options |= {"lookup.shuffle": str(deployment.spread == "key").lower()}
     table = LookupTable("c", "id BIGINT, age INT", options)
     left = spark.read.parquet(*parts)
-    assert left.rdd.getNumPartitions() == len(parts), "each worker has a file of its own"
+    assert left.rdd.getNumPartitions() == len(parts), "each worker has its own file"
     join = LookupJoin(left, table, "l.id = c.id", "left", ["c.age"])
     join.df.write.format("noop").mode("overwrite").save()
     counts = join.metrics()
@@ -215,7 +215,7 @@ def measure(spark: Any, folder: Path, work: Work, deployment: Deployment, evicti
 
 
 def measure_all(chosen: list[Work], console: Console) -> list[Measured]:
-    """Measure with 1, 2 and 4 workers, each in a Spark of its own with as many cores."""
+    """Measure with 1, 2 and 4 workers, each in a separate Spark with as many cores."""
     found = []
     for workers in (1, 2, 4):
         spark = session(workers, {**ONE_FILE_ONE_TASK, "spark.sql.shuffle.partitions": str(workers)})
@@ -224,7 +224,7 @@ def measure_all(chosen: list[Work], console: Console) -> list[Measured]:
             for run, (work, deployment, eviction, size) in enumerate(
                 track(cases, f"{workers} workers", console=console)
             ):
-                predicted = predicted_ratio(work.requests, deployment, eviction, size)
+                predicted = predict_ratio(work.requests, deployment, eviction, size)
                 ratio = measure(spark, Path(folder), work, deployment, eviction, size, run)
                 found.append(Measured(work.name, workers, deployment.spread, eviction, size, predicted, ratio))
         spark.stop()
@@ -306,7 +306,7 @@ def main(requests: int, measured: int, no_spark: bool, long_rows: int | None, ou
     found, figures = {}, {}
     for work in works(requests):
         found[work.name], figures[work.name] = predict(work)
-        console.print(f"[bold]{work.name}[/]", *drawn(found[work.name]), sep="\n", highlight=False)
+        console.print(f"[bold]{work.name}[/]", *draw_curves(found[work.name]), sep="\n", highlight=False)
     results = [] if no_spark else measure_all(list(works(measured)), console)
     long = {} if long_rows is None else measure_long(long_rows, console)
     out.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ TYPES = {"int": [pa.int64()], "string": [pa.string()], "pair": [pa.int64(), pa.s
 
 
 class Numbered(Connector):
-    """Returns for each key a row with a text and two numbers; counts the keys that it was asked for."""
+    """Returns for each key a row with a text and two numbers; counts the requested keys."""
 
     thread_safe = True
 
@@ -146,8 +146,8 @@ def in_processes(count: int, work: Callable[[int], float], at_once: int = 2) -> 
             os.close(write)
             running[child] = read
         child, status = os.wait()
-        with os.fdopen(running.pop(child)) as told:
-            results.append(float(told.read()))
+        with os.fdopen(running.pop(child)) as output:
+            results.append(float(output.read()))
         assert status == 0
     return results
 
@@ -180,13 +180,13 @@ def measure_large(folder: str) -> None:
     cache = HostCache(folder, "ab" * 16, [pa.int64()], schema, Limits())
     maintain, run = [0.0], Maintenance.run
 
-    def timed(self: Maintenance, *arguments: Any) -> None:
+    def run_timed(self: Maintenance, *arguments: Any) -> None:
         started = time.process_time()
         run(self, *arguments)
         self.wait()
         maintain[0] += time.process_time() - started
 
-    Maintenance.run = timed  # type: ignore[method-assign]
+    Maintenance.run = run_timed  # type: ignore[method-assign]
     started, draw, ones = time.process_time(), np.random.default_rng(0), np.ones(BATCH, np.int64)
     for number in range(most // BATCH):
         keys = KeyBatch.of([pa.array(np.arange(number * BATCH, (number + 1) * BATCH))], [pa.int64()])

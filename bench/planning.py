@@ -133,8 +133,8 @@ def main(rounds: int, out: Path) -> None:
         table.add_row(*map(str, result.values()))
     console.print(table)
     for result in results[-2:]:
-        told = f"{result['joins']} lookup joins of {result['tables']} tables: {result['beyond ms']} ms"
-        console.print(f"{told} more than Spark's analysis (target: {TARGET_MS}).")
+        text = f"{result['joins']} lookup joins of {result['tables']} tables: {result['beyond ms']} ms"
+        console.print(f"{text} more than Spark's analysis (target: {TARGET_MS}).")
     console.print(f"Wrote {out / 'planning.json'} and {out / 'planning.png'}.")
 
 

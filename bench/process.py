@@ -22,7 +22,7 @@ class Usage:
 
 
 @contextmanager
-def measured() -> Iterator[Usage]:
+def measure_usage() -> Iterator[Usage]:
     """Measure the usage of the block; memory is sampled every 50 ms."""
     usage, done = Usage(), threading.Event()
 

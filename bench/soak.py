@@ -38,7 +38,7 @@ KINDS = ("java", "worker", "driver")
 
 
 def main() -> int:
-    """Run the soak, or one of its parts in a process of its own."""
+    """Run the soak, or one of its parts in a separate process."""
     parser = argparse.ArgumentParser(prog="bench soak")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--restart-seconds", type=float, default=300.0)
@@ -133,7 +133,7 @@ def faults_of(
         yield from kinds  # type: ignore[misc]
 
 
-# ── the stream, in a process of its own ──────────────────────────────────────────────────────────────────────
+# ── the stream, in a separate process ──────────────────────────────────────────────────────────────────────
 
 
 def part(name: str, folder: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """Compares the first row of a fresh Python worker with that of `mapInArrow` without a join: `python -m bench.start`.
 
-Each job runs in a worker of its own (`spark.python.worker.reuse` is off) and joins 1,000 rows with 10 keys of a
+Each job runs in a separate worker (`spark.python.worker.reuse` is off) and joins 1,000 rows with 10 keys of a
 source. Variants run alternately, first with Spark's own daemon, then with `lookupcache.daemon`; the identity function
 imports numpy and pyarrow. Times are of the job, from start to end; ratios are medians of the rounds' ratios.
 """

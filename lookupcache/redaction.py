@@ -210,7 +210,7 @@ class _Plain:
         return _Plain("".join([*parts, self.text[last:]]), starts + self.starts[last:]) if last else self
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     kind = str(match.lastgroup)
     if kind == "letter":
         return _LETTERS[match[kind]]
@@ -223,7 +223,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 _DECODERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
-    (_ESCAPE, _unescaped),
+    (_ESCAPE, _unescape),
     (_PAIR, lambda match: match[0].encode("utf-16", "surrogatepass").decode("utf-16")),
     (_UTF8_READ_AS_LATIN1, lambda match: match[0].encode("latin-1").decode(errors="replace")[:1]),
 )

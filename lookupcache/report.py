@@ -118,7 +118,7 @@ class Channel:
         """Return the columns that the channel adds to the worker's output."""
         return []
 
-    def observed(self, df: DataFrame) -> DataFrame:
+    def observe_reports(self, df: DataFrame) -> DataFrame:
         """Remove those columns on the driver."""
         return df
 
@@ -171,7 +171,7 @@ class ObserveChannel(Channel):
         """Return the report's column."""
         return [T.StructField(COLUMN, T.StringType())]
 
-    def observed(self, df: DataFrame) -> DataFrame:
+    def observe_reports(self, df: DataFrame) -> DataFrame:
         """Observe the reports, and drop their rows and column."""
         rows = self.observe(df, COLUMN)
         return rows.where(F.col(COLUMN).isNull()).drop(COLUMN)
@@ -216,7 +216,7 @@ class ChannelChain(Channel):
         """Return a column for the reports of each join that is observed."""
         return [T.StructField(f"{COLUMN}{number}", T.StringType()) for number in range(len(self._observing))]
 
-    def observed(self, df: DataFrame) -> DataFrame:
+    def observe_reports(self, df: DataFrame) -> DataFrame:
         """Observe the reports, and drop their rows and columns."""
         names = [field.name for field in self.fields()]
         for channel, name in zip(self._observing, names, strict=True):
@@ -238,7 +238,7 @@ class ChannelChain(Channel):
         return _with_reports(batches, observed) if observed else batches
 
 
-def chained(channels: Sequence[Channel]) -> Channel:
+def chain_channels(channels: Sequence[Channel]) -> Channel:
     """Return the channel of a stage with these joins."""
     return channels[0] if len(channels) == 1 else ChannelChain(channels)
 

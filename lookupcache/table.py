@@ -82,25 +82,25 @@ class LookupTable:
 
     def with_options(self, options: Mapping[str, Any]) -> LookupTable:
         """Return the same table with some options replaced."""
-        return self._changed(options=replace_options(self.options, options, self.connector.renamed))
+        return self._copy_with(options=replace_options(self.options, options, self.connector.renamed))
 
     def with_config(self, config: LookupConfig) -> LookupTable:
         """Return the same table with exactly these ``lookup.*`` options."""
-        return self._changed(options=split_options(self.options)[1] | config.to_json())
+        return self._copy_with(options=split_options(self.options)[1] | config.to_json())
 
     def with_schema(self, schema: str | pa.Schema | Any) -> LookupTable:
         """Return the same table with other columns."""
         columns, function = as_schema(schema), self._function
         if function is not None:
             function = FunctionConnector(columns, key=function.key, function=function.function, batch=function.batch)
-        return self._changed(schema=columns, _function=function)
+        return self._copy_with(schema=columns, _function=function)
 
     @property
     def function(self) -> FunctionConnector | None:
         """The function of a table that was made of one, and how it is called."""
         return self._function
 
-    def _changed(self, **attributes: Any) -> LookupTable:
+    def _copy_with(self, **attributes: Any) -> LookupTable:
         changed = object.__new__(LookupTable)
         kept = {name: value for name, value in self.__dict__.items() if name not in ("config", "connector")}
         changed.__dict__.update(kept | attributes)

@@ -88,7 +88,7 @@ class TlsOptions:
         context.check_hostname = self.mode == "verify-full"
         context.verify_mode = ssl.CERT_REQUIRED if self.mode.startswith("verify-") else ssl.CERT_NONE
         if self.certificate:
-            # Without a function for the password, OpenSSL would ask for it on the terminal.
+            # Without a function for the password, OpenSSL would prompt for it on the terminal.
             chain, key = self.certificate, self.key or None
             _load("tls.certificate", lambda: context.load_cert_chain(chain, key, lambda: self.key_password))
         return context

@@ -70,7 +70,7 @@ def test_a_sound_cache_passes(eviction):
 
 
 def listed(cache):
-    return cache._table.numbers.listed()
+    return cache._table.numbers.listed_entries()
 
 
 def free_a_listed_entry(cache):

@@ -202,9 +202,9 @@ def test_the_wheel_contains_only_the_package_and_the_connectors(wheel: Path) -> 
 
 def test_the_installed_wheel_imports_and_finds_its_connectors(installed: Path) -> None:
     code = "import lookupcache, lookupcache.connector as c; print(lookupcache.__file__, c.connector_class('sql'))"
-    told = run(installed, "-c", code)
-    assert str(installed.parent.parent) in told
-    assert "lookupcache_sql.connector.SqlConnector" in told
+    result = run(installed, "-c", code)
+    assert str(installed.parent.parent) in result
+    assert "lookupcache_sql.connector.SqlConnector" in result
 
 
 def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
@@ -353,7 +353,7 @@ def test_the_wheel_ships_to_executors_as_a_zip(wheel: Path, installed: Path, tmp
     bare = new_environment(tmp_path / "bare")
     script = tmp_path / "ship.py"
     script.write_text(SHIPPED)
-    told = run(installed, "-W", "ignore", script, archive, tmp_path / "squares.db", PYSPARK_PYTHON=str(bare))
-    files, rows = told.splitlines()
+    result = run(installed, "-W", "ignore", script, archive, tmp_path / "squares.db", PYSPARK_PYTHON=str(bare))
+    files, rows = result.splitlines()
     assert "lookupcache.zip" in files
     assert rows == "1000"

@@ -236,7 +236,7 @@ def test_a_service_that_repeats_what_it_was_sent(server, secret, option, place, 
     texts += [explain(plan_of(table, WANTED)), caplog.text]
     for name in ("as it is", "URL", "JSON of PHP", "all escaped", "HTML", "read as Latin-1"):
         for said in {ENCODINGS[name](sent), *([basic] if "user" in own else [])}:
-            server.reply = lambda asked, said=said: PLACES[place](said.replace("\r", ""))
+            server.reply = lambda requested, said=said: PLACES[place](said.replace("\r", ""))
             texts += said_of(table)
     assert [text for text in texts if tells(sent, text) or ("user" in own and basic[:12] in text)] == []
 

@@ -193,7 +193,7 @@ QUICK = {"lookup.max-retries": "0", "lookup.timeout": "2 s"}
 @pytest.fixture(scope="module")
 def refusing():
     """Return the address of an HTTP server that refuses everything, and repeats what it was sent."""
-    server = HttpServer(lambda asked: Reply(f"{asked.path} {sorted(asked.headers.items())}", 403)).start()
+    server = HttpServer(lambda requested: Reply(f"{requested.path} {sorted(requested.headers.items())}", 403)).start()
     yield server.url.removeprefix("http://")
     server.kill()
 

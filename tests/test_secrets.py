@@ -162,7 +162,7 @@ def test_a_reference_to_nothing_fails_the_lookup_by_name_and_is_not_tried_again(
         assert join.source.counters["retries"] == 0
 
 
-def test_a_reference_counts_as_a_source_of_its_own_whatever_it_stands_for(door, monkeypatch):
+def test_a_reference_counts_as_a_separate_source_whatever_its_value(door, monkeypatch):
     before = door().source
     monkeypatch.setenv("DOOR_PASSWORD", "another")
     assert door().source == before

@@ -119,7 +119,7 @@ class FilesConnector(Connector):
         among: Sequence[tuple[str, pa.Array]],
     ) -> Iterator[pa.Table]:
         """Yield the rows that may match, of files with one schema, in the types of the table's schema."""
-        found = {field.name: self._stored(request, part, field) for field in schema}
+        found = {field.name: self._stored_field(request, part, field) for field in schema}
         stored = {name: one for name, one in found.items() if one is not None}
         pruned = _Pruning(
             {name: ds.field(one.name) for name, one in stored.items() if one.type == schema.field(name).type}
@@ -137,7 +137,7 @@ class FilesConnector(Connector):
             return batch.column(field.name).cast(field.type)
         except pa.ArrowException as error:
             raise SourceError(
-                f"Table {request.table!r}: {_shown(part)}, column {field.name!r}: a value is no "
+                f"Table {request.table!r}: {_first_file(part)}, column {field.name!r}: a value is no "
                 f"{shown_type(field.type)}: {error}.",
                 hint="Correct the type in the table's schema, or write the files again.",
             ) from error
@@ -161,13 +161,13 @@ class FilesConnector(Connector):
                     hint=nearest(field.name, names, what="columns"),
                 )
 
-    def _stored(self, request: LookupRequest, part: ds.Dataset, field: pa.Field) -> pa.Field | None:
+    def _stored_field(self, request: LookupRequest, part: ds.Dataset, field: pa.Field) -> pa.Field | None:
         """Return the field of a column in these files, None if there is none; raises SourceError."""
         alike = [one for one in part.schema if one.name.lower() == field.name.lower()]
         found = [one for one in alike if one.name == field.name] or alike
         if not found:
             return None
-        location = f"Table {request.table!r}: {_shown(part)}"
+        location = f"Table {request.table!r}: {_first_file(part)}"
         if len(found) != 1:
             names = " and ".join(repr(one.name) for one in found)
             raise SourceError(
@@ -313,7 +313,7 @@ def _all(conditions: Iterable[ds.Expression]) -> ds.Expression:
     return functools.reduce(operator.and_, conditions, ds.scalar(True))
 
 
-def _shown(part: ds.Dataset) -> str:
+def _first_file(part: ds.Dataset) -> str:
     """Return the name of the first of these files for an error, or a text that says that there are none."""
     files = getattr(part, "files", [])
     return repr(hide_userinfo(files[0])) if files else "the table"

@@ -173,8 +173,8 @@ class Client:
         if 200 <= status < 300:
             return Answer(str(url), await self._body(request, response, most), _following(response))
         if status in _REDIRECTS and "Location" in response.headers:
-            return self._redirected(request, url, response)
-        raise self._refused(request, response, await _text(response))
+            return self._redirect_target(request, url, response)
+        raise self._status_error(request, response, await _text(response))
 
     async def _body(self, request: Request, response: aiohttp.ClientResponse, most: int) -> bytes:
         """Return the body with rows; raises SourceError, or HttpProtocolError if it is incomplete or corrupt."""
@@ -195,17 +195,17 @@ class Client:
             raise HttpProtocolError(f"{self._name(request)} answered with incomplete {coding} data.")
         return body
 
-    def _redirected(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> URL:
-        target = joined(url, response.headers["Location"])
+    def _redirect_target(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> URL:
+        target = resolve_url(url, response.headers["Location"])
         if request.body is not None and response.status not in (307, 308):
-            raise self._refused(request, response, b"a POST would become a GET there")
+            raise self._status_error(request, response, b"a POST would become a GET there")
         if target is None:
-            raise self._refused(
+            raise self._status_error(
                 request, response, b"to another host or none; if that is right, name it in option 'url'"
             )
         return target
 
-    def _refused(self, request: Request, response: aiohttp.ClientResponse, body: bytes) -> HttpStatusError:
+    def _status_error(self, request: Request, response: aiohttp.ClientResponse, body: bytes) -> HttpStatusError:
         message, reason = self._brief(body.decode(errors="replace")), self._brief(response.reason or "")
         text = f"{self._name(request)} answered {response.status} {reason}".rstrip() + (
             f": {message}" if message else "."
@@ -295,7 +295,7 @@ async def _read(response: aiohttp.ClientResponse, decoder: Decoder, most: int) -
     body, received = bytearray(), 0
     async for piece in response.content.iter_any():
         received += len(piece)
-        body += decoder.decoded(piece, most + 1 - len(body))
+        body += decoder.decode(piece, most + 1 - len(body))
         # A compressed response may be long and decode to nothing.
         if len(body) > most or received > most + _MOST_OVERHEAD:
             return bytes(body[:most]), True
@@ -318,12 +318,12 @@ def retryable(error: Exception) -> bool:
     return is_retryable(error)
 
 
-def joined(base: URL | str, reference: str) -> Any:
+def resolve_url(base: URL | str, reference: str) -> Any:
     """Resolve a reference against a URL; return None if the result has another scheme, host or port.
 
-    >>> joined("https://api/customers?page=1", "?page=2")
+    >>> resolve_url("https://api/customers?page=1", "?page=2")
     URL('https://api/customers?page=2')
-    >>> joined("https://api/customers", "//evil/customers"), joined("https://api/", "http://api/")
+    >>> resolve_url("https://api/customers", "//evil/customers"), resolve_url("https://api/", "http://api/")
     (None, None)
     """
     from yarl import URL

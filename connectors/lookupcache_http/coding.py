@@ -19,7 +19,7 @@ class Decoder:
 
     >>> decoder = Decoder("gzip")
     >>> packed = __import__("gzip").compress(b"x" * 1_000_000)
-    >>> len(packed), decoder.decoded(packed, 5)
+    >>> len(packed), decoder.decode(packed, 5)
     (1003, b'xxxxx')
     """
 
@@ -30,7 +30,7 @@ class Decoder:
         self._unpack = None if self.coding in ("", "identity") else zlib.decompressobj(_EITHER)
         self._begun = False
 
-    def decoded(self, piece: bytes, most: int) -> bytes:
+    def decode(self, piece: bytes, most: int) -> bytes:
         """Decode the next chunk of the response; return at most ``most`` bytes, and drop the rest.
 
         A caller that receives ``most`` bytes must stop reading. Raises zlib.error.

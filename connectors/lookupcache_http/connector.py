@@ -162,10 +162,10 @@ class HttpConnector(Connector):
             most_bytes=self._service.most_bytes,
             tls=TlsOptions.of(settings, modes=("verify-full",)),
             connect_seconds=seconds(settings, "connect.timeout") or SECONDS_TO_CONNECT,
-            hidden=self._hidden,
+            hidden=self._hide_secrets,
         )
 
-    def _hidden(self, text: str) -> str:
+    def _hide_secrets(self, text: str) -> str:
         return hidden(text, self.secret_values())
 
     # ── looking up ───────────────────────────────────────────────────────────────────────────────────────
@@ -178,7 +178,7 @@ class HttpConnector(Connector):
         given = {*request.key_columns, *request.constants}
         for name in dict.fromkeys((*(service.key if service.batched else ()), *service.placeholders)):
             if name not in given:
-                raise _not_given(request.table, name, service.placeholders)
+                raise _missing_value_error(request.table, name, service.placeholders)
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key."""
@@ -204,9 +204,9 @@ class HttpConnector(Connector):
     async def _of_keys(self, given: _Given, reader: RowReader) -> pa.Table:
         """Request all keys together, or if other columns have placeholders, those with the same values of them.
 
-        Only rows with the values of their own request count.
+        Only rows with the values of their request count.
         """
-        groups = given.grouped(self._service.placeholders)
+        groups = given.group_by(self._service.placeholders)
         requested = [group.distinct(self._service.key) for group in groups]
         placed = [group.only(self._service.placeholders, 0) for group in groups]
         both = zip(requested, placed, strict=True)
@@ -223,7 +223,7 @@ class HttpConnector(Connector):
         if not self._service.rows_per_key:
             return reader.table(rows, placed.columns)
         counted, origin = self._by_position(rows, len(requested))
-        return reader.table(counted, {**placed.repeated(len(requested)), **requested.columns}, origin)
+        return reader.table(counted, {**placed.repeat(len(requested)), **requested.columns}, origin)
 
     def _request(self, given: _Given, reader: RowReader, keys: Sequence[Any] = ()) -> Request | None:
         """Return the request for these values; None if no URL can contain them."""
@@ -234,7 +234,7 @@ class HttpConnector(Connector):
             url = service.url.fill(values)
         except ValueError as error:
             raise SourceError(
-                self._hidden(f"{service.url.text} would be the URL of other values too, with {error}."),
+                self._hide_secrets(f"{service.url.text} would be the URL of other values too, with {error}."),
                 hint="Separate the placeholders in 'url' by a character that no value contains, such as '/' or ','.",
             ) from None
         body = None if service.body is None else service.body.fill(values)
@@ -286,7 +286,7 @@ class HttpConnector(Connector):
             document = parse_json(answer.body)
         except ValueError as error:
             raise self._wrong(f"is not JSON: {error}") from None
-        rows, pages = rows_at(self._service.rows, document, self._wrong, self._hidden), self._service.pages
+        rows, pages = rows_at(self._service.rows, document, self._wrong, self._hide_secrets), self._service.pages
         try:
             following = None if pages is None else pages.following(page, answer.following, document, rows)
         except ValueError as error:
@@ -297,11 +297,13 @@ class HttpConnector(Connector):
         """Return the reader for a request; all calls of a join have the same request."""
         if self._reader is None or self._reader.request is not request:
             service = self._service
-            self._reader = RowReader(request, self.schema, service.fields, service.lenient, self._wrong, self._hidden)
+            self._reader = RowReader(
+                request, self.schema, service.fields, service.lenient, self._wrong, self._hide_secrets
+            )
         return self._reader
 
     def _wrong(self, what: str, hint: str | None = None) -> SourceError:
-        return SourceError(self._hidden(f"The answer of {self._service.url.text} {what}."), hint=hint)
+        return SourceError(self._hide_secrets(f"The answer of {self._service.url.text} {what}."), hint=hint)
 
 
 def _authorization(options: Mapping[str, str]) -> dict[str, str]:
@@ -320,14 +322,14 @@ async def _together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return the results of coroutines, with limited concurrency; the first error cancels the others."""
     permits = asyncio.Semaphore(_MOST_TOGETHER)
 
-    async def placed(one: Coroutine[Any, Any, T]) -> T:
+    async def run_with_permit(one: Coroutine[Any, Any, T]) -> T:
         async with permits:
             return await one
 
     some = list(work)
     if len(some) == 1:
         return [await some[0]]
-    tasks = [asyncio.ensure_future(placed(one)) for one in some]
+    tasks = [asyncio.ensure_future(run_with_permit(one)) for one in some]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -373,7 +375,7 @@ class _Given:
             columns = {name: column.slice(row, 1) for name, column in columns.items()}
         return _Given(columns, 1, self.table)
 
-    def grouped(self, names: Sequence[str]) -> list[_Given]:
+    def group_by(self, names: Sequence[str]) -> list[_Given]:
         """Return the rows grouped by the values of some columns; raises PlanError for a column without a value."""
         columns = {name: self._column(name, names) for name in names}
         group = np.zeros(self.rows, np.int64)
@@ -384,9 +386,9 @@ class _Given:
             return [self] if self.rows else []
         order = np.argsort(group, kind="stable")
         parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
-        return [self._taken(pa.array(part)) for part in parts]
+        return [self._take(pa.array(part)) for part in parts]
 
-    def repeated(self, rows: int) -> dict[str, pa.Array]:
+    def repeat(self, rows: int) -> dict[str, pa.Array]:
         """Return the columns of the only row, repeated."""
         return {name: pa.repeat(column[0], rows) for name, column in self.columns.items()}
 
@@ -399,7 +401,7 @@ class _Given:
                 table = table.filter(pc.is_nan(found) if nan else pc.equal(found, value))
         return table
 
-    def _taken(self, rows: pa.Array) -> _Given:
+    def _take(self, rows: pa.Array) -> _Given:
         columns = {name: column.take(rows) for name, column in self.columns.items()}
         return _Given(columns, len(rows), self.table)
 
@@ -421,11 +423,11 @@ class _Given:
 
     def _column(self, name: str, names: Sequence[str]) -> pa.Array:
         if name not in self.columns:
-            raise _not_given(self.table, name, names)
+            raise _missing_value_error(self.table, name, names)
         return self.columns[name]
 
 
-def _not_given(table: str, name: str, names: Sequence[str]) -> PlanError:
+def _missing_value_error(table: str, name: str, names: Sequence[str]) -> PlanError:
     return PlanError(
         f"Table {table!r} is a function of {', '.join(names)}; the join has no {name!r}.",
         hint=f"Join by {', '.join(names)}.",

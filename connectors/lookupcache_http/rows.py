@@ -13,7 +13,7 @@ import pyarrow as pa
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import SourceError, nearest
 from lookupcache.formats.json_path import ABSENT, Path
-from lookupcache.formats.json_text import shortened
+from lookupcache.formats.json_text import shorten
 from lookupcache.formats.json_values import MismatchError, array_maker
 from lookupcache.schema import type_name
 
@@ -29,7 +29,7 @@ def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
     if not path.steps:
         nodes = [document]
     elif path.start().find(document) is ABSENT:
-        found_text = f"; it has {shortened(document, 100, hide)}" if isinstance(document, dict) else ""
+        found_text = f"; it has {shorten(document, 100, hide)}" if isinstance(document, dict) else ""
         raise wrong(f"has nothing at {path.text!r}{found_text}", "Correct option 'rows'.")
     else:
         nodes = path.nodes(document)
@@ -37,7 +37,16 @@ def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
 
 
 class RowReader:
-    """Reads rows for one request of a join; with ``lenient``, a missing field is null."""
+    """Reads rows for one request of a join.
+
+    Args:
+        request: The request, which says which columns to return.
+        schema: The schema of the table.
+        paths: For each column, the path of its field in a row.
+        lenient: Whether a missing field is null; otherwise it is an error.
+        wrong: Makes the error for a wrong answer, from a fact and a hint.
+        hide: Removes secrets from a text for an error.
+    """
 
     def __init__(
         self,
@@ -92,7 +101,7 @@ class RowReader:
             has_any = any(path.start_in(row) for path in self._paths.values())
             if not (has_any or (isinstance(row, dict) and not has_others)):
                 hint = "Correct option 'rows' or 'field.…'; or the service reports an error like this."
-                raise self._wrong(f"has a row without the table's fields: {shortened(row, 100, self._hide)}", hint)
+                raise self._wrong(f"has a row without the table's fields: {shorten(row, 100, self._hide)}", hint)
 
     def _array(
         self, column: _Column, rows: Rows, values: list[Any], given: pa.Array | None, origin: Sequence[int] | None
@@ -107,7 +116,7 @@ class RowReader:
             return column.make(values)
         except MismatchError as misfit:
             raise self._wrong(
-                f"holds {shortened(misfit.value, hide=self._hide)} for column {column.name!r}, "
+                f"holds {shorten(misfit.value, hide=self._hide)} for column {column.name!r}, "
                 f"which is no {type_name(column.type).upper()}",
                 "Give the column another type in the table's schema, or another field with 'field.…'.",
             ) from None

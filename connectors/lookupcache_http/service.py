@@ -18,7 +18,7 @@ from lookupcache.formats.json_path import ABSENT, Path
 from lookupcache.formats.json_text import plain_text
 from lookupcache.source_options import one_of, seconds
 from lookupcache.tls import TLS_OPTIONS
-from lookupcache_http.client import Request, joined, with_parameters
+from lookupcache_http.client import Request, resolve_url, with_parameters
 from lookupcache_http.template import BodyTemplate, UrlTemplate
 
 T = TypeVar("T")
@@ -88,7 +88,14 @@ class Pages:
     most: int
 
     def following(self, page: PageRequest, link: str | None, document: Any, rows: list[Any]) -> PageRequest | None:
-        """Return the next page's request, None after the last; raises ValueError with the reason."""
+        """Return the next page's request, None after the last; raises ValueError with the reason.
+
+        Args:
+            page: The request of this page.
+            link: The URL of the next page in the header ``Link``.
+            document: The JSON of this page.
+            rows: The rows of this page: none means that there are no more pages, if pages are counted.
+        """
         target: Any = link
         if self.path is not None:
             target = self.path.find(document)
@@ -101,7 +108,7 @@ class Pages:
         if self.parameter:
             url = with_parameters(page.first.url, {self.parameter: plain_text(target)})
         else:
-            url = joined(page.request.url, str(target))
+            url = resolve_url(page.request.url, str(target))
         if url is None:
             raise ValueError("has its next page on another host")
         if str(url) == page.request.url:
@@ -128,14 +135,14 @@ class Service:
     @classmethod
     def of(cls, schema: pa.Schema, options: Mapping[str, str]) -> Service:
         """Read the options; raises OptionError or SchemaError that names the wrong one."""
-        body = _parsed(options, "body", BodyTemplate.parse)
+        body = _parse_option(options, "body", BodyTemplate.parse)
         batched = body is not None and "keys" in body.names
         service = cls(
-            url=_parsed(options, "url", UrlTemplate.parse) or UrlTemplate("", (), ()),
+            url=_parse_option(options, "url", UrlTemplate.parse) or UrlTemplate("", (), ()),
             body=body,
-            scan=_parsed(options, "scan.url", UrlTemplate.parse),
+            scan=_parse_option(options, "scan.url", UrlTemplate.parse),
             key=tuple(name.strip() for name in options.get("key", "").split(",") if name.strip()),
-            rows=_parsed(options, "rows", Path.parse) or Path("$", ()),
+            rows=_parse_option(options, "rows", Path.parse) or Path("$", ()),
             rows_per_key=one_of(options, "rows-per-key", ("false", "true")) == "true",
             fields=_fields(schema, options),
             lenient=one_of(options, "missing-field", ("fail", "null")) == "null",
@@ -184,7 +191,7 @@ class Service:
             )  # fmt: skip
         if self.rows_per_key and not self.batched:
             raise OptionError("Option 'rows-per-key' is for {keys} in option 'body'.", hint="Leave it out.")
-        _check_quoted([] if self.body is None else self.body.quoted, known)
+        _check_quoted([] if self.body is None else self.body.quoted_names, known)
         _check_unfilled(schema, options)
         _check_separators(schema, self.url.separators)
         if not self.placeholders and not self.batched:
@@ -198,7 +205,7 @@ class Service:
             raise OptionError("Options 'token' and 'user' both authenticate.", hint="Leave one out.")
 
 
-def _parsed(options: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
+def _parse_option(options: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
     if not options.get(name):
         return None
     try:
@@ -228,7 +235,7 @@ def _fields(schema: pa.Schema, options: Mapping[str, str]) -> dict[str, Path]:
         if name not in paths:
             hint = nearest(name, schema.names, what="columns")
             raise SchemaError(f"Option 'field.{name}' is for a column that the schema does not have.", hint=hint)
-        paths[name] = _parsed(options, f"field.{name}", Path.parse) or paths[name]
+        paths[name] = _parse_option(options, f"field.{name}", Path.parse) or paths[name]
         if None in paths[name].steps:
             raise OptionError(f"Option 'field.{name}' leads to more than one value.", hint="Leave out '*'.")
     return paths
@@ -239,7 +246,7 @@ def _pages(options: Mapping[str, str]) -> Pages | None:
     if not after and not parameter:
         return None
     link = after == "link"
-    path = None if link else _parsed(options, "pages.next", Path.parse)
+    path = None if link else _parse_option(options, "pages.next", Path.parse)
     most = _count(options, "pages.max", 1000)
     return Pages(path, link, parameter, _count(options, "pages.first", 1, least=0), most)
 

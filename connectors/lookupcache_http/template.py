@@ -80,11 +80,11 @@ class UrlTemplate:
             text = plain_text(values[name])
             if isinstance(values[name], str | bytes) and f"{text}{separator}".find(separator) < len(text):
                 raise ValueError(f"a value of {name!r} that contains {separator!r}")
-        segments = [_filled(parts, values) for parts in self.segments]
+        segments = [_fill_template(parts, values) for parts in self.segments]
         for parts, segment in zip(self.segments, segments, strict=True):
             if len(parts) > 1 and segment in ("", ".", ".."):
                 return None
-        return "/".join(segments) + _filled(self.query, values)
+        return "/".join(segments) + _fill_template(self.query, values)
 
 
 def _parts(text: str) -> tuple[str, ...]:
@@ -93,15 +93,15 @@ def _parts(text: str) -> tuple[str, ...]:
     return tuple(part if number % 2 else quote(part, safe=_LEGAL) for number, part in enumerate(parts))
 
 
-def _filled(parts: tuple[str, ...], values: Mapping[str, Any]) -> str:
+def _fill_template(parts: tuple[str, ...], values: Mapping[str, Any]) -> str:
     if len(parts) == 1:
         return parts[0]
-    return "".join(_encoded(values[part]) if number % 2 else part for number, part in enumerate(parts))
+    return "".join(_encode_value(values[part]) if number % 2 else part for number, part in enumerate(parts))
 
 
-def _encoded(value: Any) -> str:
+def _encode_value(value: Any) -> str:
     if isinstance(value, tuple):
-        return ",".join(map(_encoded, value))
+        return ",".join(map(_encode_value, value))
     return quote(plain_text(value), safe="")
 
 
@@ -132,7 +132,7 @@ class BodyTemplate:
         return [part[1] for part in _BODY_PART.finditer(self.text) if part[1] is not None]
 
     @property
-    def quoted(self) -> list[str]:
+    def quoted_names(self) -> list[str]:
         """The names in braces that are a full string, as in ``{"id": "{id}"}``, and so no placeholders."""
         return re.findall(r'"\{([^{}\s"\':,]*)\}"', self.text)
 

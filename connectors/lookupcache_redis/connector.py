@@ -142,7 +142,7 @@ class RedisConnector(Connector):
 
     def _open(self) -> None:
         try:
-            self._connected().check()
+            self._sync_client().check()
             if self.push:
                 self._start_feed()
         except Exception as error:
@@ -152,7 +152,7 @@ class RedisConnector(Connector):
     async def _open_async(self) -> None:
         self._loop = asyncio.get_running_loop()
         try:
-            self._async_server = self._address.connected_async()
+            self._async_server = self._address.new_async_client()
             await self._async_server.check()
             if self.push:
                 await asyncio.to_thread(self._start_feed)
@@ -164,12 +164,12 @@ class RedisConnector(Connector):
     def _address(self) -> Address:
         return Address.of(self.settings)
 
-    def _connected(self) -> Server | Cluster:
+    def _sync_client(self) -> Server | Cluster:
         if self._server is None:
-            self._server = self._address.connected()
+            self._server = self._address.new_client()
         return self._server
 
-    def _opened(self, server: Any) -> Any:
+    def _require_open(self, server: Any) -> Any:
         if server is None:
             raise ConnectorError("The redis connector is used before open().")
         return server
@@ -182,25 +182,25 @@ class RedisConnector(Connector):
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return the rows of the keys, with one round trip, and a second one if keys may be missing."""
-        server = self._opened(self._server)
-        return _run_steps(self._rows.of_keys(request, keys), server.ask)
+        server = self._require_open(self._server)
+        return _run_steps(self._rows.of_keys(request, keys), server.execute)
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Do the same as `lookup`, with one connection per concurrent call."""
-        server = self._opened(self._async_server)
-        return await _run_steps_async(self._rows.of_keys(request, keys), server.ask)
+        server = self._require_open(self._async_server)
+        return await _run_steps_async(self._rows.of_keys(request, keys), server.execute)
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all keys whose names match the template.
 
         A key that exists from start to end is found once; SCAN does not read a snapshot.
         """
-        server = self._connected()
+        server = self._sync_client()
         kind = "HASH" if self.type == "hash" else "STRING"
         names = server.scan(self.template.pattern(request.constants), kind, SCAN_KEYS)
-        for some in _batched(_once(names), SCAN_KEYS):
+        for some in _split_batches(_unique_names(names), SCAN_KEYS):
             steps = self._rows.of_names(request, self.template.read(some))
-            yield from _run_steps(steps, server.ask).to_batches()
+            yield from _run_steps(steps, server.execute).to_batches()
 
     def retryable(self, error: Exception) -> bool:
         """Return whether an error is temporary: a lost or late connection, a server that loads or fails over."""
@@ -232,7 +232,7 @@ class RedisConnector(Connector):
             )
 
     def _start_feed(self) -> None:
-        server = self._connected()
+        server = self._sync_client()
         assert isinstance(server, Server)
         self._feed.start(lambda: server.connect_tracking(self.template.prefix, HEARTBEAT))
         self._feeding = True
@@ -251,27 +251,27 @@ def _runs_a_loop() -> bool:
     return True
 
 
-def _run_steps(steps: Steps[T], ask: Callable[[KeyCommand], list[Any]]) -> T:
+def _run_steps(steps: Steps[T], execute: Callable[[KeyCommand], list[Any]]) -> T:
     """Run steps to their end, and send the commands that they yield."""
     try:
         wanted = next(steps)
         while True:
-            wanted = steps.send(ask(wanted))
+            wanted = steps.send(execute(wanted))
     except StopIteration as end:
         return end.value
 
 
-async def _run_steps_async(steps: Steps[T], ask: Callable[[KeyCommand], Awaitable[list[Any]]]) -> T:
+async def _run_steps_async(steps: Steps[T], execute: Callable[[KeyCommand], Awaitable[list[Any]]]) -> T:
     """Do the same as `_run_steps` on an event loop."""
     try:
         wanted = next(steps)
         while True:
-            wanted = steps.send(await ask(wanted))
+            wanted = steps.send(await execute(wanted))
     except StopIteration as end:
         return end.value
 
 
-def _once(names: Iterable[bytes]) -> Iterator[bytes]:
+def _unique_names(names: Iterable[bytes]) -> Iterator[bytes]:
     """Yield each name once: SCAN may return one several times."""
     seen: set[bytes] = set()
     for name in names:
@@ -280,6 +280,6 @@ def _once(names: Iterable[bytes]) -> Iterator[bytes]:
             yield name
 
 
-def _batched(names: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
+def _split_batches(names: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
     while some := list(itertools.islice(names, size)):
         yield some

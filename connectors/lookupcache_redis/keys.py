@@ -58,7 +58,7 @@ class KeyTemplate:
         Raises OptionError if it names a column twice or one that the schema lacks, or if the end of a value in a name
         would be ambiguous.
         """
-        literals, names = _parsed(text)
+        literals, names = _parse_template(text)
         for name in names:
             if name not in schema.names:
                 hint = nearest(name, schema.names, what="columns")
@@ -97,11 +97,11 @@ class KeyTemplate:
 
     def pattern(self, constants: Mapping[str, Any]) -> bytes:
         """Return the glob pattern of all names, or of those with these values of some columns."""
-        parts = [_globbed(self.prefix)]
+        parts = [_escape_glob(self.prefix)]
         for number, (field, literal) in enumerate(zip(self.fields, self.literals[1:], strict=True)):
             known = field.name in constants
             [text] = self._texts(pa.array([constants[field.name]], field.type), number) if known else [None]
-            parts += [b"*" if text is None else _globbed(text.as_py()), _globbed(literal)]
+            parts += [b"*" if text is None else _escape_glob(text.as_py()), _escape_glob(literal)]
         return b"".join(parts)
 
     def read(self, names: Sequence[bytes]) -> pa.RecordBatch:
@@ -171,7 +171,7 @@ class KeyTemplate:
                 )
 
 
-def _parsed(text: str) -> tuple[tuple[bytes, ...], list[str]]:
+def _parse_template(text: str) -> tuple[tuple[bytes, ...], list[str]]:
     """Return the literals of a template and the column names between them."""
     try:
         parts = list(string.Formatter().parse(text))
@@ -192,7 +192,7 @@ def _parsed(text: str) -> tuple[tuple[bytes, ...], list[str]]:
     return tuple(literals), names
 
 
-def _globbed(text: bytes) -> bytes:
+def _escape_glob(text: bytes) -> bytes:
     return b"".join(b"\\" + bytes([byte]) if byte in _GLOB else bytes([byte]) for byte in text)
 
 
@@ -218,10 +218,10 @@ def _cast(values: pa.Array) -> pa.Array:
 
 
 def _by_python(write: Callable[[Any], str]) -> Callable[[pa.Array], pa.Array]:
-    def written(values: pa.Array) -> pa.Array:
+    def write_values(values: pa.Array) -> pa.Array:
         return pa.array([None if v is None else write(v).encode() for v in values.to_pylist()], pa.binary())
 
-    return written
+    return write_values
 
 
 def _write_moments(values: pa.Array) -> pa.Array:
@@ -261,10 +261,10 @@ def _without(texts: pa.Array, literal: bytes) -> pa.Array:
         return texts
     own = {byte: b"%%%02X" % byte for byte in frozenset(literal) - _ESCAPES}
 
-    def escaped(text: bytes) -> str:
+    def escape_literal(text: bytes) -> str:
         return b"".join(own.get(byte, bytes([byte])) for byte in text).decode()
 
-    return pc.if_else(clear, texts, _by_python(escaped)(texts))
+    return pc.if_else(clear, texts, _by_python(escape_literal)(texts))
 
 
 _WRITERS: dict[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]] = {

@@ -87,7 +87,7 @@ class Rows:
 
     def _table(self, request: LookupRequest, keys: pa.RecordBatch, names: list[bytes]) -> Steps[pa.Table]:
         wanted = [name for name in request.fields if name not in self.template.columns]
-        found = yield from self._found(request, names, wanted)
+        found = yield from self._find_rows(request, names, wanted)
         if len(found.numbers) < len(names):
             keys = keys.take(pa.array(found.numbers, pa.int64()))
         arrays = _columns(keys)
@@ -95,9 +95,9 @@ class Rows:
             arrays[name] = self._array(request, name, found.names, values)
         return pa.table({name: arrays[name] for name in request.fields})
 
-    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _found(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
+    def _find_rows(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
         if not names:
             return _Found([], [], [() for _ in wanted])
         if not wanted:
@@ -107,15 +107,15 @@ class Rows:
         return (yield from self._strings(request, names, wanted))
 
     def _existing(self, request: LookupRequest, names: list[bytes]) -> Steps[_Found]:
-        kinds = [_word(reply) for reply in self._checked(request, names, (yield KeyCommand(b"TYPE", names)))]
+        kinds = [_word(reply) for reply in self._check_replies(request, names, (yield KeyCommand(b"TYPE", names)))]
         for name, kind in zip(names, kinds, strict=True):
             if kind not in (self._stored, "none"):
                 raise self._wrong_type(request, name, f"a {kind}")
-        return _taken(names, [number for number, kind in enumerate(kinds) if kind != "none"], [])
+        return _take_rows(names, [number for number, kind in enumerate(kinds) if kind != "none"], [])
 
     def _hashes(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
         fields = tuple(name.encode() for name in wanted)
-        rows = self._checked(request, names, (yield KeyCommand(b"HMGET", names, fields)))
+        rows = self._check_replies(request, names, (yield KeyCommand(b"HMGET", names, fields)))
         empty = [number for number, row in enumerate(rows) if row.count(None) == len(row)]
         if not empty:
             return _Found(range(len(names)), names, list(zip(*rows, strict=True)))
@@ -123,7 +123,7 @@ class Rows:
             empty = yield from self._missing(request, names, rows, empty, fields)
         gone = set(empty)
         there = [number for number in range(len(names)) if number not in gone]
-        return _taken(names, there, list(zip(*rows, strict=True)))
+        return _take_rows(names, there, list(zip(*rows, strict=True)))
 
     def _missing(
         self, request: LookupRequest, names: list[bytes], rows: list[Any], empty: list[int], fields: Sequence[bytes]
@@ -133,7 +133,7 @@ class Rows:
         A full hash (HGETALL) shows both at one time; EXISTS after HMGET could see another state.
         """
         some = [names[number] for number in empty]
-        hashes = self._checked(request, some, (yield KeyCommand(b"HGETALL", some)))
+        hashes = self._check_replies(request, some, (yield KeyCommand(b"HGETALL", some)))
         missing = []
         for number, content in zip(empty, map(_pairs, hashes), strict=True):
             rows[number] = [content.get(name) for name in fields]
@@ -142,14 +142,14 @@ class Rows:
         return missing
 
     def _strings(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
-        texts = self._checked(request, names, (yield KeyCommand(b"MGET", names, together=True)))
+        texts = self._check_replies(request, names, (yield KeyCommand(b"MGET", names, together=True)))
         there = [number for number, text in enumerate(texts) if text is not None]
         if len(there) < len(names) and not self._sampled:
             # MGET does not report keys of another type: all of them would be missing, without an error.
             missing = [name for name, text in zip(names, texts, strict=True) if text is None]
             yield from self._existing(request, missing[:_SAMPLE_KEYS])
             self._sampled = True
-        found = _taken(names, there, [texts])
+        found = _take_rows(names, there, [texts])
         if self.kind == "string":
             return found
         return _Found(found.numbers, found.names, self._members(request, found.names, found.columns[0], wanted))
@@ -180,7 +180,7 @@ class Rows:
 
     # ── what is wrong ────────────────────────────────────────────────────────────────────────────────────
 
-    def _checked(self, request: LookupRequest, names: list[bytes], replies: list[Any]) -> list[Any]:
+    def _check_replies(self, request: LookupRequest, names: list[bytes], replies: list[Any]) -> list[Any]:
         """Return the replies; raises an error if one of them is an error."""
         failed = next((number for number, reply in enumerate(replies) if isinstance(reply, Exception)), None)
         if failed is None:
@@ -192,17 +192,17 @@ class Rows:
 
     def _wrong_type(self, request: LookupRequest, name: bytes, kind: str) -> SourceError:
         return SourceError(
-            f"Table {request.table!r}: {self._shown(name)} holds {kind}, not a {self._stored}.",
+            f"Table {request.table!r}: {self._key_text(name)} holds {kind}, not a {self._stored}.",
             hint="Correct the option 'type', or 'key'.",
         )
 
     def _misfit(self, request: LookupRequest, name: bytes, what: str) -> SourceError:
         return SourceError(
-            f"Table {request.table!r}, {self._shown(name)}: {what}.",
+            f"Table {request.table!r}, {self._key_text(name)}: {what}.",
             hint="Correct the table's schema, or what writes to Redis.",
         )
 
-    def _shown(self, name: bytes) -> str:
+    def _key_text(self, name: bytes) -> str:
         """Return a Redis key for an error text, unless its name may itself be a secret."""
         if any(is_secret(column) for column in self.template.columns):
             return f"a key {self.template.text!r}"
@@ -214,7 +214,7 @@ def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
-def _taken(names: list[bytes], numbers: Sequence[int], columns: Sequence[Sequence[Any]]) -> _Found:
+def _take_rows(names: list[bytes], numbers: Sequence[int], columns: Sequence[Sequence[Any]]) -> _Found:
     """Return some of the names, with their values."""
     if len(numbers) == len(names):
         return _Found(numbers, names, columns)

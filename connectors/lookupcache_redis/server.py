@@ -48,7 +48,7 @@ class KeyCommand:
     fields: tuple[bytes, ...] = ()
     together: bool = False
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """Return the encoded commands; redis-py's own encoding takes longer than the round trip."""
         if self.together:
             return b"*%d\r\n%b%b" % (len(self.keys) + 1, _bulk(self.command), b"".join(map(_bulk, self.keys)))
@@ -97,7 +97,7 @@ class Address:
                 hint=f"Write it as in {', '.join(SCHEMES)}.",
             ) from None
 
-    def connected(self) -> Server | Cluster:
+    def new_client(self) -> Server | Cluster:
         """Return a client for `Connector.lookup`; it connects with the first command."""
         from redis import Redis
         from redis.backoff import NoBackoff
@@ -114,7 +114,7 @@ class Address:
             return Server(sentinel.master_for(self.service), sentinel.sentinels)
         return Server(Redis(**self._node, **settings))
 
-    def connected_async(self) -> AsyncServer | AsyncCluster:
+    def new_async_client(self) -> AsyncServer | AsyncCluster:
         """Return a client for `Connector.lookup_async`; it connects with the first command."""
         from redis.asyncio import Redis
         from redis.asyncio.cluster import ClusterNode, RedisCluster
@@ -224,7 +224,7 @@ class Server:
         self._client = client
         self._sentinels = sentinels
 
-    def ask(self, ask: KeyCommand) -> list[Any]:
+    def execute(self, key_command: KeyCommand) -> list[Any]:
         """Return the reply for each key, which may be an error; raises the error of a lost connection."""
         from redis.exceptions import MovedError, ResponseError
 
@@ -232,8 +232,8 @@ class Server:
         connection = pool.get_connection()
         replies = []
         try:
-            connection.send_packed_command([ask.packed()])
-            for _ in range(1 if ask.together else len(ask.keys)):
+            connection.send_packed_command([key_command.pack()])
+            for _ in range(1 if key_command.together else len(key_command.keys)):
                 try:
                     replies.append(connection.read_response())
                 except MovedError as error:
@@ -246,7 +246,7 @@ class Server:
             raise
         finally:
             pool.release(connection)
-        return _flat(ask, replies)
+        return _flat(key_command, replies)
 
     def check(self) -> None:
         """Connect, log in and check that a Redis server answers."""
@@ -293,10 +293,10 @@ class Cluster:
     def __init__(self, client: redis.RedisCluster) -> None:
         self._client = client
 
-    def ask(self, ask: KeyCommand) -> list[Any]:
+    def execute(self, key_command: KeyCommand) -> list[Any]:
         """Return the reply for each key, which may be an error."""
         pipeline = self._client.pipeline()
-        for command in ask.commands():
+        for command in key_command.commands():
             pipeline.execute_command(*command)
         return pipeline.execute(raise_on_error=False)
 
@@ -320,7 +320,7 @@ class AsyncServer:
         self._client = client
         self._sentinels = sentinels
 
-    async def ask(self, ask: KeyCommand) -> list[Any]:
+    async def execute(self, key_command: KeyCommand) -> list[Any]:
         """Return the reply for each key, which may be an error; raises the error of a lost connection."""
         from redis.exceptions import MovedError, ResponseError
 
@@ -328,8 +328,8 @@ class AsyncServer:
         connection = await pool.get_connection()
         replies = []
         try:
-            await connection.send_packed_command([ask.packed()])
-            for _ in range(1 if ask.together else len(ask.keys)):
+            await connection.send_packed_command([key_command.pack()])
+            for _ in range(1 if key_command.together else len(key_command.keys)):
                 try:
                     replies.append(await connection.read_response())
                 except MovedError as error:
@@ -341,7 +341,7 @@ class AsyncServer:
             raise
         finally:
             await pool.release(connection)
-        return _flat(ask, replies)
+        return _flat(key_command, replies)
 
     async def check(self) -> None:
         """Connect, log in and check that a Redis server answers."""
@@ -362,10 +362,10 @@ class AsyncCluster:
     def __init__(self, client: redis.asyncio.RedisCluster) -> None:
         self._client = client
 
-    async def ask(self, ask: KeyCommand) -> list[Any]:
+    async def execute(self, key_command: KeyCommand) -> list[Any]:
         """Return the reply for each key, which may be an error."""
         pipeline = self._client.pipeline()
-        for command in ask.commands():
+        for command in key_command.commands():
             pipeline.execute_command(*command)
         return await pipeline.execute(raise_on_error=False)
 
@@ -387,9 +387,9 @@ def _of_a_cluster() -> ConnectorError:
     return ConnectorError("Option 'url': the server is part of a cluster.", hint=hint)
 
 
-def _flat(ask: KeyCommand, replies: list[Any]) -> list[Any]:
+def _flat(key_command: KeyCommand, replies: list[Any]) -> list[Any]:
     """Return a reply per key; raises an error that is the reply for all of them."""
-    if not ask.together:
+    if not key_command.together:
         return replies
     [reply] = replies
     if isinstance(reply, Exception):

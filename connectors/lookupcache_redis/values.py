@@ -44,7 +44,7 @@ def read_text(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
         cut = pc.replace_substring_regex(texts, _FINER, r"\1")
         return cut.cast(type_) if type_.tz is None else _read_moments(cut, type_)
     if pa.types.is_floating(type_):
-        return _rounded(texts.cast(pa.float64()), type_)
+        return _round_to(texts.cast(pa.float64()), type_)
     return texts.cast(type_)
 
 
@@ -64,7 +64,7 @@ def _read_moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, _text("Z"), _text(""))).cast(type_)
 
 
-def _rounded(doubles: pa.Array, type_: pa.DataType) -> pa.Array:
+def _round_to(doubles: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return doubles as floats of the type; raises OverflowError for one beyond their range."""
     floats = doubles.cast(type_)
     if pc.any(pc.and_(pc.is_finite(doubles), pc.is_inf(floats))).as_py():

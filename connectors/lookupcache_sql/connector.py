@@ -94,7 +94,7 @@ class SqlConnector(Connector):
         if not is_reference(options["url"]):
             kind = self._kind()
             Relation.of(options, kind.grammar)
-            kind.check(self._located(), schema)
+            kind.check(self._absolute_settings(), schema)
 
     @property
     def _most(self) -> int:
@@ -105,7 +105,7 @@ class SqlConnector(Connector):
 
     def open(self) -> None:
         """Connect; raises ConnectorError or SchemaError if the database, table or a column does not exist."""
-        self._pool = Pool(self._connected, self._most)
+        self._pool = Pool(self._connect, self._most)
         try:
             self._pool.warm()
         except BaseException:
@@ -127,19 +127,19 @@ class SqlConnector(Connector):
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key, by one query."""
-        return self._opened().run(lambda database: database.lookup(request, keys))
+        return self._open_pool().run(lambda database: database.lookup(request, keys))
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Do the same as `lookup`, over one of the pool's connections, each with its own thread."""
-        return await self._opened().run_async(lambda database: database.lookup(request, keys))
+        return await self._open_pool().run_async(lambda database: database.lookup(request, keys))
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
         """Yield the full table, with constants and accepted filters applied."""
-        return self._opened().stream(lambda database: database.scan(request))
+        return self._open_pool().stream(lambda database: database.scan(request))
 
     def infer_schema(self) -> pa.Schema:
         """Connect and return the columns of the table as the database describes them."""
-        database = self._connected()
+        database = self._connect()
         try:
             return database.columns()
         finally:
@@ -149,10 +149,10 @@ class SqlConnector(Connector):
         """Return the advice to verify a server on another machine, and to create an index that starts with a key."""
         keys, found = request.key_columns, []
         if self._scheme() not in _FILES:
-            from lookupcache_sql.server import unverified  # Those of files have no server.
+            from lookupcache_sql.server import verification_advice  # Those of files have no server.
 
-            found = [sentence for sentence in [unverified(self.settings)] if sentence]
-        if not self._opened().run(lambda database: database.without_index(keys)):
+            found = [sentence for sentence in [verification_advice(self.settings)] if sentence]
+        if not self._open_pool().run(lambda database: database.without_index(keys)):
             return found
         relation = Relation.of(self.settings)
         return [
@@ -169,7 +169,7 @@ class SqlConnector(Connector):
 
     def identity(self) -> Mapping[str, Any]:
         """Return the options, with the absolute path of a file."""
-        return self.settings if is_reference(self.settings["url"]) else self._located()
+        return self.settings if is_reference(self.settings["url"]) else self._absolute_settings()
 
     # ── the database ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,15 +193,15 @@ class SqlConnector(Connector):
     def _scheme(self) -> str:
         return self.settings["url"].partition(":")[0].partition("+")[0].lower()
 
-    def _located(self) -> Mapping[str, str]:
+    def _absolute_settings(self) -> Mapping[str, str]:
         """Return the settings with the absolute path of a file."""
         head, separator, path = self.settings["url"].partition(":///")
         if self._scheme() not in _FILES or not separator or path in ("", ":memory:"):
             return self.settings
         return {**self.settings, "url": f"{head}:///{self._folder / path}"}
 
-    def _connected(self) -> Database:
-        database = self._kind()(self.schema, self._located())
+    def _connect(self) -> Database:
+        database = self._kind()(self.schema, self._absolute_settings())
         try:
             database.connect()
         except BaseException:
@@ -209,7 +209,7 @@ class SqlConnector(Connector):
             raise
         return database
 
-    def _opened(self) -> Pool:
+    def _open_pool(self) -> Pool:
         if self._pool is None:
             raise ConnectorError("The sql connector is used before open().")
         return self._pool

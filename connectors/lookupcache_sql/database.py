@@ -44,11 +44,11 @@ class Relation:
             wrong = "neither 'table' nor 'query'" if table is None else "both 'table' and 'query'"
             raise OptionError(f"Connector 'sql' has {wrong}.", hint="Give one: 'table' for a table or view.")
         if query is not None and namespace is not None:
-            raise OptionError("Option 'schema' goes with 'table'.", hint="Write the schema into the 'query'.")
+            raise OptionError("Option 'schema' requires 'table'.", hint="Write the schema into the 'query'.")
         return cls(table, namespace, bare(query, grammar) if query and grammar else query)
 
     @property
-    def enclosed(self) -> str:
+    def subquery(self) -> str:
         """The query in parentheses, with a line break, since a comment may end it."""
         return f"({self.query}\n)"
 
@@ -130,7 +130,7 @@ class Database(ABC):
 # ── what is wrong is said ────────────────────────────────────────────────────────────────────────────────────
 
 
-def refused_query(reason: str) -> ConnectorError:
+def query_error(reason: str) -> ConnectorError:
     """Return the error for a query that the database rejects."""
     return ConnectorError(f"Option 'query' is refused: {reason.rstrip('.')}.")
 
@@ -163,7 +163,7 @@ def _column_name(name: str, found: Sequence[str], place: Relation) -> str:
 def misfit(table: str, field: pa.Field, value: Any) -> SourceError:
     """Return the error for a stored value that does not fit the column's type."""
     return SourceError(
-        f"Table {table!r}, column {field.name!r}: the database contains {shortened(value)}, "
+        f"Table {table!r}, column {field.name!r}: the database contains {shorten(value)}, "
         f"which is no {shown_type(field.type)}.",
         hint="Give the column another type in the table's schema, or look up through a view that casts it.",
     )
@@ -179,7 +179,7 @@ def first_misfit(values: Sequence[Any], read: Callable[[Any], Any]) -> Any:
     return None
 
 
-def shortened(value: Any) -> str:
+def shorten(value: Any) -> str:
     """Return a value as text for an error."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

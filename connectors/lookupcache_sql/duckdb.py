@@ -16,12 +16,22 @@ import pyarrow.compute as pc
 
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
-from lookupcache_sql.database import SCAN_ROWS, refused_query, unknown_table
+from lookupcache_sql.database import SCAN_ROWS, query_error, unknown_table
 from lookupcache_sql.dialects import STANDARD_SQL
 from lookupcache_sql.file import Stamp, is_replaced, path_of, stamp_of
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
-from lookupcache_sql.typed import Described, Held, Stored, TypedDatabase, cast, family, in_range, read_json, without
+from lookupcache_sql.typed import (
+    Described,
+    ReadColumn,
+    Stored,
+    TypedDatabase,
+    cast,
+    family,
+    in_range,
+    read_json,
+    without,
+)
 
 _KEYS = "lookup_keys"
 
@@ -51,7 +61,7 @@ class DuckOperands(Operands):
         return f"ENCODE({text})"
 
     @classmethod
-    def typed(cls, value: str, type_: str) -> str:
+    def cast_value(cls, value: str, type_: str) -> str:
         return value
 
 
@@ -83,7 +93,7 @@ class DuckDatabase(TypedDatabase):
             raise ConnectorError(f"Option 'url': there is no database file {str(self.path)!r}.")
         self._opened = stamp_of(self.path, written=True)
         try:
-            self._connection = _attached(self.path, self._opened)
+            self._connection = _connect_file(self.path, self._opened)
             self._connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
         except duckdb.Error as error:
             if self.retryable(error):
@@ -115,7 +125,7 @@ class DuckDatabase(TypedDatabase):
         passing = isinstance(error, duckdb.IOException | duckdb.TransactionException)
         return passing or type(error).__name__ == "InterruptException"
 
-    def described(self) -> list[Described]:
+    def describe_columns(self) -> list[Described]:
         import duckdb
 
         if self.source.table is not None:
@@ -125,14 +135,14 @@ class DuckDatabase(TypedDatabase):
         except duckdb.Error as error:
             if self.source.query is None or self.retryable(error):
                 raise
-            raise refused_query(str(error).partition("\n")[0]) from None
-        return [_described(name, type_) for name, type_ in zip(found.columns, found.types, strict=True)]
+            raise query_error(str(error).partition("\n")[0]) from None
+        return [_describe_column(name, type_) for name, type_ in zip(found.columns, found.types, strict=True)]
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
         """Return False: DuckDB scans columns fast, and has no index that a join would use."""
         return False
 
-    def keyed(self, selected: str, keys: Sequence[Held]) -> str:
+    def key_query(self, selected: str, keys: Sequence[ReadColumn]) -> str:
         pairs = [
             f"{key.stored.compared.format(c=key.sql)} = {key.stored.key.format(k=f'k.k{number}')}"
             for number, key in enumerate(keys)
@@ -140,18 +150,18 @@ class DuckDatabase(TypedDatabase):
         matches = " AND ".join(pairs)
         return f"SELECT {selected} FROM {self.relation} SEMI JOIN {_KEYS} AS k ON {matches} WHERE 1 = 1"
 
-    def fetched(self, text: str, sent: Sequence[pa.Array], keys: Sequence[Held]) -> Sequence[Any]:
+    def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
         self._connection.register(_KEYS, pa.table(list(sent), names=[f"k{number}" for number in range(len(sent))]))
         return list(self._connection.sql(text).to_arrow_table().columns)
 
-    def streamed(self, text: str) -> Iterator[Sequence[Any]]:
+    def stream_columns(self, text: str) -> Iterator[Sequence[Any]]:
         for batch in self._connection.sql(text).to_arrow_reader(SCAN_ROWS):
             yield [pa.chunked_array([column]) for column in batch.columns]
 
     @classmethod
-    def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
+    def storage_for(cls, described: Described, type_: pa.DataType) -> Stored | None:
         if described.kind == "nested" and family(type_) == "nested" and _fits(described.type, type_):
-            return Stored(read=f"CAST({{c}} AS {_braced(described.detail)})", decode=in_range)
+            return Stored(read=f"CAST({{c}} AS {_escape_braces(described.detail)})", decode=in_range)
         if described.kind in _TEXTS and family(type_) == "string":
             return _AS_TEXT
         if described.kind in ("json", "text") and family(type_) == "nested":
@@ -176,7 +186,7 @@ _ATTACHING = threading.Lock()
 _RESERVED = ("memory", "temp", "system", "main")
 
 
-def _attached(path: Path, stamp: Stamp | None) -> Any:
+def _connect_file(path: Path, stamp: Stamp | None) -> Any:
     """Return a connection to a file.
 
     Connections to one file share its memory, but not the tables that `register` adds to one of them. If a path is open
@@ -202,7 +212,7 @@ def _attached(path: Path, stamp: Stamp | None) -> Any:
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _whole(column: pa.Array) -> pa.Array:
+def _decimals_as_integers(column: pa.Array) -> pa.Array:
     """Send decimals as integers, null for one with a fraction."""
     wrong = pc.not_equal(pc.trunc(column), column)
     return without(column, wrong).cast(pa.decimal128(38, 0))
@@ -215,7 +225,9 @@ def _read_whole(column: Any, type_: pa.DataType) -> Any:
 
 def _huge(native: str) -> Stored:
     """Return how 128-bit integers are read: as decimals, Arrow would change those of 38 digits or more."""
-    return Stored(read="CAST({c} AS VARCHAR)", tested="{c}", key=f"TRY_CAST({{k}} AS {native})", send=_whole)
+    return Stored(
+        read="CAST({c} AS VARCHAR)", tested="{c}", key=f"TRY_CAST({{k}} AS {native})", send=_decimals_as_integers
+    )
 
 
 _NATURAL = Stored()
@@ -224,7 +236,7 @@ _AS_TEXT = Stored(read="CAST({c} AS VARCHAR)", compared="CAST({c} AS VARCHAR)")
 _STORED: dict[tuple[str, str], Stored] = {
     **{(word, word): _NATURAL for word in ("float", "double", "decimal", "binary", "boolean")},
     ("integer", "integer"): Stored(send=lambda column: column.cast(pa.int64())),
-    ("integer", "decimal"): Stored(key="TRY_CAST({k} AS HUGEINT)", send=_whole, decode=_read_whole),
+    ("integer", "decimal"): Stored(key="TRY_CAST({k} AS HUGEINT)", send=_decimals_as_integers, decode=_read_whole),
     ("hugeint", "decimal"): _huge("HUGEINT"),
     ("uhugeint", "decimal"): _huge("UHUGEINT"),
     ("float", "double"): _NATURAL,
@@ -262,9 +274,9 @@ _KINDS: dict[str, tuple[str, pa.DataType]] = {
 }
 
 
-def _described(name: str, native: Any) -> Described:
+def _describe_column(name: str, native: Any) -> Described:
     if native.id in _NESTED:
-        cast, ours = _nested(native)
+        cast, ours = _nested_type(native)
         return Described(name, "nested" if ours is not None else "other", str(native), ours, cast)
     return Described(name, _kind(native)[0], str(native), _kind(native)[1])
 
@@ -282,12 +294,12 @@ def _kind(native: Any) -> tuple[str, pa.DataType | None]:
 _NESTED = ("list", "array", "struct", "map")
 
 
-def _nested(native: Any) -> tuple[str, pa.DataType | None]:
+def _nested_type(native: Any) -> tuple[str, pa.DataType | None]:
     """Return the type to cast a value to, so that Arrow reads it correctly, and Spark's type, None if there is none."""
     if native.id not in _NESTED:
         kind, ours = _kind(native)
         return ("VARCHAR" if kind in _TEXTS else str(native)), (pa.string() if kind in _TEXTS and ours else ours)
-    inner = [(name, *_nested(child)) for name, child in native.children if name != "size"]
+    inner = [(name, *_nested_type(child)) for name, child in native.children if name != "size"]
     casts, types = [cast for _, cast, _ in inner], [ours for _, _, ours in inner]
     if any(ours is None for ours in types):
         return str(native), None
@@ -300,21 +312,21 @@ def _nested(native: Any) -> tuple[str, pa.DataType | None]:
     return f"{casts[0]}[]", pa.list_(types[0])
 
 
-def _fits(held: pa.DataType | None, type_: pa.DataType) -> bool:
+def _fits(stored: pa.DataType | None, type_: pa.DataType) -> bool:
     """Return whether a nested type may be read as another: with the same structure and kinds of numbers."""
-    if held is None or (type(held) is not type(type_) and family(held) != "integer"):
+    if stored is None or (type(stored) is not type(type_) and family(stored) != "integer"):
         return False
-    if pa.types.is_struct(held):
-        same = [one.name for one in held] == [one.name for one in type_]
-        return same and all(_fits(one.type, other.type) for one, other in zip(held, type_, strict=True))
-    if pa.types.is_map(held):
-        return _fits(held.key_type, type_.key_type) and _fits(held.item_type, type_.item_type)
-    if pa.types.is_list(held):
-        return _fits(held.value_type, type_.value_type)
-    if pa.types.is_decimal(held) and pa.types.is_decimal(type_):
-        return held.scale <= type_.scale and held.precision - held.scale <= type_.precision - type_.scale
-    return held == type_ or (held != pa.string() and (family(held), family(type_)) in _STORED)
+    if pa.types.is_struct(stored):
+        same = [one.name for one in stored] == [one.name for one in type_]
+        return same and all(_fits(one.type, other.type) for one, other in zip(stored, type_, strict=True))
+    if pa.types.is_map(stored):
+        return _fits(stored.key_type, type_.key_type) and _fits(stored.item_type, type_.item_type)
+    if pa.types.is_list(stored):
+        return _fits(stored.value_type, type_.value_type)
+    if pa.types.is_decimal(stored) and pa.types.is_decimal(type_):
+        return stored.scale <= type_.scale and stored.precision - stored.scale <= type_.precision - type_.scale
+    return stored == type_ or (stored != pa.string() and (family(stored), family(type_)) in _STORED)
 
 
-def _braced(text: str) -> str:
+def _escape_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")

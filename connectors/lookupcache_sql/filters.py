@@ -43,12 +43,12 @@ class Operands:
         raise NotImplementedError
 
     @classmethod
-    def typed(cls, value: str, type_: str) -> str:
+    def cast_value(cls, value: str, type_: str) -> str:
         """Return SQL of a value cast to a type of the database."""
         raise NotImplementedError
 
 
-def accepted(expr: Expr, operands: type[Operands]) -> bool:
+def accepts_filter(expr: Expr, operands: type[Operands]) -> bool:
     """Return whether the database evaluates a filter with Spark's semantics."""
     if isinstance(expr, Column):
         return expr.side == "right" and pa.types.is_boolean(expr.type)
@@ -59,7 +59,7 @@ def accepted(expr: Expr, operands: type[Operands]) -> bool:
         return isinstance(tested, Column) and tested.side == "right" and not _is_nested(tested.type)
     if expr.op in _COMPARISONS:
         return _is_comparison(expr.op, expr.args, operands)
-    return expr.op in ("and", "or", "not") and all(accepted(argument, operands) for argument in expr.args)
+    return expr.op in ("and", "or", "not") and all(accepts_filter(argument, operands) for argument in expr.args)
 
 
 def _is_comparison(op: str, sides: tuple[Expr, ...], operands: type[Operands]) -> bool:

@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
 from lookupcache.source_options import seconds
-from lookupcache_sql.database import SCAN_ROWS, UnreachableError, refused_query, unknown_table
+from lookupcache_sql.database import SCAN_ROWS, UnreachableError, query_error, unknown_table
 from lookupcache_sql.dialects import MYSQL_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import MYSQL
 from lookupcache_sql.server import Server, tls_options
-from lookupcache_sql.typed import Described, Held, Stored, TypedDatabase, family, only_finite, read_json
+from lookupcache_sql.typed import Described, ReadColumn, Stored, TypedDatabase, family, only_finite, read_json
 
 _PORT = 3306
 
@@ -64,7 +64,7 @@ class MysqlOperands(Operands):
         return f"CAST(CONVERT({text} USING utf8mb4) AS BINARY)"
 
     @classmethod
-    def typed(cls, value: str, type_: str) -> str:
+    def cast_value(cls, value: str, type_: str) -> str:
         return value
 
 
@@ -96,7 +96,7 @@ class MysqlDatabase(TypedDatabase):
                 for setting in self._session():
                     cursor.execute(setting)
         except (pymysql.Error, OSError) as error:
-            raise self._not_connected(Server.of(self.settings, _PORT), error) from None
+            raise self._connection_error(Server.of(self.settings, _PORT), error) from None
 
     def close(self) -> None:
         if self._connection is not None:
@@ -128,17 +128,17 @@ class MysqlDatabase(TypedDatabase):
             return True
         return bool(error.args) and error.args[0] in _TEMPORARY
 
-    def described(self) -> list[Described]:
+    def describe_columns(self) -> list[Described]:
         import pymysql
 
         table = self.source.table
         if table is None:
             try:
-                return self._described_query()
+                return self._describe_subquery()
             except pymysql.Error as error:
                 if self.retryable(error):
                     raise
-                raise refused_query(str(error.args[-1])) from None
+                raise query_error(str(error.args[-1])) from None
         rows = self._answer(
             "SELECT column_name, data_type, column_type, numeric_precision, numeric_scale, character_set_name, "
             "collation_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = "
@@ -147,7 +147,7 @@ class MysqlDatabase(TypedDatabase):
         if not rows:
             known = self._answer("SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()")
             raise unknown_table(table, None, [name for [name] in known])
-        return [_described(*row) for row in rows]
+        return [_describe_column(*row) for row in rows]
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
         if self.source.table is None:
@@ -159,9 +159,9 @@ class MysqlDatabase(TypedDatabase):
             f"WHERE t.table_schema = DATABASE() AND t.table_name = {self.text(self.source.table)}"
         )
         first = {f"t.{self.quote(name)}" for _, name in rows if name}
-        return rows[0][0] == "BASE TABLE" and not first & {self.held[name].sql for name in key_columns}
+        return rows[0][0] == "BASE TABLE" and not first & {self.read_columns[name].sql for name in key_columns}
 
-    def keyed(self, selected: str, keys: Sequence[Held]) -> str:
+    def key_query(self, selected: str, keys: Sequence[ReadColumn]) -> str:
         paths = ["$"] if len(keys) == 1 else [f"$[{number}]" for number in range(len(keys))]
         declared = [
             f"k{n} {key.stored.sent} PATH '{path}'" for n, (key, path) in enumerate(zip(keys, paths, strict=True))
@@ -170,7 +170,7 @@ class MysqlDatabase(TypedDatabase):
         document = f"JSON_TABLE(%s, '$[*]' COLUMNS ({', '.join(declared)})) AS k"
         return f"SELECT {selected} FROM {document} STRAIGHT_JOIN {self.relation} ON {' AND '.join(pairs)} WHERE 1 = 1"
 
-    def fetched(self, text: str, sent: Sequence[pa.Array], keys: Sequence[Held]) -> Sequence[Any]:
+    def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
         columns = [column.to_pylist() for column in sent]
         rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         first, _, rest = text.partition("JSON_TABLE(%s")
@@ -179,7 +179,7 @@ class MysqlDatabase(TypedDatabase):
             cursor.execute(f"{first}JSON_TABLE({document}{rest}")
             return _columns(cursor.fetchall(), cursor.description)
 
-    def streamed(self, text: str) -> Iterator[Sequence[Any]]:
+    def stream_columns(self, text: str) -> Iterator[Sequence[Any]]:
         from pymysql.cursors import SSCursor
 
         with self._connection.cursor(SSCursor) as cursor:
@@ -188,7 +188,7 @@ class MysqlDatabase(TypedDatabase):
                 yield _columns(rows, cursor.description)
 
     @classmethod
-    def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
+    def storage_for(cls, described: Described, type_: pa.DataType) -> Stored | None:
         words = described.kind, family(type_)
         if words == ("text", "string"):
             return _text(*described.detail)
@@ -229,8 +229,8 @@ class MysqlDatabase(TypedDatabase):
         elif timeout is not None:
             yield f"SET max_execution_time = {max(1, round(timeout * 1000))}"
 
-    def _not_connected(self, server: Server, error: Exception) -> Exception:
-        reason = server.cleaned(str(error.args[-1] if error.args else error)).rstrip(".")
+    def _connection_error(self, server: Server, error: Exception) -> Exception:
+        reason = server.without_password(str(error.args[-1] if error.args else error)).rstrip(".")
         if (error.args and error.args[0] in _REFUSED) or _UNTRUSTED.search(reason):
             return ConnectorError(f"Option 'url': {server} refuses: {reason}.")
         return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.")
@@ -240,7 +240,7 @@ class MysqlDatabase(TypedDatabase):
             cursor.execute(text)
             return list(cursor.fetchall())
 
-    def _described_query(self) -> list[Described]:
+    def _describe_subquery(self) -> list[Described]:
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {self.relation} LIMIT 0")
             return [_of_result(field) for field in cursor._result.fields]
@@ -258,7 +258,7 @@ def _unix_socket(path: str, timeout: float) -> socket.socket:
     return made
 
 
-def _pair(key: Held, sent: str) -> str:
+def _pair(key: ReadColumn, sent: str) -> str:
     spelled = key.stored.key.format(k=sent)
     again = f" AND {key.stored.recheck.format(c=key.sql, k=sent)}" if key.stored.recheck else ""
     return f"{key.stored.compared.format(c=key.sql)} = {spelled}{again}"
@@ -351,7 +351,7 @@ _KINDS: dict[str, tuple[str, pa.DataType | None]] = {
 }
 
 
-def _described(
+def _describe_column(
     name: str, kind: str, native: str, precision: str | None, scale: str | None, charset: str, collation: str
 ) -> Described:
     native = upper_but_names(native)
@@ -380,7 +380,7 @@ def _of_result(field: Any) -> Described:
     if kind == "bit":
         native = f"bit({field.length})"
     digits = str(field.length - (field.scale > 0) - (not field.flags & 32))
-    return _described(field.name, kind, native, digits, str(field.scale), None, None)  # type: ignore[arg-type]
+    return _describe_column(field.name, kind, native, digits, str(field.scale), None, None)  # type: ignore[arg-type]
 
 
 _RESULT_KINDS = {

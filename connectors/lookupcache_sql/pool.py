@@ -39,12 +39,12 @@ class Pool:
 
     def run(self, call: Callable[[Database], T]) -> T:
         """Call a function with a connection; return its result."""
-        with self._lent() as database:
+        with self._borrow() as database:
             return call(database)
 
     def stream(self, call: Callable[[Database], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """Yield the results of a function with a connection, which is in use until the end."""
-        with self._lent() as database:
+        with self._borrow() as database:
             yield from call(database)
 
     async def run_async(self, call: Callable[[Database], T]) -> T:
@@ -52,7 +52,7 @@ class Pool:
         busy: list[Database] = []
 
         def work() -> T:
-            with self._lent() as database:
+            with self._borrow() as database:
                 busy.append(database)
                 try:
                     return call(database)
@@ -83,19 +83,19 @@ class Pool:
             database.close()
 
     @contextmanager
-    def _lent(self) -> Iterator[Database]:
-        database = self._taken() or self._connect()
+    def _borrow(self) -> Iterator[Database]:
+        database = self._take_free() or self._connect()
         try:
             yield database
         except LookupCacheError:
-            self._given_back(database)
+            self._give_back(database)
             raise
         except BaseException:
             database.close()
             raise
-        self._given_back(database)
+        self._give_back(database)
 
-    def _taken(self) -> Database | None:
+    def _take_free(self) -> Database | None:
         """Return a free connection; close those to a database that was replaced."""
         while True:
             with self._changing:
@@ -104,7 +104,7 @@ class Pool:
                 return database
             database.close()
 
-    def _given_back(self, database: Database) -> None:
+    def _give_back(self, database: Database) -> None:
         with self._changing:
             if not self._closed:
                 self._free.append(database)

@@ -19,14 +19,14 @@ from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
-from lookupcache_sql.database import UnreachableError, refused_query, unknown_table
+from lookupcache_sql.database import UnreachableError, query_error, unknown_table
 from lookupcache_sql.dialects import STANDARD_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
 from lookupcache_sql.server import Server, tls_options
 from lookupcache_sql.typed import (
     Described,
-    Held,
+    ReadColumn,
     Stored,
     TypedDatabase,
     cast,
@@ -76,7 +76,7 @@ class PostgresOperands(Operands):
         return f'CAST({text} AS TEXT) COLLATE "C"'
 
     @classmethod
-    def typed(cls, value: str, type_: str) -> str:
+    def cast_value(cls, value: str, type_: str) -> str:
         return f"CAST({value} AS {type_.partition(_VIA)[0]})"
 
 
@@ -104,7 +104,7 @@ class PostgresDatabase(TypedDatabase):
         try:
             self._connection = dbapi.connect(_address(self.settings), autocommit=True)
         except dbapi.Error as error:
-            raise self._not_connected(error) from None
+            raise self._connection_error(error) from None
         self._cursor = self._connection.cursor()
         for setting in self._session():
             self._cursor.execute(setting)
@@ -130,18 +130,18 @@ class PostgresDatabase(TypedDatabase):
         state = getattr(error, "sqlstate", None)
         return type(error).__name__ == "OperationalError" if state is None else state.startswith(_PASSING_STATES)
 
-    def described(self) -> list[Described]:
+    def describe_columns(self) -> list[Described]:
         from adbc_driver_postgresql import dbapi
 
         try:
-            self._cursor.execute(f"SELECT * FROM {self._named()} LIMIT 0")
+            self._cursor.execute(f"SELECT * FROM {self._relation_name()} LIMIT 0")
         except dbapi.Error as error:
             if self.source.query is None or self.retryable(error):
                 raise
-            raise refused_query(_first_line(error)) from None
+            raise query_error(_first_line(error)) from None
         fields = list(self._cursor.fetch_arrow_table().schema)
-        catalogued = self._catalogued({_native(field) for field in fields} - set(_KINDS))
-        return [_described(field, catalogued.get(_native(field))) for field in fields]
+        catalogued = self._read_catalog({_native(field) for field in fields} - set(_KINDS))
+        return [_describe_column(field, catalogued.get(_native(field))) for field in fields]
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
         if self.source.query is not None:
@@ -153,10 +153,10 @@ class PostgresDatabase(TypedDatabase):
             f"WHERE c.oid = {self.text(self.relation.removesuffix(' AS t'))}::regclass"
         )
         kinds, first = (column.to_pylist() for column in self._answer(text))
-        columns = {self.held[name].sql for name in key_columns}
+        columns = {self.read_columns[name].sql for name in key_columns}
         return kinds[0] in ("r", "p") and not columns & {f"t.{self.quote(name)}" for name in first if name}
 
-    def keyed(self, selected: str, keys: Sequence[Held]) -> str:
+    def key_query(self, selected: str, keys: Sequence[ReadColumn]) -> str:
         compared = [key.stored.compared.format(c=key.sql) for key in keys]
         if len(keys) == 1:
             return f"SELECT {selected} FROM {self.relation} WHERE {compared[0]} = ANY({_array(1, keys[0])})"
@@ -166,19 +166,19 @@ class PostgresDatabase(TypedDatabase):
             f"SELECT {selected} FROM {self.relation} WHERE ({', '.join(compared)}) IN (SELECT * FROM unnest({arrays}))"
         )
 
-    def fetched(self, text: str, sent: Sequence[pa.Array], keys: Sequence[Held]) -> Sequence[Any]:
+    def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
         lists = [_in_one_row(column) for column in sent]
         self._cursor.execute(text, pa.RecordBatch.from_arrays(lists, names=[f"k{n}" for n in range(len(lists))]))
         return [_plain(column) for column in self._cursor.fetch_arrow_table().columns]
 
-    def streamed(self, text: str) -> Iterator[Sequence[Any]]:
+    def stream_columns(self, text: str) -> Iterator[Sequence[Any]]:
         with self._connection.cursor() as cursor:
             cursor.execute(text)
             for batch in cursor.fetch_record_batch():
                 yield [_plain(pa.chunked_array([column])) for column in batch.columns]
 
     @classmethod
-    def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
+    def storage_for(cls, described: Described, type_: pa.DataType) -> Stored | None:
         words = described.kind, family(type_)
         if words == ("list", "nested") and pa.types.is_list(type_) and pa.types.is_string(type_.value_type):
             return Stored(read="to_json({c}::text[])::text", decode=read_json)
@@ -199,14 +199,14 @@ class PostgresDatabase(TypedDatabase):
         if timeout is not None:
             yield f"SET statement_timeout = {max(1, round(timeout * 1000))}"
 
-    def _not_connected(self, error: Exception) -> Exception:
+    def _connection_error(self, error: Exception) -> Exception:
         server = Server.of(self.settings, 5432)
-        reason = server.cleaned(_reason(error))
+        reason = server.without_password(_reason(error))
         if _REFUSED.search(reason):
             return ConnectorError(f"Option 'url': {server} refuses: {reason}.")
         return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.")
 
-    def _named(self) -> str:
+    def _relation_name(self) -> str:
         """Return the relation in SQL; raises ConnectorError with the nearest name if it does not exist."""
         table, namespace = self.source.table, self.source.namespace
         if table is None:
@@ -220,7 +220,7 @@ class PostgresDatabase(TypedDatabase):
             raise unknown_table(table, namespace, [name for name in names.to_pylist() if not name.startswith("pg_")])
         return self.relation
 
-    def _catalogued(self, natives: set[str]) -> dict[str, _Catalogued]:
+    def _read_catalog(self, natives: set[str]) -> dict[str, _Catalogued]:
         """Return the catalog's entries of types, by their names, or by their numbers if the driver has no name."""
         if not natives:
             return {}
@@ -249,7 +249,7 @@ def _in_one_row(column: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
 
 
-def _array(number: int, key: Held) -> str:
+def _array(number: int, key: ReadColumn) -> str:
     """Return a parameter as an array of the type that the column is compared in."""
     first, *rest = key.stored.sent.split(_VIA)
     through = "".join(f"::{step}[]" for step in rest)
@@ -263,7 +263,7 @@ def _plain(column: Any) -> Any:
     return column
 
 
-def _wide(column: pa.Array) -> pa.Array:
+def _widen(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64())
 
 
@@ -280,7 +280,7 @@ def _oids(column: pa.Array) -> pa.Array:
 
 
 _AS_TEXT = Stored(read="{c}::text", compared="{c}::text", sent="text", send=without_nul)
-_INTEGER = Stored(sent="int8", send=_wide)
+_INTEGER = Stored(sent="int8", send=_widen)
 _NUMERIC = Stored(read="{c}::text", tested="{c}", sent="numeric", decode=cast)
 _STORED: dict[tuple[str, str], Stored] = {
     ("integer", "integer"): _INTEGER,
@@ -289,7 +289,7 @@ _STORED: dict[tuple[str, str], Stored] = {
     ("double", "double"): Stored(sent="float8"),
     ("numeric", "decimal"): _NUMERIC,
     ("integer", "decimal"): _NUMERIC,
-    ("numeric", "integer"): Stored(read="{c}::text", tested="{c}", sent="numeric via int8", send=_wide),
+    ("numeric", "integer"): Stored(read="{c}::text", tested="{c}", sent="numeric via int8", send=_widen),
     ("text", "string"): Stored(sent="text", send=without_nul),
     # Trailing blanks are not part of a CHAR value; cast to text it has none.
     ("bpchar", "string"): Stored(read="{c}::text", sent="bpchar via text", send=without_nul),
@@ -370,7 +370,7 @@ def _native(field: pa.Field) -> str:
     return str((field.metadata or {}).get(b"POSTGRESQL:type", b"").decode())
 
 
-def _described(field: pa.Field, found: _Catalogued | None) -> Described:
+def _describe_column(field: pa.Field, found: _Catalogued | None) -> Described:
     """Return a column; ``found`` is its type's catalog entry, if `_KINDS` does not contain it."""
     native = _native(field)
     typmod = int((field.metadata or {}).get(b"POSTGRESQL:typmod", b"-1"))

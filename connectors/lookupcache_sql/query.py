@@ -43,17 +43,17 @@ def bare(query: str, grammar: Grammar) -> str:
         if kind == ";":
             end = min(end, start)
         elif end < len(query):
-            raise _refused("holds more than one statement", "Give one SELECT.")
+            raise _refuse("holds more than one statement", "Give one SELECT.")
         elif kind in "'\"`/":
-            raise _refused(f"has a {'comment' if kind == '/' else 'quote'} that is not closed", "Close it.")
+            raise _refuse(f"has a {'comment' if kind == '/' else 'quote'} that is not closed", "Close it.")
         depth += {"(": 1, ")": -1}.get(kind, 0)
         empty = empty and kind == ";"
         if depth < 0:
             break
     if depth:
-        raise _refused(f"has a bracket that is not {'closed' if depth > 0 else 'opened'}", "Write one full SELECT.")
+        raise _refuse(f"has a bracket that is not {'closed' if depth > 0 else 'opened'}", "Write one full SELECT.")
     if empty:
-        raise _refused("has no statement", "Give one SELECT.")
+        raise _refuse("has no statement", "Give one SELECT.")
     return query[:end].rstrip() if end < len(query) else query
 
 
@@ -90,5 +90,5 @@ def _after_comment(query: str, place: int, grammar: Grammar) -> int | None:
     return None
 
 
-def _refused(what: str, cure: str) -> OptionError:
+def _refuse(what: str, cure: str) -> OptionError:
     return OptionError(f"Option 'query' {what}.", hint=cure)

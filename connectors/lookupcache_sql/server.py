@@ -46,7 +46,7 @@ class Server:
             settings.get("password") or unquote(parts.password or ""),
         )  # fmt: skip
 
-    def cleaned(self, text: str) -> str:
+    def without_password(self, text: str) -> str:
         """Return a driver's text without the password."""
         for secret in (self.password, urllib.parse.quote(self.password, safe="")):
             text = text.replace(secret, "***") if secret else text
@@ -78,7 +78,7 @@ def tls_options(settings: Mapping[str, str]) -> TlsOptions:
     return TlsOptions.of(settings, default="verify-full" if settings.get("tls.ca") else "prefer")
 
 
-def unverified(settings: Mapping[str, str]) -> str | None:
+def verification_advice(settings: Mapping[str, str]) -> str | None:
     """Return the advice to verify the server, where it is another machine and no option says how."""
     server = Server.of(settings, 0)
     chosen = settings.get("tls.mode") or settings.get("tls.ca") or "sslmode=" in settings["url"]

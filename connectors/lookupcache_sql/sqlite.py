@@ -31,8 +31,8 @@ from lookupcache_sql.database import (
     column_names,
     first_misfit,
     misfit,
-    refused_query,
-    shortened,
+    query_error,
+    shorten,
     unknown_table,
 )
 from lookupcache_sql.file import Stamp, is_replaced, path_of, stamp_of
@@ -62,7 +62,7 @@ class SqliteDatabase(Database):
         self._opened: Stamp | None = None
         self._timeout = seconds(settings, "statement.timeout")
         self._ends = math.inf
-        self._relation = self.source.enclosed if self.source.query else f"main.{quote(str(self.source.table))}"
+        self._relation = self.source.subquery if self.source.query else f"main.{quote(str(self.source.table))}"
         self._text_order = "BINARY"
         self._indexes: list[tuple[str, ...]] = []
         self._sampled: set[tuple[str, ...]] = set()
@@ -108,10 +108,10 @@ class SqliteDatabase(Database):
 
     def columns(self) -> pa.Schema:
         """Return the columns in their declared types, which SQLite does not enforce."""
-        return pa.schema([pa.field(name, _declared(name, type_)) for name, type_ in self._described()])
+        return pa.schema([pa.field(name, _declared_type(name, type_)) for name, type_ in self._describe_columns()])
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
-        [kind] = self._connected().execute(
+        [kind] = self._require_connection().execute(
             "SELECT max(type) FROM main.sqlite_master WHERE lower(name) = lower(?)", [self.source.table]
         ).fetchone()  # fmt: skip
         return kind == "table" and not {index[0] for index in self._indexes if index} & _lower(key_columns)
@@ -119,7 +119,7 @@ class SqliteDatabase(Database):
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         self._sample(request)
         keys = keys.sort_by([(name, "ascending") for name in request.key_columns])
-        spelled = self._spelled(request, keys)
+        spelled = self._spell_keys(request, keys)
         document = self._document(request, spelled)
         if document is not None:
             query = self._query(request, _LISTED)
@@ -146,7 +146,7 @@ class SqliteDatabase(Database):
 
     # ── the connection ───────────────────────────────────────────────────────────────────────────────────
 
-    def _connected(self) -> sqlite3.Connection:
+    def _require_connection(self) -> sqlite3.Connection:
         assert self.connection is not None
         self._ends = math.inf if self._timeout is None else time.monotonic() + self._timeout
         return self.connection
@@ -161,20 +161,20 @@ class SqliteDatabase(Database):
             # BINARY compares stored bytes, whose order in UTF-16 differs from Spark's.
             connection.create_collation("code_points", lambda a, b: (a > b) - (a < b))
             self._text_order = "code_points"
-        column_names(self.schema, [name for name, _ in self._described()], self.source)
+        column_names(self.schema, [name for name, _ in self._describe_columns()], self.source)
         if self.source.table is not None:
             self._indexes = _indexes(connection, self.source.table)
 
-    def _described(self) -> list[tuple[str, str]]:
+    def _describe_columns(self) -> list[tuple[str, str]]:
         """Return the columns' names and declared types."""
-        connection = self._connected()
+        connection = self._require_connection()
         if self.source.query is not None:
             try:
                 cursor = connection.execute(f"SELECT * FROM {self._relation} LIMIT 0")
             except sqlite3.OperationalError as error:
                 if self.retryable(error):
                     raise
-                raise refused_query(str(error)) from None
+                raise query_error(str(error)) from None
             return [(name, "") for name, *_ in cursor.description]
         found = connection.execute("SELECT name, type FROM pragma_table_xinfo(?, 'main')", [self.source.table])
         described = [(name, type_) for name, type_ in found]
@@ -184,10 +184,10 @@ class SqliteDatabase(Database):
         return described
 
     def _execute(self, text: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
-        return self._connected().execute(text, parameters)
+        return self._require_connection().execute(text, parameters)
 
     def _fetch(self, query: _Query, spelled: Sequence[Values]) -> list[Any]:
-        connection, marks = self._connected(), ", ".join("?" * len(spelled))
+        connection, marks = self._require_connection(), ", ".join("?" * len(spelled))
         with connection, _decoding(query.request):
             connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {query.keys} ({', '.join(query.key_names)})")
             connection.execute(f"DELETE FROM temp.{query.keys}")
@@ -201,8 +201,8 @@ class SqliteDatabase(Database):
         columns = ", ".join(column_text(name) for name in request.key_columns)
         text = f"SELECT {columns} FROM {self._relation} AS t LIMIT {_SAMPLE_ROWS}"
         with _decoding(request):
-            rows = self._connected().execute(text).fetchall()
-        self._decoded(request, request.key_columns, _columns(rows, len(request.key_columns)))
+            rows = self._require_connection().execute(text).fetchall()
+        self._decode_columns(request, request.key_columns, _columns(rows, len(request.key_columns)))
         self._sampled.add(request.key_columns)
 
     # ── the query ────────────────────────────────────────────────────────────────────────────────────────
@@ -219,10 +219,10 @@ class SqliteDatabase(Database):
     def _query(self, request: LookupRequest, form: str) -> _Query:
         """Return the query; it is the same for every call of a join."""
         if self._ready.get(form, (None,))[0] is not request:
-            self._ready[form] = request, self._made(request, form)
+            self._ready[form] = request, self._make_query(request, form)
         return self._ready[form][1]
 
-    def _made(self, request: LookupRequest, form: str) -> _Query:
+    def _make_query(self, request: LookupRequest, form: str) -> _Query:
         storages = [storage_of(self.schema.field(name)) for name in request.key_columns]
         starts = np.cumsum([0, *(storage.width for storage in storages)])
         names = [f"k{number}" for number in range(starts[-1])] if form == _JOINED else []
@@ -280,7 +280,7 @@ class SqliteDatabase(Database):
             misfits = [f" OR NOT {fits(column)}" for column in dict.fromkeys(fragment.guarded)]
             yield Fragment(f"({fragment.text}{''.join(misfits)})", fragment.parameters, fragment.guarded)
 
-    def _spelled(self, request: LookupRequest, keys: pa.RecordBatch) -> list[Values]:
+    def _spell_keys(self, request: LookupRequest, keys: pa.RecordBatch) -> list[Values]:
         fields = [self.schema.field(name) for name in request.key_columns]
         return [values for field in fields for values in storage_of(field).spell(keys.column(field.name))]
 
@@ -296,10 +296,12 @@ class SqliteDatabase(Database):
             for value in misfits:
                 if value is not None:
                     raise misfit(request.table, self.schema.field(name), value)
-        arrays = self._decoded(request, request.fields, columns[:width])
+        arrays = self._decode_columns(request, request.fields, columns[:width])
         return pa.table(arrays, names=list(request.fields)), columns[width : width + extra]
 
-    def _decoded(self, request: LookupRequest, names: Sequence[str], columns: Sequence[Values]) -> list[pa.Array]:
+    def _decode_columns(
+        self, request: LookupRequest, names: Sequence[str], columns: Sequence[Values]
+    ) -> list[pa.Array]:
         return [self._array(request, name, values) for name, values in zip(names, columns, strict=True)]
 
     def _array(self, request: LookupRequest, name: str, values: Values) -> pa.Array:
@@ -324,7 +326,7 @@ class _Query:
     guarded: tuple[str, ...]
 
 
-def _declared(name: str, declared: str) -> pa.DataType:
+def _declared_type(name: str, declared: str) -> pa.DataType:
     """Return the declared type of a column, by SQLite's rules if it is not one of Spark's."""
     text = declared.upper().strip()
     if text.startswith(("DECIMAL(", "NUMERIC(")):
@@ -336,17 +338,17 @@ def _declared(name: str, declared: str) -> pa.DataType:
     for words, type_ in _AFFINITIES.items():
         if any(word in text for word in words):
             return type_
-    raise _undeclared(name, declared)
+    raise _undeclared_error(name, declared)
 
 
 def _decimal(name: str, declared: str, text: str) -> pa.DataType:
     try:
         return parse_type(text.replace("NUMERIC", "DECIMAL"))
     except LookupCacheError as error:
-        raise _undeclared(name, declared) from error
+        raise _undeclared_error(name, declared) from error
 
 
-def _undeclared(name: str, declared: str) -> SchemaError:
+def _undeclared_error(name: str, declared: str) -> SchemaError:
     what = f"is declared {declared!r}, which is" if declared else "has"
     return SchemaError(f"Column {name!r} {what} no type of Spark's.", hint="Give the table a schema of your own.")
 
@@ -369,7 +371,7 @@ def _decoding(request: LookupRequest) -> Iterator[None]:
         if "Could not decode to UTF-8" not in str(error):
             raise
         raise SourceError(
-            f"Table {request.table!r}: the database contains text that is not UTF-8: {shortened(str(error))}.",
+            f"Table {request.table!r}: the database contains text that is not UTF-8: {shorten(str(error))}.",
             hint="Give the column the type BINARY, or look up through a view that casts it to BLOB.",
         ) from error
 

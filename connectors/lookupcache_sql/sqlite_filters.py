@@ -44,7 +44,7 @@ def predicate(expr: Expr, text_order: str) -> Fragment | None:
     inner = [part for part in parts if part is not None]
     if expr.op == "not":
         return replace(inner[0], text=f"(NOT {inner[0].text})")
-    return _joined(f" {expr.op.upper()} ", inner)
+    return _join_fragments(f" {expr.op.upper()} ", inner)
 
 
 def _comparison(expr: Call, text_order: str) -> Fragment | None:
@@ -55,7 +55,7 @@ def _comparison(expr: Call, text_order: str) -> Fragment | None:
     [family] = families
     if family == "boolean" and expr.op not in ("=", "<=>"):
         return None
-    fragment = _joined(_COMPARISONS[expr.op], [operand for operand in operands if operand is not None])
+    fragment = _join_fragments(_COMPARISONS[expr.op], [operand for operand in operands if operand is not None])
     if family != "string":
         return fragment
     collation = text_order if expr.op in _ORDERS else "BINARY"
@@ -66,7 +66,7 @@ _COMPARISONS = {"=": " = ", "<": " < ", "<=": " <= ", ">": " > ", ">=": " >= ", 
 _ORDERS = ("<", "<=", ">", ">=")
 
 
-def _joined(word: str, parts: Sequence[Fragment]) -> Fragment:
+def _join_fragments(word: str, parts: Sequence[Fragment]) -> Fragment:
     return Fragment(
         f"({word.join(part.text for part in parts)})",
         tuple(value for part in parts for value in part.parameters),

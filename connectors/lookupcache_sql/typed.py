@@ -24,7 +24,7 @@ from lookupcache.formats.json_values import array_maker
 from lookupcache.schema import shown_type
 from lookupcache_sql.database import MISFITS, Database, column_names, first_misfit, misfit
 from lookupcache_sql.dialects import Dialect
-from lookupcache_sql.filters import Operands, accepted, filter_text, literal_text
+from lookupcache_sql.filters import Operands, accepts_filter, filter_text, literal_text
 
 Send = Callable[[pa.Array], pa.Array]
 Decode = Callable[[Any, pa.DataType], Any]
@@ -126,7 +126,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Held:
+class ReadColumn:
     """A column of the schema: its field, its name in SQL, and how it is read and compared."""
 
     field: pa.Field
@@ -138,7 +138,7 @@ class Held:
         """What is fetched, in SQL."""
         return self.stored.read.format(c=self.sql)
 
-    def decoded(self, table: str, raw: Any) -> pa.Array:
+    def decode(self, table: str, raw: Any) -> pa.Array:
         """Return fetched values in the column's type; raises SourceError for a value that does not fit."""
         try:
             return self.stored.decode(raw, self.field.type)
@@ -148,10 +148,10 @@ class Held:
     def _misfit(self, raw: Any) -> Any:
         ones = [raw.slice(row, 1) for row in range(len(raw))]
         wrong = first_misfit(ones, lambda one: self.stored.decode(one, self.field.type))
-        return "a value" if wrong is None else shown(wrong)
+        return "a value" if wrong is None else python_value(wrong)
 
 
-def shown(one: Any) -> Any:
+def python_value(one: Any) -> Any:
     """Return the only value of a column in Python, or as text if Python has no such value."""
     try:
         return one.to_pylist()[0]
@@ -170,29 +170,33 @@ class TypedDatabase(Database):
 
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         super().__init__(schema, settings)
-        self.held: dict[str, Held] = {}
+        self.read_columns: dict[str, ReadColumn] = {}
         self._ready: tuple[LookupRequest, bool, str] | None = None
 
     @classmethod
     def accepts(cls, conjunct: Expr) -> bool:
-        return accepted(conjunct, cls.operands)
+        return accepts_filter(conjunct, cls.operands)
 
     def connect(self) -> None:
         self.open()
-        described = {column.name: column for column in self.described()}
+        described = {column.name: column for column in self.describe_columns()}
         names = column_names(self.schema, list(described), self.source)
-        self.held = {field.name: self._held(field, described[names[field.name]]) for field in self.schema}
+        self.read_columns = {
+            field.name: self._read_column(field, described[names[field.name]]) for field in self.schema
+        }
 
     def columns(self) -> pa.Schema:
-        return pa.schema([pa.field(column.name, self._type_of(column)) for column in self.described()])
+        return pa.schema([pa.field(column.name, self._type_of(column)) for column in self.describe_columns()])
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        sent = [self.held[name].stored.send(keys.column(name)) for name in request.key_columns]
-        return self._decoded(request, self.fetched(self._text(request, keyed=True), sent, self._keys(request)))
+        sent = [self.read_columns[name].stored.send(keys.column(name)) for name in request.key_columns]
+        return self._decode_table(
+            request, self.fetch_columns(self._text(request, keyed=True), sent, self._keys(request))
+        )
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
-        for raw in self.streamed(self._text(request, keyed=False)):
-            yield from self._decoded(request, raw).to_batches()
+        for raw in self.stream_columns(self._text(request, keyed=False)):
+            yield from self._decode_table(request, raw).to_batches()
 
     # ── what a database says ─────────────────────────────────────────────────────────────────────────────
 
@@ -201,24 +205,24 @@ class TypedDatabase(Database):
         """Connect."""
 
     @abstractmethod
-    def described(self) -> list[Described]:
+    def describe_columns(self) -> list[Described]:
         """Return the columns of the relation; raises ConnectorError if it does not exist."""
 
     @classmethod
     @abstractmethod
-    def stored(cls, described: Described, type_: pa.DataType) -> Stored | None:
+    def storage_for(cls, described: Described, type_: pa.DataType) -> Stored | None:
         """Return how a column is read as a type, or None if that is impossible."""
 
     @abstractmethod
-    def keyed(self, selected: str, keys: Sequence[Held]) -> str:
+    def key_query(self, selected: str, keys: Sequence[ReadColumn]) -> str:
         """Return the text of a query for the rows of keys, to which further conditions are appended with AND."""
 
     @abstractmethod
-    def fetched(self, text: str, sent: Sequence[pa.Array], keys: Sequence[Held]) -> Sequence[Any]:
+    def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
         """Return the columns of a query's result for these keys."""
 
     @abstractmethod
-    def streamed(self, text: str) -> Iterator[Sequence[Any]]:
+    def stream_columns(self, text: str) -> Iterator[Sequence[Any]]:
         """Yield the columns of a query's result in parts."""
 
     # ── the query ────────────────────────────────────────────────────────────────────────────────────────
@@ -227,7 +231,7 @@ class TypedDatabase(Database):
     def relation(self) -> str:
         """The relation in SQL, with the alias t."""
         if self.source.query is not None:
-            return f"{self.source.enclosed} AS t"
+            return f"{self.source.subquery} AS t"
         names = [name for name in (self.source.namespace, self.source.table) if name is not None]
         return f"{'.'.join(map(self.quote, names))} AS t"
 
@@ -244,44 +248,44 @@ class TypedDatabase(Database):
     def _text(self, request: LookupRequest, *, keyed: bool) -> str:
         """Return the text of a request's query; it is the same for every call of a join."""
         if self._ready is None or self._ready[0] is not request or self._ready[1] != keyed:
-            selected = ", ".join(self.held[name].read for name in request.fields)
-            start = self.keyed(selected, self._keys(request)) if keyed else self._whole(selected)
+            selected = ", ".join(self.read_columns[name].read for name in request.fields)
+            start = self.key_query(selected, self._keys(request)) if keyed else self._scan_query(selected)
             conditions = [*self._constants(request), *self._filters(request)]
             self._ready = request, keyed, "".join([start, *(f" AND {condition}" for condition in conditions)])
         return self._ready[2]
 
-    def _whole(self, selected: str) -> str:
+    def _scan_query(self, selected: str) -> str:
         return f"SELECT {selected} FROM {self.relation} WHERE 1 = 1"
 
     def _constants(self, request: LookupRequest) -> Iterator[str]:
         for name, value in request.constants.items():
-            held = self.held[name]
-            sent = held.stored.send(pa.array([value], held.field.type))
-            key = self.operands.typed(
-                literal_text(literal(sent[0].as_py(), sent.type), self.operands), held.stored.sent
+            read_column = self.read_columns[name]
+            sent = read_column.stored.send(pa.array([value], read_column.field.type))
+            key = self.operands.cast_value(
+                literal_text(literal(sent[0].as_py(), sent.type), self.operands), read_column.stored.sent
             )
-            yield f"{held.stored.compared.format(c=held.sql)} = {held.stored.key.format(k=key)}"
+            yield f"{read_column.stored.compared.format(c=read_column.sql)} = {read_column.stored.key.format(k=key)}"
 
     def _filters(self, request: LookupRequest) -> Iterator[str]:
         for conjunct in request.filters:
             yield filter_text(conjunct, self.operands, self._operand)
 
     def _operand(self, column: Column) -> str:
-        held = self.held[column.name]
-        return (held.stored.tested or held.stored.read).format(c=held.sql)
+        read_column = self.read_columns[column.name]
+        return (read_column.stored.tested or read_column.stored.read).format(c=read_column.sql)
 
-    def _keys(self, request: LookupRequest) -> list[Held]:
-        return [self.held[name] for name in request.key_columns]
+    def _keys(self, request: LookupRequest) -> list[ReadColumn]:
+        return [self.read_columns[name] for name in request.key_columns]
 
-    def _held(self, field: pa.Field, described: Described) -> Held:
-        stored = self.stored(described, field.type)
+    def _read_column(self, field: pa.Field, described: Described) -> ReadColumn:
+        stored = self.storage_for(described, field.type)
         if stored is None:
             raise SchemaError(
                 f"Column {field.name!r} is {described.native} in the database, and cannot be read as "
                 f"{shown_type(field.type)}.",
                 hint=self._better(described),
             )
-        return Held(field, f"t.{self.quote(described.name)}", stored)
+        return ReadColumn(field, f"t.{self.quote(described.name)}", stored)
 
     def _type_of(self, column: Described) -> pa.DataType:
         if column.type is None:
@@ -300,11 +304,12 @@ class TypedDatabase(Database):
         return f"Leave the column out of the schema{declare}, or use the option 'query' to cast it."
 
     def _is_text(self, column: Described) -> bool:
-        return self.stored(column, pa.string()) is not None
+        return self.storage_for(column, pa.string()) is not None
 
-    def _decoded(self, request: LookupRequest, raw: Sequence[Any]) -> pa.Table:
+    def _decode_table(self, request: LookupRequest, raw: Sequence[Any]) -> pa.Table:
         columns = [
-            self.held[name].decoded(request.table, values) for name, values in zip(request.fields, raw, strict=True)
+            self.read_columns[name].decode(request.table, values)
+            for name, values in zip(request.fields, raw, strict=True)
         ]
         return pa.table(columns, names=list(request.fields))
 

@@ -141,14 +141,14 @@ class ColumnCache:
         uncached = listed if not self.limits.remembers else listed & (counts == 0) & (not self.limits.misses)
         if uncached.any():
             self._table.unlist(entries[uncached])
-        too_large = listed & ~uncached & self._enforcer.oversized(rows, counts)
+        too_large = listed & ~uncached & self._enforcer.is_oversized(rows, counts)
         if too_large.any():
             self._enforcer.refuse(entries[too_large])
 
     def fail(self, entries: Entries, now: float) -> Mask:
         """Record that fetching entries has failed; return which have no stale rows to serve, and are removed."""
         self._table.in_flight.finish(entries)
-        lost = self._table.expiry.lost(entries, now)
+        lost = self._table.expiry.is_too_stale(entries, now)
         self._table.unlist(entries[lost & self._table.numbers.is_listed(entries)])
         return lost
 
@@ -167,7 +167,7 @@ class ColumnCache:
 
     def used_since(self, mark: int) -> tuple[KeyBatch, int]:
         """Return the keys that batches have used since a mark, and the new mark; the first mark is 0."""
-        entries = self._table.numbers.listed()
+        entries = self._table.numbers.listed_entries()
         entries = entries[self._table.policy.used[entries] >= mark]
         return self._table.keys.keys(entries), self._table.policy.clock
 
@@ -181,7 +181,7 @@ class ColumnCache:
         Batches that lease them still have their rows. Rows that are being fetched for them are not cached when they
         arrive: the source may have read them before the change.
         """
-        entries = self._table.numbers.listed() if keys is None else np.unique(self._table.keys.find(keys))
+        entries = self._table.numbers.listed_entries() if keys is None else np.unique(self._table.keys.find(keys))
         entries = entries[entries >= 0]
         if entries.size:
             self._table.drop(entries)
@@ -233,4 +233,4 @@ class ColumnCache:
         return self._table.in_flight.pending
 
     def _live(self) -> Entries:
-        return self._table.numbers.listed()
+        return self._table.numbers.listed_entries()

@@ -36,10 +36,10 @@ class EntryColumns(Protocol):
         """Number the entries ``live`` 0, 1, 2 … in this order, and drop all others."""
 
 
-def grown(column: npt.NDArray[Scalar], size: int, empty: int | float) -> npt.NDArray[Scalar]:
+def grow_column(column: npt.NDArray[Scalar], size: int, empty: int | float) -> npt.NDArray[Scalar]:
     """Return a column with space for entries below ``size``; the last element, that of entry -1, stays last.
 
-    >>> grown(np.array([5, 6, -1]), 4, empty=0)
+    >>> grow_column(np.array([5, 6, -1]), 4, empty=0)
     array([ 5,  6,  0,  0, -1])
     """
     missing = size + 1 - len(column)
@@ -48,10 +48,10 @@ def grown(column: npt.NDArray[Scalar], size: int, empty: int | float) -> npt.NDA
     return np.concatenate([column[:-1], np.full(missing, empty, column.dtype), column[-1:]])
 
 
-def renumbered(column: npt.NDArray[Scalar], live: Entries) -> npt.NDArray[Scalar]:
+def renumber_column(column: npt.NDArray[Scalar], live: Entries) -> npt.NDArray[Scalar]:
     """Return a column of the entries ``live`` alone, in this order; the last element, that of entry -1, stays last.
 
-    >>> renumbered(np.array([5, 6, 7, -1]), np.array([2, 0], np.int32))
+    >>> renumber_column(np.array([5, 6, 7, -1]), np.array([2, 0], np.int32))
     array([ 7,  5, -1])
     """
     return column[np.append(live, -1)]

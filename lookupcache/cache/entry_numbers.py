@@ -38,7 +38,7 @@ class EntryNumbers:
     >>> numbers.allocate(3)
     array([0, 1, 2], dtype=int32)
     >>> lease = numbers.lease(np.array([1], np.int32))
-    >>> numbers.free(np.array([1, 2], np.int32)), numbers.unlisted, numbers.listed()
+    >>> numbers.free(np.array([1, 2], np.int32)), numbers.unlisted, numbers.listed_entries()
     (array([2], dtype=int32), array([1], dtype=int32), array([0], dtype=int32))
     """
 
@@ -97,7 +97,7 @@ class EntryNumbers:
             return np.ones(len(entries), dtype=np.bool_)
         return ~np.isin(entries, self.unlisted)
 
-    def listed(self) -> Entries:
+    def listed_entries(self) -> Entries:
         """Return all listed entries."""
         listed = np.ones(self.size, dtype=np.bool_)
         listed[self._free] = False

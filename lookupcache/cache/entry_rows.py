@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.cache.entry_columns import Numbers, grown, renumbered
+from lookupcache.cache.entry_columns import Numbers, grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.row_store import RowStore
 
@@ -45,7 +45,7 @@ class EntryRows:
 
     def grow(self, size: int) -> None:
         """Make space for the entries below ``size``."""
-        self._start, self._count = grown(self._start, size, -1), grown(self._count, size, 0)
+        self._start, self._count = grow_column(self._start, size, -1), grow_column(self._count, size, 0)
 
     def reserve(self, entries: Entries) -> None:
         """Note new entries that have no rows yet: their numbers may have been another entry's before."""
@@ -87,7 +87,7 @@ class EntryRows:
         # Row i of the new store belongs to an entry that begins at its new start; the distance from there is the
         # same in the old store, so the old row is the old start plus i minus the new start.
         self._store.keep(np.repeat(self._start[live] - starts, counts) + np.arange(int(counts.sum())))
-        self._start, self._count = renumbered(self._start, live), renumbered(self._count, live)
+        self._start, self._count = renumber_column(self._start, live), renumber_column(self._count, live)
         self._start[:-1] = np.where(counts > 0, starts, -1)
         self.dead = 0
         self.unique = bool((counts <= 1).all())

@@ -56,7 +56,7 @@ class EntryTable:
         """List entries without rows for distinct keys that are not listed and are being fetched."""
         entries = self.numbers.allocate(len(keys))
         try:
-            # What needs memory comes first: where there is none, nothing has changed but the numbers, which go back.
+            # What needs memory comes first: if it fails, only the numbers have changed, and they are returned.
             self._make_space()
             words = self.keys.insert(keys, entries)
         except BaseException:
@@ -89,7 +89,7 @@ class EntryTable:
         """
         listed = self.numbers.is_listed(entries)
         before = self._weigh(entries[listed])
-        # First, since it needs memory: where there is none, the entries must not look as if they had no rows.
+        # First, since it needs memory: if it fails, the entries must not look as if they had no rows.
         self.rows.write(entries, rows, counts)
         self.in_flight.finish(entries)
         self.weight += self._weigh(entries[listed]) - before
@@ -120,11 +120,11 @@ class EntryTable:
             self.rows.mark_dead(self.numbers.free_unlisted())
 
     def weights(self, entries: Entries) -> Numbers:
-        """Return what each entry weighs; the policy asks for it."""
+        """Return what each entry weighs; the policy calls it."""
         return self.rows.weights(entries)
 
     def words(self, entries: Entries) -> Hashes:
-        """Return the word that stands for the key of each entry; the policy asks for it."""
+        """Return the word that stands for the key of each entry; the policy calls it."""
         return self.keys.words(entries)
 
     @property
@@ -140,7 +140,7 @@ class EntryTable:
         lie together. Unlisted entries follow: a lease still reads their rows. Every part takes the same order,
         and open leases get the new numbers.
         """
-        listed = self.numbers.listed()
+        listed = self.numbers.listed_entries()
         listed = listed[np.argsort(self.policy.used[listed])]
         live = np.concatenate([listed, self.numbers.unlisted])
         self.keys.renumber(live, len(listed))

@@ -47,7 +47,7 @@ class EvictionQueue:
         return self._slots.nbytes + self._deferred.nbytes
 
     @property
-    def deferred(self) -> int:
+    def deferred_count(self) -> int:
         """How many entries are deferred."""
         return len(self._deferred)
 

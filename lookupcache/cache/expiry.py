@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from lookupcache.cache.entry_columns import Numbers, grown, renumbered
+from lookupcache.cache.entry_columns import Numbers, grow_column, renumber_column
 from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.in_flight import InFlight
@@ -34,7 +34,7 @@ class Expiry:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self.is_tracked = limits.expire or limits.dated
+        self.is_tracked = limits.expire or limits.needs_write_times
         self._limits = limits
         self._expires = limits.expire
         self._has_idle_limit = limits.access_seconds < math.inf
@@ -52,17 +52,17 @@ class Expiry:
     def grow(self, size: int) -> None:
         """Make space for the entries below ``size``."""
         if self.is_tracked:
-            self._written = grown(self._written, size, math.nan)
-            self._deadline = grown(self._deadline, size, math.inf)
+            self._written = grow_column(self._written, size, math.nan)
+            self._deadline = grow_column(self._deadline, size, math.inf)
         if self._has_idle_limit:
-            self._idle_deadline = grown(self._idle_deadline, size, math.inf)
+            self._idle_deadline = grow_column(self._idle_deadline, size, math.inf)
 
     def renumber(self, live: Entries) -> None:
         """Number the entries ``live`` 0, 1, 2 … in this order, and drop all others."""
         if self.is_tracked:
-            self._written, self._deadline = renumbered(self._written, live), renumbered(self._deadline, live)
+            self._written, self._deadline = renumber_column(self._written, live), renumber_column(self._deadline, live)
         if self._has_idle_limit:
-            self._idle_deadline = renumbered(self._idle_deadline, live)
+            self._idle_deadline = renumber_column(self._idle_deadline, live)
 
     def reserve(self, entries: Entries, now: float) -> None:
         """Note new entries that have no rows yet: they are too old to serve if their fetch fails."""
@@ -107,7 +107,7 @@ class Expiry:
             lease.aging = _first_rows(entries, usable & due & ~old)
         return too_old
 
-    def lost(self, entries: Entries, now: float) -> Mask:
+    def is_too_stale(self, entries: Entries, now: float) -> Mask:
         """Return which of the entries whose fetch has failed are too old to be served as stale rows."""
         if not self.is_tracked:
             return np.ones(len(entries), dtype=np.bool_)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lookupcache.cache.entry_columns import grown, renumbered
+from lookupcache.cache.entry_columns import grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries
 
 
@@ -34,11 +34,11 @@ class InFlight:
 
     def grow(self, size: int) -> None:
         """Make space for the entries below ``size``."""
-        self._group = grown(self._group, size, 0)
+        self._group = grow_column(self._group, size, 0)
 
     def renumber(self, live: Entries) -> None:
         """Number the entries ``live`` 0, 1, 2 … in this order, and drop all others."""
-        self._group = renumbered(self._group, live)
+        self._group = renumber_column(self._group, live)
 
     def start(self, entries: Entries, group: int) -> None:
         """Mark entries that are now being fetched; ``flight`` is negative for a fetch in the background."""

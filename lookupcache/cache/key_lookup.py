@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.arrays import to_numpy
-from lookupcache.cache.entry_columns import grown, renumbered
+from lookupcache.cache.entry_columns import grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, column_of_words, hash_keys, is_exact
 from lookupcache.cache.row_store import RowStore
@@ -84,7 +84,7 @@ class KeyLookup:
         words = self._index.words[entries]
         if self._keys is None:
             return KeyBatch((column_of_words(words, self._types[0]),), words, None)
-        columns = tuple(self._stored(entries))
+        columns = tuple(self._stored_keys(entries))
         return KeyBatch(columns, words if not self._max_steps else hash_keys(columns), None)
 
     def words(self, entries: Entries) -> Hashes:
@@ -98,7 +98,7 @@ class KeyLookup:
     def grow(self, size: int) -> None:
         """Make space for the entries below ``size``."""
         if self._keys is not None:
-            self._key_row = grown(self._key_row, size, -1)
+            self._key_row = grow_column(self._key_row, size, -1)
 
     def renumber(self, live: Entries, listed: int) -> None:
         """Number the entries ``live`` 0, 1, 2 … in this order; the first ``listed`` of them are found.
@@ -110,7 +110,7 @@ class KeyLookup:
         words = self._index.words[live[:listed]]
         if self._keys is not None:
             self._keys.keep(self._key_row[live].astype(np.int64))
-            self._key_row = renumbered(self._key_row, live)
+            self._key_row = renumber_column(self._key_row, live)
             self._key_row[:-1] = np.arange(len(live))
         self._index.clear()
         self._index.insert(words, np.arange(listed, dtype=np.int32))
@@ -133,7 +133,7 @@ class KeyLookup:
 
     def _rows_of_others(self, entries: Entries, keys: KeyBatch) -> Positions:
         """Return the rows whose entry is that of another key."""
-        stored = self._stored(entries)
+        stored = self._stored_keys(entries)
         other = np.zeros(len(entries), dtype=np.bool_)
         for column, requested in zip(stored, keys.columns, strict=True):
             same = pc.equal(_comparable(column), _comparable(requested))
@@ -142,7 +142,7 @@ class KeyLookup:
                 other |= ~to_numpy(same.fill_null(True))
         return np.flatnonzero(other)
 
-    def _stored(self, entries: Entries) -> list[pa.Array]:
+    def _stored_keys(self, entries: Entries) -> list[pa.Array]:
         """Return the key columns of entries, null for -1."""
         assert self._keys is not None
         return self._keys.gather(self._key_row.take(entries, mode="wrap").astype(np.int64))

@@ -67,18 +67,18 @@ class KeyBatch:
         """Return which rows have a key, one without nulls."""
         return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
 
-    def seeded(self, seed: int) -> KeyBatch:
+    def with_seed(self, seed: int) -> KeyBatch:
         """Return these keys with the hashes that another process gets with the same seed.
 
         >>> keys = KeyBatch.of([pa.array(["a", "b"])], [pa.string()])
-        >>> bool((keys.seeded(7).hashes == keys.seeded(7).hashes).all())
+        >>> bool((keys.with_seed(7).hashes == keys.with_seed(7).hashes).all())
         True
         """
         if is_exact([column.type for column in self.columns]):
             return self
         return KeyBatch(self.columns, hash_keys(self.columns, np.uint64(seed)), self.valid)
 
-    def joined(self, other: KeyBatch) -> KeyBatch:
+    def concat_with(self, other: KeyBatch) -> KeyBatch:
         """Return these keys and then the others; neither holds a null."""
         columns = tuple(pa.concat_arrays(pair) for pair in zip(self.columns, other.columns, strict=True))
         return KeyBatch(columns, np.concatenate([self.hashes, other.hashes]), None)
@@ -107,7 +107,7 @@ def hash_keys(columns: Sequence[pa.Array], seed: np.uint64 = _SEED) -> Hashes:
     The seed keeps anybody who chooses keys from choosing many with the same hash.
     """
     words = [word for column in columns for word in _words(column, seed)]
-    return words[0] if len(words) == 1 else _combined(words, seed)
+    return words[0] if len(words) == 1 else _combine_hashes(words, seed)
 
 
 def column_of_words(words: Hashes, type_: pa.DataType) -> pa.Array:
@@ -179,7 +179,7 @@ def _words(column: pa.Array, seed: np.uint64) -> list[Hashes]:
     """Return the column as 64-bit words: one, two for a decimal; of a null row, any."""
     type_ = column.type
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
-        return [_hashed(column, seed)]
+        return [_hash_column(column, seed)]
     if pa.types.is_decimal(type_):
         pairs = _buffer(column, np.dtype(np.uint64), 2)
         return [np.ascontiguousarray(pairs[0::2]), np.ascontiguousarray(pairs[1::2])]
@@ -206,7 +206,7 @@ def _buffer(column: pa.Array, dtype: np.dtype[Any], per_row: int) -> npt.NDArray
     return np.frombuffer(data, dtype, len(column) * per_row, start)
 
 
-def _hashed(column: pa.Array, seed: np.uint64) -> Hashes:
+def _hash_column(column: pa.Array, seed: np.uint64) -> Hashes:
     """Hash strings eight bytes at a time: the first 256 bytes of all rows at once, then the rest of each long one."""
     starts, lengths, data = _bytes(column)
     words = np.lib.stride_tricks.as_strided(data[:8].view(np.uint64), shape=(data.size - 7,), strides=(1,))
@@ -220,9 +220,9 @@ def _hashed(column: pa.Array, seed: np.uint64) -> Hashes:
             if not rows.size:
                 return hashes
         word = words[starts[rows] + 8 * number] & _BYTE_MASKS[np.minimum(left, 8)]
-        hashes[rows] = _mixed(hashes[rows] ^ word)
+        hashes[rows] = _mix(hashes[rows] ^ word)
     rows = np.flatnonzero(lengths > 8 * _STEPS)
-    hashes[rows] = _mixed(hashes[rows] ^ _rest(words, starts[rows] + 8 * _STEPS, lengths[rows] - 8 * _STEPS, seed))
+    hashes[rows] = _mix(hashes[rows] ^ _rest(words, starts[rows] + 8 * _STEPS, lengths[rows] - 8 * _STEPS, seed))
     return hashes
 
 
@@ -240,7 +240,7 @@ def _rest(words: Hashes, starts: Positions, lengths: Positions, seed: np.uint64)
         number = np.arange(ends[last - 1] - before) - np.repeat(offsets, counts[part])
         word = words[np.repeat(starts[part], counts[part]) + 8 * number]
         word[ends[part] - before - 1] &= _BYTE_MASKS[(lengths[part] - 1) % 8 + 1]
-        mixed = _mixed(_mixed(word ^ (number.view(np.uint64) * _ODD) ^ seed))
+        mixed = _mix(_mix(word ^ (number.view(np.uint64) * _ODD) ^ seed))
         sums[part] = np.add.reduceat(mixed, offsets)
         first = last
     return sums
@@ -260,13 +260,13 @@ def _bytes(column: pa.Array) -> tuple[Positions, Positions, npt.NDArray[np.uint8
     return ends[:-1] - ends[0], np.diff(ends), padded
 
 
-def _mixed(words: Hashes) -> Hashes:
+def _mix(words: Hashes) -> Hashes:
     words = words * _ODD
     return words ^ (words >> _HALF)
 
 
-def _combined(words: Sequence[Hashes], seed: np.uint64) -> Hashes:
+def _combine_hashes(words: Sequence[Hashes], seed: np.uint64) -> Hashes:
     hashes = np.full(len(words[0]), seed)
     for word in words:
-        hashes = _mixed(hashes ^ word)
+        hashes = _mix(hashes ^ word)
     return hashes

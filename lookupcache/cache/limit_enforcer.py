@@ -35,7 +35,7 @@ class LimitEnforcer:
         if self._limits.bytes < math.inf:
             self._enforce_bytes()
 
-    def oversized(self, rows: pa.Table | pa.RecordBatch, counts: Numbers) -> Mask:
+    def is_oversized(self, rows: pa.Table | pa.RecordBatch, counts: Numbers) -> Mask:
         """Return which entries are larger than the limits on their own; ``rows`` are in the order of the entries.
 
         To evict others would not make enough space for these, and would empty the cache.
@@ -72,7 +72,7 @@ class LimitEnforcer:
     def _sweep(self, now: float) -> None:
         table = self._table
         if table.numbers.size and table.expiry.is_sweep_due(now):
-            expired = table.expiry.sweep(table.numbers.listed(), table.in_flight, now)
+            expired = table.expiry.sweep(table.numbers.listed_entries(), table.in_flight, now)
             if expired.size:
                 self.expire(expired)
 

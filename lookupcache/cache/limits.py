@@ -81,7 +81,7 @@ class Limits:
         return max(min(max(self.write_seconds, self.miss_seconds), self.access_seconds), self.stale_seconds)
 
     @property
-    def dated(self) -> bool:
+    def needs_write_times(self) -> bool:
         """Whether write times are needed for more than the expiry of entries."""
         return self.refresh_seconds < math.inf or self.stale_seconds > 0 or self.ages
 

@@ -13,11 +13,11 @@ from typing import Protocol
 
 import numpy as np
 
-from lookupcache.cache.entry_columns import NO_ENTRIES, Numbers, grown, renumbered
+from lookupcache.cache.entry_columns import NO_ENTRIES, Numbers, grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import Hashes
 
-__all__ = ["EntryInfo", "OneEach", "Policy", "grown", "split_by_weight"]
+__all__ = ["EntryInfo", "OneEach", "Policy", "grow_column", "split_by_weight"]
 
 _NEVER = -1
 
@@ -70,7 +70,7 @@ class Policy:
 
     def grow(self, size: int) -> None:
         """Make space for entries below ``size``."""
-        self.used = grown(self.used, size, _NEVER)
+        self.used = grow_column(self.used, size, _NEVER)
 
     def admit(self, entries: Entries, words: Hashes) -> None:
         """List new entries, in the order of insertion; ``words`` stand for their keys."""
@@ -118,7 +118,7 @@ class Policy:
 
         The queue has old numbers and is emptied; the next eviction fills it again.
         """
-        self.used = renumbered(self.used, live)
+        self.used = renumber_column(self.used, live)
         self._oldest, self._oldest_used = self._oldest[:0].copy(), self._oldest_used[:0].copy()
 
     def _next_oldest(self, weight: float) -> Entries:

@@ -12,7 +12,7 @@ from lookupcache.cache.eviction_queue import EvictionQueue
 from lookupcache.cache.ghost import Ghost
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import Hashes
-from lookupcache.cache.policy import EntryInfo, Policy, grown, split_by_weight
+from lookupcache.cache.policy import EntryInfo, Policy, grow_column, split_by_weight
 
 _NO_ENTRIES = np.empty(0, dtype=np.int32)
 _NEW = np.int8(-1)
@@ -41,7 +41,7 @@ class _Marked(Policy):
 
     def grow(self, size: int) -> None:
         super().grow(size)
-        self.marks, self.positions = grown(self.marks, size, -1), grown(self.positions, size, 0)
+        self.marks, self.positions = grow_column(self.marks, size, -1), grow_column(self.positions, size, 0)
 
     def admit(self, entries: Entries, words: Hashes) -> None:
         super().admit(entries, words)
@@ -92,7 +92,7 @@ class Sieve(_Marked):
     def victims(self, weight: float, total: float, info: EntryInfo) -> Entries:
         """Move the hand until enough entries are chosen."""
         chosen = [_NO_ENTRIES]
-        while weight > 0 and len(self._queue) + self._queue.deferred:
+        while weight > 0 and len(self._queue) + self._queue.deferred_count:
             if not len(self._queue):
                 self._queue.append_deferred(self.positions)
             ahead = self._queue.peek(max(int(2 * weight), LEAST_AHEAD))
@@ -119,8 +119,8 @@ class S3Fifo(_Marked):
 
     The entry at the head of the short queue (a tenth of all keys) is evicted, unless it was hit in two batches; then it
     moves to the long queue. There its mark is decreased each time it reaches the head; without a mark, it is evicted.
-    A key that was evicted from the short queue and is added again goes to the long queue, unless as many others as nine
-    tenths of the cache were evicted in the meantime.
+    A key that was evicted from the short queue and is added again is put into the long queue, unless as many others as
+    nine tenths of the cache were evicted in the meantime.
 
     >>> from lookupcache.cache.policy import OneEach
     >>> policy = S3Fifo()
@@ -150,7 +150,7 @@ class S3Fifo(_Marked):
     def grow(self, size: int) -> None:
         """Make space for entries below ``size``."""
         super().grow(size)
-        self._in_long = grown(self._in_long, size, 0)
+        self._in_long = grow_column(self._in_long, size, 0)
 
     def admit(self, entries: Entries, words: Hashes) -> None:
         """Add new entries to the short queue, and those whose keys were evicted recently to the long one."""
@@ -169,13 +169,13 @@ class S3Fifo(_Marked):
 
     def victims(self, weight: float, total: float, info: EntryInfo) -> Entries:
         """Evict from the head of the long queue if it is too long, otherwise from the short one."""
-        kept = round(self._listed * max(1 - weight / total, 0))
+        kept = round(self._listed_count * max(1 - weight / total, 0))
         short = max(int(SMALL_PART * kept), 1)
         if not self._full_before:
             self._full_before = True
             self._fill_long(short)
         chosen = [_NO_ENTRIES]
-        while weight > 0 and self._listed:
+        while weight > 0 and self._listed_count:
             if not len(self._short) + len(self._long):
                 self._append_deferred()
             over = len(self._long) - (max(kept - short, 0) if len(self._short) else 0)
@@ -197,8 +197,8 @@ class S3Fifo(_Marked):
             queue.renumber(numbers_of(live), self.positions)
 
     @property
-    def _listed(self) -> int:
-        return len(self._short) + len(self._long) + self._short.deferred + self._long.deferred
+    def _listed_count(self) -> int:
+        return len(self._short) + len(self._long) + self._short.deferred_count + self._long.deferred_count
 
     def _append_deferred(self) -> None:
         self._short.append_deferred(self.positions)

@@ -54,7 +54,7 @@ class RowStore:
             # A join may need no columns of the table, and Arrow forgets how long a table without columns is.
             self._starts = np.array([0, first + (rows.num_rows if count is None else count)])
         elif rows.num_rows:
-            self._runs.append(rows if isinstance(rows, pa.RecordBatch) else _copied(rows))
+            self._runs.append(rows if isinstance(rows, pa.RecordBatch) else _copy_rows(rows))
             while len(self._runs) > 1 and 2 * self._runs[-1].num_rows >= self._runs[-2].num_rows and self._merge_two():
                 pass
             self._number()
@@ -119,8 +119,8 @@ class RowStore:
         self._starts = np.cumsum([0, *(run.num_rows for run in self._runs)])
 
 
-def _copied(rows: pa.Table) -> pa.RecordBatch:
-    """Return the rows as one batch with buffers of its own: a slice would keep those of the full table alive."""
+def _copy_rows(rows: pa.Table) -> pa.RecordBatch:
+    """Return the rows as one batch with its own buffers: a slice would keep those of the full table alive."""
     everything = pa.array(np.arange(rows.num_rows))
     columns = [_flat(column).take(everything) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

@@ -37,7 +37,7 @@ def size_of(*values: Any) -> int:
         if type(value) in _LEAVES:
             total += sys.getsizeof(value)
             continue
-        size, inner = _measured(value)
+        size, inner = _measure(value)
         total += size
         waiting.extend(inner)
     return total
@@ -46,7 +46,7 @@ def size_of(*values: Any) -> int:
 _LEAVES = frozenset({int, float, complex, bool, str, bytes, bytearray, type(None)})
 
 
-def _measured(value: Any) -> tuple[int, Iterable[Any]]:
+def _measure(value: Any) -> tuple[int, Iterable[Any]]:
     """Return a value's own bytes, and what it refers to."""
     if isinstance(value, np.ndarray):
         return _array(value)

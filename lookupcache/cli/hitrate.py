@@ -21,7 +21,7 @@ from lookupcache.hitrate.keys import first_keys
 from lookupcache.hitrate.plot import plot as draw
 from lookupcache.hitrate.prediction import POLICIES
 from lookupcache.hitrate.report import show
-from lookupcache.hitrate.width import Width, left_names, measured
+from lookupcache.hitrate.width import Width, left_names, measure_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,7 +148,7 @@ def _measure_width(source: Any, definition: Path, on: str | None, select: str | 
     columns = None if select is None else [name.strip() for name in select.split(",")]
     plan = trial.plan_of(table, on, None, None, columns)
     keys: pa.Table = first_keys(source, left_names(plan))
-    return measured(plan, table, keys)
+    return measure_width(plan, table, keys)
 
 
 def _parse_sizes(text: str | None) -> list[int] | None:

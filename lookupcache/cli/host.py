@@ -1,4 +1,4 @@
-"""The command `lookupcache cache`: what lies in the caches that the workers of a host share."""
+"""The command `lookupcache cache`: the contents of the caches that the workers of a host share."""
 
 from __future__ import annotations
 

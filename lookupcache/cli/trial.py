@@ -101,7 +101,7 @@ def first_row(table: LookupTable, key: Mapping[str, str]) -> tuple[dict[str, Any
     with _convert_errors(connector):
         _call(connector.open, asynchronous)
         try:
-            row = _first_found(table.schema.names, _read_rows(connector, reader, key, asynchronous))
+            row = _find_first_row(table.schema.names, _read_rows(connector, reader, key, asynchronous))
             return row, () if table.config.cache == "ALL" else connector.advice(reader.request)
         finally:
             _call(connector.close, asynchronous)
@@ -134,7 +134,7 @@ def _read_rows(connector: Connector, reader: Reader, key: Mapping[str, str], asy
     yield reader.only(KeyBatch.of(keys.columns, reader.key_types), reader.check(answer))
 
 
-def _first_found(names: Sequence[str], answers: Iterator[pa.Table]) -> dict[str, Any] | None:
+def _find_first_row(names: Sequence[str], answers: Iterator[pa.Table]) -> dict[str, Any] | None:
     rows = (answer.select(names).slice(0, 1).to_pylist()[0] for answer in answers if answer.num_rows)
     return next(rows, None)
 

@@ -4,7 +4,7 @@
 |---|---|---|---|
 | IDENTIFIER | the catalog's | the catalog's; missing is an error | an error |
 | SCHEMA | the catalog's; other columns are an error | the plan's columns, the catalog's options | an error |
-| ALL | the catalog's | the plan's; the table may be gone | the plan's |
+| ALL | the catalog's | the plan's; the table may no longer exist | the plan's |
 
 The ``lookup.*`` options are not part of it: they are consumed by the nodes, which have them, whatever the catalog says.
 """
@@ -77,7 +77,7 @@ def refuse_secrets(options: Mapping[str, str], connector: Connector, what: str, 
     if literal:
         other = "" if inline else f" Or SET '{_KEEP}' = 'SCHEMA', so that options stay in the catalog."
         raise CompiledPlanError(
-            f"{what} has a secret in option {', '.join(map(repr, literal))}, which would stand in the plan.",
+            f"{what} has a secret in option {', '.join(map(repr, literal))}, which would be written into the plan.",
             hint=f"Refer to it: 'env:NAME' for an environment variable of the workers, 'file:PATH' for a file.{other}",
         )
 
@@ -87,7 +87,7 @@ def refuse_secret_path(config: LookupConfig, what: str) -> None:
     path = config.dead_letter_path
     if path is not None and hide_userinfo(path) != path:
         raise CompiledPlanError(
-            f"{what} has a secret in option 'lookup.dead-letter.path', which would stand in the plan.",
+            f"{what} has a secret in option 'lookup.dead-letter.path', which would be written into the plan.",
             hint="Give the credentials in the settings of the file system, not in the path.",
         )
 
@@ -135,14 +135,14 @@ class Objects:
     def table(self, use: TableUse) -> LookupTable:
         """Return a table of the plan, with the connector's options of hints."""
         table = self._table(use.table)
-        return self._made(f"table {use.table!r}", lambda: table.with_options(use.hints)) if use.hints else table
+        return self._make(f"table {use.table!r}", lambda: table.with_options(use.hints)) if use.hints else table
 
     def with_config(self, use: TableUse, configuration: Mapping[str, Any]) -> LookupTable:
         """Return a table with the options of a node."""
         return self._with_config(self.table(use), config_of(configuration, self.document.defaults))
 
     def _with_config(self, table: LookupTable, config: LookupConfig) -> LookupTable:
-        return self._made(f"table {table.name!r}", lambda: table.with_config(config))
+        return self._make(f"table {table.name!r}", lambda: table.with_config(config))
 
     def _table(self, name: str) -> LookupTable:
         definition = self.document.tables[name]
@@ -159,7 +159,7 @@ class Objects:
         if self.restore == "IDENTIFIER":
             self._compare(f"table {name!r}", definition.columns, found.schema)
             return found
-        return self._made(f"table {name!r}", lambda: found.with_schema(definition.columns))
+        return self._make(f"table {name!r}", lambda: found.with_schema(definition.columns))
 
     def _complete_table(self, name: str, definition: Definition) -> LookupTable:
         def build() -> LookupTable:
@@ -169,7 +169,7 @@ class Objects:
             key, batch = definition.key, definition.batch
             return LookupTable.from_function(name, definition.columns, key=key, function=function, batch=batch)
 
-        return self._made(f"table {name!r}", build)
+        return self._make(f"table {name!r}", build)
 
     def _function(self, name: str) -> TableFunction:
         definition = self.document.functions[name]
@@ -207,7 +207,7 @@ class Objects:
         if set(before) != set(here):
             raise differs(f"The columns of {what}", before, here, self.document.source)
 
-    def _made(self, what: str, build: Callable[[], Any]) -> Any:
+    def _make(self, what: str, build: Callable[[], Any]) -> Any:
         try:
             return build()
         except CompiledPlanError:

@@ -46,7 +46,7 @@ def findings(
         yield from _of_table(name, definition, objects, tables)
     for name, definition in document.functions.items():
         yield _of_code(f"table function {name}", definition)
-    for number, node in document.numbered:
+    for number, node in document.numbered_nodes:
         if isinstance(node, LookupNode):
             yield from _of_lookup(number, node, objects, connect)
 

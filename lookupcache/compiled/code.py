@@ -49,7 +49,7 @@ def _obstacle(function: Any, module: str | None, name: str | None) -> str | None
     if is_of_python(module):
         return f"{module}:{name} is of Python's own library; wrap it in a function of a module of yours"
     try:
-        found = _found(importlib.import_module(module), name)
+        found = _find_attribute(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         return f"{module}:{name} cannot be imported: {error}"
     return None if found is function else f"{module}:{name} is something else"
@@ -65,7 +65,7 @@ def import_named(path: str, source: str) -> Any:
     if refused := refuse_name(path):
         raise CompiledPlanError(f"Compiled plan {source} names the function {path!r}: {refused}.", hint=_CURE)
     try:
-        found = _found(importlib.import_module(module), name)
+        found = _find_attribute(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise CompiledPlanError(
             f"The function {path!r} of compiled plan {source} cannot be imported: {error}.",
@@ -104,7 +104,7 @@ def is_installed(path: str) -> bool:
         return False
 
 
-def _found(module: Any, name: str) -> Any:
+def _find_attribute(module: Any, name: str) -> Any:
     for part in name.split("."):
         module = getattr(module, part)
     return module

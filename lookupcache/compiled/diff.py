@@ -81,7 +81,7 @@ RULES: dict[tuple[str, str], Rule] = {
     (LookupNode.TYPE, "use"): Rule(
         "another table, function or hint is looked up", {**_LOOKED_UP, RESULT: "may change"}
     ),
-    (LookupNode.TYPE, "alias"): Rule("the table goes by another name in the statement"),
+    (LookupNode.TYPE, "alias"): Rule("the table has another name in the statement"),
     (LookupNode.TYPE, "input"): Rule("the left side is another node", {RESULT: "may change", STATE: "may change"}),
     (LookupNode.TYPE, "reads"): Rule("other columns of the table are read", {CACHE: "changes", LOAD: "may change"}),
     (LookupNode.TYPE, "joinType"): Rule("another kind of join keeps other rows", _KEPT_ROWS),
@@ -210,10 +210,10 @@ def _of_nodes(before: Document, after: Document) -> Iterator[Difference]:
     for kind, a_start, a_end, b_start, _ in steps:
         if kind == "equal":
             matched |= {a_start + n + 1: b_start + n + 1 for n in range(a_end - a_start)}
-    for number, node in before.numbered:
+    for number, node in before.numbered_nodes:
         if number not in matched:
             yield _of_one(number, node, "removed")
-    for number, node in after.numbered:
+    for number, node in after.numbered_nodes:
         if number not in matched.values():
             yield _of_one(number, node, "added")
     texts = to_json(before)["nodes"], to_json(after)["nodes"]
@@ -254,7 +254,7 @@ class _Pair:
     b: Mapping[str, Any]
     matched: Mapping[int, int]
 
-    def renumbered(self, name: str, value: Any) -> Any:
+    def renumber_field(self, name: str, value: Any) -> Any:
         """Return a field of the first node with ids of the second plan."""
         if name in ("input", "stage", "views"):
             ids = self.matched
@@ -268,7 +268,7 @@ def _of_pair(pair: _Pair) -> Iterator[Difference]:
     where = f"node {pair.a['id']} ({pair.node.TYPE})"
     moved = _filters(pair.a) == _filters(pair.b)
     for name in pair.a:
-        a, b = pair.renumbered(name, pair.a[name]), pair.b.get(name)
+        a, b = pair.renumber_field(name, pair.a[name]), pair.b.get(name)
         if name in ("id", "type", "description") or a == b or _blanks(name, a) == _blanks(name, b):
             continue
         if name == "configuration":

@@ -66,14 +66,14 @@ class Document:
     source: str = "(in memory)"
 
     @property
-    def numbered(self) -> list[tuple[int, Node]]:
+    def numbered_nodes(self) -> list[tuple[int, Node]]:
         """The nodes with their ids."""
         return list(enumerate(self.nodes, start=1))
 
     @property
     def inserts(self) -> list[tuple[int, Insert]]:
         """The statements that the plan runs."""
-        return [(number, node) for number, node in self.numbered if isinstance(node, Insert)]
+        return [(number, node) for number, node in self.numbered_nodes if isinstance(node, Insert)]
 
     @property
     def is_join(self) -> bool:
@@ -111,7 +111,7 @@ def _text(data: Any, indent: str) -> str:
 
 def to_json(document: Document) -> dict[str, Any]:
     """Return a plan as JSON data, without checksums."""
-    nodes = [write_node(number, node, describe(node)) for number, node in document.numbered]
+    nodes = [write_node(number, node, describe(node)) for number, node in document.numbered_nodes]
     return {
         "format": FORMAT,
         "lookupcache": document.version,
@@ -127,7 +127,7 @@ def to_json(document: Document) -> dict[str, Any]:
 
 
 def _edges(document: Document) -> list[dict[str, int]]:
-    return [{"source": s, "target": n} for n, node in document.numbered for s in dict.fromkeys(node.inputs)]
+    return [{"source": s, "target": n} for n, node in document.numbered_nodes for s in dict.fromkeys(node.inputs)]
 
 
 def _write_definition(one: Definition) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _hash(part: Any) -> str:
 
 def read(text: str, source: str = "(in memory)") -> Document:
     """Return the plan of a text; raises CompiledPlanError, with the place, for a damaged, altered or newer one."""
-    reader = Reader(_parsed(text, source), "", source)
+    reader = Reader(_parse_json(text, source), "", source)
     _check_version(reader)
     reader.only(_TOP)
     _check_sums(reader)
@@ -178,16 +178,16 @@ def read(text: str, source: str = "(in memory)") -> Document:
     return document
 
 
-def _parsed(text: str, source: str) -> Any:
+def _parse_json(text: str, source: str) -> Any:
     if len(text) > _MOST_LETTERS:
         raise Reader(None, "", source).wrong("it is too large to be a plan.")
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_fields)
     except json.JSONDecodeError as error:
         ended = " The file ends too early." if error.pos >= len(text.rstrip()) else ""
         raise CompiledPlanError(
             f"Compiled plan {source}, line {error.lineno}, column {error.colno}: it is not JSON: {error.msg}.{ended}",
-            hint="Compile the statement again, or take the file from where it was kept.",
+            hint="Compile the statement again, or restore the file from a copy.",
         ) from None
     except (RecursionError, ValueError) as error:
         raise Reader(None, "", source).wrong(f"it is not JSON: {error}.") from None
@@ -197,7 +197,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -208,8 +208,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_version(reader: Reader) -> None:
     version = reader.entry("format").number()
     if not 1 <= version <= FORMAT:
-        told = reader.optional("lookupcache")
-        by = f" by lookupcache {told.data}" if told is not None else ""
+        writer = reader.optional("lookupcache")
+        by = f" by lookupcache {writer.data}" if writer is not None else ""
         raise reader.wrong(
             f"its format is {version}, written{by}; lookupcache {lookupcache.__version__} reads formats 1 to {FORMAT}.",
             "Run it with a lookupcache at least as new as the one that wrote it, or compile the statement again.",
@@ -218,11 +218,11 @@ def _check_version(reader: Reader) -> None:
 
 def _check_sums(reader: Reader) -> None:
     """Refuse a plan of which a part is not the one that was written: it would not be what was tested."""
-    told = {name: one.text() for name, one in reader.entry("checksums").entries().items()}
+    expected = {name: one.text() for name, one in reader.entry("checksums").entries().items()}
     found = checksums(reader.data)
-    if set(told) != set(found):
-        raise reader.wrong(f"parts are missing or were added: {', '.join(sorted(set(told) ^ set(found)))}.")
-    altered = [name for name in found if found[name] != told[name]]
+    if set(expected) != set(found):
+        raise reader.wrong(f"parts are missing or were added: {', '.join(sorted(set(expected) ^ set(found)))}.")
+    altered = [name for name in found if found[name] != expected[name]]
     if altered:
         raise reader.wrong(f"{', '.join(altered)} was altered after the plan was compiled.")
 
@@ -248,7 +248,7 @@ def _read_definition(reader: Reader) -> Definition:
 
 def _check_graph(reader: Reader, document: Document) -> None:
     """Check that nodes are numbered, read only nodes before them, and name tables and functions that are there."""
-    for (number, node), item in zip(document.numbered, reader.entry("nodes").items(), strict=True):
+    for (number, node), item in zip(document.numbered_nodes, reader.entry("nodes").items(), strict=True):
         if item.entry("id").number() != number:
             raise item.entry("id").wrong(f"it is not {number}.")
         for before in node.inputs:

@@ -37,7 +37,7 @@ def read_text(path: str) -> str:
 
 
 def write_text(path: str, text: str, *, overwrite: bool = False) -> None:
-    """Write a file: aside first, then under its name, so that nobody ever reads half of it; missing folders are made.
+    """Write a file: aside first, then under its name, so that no reader sees half of it; missing folders are made.
 
     Raises CompiledPlanError if there is a file already, unless ``overwrite``. Of several that write a local file at
     once, one succeeds; object stores cannot promise that.
@@ -46,7 +46,7 @@ def write_text(path: str, text: str, *, overwrite: bool = False) -> None:
         system, inner = _open(path)
         folder, _, name = inner.rpartition("/")
         if not name:
-            raise CompiledPlanError(f"{_shown(path)} names no file.", hint="Write a path such as 'plans/job.json'.")
+            raise CompiledPlanError(f"{_path_text(path)} names no file.", hint="Write a path such as 'plans/job.json'.")
         if not overwrite and system.get_file_info(inner).type != fs.FileType.NotFound:
             raise _there_is_one(path)
         if folder:
@@ -93,12 +93,12 @@ def refuse_existing(path: str) -> None:
 
 def _there_is_one(path: str) -> FileExists:
     return FileExists(
-        f"There is a file {_shown(path)} already, which is not overwritten.",
+        f"There is a file {_path_text(path)} already, which is not overwritten.",
         hint="Write IF NOT EXISTS to keep it, choose another path, or SET 'table.plan.force-recompile' = 'true'.",
     )
 
 
-def _shown(path: str) -> str:
+def _path_text(path: str) -> str:
     return repr(hide_userinfo(path))
 
 
@@ -114,12 +114,12 @@ class _Failing:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if isinstance(error, FileNotFoundError):
             raise CompiledPlanError(
-                f"Compiled plan {_shown(self.path)} {self.what}: there is no such file.",
+                f"Compiled plan {_path_text(self.path)} {self.what}: there is no such file.",
                 hint="Compile it first, or COMPILE AND EXECUTE PLAN 'path' FOR …, which does both.",
             ) from None
         if isinstance(error, _ERRORS) and not isinstance(error, CompiledPlanError):
             reason = error.strerror if isinstance(error, OSError) and error.strerror else hide_userinfo(str(error))
             raise CompiledPlanError(
-                f"Compiled plan {_shown(self.path)} {self.what}: {reason}",
+                f"Compiled plan {_path_text(self.path)} {self.what}: {reason}",
                 hint="A path is local, or a URI that pyarrow's file systems open, such as 's3://bucket/job.json'.",
             ) from None

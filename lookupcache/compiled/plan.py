@@ -9,7 +9,7 @@ from typing import Any
 
 from lookupcache.compiled import files
 from lookupcache.compiled.document import Document, read, write
-from lookupcache.compiled.show import shown
+from lookupcache.compiled.show import show_plan
 from lookupcache.errors import CompiledPlanError
 
 
@@ -64,7 +64,7 @@ class CompiledPlan:
     def write_to_file(
         self, path: str | os.PathLike[str], *, ignore_if_exists: bool = False, overwrite: bool = False
     ) -> None:
-        """Write the plan to a file, of which nobody ever reads half; missing folders are made.
+        """Write the plan to a file, so that no reader sees half of it; missing folders are made.
 
         Args:
             path: A local path, or a URI that pyarrow's file systems open.
@@ -77,7 +77,7 @@ class CompiledPlan:
 
     def explain(self) -> str:
         """Return what the plan does, as a person reads it."""
-        return shown(self.document)
+        return show_plan(self.document)
 
     def execute(self) -> Any:
         """Run the plan of a statement in the session that it belongs to; returns what the statement returns."""

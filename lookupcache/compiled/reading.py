@@ -10,7 +10,7 @@ from lookupcache.errors import CompiledPlanError, LookupCacheError, nearest
 
 Value = TypeVar("Value")
 
-DAMAGED = "Compile the statement again, or take the file from where it was kept: a plan is not edited by hand."
+DAMAGED = "Compile the statement again, or restore the file from a copy: a plan is not edited by hand."
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number"}
 
 
@@ -22,7 +22,7 @@ class Reader:
     Traceback (most recent call last):
     lookupcache.errors.CompiledPlanError: Compiled plan p.json, nodes[0].id: 'x' is not a number.
     <BLANKLINE>
-    Hint: Compile the statement again, or take the file from where it was kept: a plan is not edited by hand.
+    Hint: Compile the statement again, or restore the file from a copy: a plan is not edited by hand.
     """
 
     data: Any

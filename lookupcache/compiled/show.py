@@ -12,10 +12,10 @@ from lookupcache.compiled.nodes import FullScan, Insert, LookupNode, Node, Spark
 from lookupcache.redaction import hide_userinfo
 
 
-def shown(document: Document) -> str:
+def show_plan(document: Document) -> str:
     """Return a plan as text: what it needs from outside, then each node with what it does."""
     parts = [f"Plan {document.source}, compiled by lookupcache {document.version}", *_needs(document)]
-    parts += [_node(number, node) for number, node in document.numbered]
+    parts += [_node(number, node) for number, node in document.numbered_nodes]
     return "\n\n".join(parts) + "\n"
 
 

@@ -87,10 +87,10 @@ COMPARED_IN_C = SIMPLE | {float, bool, complex, date, Decimal}
 """Types whose values are compared without a line of Python."""
 
 
-def typed(values: Key) -> Key:
+def typed_key(values: Key) -> Key:
     """Return the key of some arguments; 1, 1.0 and True have different keys.
 
-    >>> typed((1, "a")), typed((1.0,)) == typed((True,))
+    >>> typed_key((1, "a")), typed_key((1.0,)) == typed_key((True,))
     ((1, 'a'), False)
     """
     kinds = tuple(map(type, values))
@@ -135,7 +135,7 @@ def owner_of(key: Key) -> Any:
     return first.ref() if type(first) is Instance else None
 
 
-def shown(key: Key) -> str:
+def key_text(key: Key) -> str:
     """Return the arguments of a key as text for an error."""
     values = values_of(key)
     return f"({', '.join(map(repr, values))})"

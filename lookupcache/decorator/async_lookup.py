@@ -32,7 +32,7 @@ class AsyncLookup(SingleFlight):
         refuse_close_within(self)
         slots = self._slots_here()
         for job in slots.jobs():
-            self._failed(cast(_CallJob, job).call, asyncio.CancelledError("The decorated function was closed."))
+            self._record_failure(cast(_CallJob, job).call, asyncio.CancelledError("The decorated function was closed."))
         await slots.cancel(lambda job: True)
         await self.function.adapter.close()
 
@@ -76,15 +76,15 @@ class AsyncLookup(SingleFlight):
     def _end_call(self, call: Call, answer: Any) -> None:
         try:
             if isinstance(answer, BaseException):
-                self._failed(call, answer)
+                self._record_failure(call, answer)
             else:
-                self._answered(call, answer)
+                self._record_answers(call, answer)
         except BaseException as error:
             # Measuring or comparing a value runs code of its class, which may fail.
-            self._failed(call, error)
+            self._record_failure(call, error)
 
     async def _request(self, keys: list[Key]) -> Answers:
-        self._count_requested(keys)
+        self._count_requests(keys)
         return self.function.values(keys, await self.function.adapter.call(keys))
 
     async def _wait_for(self, call: Call) -> BaseException | None:
@@ -101,13 +101,13 @@ class AsyncLookup(SingleFlight):
 
     async def _wait_for_other_loop(self, call: Call) -> BaseException | None:
         while not await call.ended.wait_async(self._seconds_to_poll(call)):
-            if not self._lost(call):
+            if not self._is_lost(call):
                 continue
             with self._lock:
                 self._abandon(call)
             if call.loop is None or not call.loop.is_running():
                 return None
-            return call.error if call.ended.is_open else self.resilience.timed_out()
+            return call.error if call.ended.is_open else self.resilience.timeout_error()
         return call.error
 
     def _seconds_to_poll(self, call: Call) -> float:
@@ -141,9 +141,9 @@ class _CallJob(Job):
         # The context holds the call in which this one was opened: calls that start each other would form a chain.
         self.call.job = None
 
-    def timed_out(self) -> BaseException:
-        return self.lookup.resilience.timed_out()
+    def timeout_error(self) -> BaseException:
+        return self.lookup.resilience.timeout_error()
 
     def drop(self) -> None:
         # The waiters, which may be on other event loops, request the keys again.
-        self.lookup._failed(self.call, None)
+        self.lookup._record_failure(self.call, None)

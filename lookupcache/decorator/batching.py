@@ -14,7 +14,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from lookupcache.decorator.arguments import shown
+from lookupcache.decorator.arguments import key_text
 from lookupcache.executor.job import Job
 from lookupcache.executor.latch import Latch
 from lookupcache.executor.nesting import NestedCall
@@ -51,7 +51,7 @@ class Call(NestedCall):
 
     def describe(self) -> str:
         """Return a description with its first keys."""
-        return ", ".join(map(shown, self.keys[:3]))
+        return ", ".join(map(key_text, self.keys[:3]))
 
 
 class Batches:
@@ -74,7 +74,7 @@ class Batches:
     def add(
         self, keys: Sequence[Key], loop: AbstractEventLoop | None = None, owner: Any = None
     ) -> tuple[list[Call], list[Call]]:
-        """Return the call that each key goes into, and those calls that were opened for it.
+        """Return the call that contains each key, and those calls that were opened for it.
 
         The caller has to make the latter, after `wait_closed`. Keys for methods of different owners do not
         share a call.
@@ -89,13 +89,13 @@ class Batches:
     def wait_closed(self, call: Call) -> None:
         """Wait until the call is full or old enough."""
         if call.full is not None:
-            call.full.wait(self._left(call))
+            call.full.wait(self._seconds_left(call))
             self.close(call)
 
     async def wait_closed_async(self, call: Call) -> None:
         """Do the same as `wait_closed` on the call's event loop."""
         if call.full is not None:
-            await call.full.wait_async(self._left(call))
+            await call.full.wait_async(self._seconds_left(call))
             self.close(call)
 
     def close(self, call: Call) -> None:
@@ -104,7 +104,7 @@ class Batches:
             if not call.closed:
                 self._close(call)
 
-    def _left(self, call: Call) -> float:
+    def _seconds_left(self, call: Call) -> float:
         return max(call.opened + self.delay - time.monotonic(), 0.0)
 
     def _enter(self, key: Key, loop: AbstractEventLoop | None, owner: Any, opened: list[Call]) -> Call:

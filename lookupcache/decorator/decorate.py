@@ -174,7 +174,7 @@ def cached(
     A function may call its decorated self, if that recursion ends. A recursion through it is as deep as Python's stack
     allows, about 18 frames a level: 54 levels with the default limit, which `sys.setrecursionlimit` raises. Nested
     calls are recognized by a context variable, which threads that the function starts, such as those of a
-    ``ThreadPoolExecutor``, do not inherit: a nested call in such a thread needs a slot of its own, and times out if all
+    ``ThreadPoolExecutor``, do not inherit: a nested call in such a thread needs its own slot, and times out if all
     ``lookup.async.capacity`` slots wait for it. Submit ``contextvars.copy_context().run`` to pass the context on.
 
     ``lookup.on-error`` ``null`` returns None instead of a value, and needs no ``lookup.error-column`` here.
@@ -205,10 +205,10 @@ def cached(
     """
     settings: dict[str, Any] = {"batch": batch, "clock": clock, "retryable": retryable, "retry_after": retry_after}
     if callable(config) or isinstance(config, classmethod | staticmethod):
-        return _decorated(config, config=_config(None, options), **settings)
+        return _decorate(config, config=_config(None, options), **settings)
     settings["config"] = _config(config, options)
     _refuse_what_needs_more(settings["config"], batch)
-    return functools.partial(_decorated, **settings)
+    return functools.partial(_decorate, **settings)
 
 
 def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
@@ -221,9 +221,14 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
     if isinstance(given, Mapping):
         if not any("." in name for name in given):
             return _config(None, {**given, **options})
-        given = LookupConfig.from_options({"lookup.cache": "LRU", **_unnamed(given, "lookup.on-error"), **given})
+        given = LookupConfig.from_options(
+            {"lookup.cache": "LRU", **_error_column_placeholder(given, "lookup.on-error"), **given}
+        )
     elif given is None:
-        given, options = LookupConfig(**{"cache": "LRU", **_unnamed(options, "on_error"), **options}), {}
+        given, options = (
+            LookupConfig(**{"cache": "LRU", **_error_column_placeholder(options, "on_error"), **options}),
+            {},
+        )
     elif not isinstance(given, LookupConfig):
         raise OptionError(
             f"'cached' takes a function or a LookupConfig, not {type(given).__name__} {given!r}.",
@@ -236,22 +241,26 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
             LookupAdvice,
             stacklevel=3,
         )
-    return dataclasses.replace(given, **{**_unnamed(options, "on_error"), **options}) if options else given
+    return (
+        dataclasses.replace(given, **{**_error_column_placeholder(options, "on_error"), **options})
+        if options
+        else given
+    )
 
 
 _ELSEWHERE = {"maxsize": "max_rows", "ttl": "expire_after_write", "ttr": "refresh_after_write"}
 
 
-def _unnamed(options: Mapping[str, Any], on_error: str) -> dict[str, Any]:
+def _error_column_placeholder(options: Mapping[str, Any], on_error: str) -> dict[str, Any]:
     """Return a placeholder for the error column that the config requires but a decorated function does not use."""
     name = on_error.replace("on-error", "error-column").replace("on_error", "error_column")
     return {name: "error"} if str(options.get(on_error)).lower() == "null" else {}
 
 
-def _decorated(function: Any, *, config: LookupConfig, batch: bool, **settings: Any) -> Any:
+def _decorate(function: Any, *, config: LookupConfig, batch: bool, **settings: Any) -> Any:
     if isinstance(function, classmethod | staticmethod):
         # The other way round, which means the same.
-        return type(function)(_decorated(function.__func__, config=config, batch=batch, **settings))
+        return type(function)(_decorate(function.__func__, config=config, batch=batch, **settings))
     _refuse_what_needs_more(config, batch)
     _refuse_what_is_no_function(function)
     kinds: dict[tuple[bool, bool], type[Decorated]] = {
@@ -272,7 +281,17 @@ def lookup_of(
     retry_after: RetryAfter,
     limit_name: str | None = None,
 ) -> SyncLookup | AsyncLookup:
-    """Return the lookup behind a decorated function; ``limit_name`` is shared by copies of it in other processes."""
+    """Return the lookup behind a decorated function.
+
+    Args:
+        function: The function that is called for keys without a cached value.
+        config: The options of the cache and of calls.
+        batch: Whether the function takes a list of keys.
+        clock: Returns the time in seconds, for expiry.
+        retryable: Returns whether an error is temporary.
+        retry_after: Returns after how many seconds a call may be retried, None if the error does not say.
+        limit_name: The name of the rate limit, shared by copies of the function in other processes.
+    """
     limiter = None
     if config.rate_limit is not None:
         limiter = RateLimit.of_executor(config.rate_limit, limit_name or _name(function))

@@ -23,7 +23,7 @@ from lookupcache.decorator.arguments import (
     all_simple,
     arguments_of,
     hint_without_hash,
-    typed,
+    typed_key,
     without_hash,
 )
 from lookupcache.decorator.async_lookup import AsyncLookup
@@ -73,7 +73,7 @@ class Decorated:
         self._binds = hasattr(function, "__get__") and not isinstance(function, MethodType | type)
         self._count = self.lookup.function.parameters.count
         self._bind = self.lookup.function.parameters.bind
-        self._held_simply = self.lookup.held_simply
+        self._held_simply = self.lookup.find_simple_hit
         self._instance_of = self.lookup.instances.of
         self._instance_by_id = self.lookup.instances.by_id
         self._call_method = self._method
@@ -123,9 +123,9 @@ class Decorated:
             values = self._with_instance(values)
         if named or len(values) != self._count:
             values = self._bind(*values, **named)
-        return typed(values)
+        return typed_key(values)
 
-    def _explained(self, keys: Iterable[Key], error: TypeError) -> TypeError:
+    def _explain_unhashable(self, keys: Iterable[Key], error: TypeError) -> TypeError:
         """Return a TypeError that names the unhashable argument, if that is the cause."""
         for value in (value for key in keys for value in arguments_of(key)):
             if (found := without_hash(value)) is not None:
@@ -135,12 +135,12 @@ class Decorated:
                 )
         return error
 
-    def _forgotten(self, key: Key) -> bool:
+    def _forget(self, key: Key) -> bool:
         """Remove the entries of keys equal to this one; return whether there were any."""
         try:
             return cast(bool, self.lookup.invalidate(key))
         except TypeError as error:
-            raise self._explained([key], error) from None
+            raise self._explain_unhashable([key], error) from None
 
     # ── pickling ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,7 +152,7 @@ class Decorated:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle an importable function by name, any other with an empty cache."""
-        if _imported(self) is not self:
+        if _import_original(self) is not self:
             return _blank, (type(self),), self._state
         return (_found_or_blank, (self._here, type(self)), self._fill) if protocol >= 4 else self.__qualname__
 
@@ -250,13 +250,13 @@ class _OneKey(Decorated, Generic[P]):
         Equal arguments match here, whatever their types.
         """
         values = self._with_instance(args) if self._is_method else args
-        return self._forgotten(self._bind(*values, **kwargs))
+        return self._forget(self._bind(*values, **kwargs))
 
 
 class _ManyKeys(Decorated, Generic[K, V]):
     """Base class of functions of many keys."""
 
-    def _looked_up(self, values: Any, named: Any) -> tuple[list[Key], list[V] | None]:
+    def _look_up(self, values: Any, named: Any) -> tuple[list[Key], list[V] | None]:
         """Return the keys of a call, and their values if the cache has them all."""
         if self._is_method:
             values = self._with_instance(values)
@@ -266,14 +266,14 @@ class _ManyKeys(Decorated, Generic[K, V]):
         given = list(given)
         keys = [(*first, key) for key in given] if first else list(zip(given, strict=True))
         if all_simple(given) and all_simple(first):
-            return keys, self.lookup.all_held_simply(keys)
-        return list(map(typed, keys)), None
+            return keys, self.lookup.find_simple_hits(keys)
+        return list(map(typed_key, keys)), None
 
     def invalidate(self, /, *keys: K) -> bool:
         """Remove these keys, and do not cache calls in flight for them; return whether there were any."""
         given = self._with_instance(keys) if self._is_method else keys
         first = given[: self._count - 1]
-        found = [self._forgotten((*first, key)) for key in given[len(first) :]]
+        found = [self._forget((*first, key)) for key in given[len(first) :]]
         return any(found)
 
     if TYPE_CHECKING:
@@ -299,9 +299,9 @@ class CachedFunction(_SyncDecorated, _OneKey[P], Generic[P, R]):
 
     def _value(self, key: Key) -> R:
         try:
-            entry = self.lookup.held(key)
+            entry = self.lookup.find_hit(key)
         except TypeError as error:
-            raise self._explained([key], error) from None
+            raise self._explain_unhashable([key], error) from None
         return self.lookup.one(key) if entry is None else entry.value
 
     if TYPE_CHECKING:
@@ -333,9 +333,9 @@ class CachedAsyncFunction(_AsyncDecorated, _OneKey[P], Generic[P, R]):
 
     async def _value(self, key: Key) -> R:
         try:
-            entry = self.lookup.held(key)
+            entry = self.lookup.find_hit(key)
         except TypeError as error:
-            raise self._explained([key], error) from None
+            raise self._explain_unhashable([key], error) from None
         return await self.lookup.one(key) if entry is None else entry.value
 
     if TYPE_CHECKING:
@@ -366,11 +366,11 @@ class CachedBatch(_SyncDecorated, _ManyKeys[K, V]):
         return self._values((self._instance_of(owner), *args), kwargs)
 
     def _values(self, values: Any, named: Any) -> list[V]:
-        keys, found = self._looked_up(values, named)
+        keys, found = self._look_up(values, named)
         try:
             return self.lookup.many(keys) if found is None else found
         except TypeError as error:
-            raise self._explained(keys, error) from None
+            raise self._explain_unhashable(keys, error) from None
 
 
 class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
@@ -390,11 +390,11 @@ class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
         return await self._values((self._instance_of(owner), *args), kwargs)
 
     async def _values(self, values: Any, named: Any) -> list[V]:
-        keys, found = self._looked_up(values, named)
+        keys, found = self._look_up(values, named)
         try:
             return await self.lookup.many(keys) if found is None else found
         except TypeError as error:
-            raise self._explained(keys, error) from None
+            raise self._explain_unhashable(keys, error) from None
 
 
 # ── pickling ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -421,7 +421,7 @@ def _references(decorated: Decorated) -> tuple[Callable[[], None], Callable[[], 
     return here, fill
 
 
-def _imported(decorated: Decorated) -> Any:
+def _import_original(decorated: Decorated) -> Any:
     """Import the object under the name of a decorated function."""
     found: Any = sys.modules.get(decorated.__module__)
     for name in (decorated.__dict__.get("__qualname__") or "?").split("."):

@@ -58,7 +58,14 @@ class PendingKeys:
 
 
 class SingleFlight:
-    """Base class of sync and async lookups: the cache, and the calls in flight by key."""
+    """Base class of sync and async lookups: the cache, and the calls in flight by key.
+
+    Args:
+        function: The decorated function, called with keys.
+        config: The options of the cache and of calls.
+        resilience: Retries, circuit breaker, rate limit and counters of the calls.
+        clock: Returns the time in seconds, for expiry.
+    """
 
     def __init__(
         self,
@@ -152,8 +159,8 @@ class SingleFlight:
 
     # ── cache or call ─────────────────────────────────────────────────────────────────────────────────────
 
-    def held_simply(self, key: Key) -> Entry | None:
-        """Return the same as `held` for the values of a call, without the lock, in the usual case; else None.
+    def find_simple_hit(self, key: Key) -> Entry | None:
+        """Return the same as `find_hit` for the values of a call, without the lock, in the usual case; else None.
 
         No count is lost: CPython does not switch threads inside of the line that adds one.
         """
@@ -175,7 +182,7 @@ class SingleFlight:
         self._plain_hits += 1
         return entry
 
-    def all_held_simply(self, keys: Sequence[Key]) -> list[Any] | None:
+    def find_simple_hits(self, keys: Sequence[Key]) -> list[Any] | None:
         """Return the values of keys of `SIMPLE` types, if all of them are simple hits."""
         now, entries, touch, values = self.clock(), self._entries, self._touch, []
         try:
@@ -191,7 +198,7 @@ class SingleFlight:
         self._repeated += len(keys) - len(set(keys))
         return values
 
-    def held(self, key: Key) -> Entry | None:
+    def find_hit(self, key: Key) -> Entry | None:
         """Return the cached value of a key, if nothing else has to be done."""
         now = self.clock()
         with self._lock:
@@ -259,12 +266,12 @@ class SingleFlight:
 
     def _in_flight(self, key: Key) -> Call | None:
         call = self._calls.get(key)
-        if call is None or not self._lost(call):
+        if call is None or not self._is_lost(call):
             return call
         self._abandon(call)
         return None
 
-    def _lost(self, call: Call) -> bool:
+    def _is_lost(self, call: Call) -> bool:
         """Return whether no answer can be expected: the call is overdue, or its event loop does not run any more."""
         return time.monotonic() >= call.deadline or _is_loop_stopped(call)
 
@@ -283,7 +290,7 @@ class SingleFlight:
         call.deadline = time.monotonic() + self.config.timeout
         return time.perf_counter()
 
-    def _answered(self, call: Call, answered: list[tuple[list[Key], Answers]]) -> None:
+    def _record_answers(self, call: Call, answered: list[tuple[list[Key], Answers]]) -> None:
         answers = {key: value for _, answer in answered for key, value in answer.items()}
         with self._lock:
             now = self.clock()
@@ -296,7 +303,7 @@ class SingleFlight:
             if self._until_purge < 0:
                 self._purge()
 
-    def _failed(self, call: Call, error: BaseException | None) -> None:
+    def _record_failure(self, call: Call, error: BaseException | None) -> None:
         """End a call with an error for all waiting callers, or with None: they then request the keys again."""
         with self._lock:
             if not call.ended.is_open:
@@ -336,7 +343,7 @@ class SingleFlight:
             return None
         raise error
 
-    def _count_requested(self, keys: Sequence[Key]) -> None:
+    def _count_requests(self, keys: Sequence[Key]) -> None:
         self.counters.add("requested_keys", len(keys))
 
 

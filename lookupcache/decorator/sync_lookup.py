@@ -63,7 +63,7 @@ class SyncLookup(SingleFlight):
                 self.slots.submit([call.job for call in in_slots if call.job is not None])
             except RuntimeError:
                 for call in in_slots:
-                    self._failed(call, None)
+                    self._record_failure(call, None)
                 raise
         if opened and not self.config.async_:
             self._make_here(opened)
@@ -84,7 +84,7 @@ class SyncLookup(SingleFlight):
         finally:
             # Calls that were not made: other callers may wait for them, and then request the keys themselves.
             for call in calls:
-                self._failed(call, None)
+                self._record_failure(call, None)
 
     def _make_call(self, call: Call) -> None:
         started = time.perf_counter()
@@ -92,9 +92,9 @@ class SyncLookup(SingleFlight):
             self.batches.wait_closed(call)
             started = self._begin(call)
             with run_within(call):
-                self._answered(call, self.resilience.until_found_sync(self._request, call.keys, without_rows))
+                self._record_answers(call, self.resilience.until_found_sync(self._request, call.keys, without_rows))
         except Exception as error:
-            self._failed(call, error)
+            self._record_failure(call, error)
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
 
@@ -103,7 +103,7 @@ class SyncLookup(SingleFlight):
             self._make_call(call)
         except BaseException as error:
             # No other code handles it: in a slot, even a SystemExit ends only the call.
-            self._failed(call, error)
+            self._record_failure(call, error)
 
     def _begin(self, call: Call) -> float:
         started = super()._begin(call)
@@ -112,7 +112,7 @@ class SyncLookup(SingleFlight):
         return started
 
     def _request(self, keys: list[Key]) -> Answers:
-        self._count_requested(keys)
+        self._count_requests(keys)
         return self.function.values(keys, self.function.adapter.call(keys))
 
     def _wait_for(self, call: Call) -> BaseException | None:
@@ -124,10 +124,10 @@ class SyncLookup(SingleFlight):
                 self.slots.run_inline(call.job)
             while not call.ended.wait(self._seconds_to_deadline(call)):
                 self._abandon_overdue()
-                if self._lost(call) and not call.ended.is_open:
+                if self._is_lost(call) and not call.ended.is_open:
                     with self._lock:
                         self._forget(call)
-                    return self.resilience.timed_out()
+                    return self.resilience.timeout_error()
         return call.error
 
     def _seconds_to_deadline(self, call: Call) -> float:
@@ -145,7 +145,7 @@ class SyncLookup(SingleFlight):
         super()._abandon(call)
         if call.job is not None and not call.ended.is_open:
             self.slots.abandon(call.job)
-            call.end(error=self.resilience.timed_out())
+            call.end(error=self.resilience.timeout_error())
 
 
 class _CallJob(Job):

@@ -16,7 +16,7 @@ STAGES: tuple[Stage, ...] = ("field key", "constant key", "calc", "residual")
 
 
 @dataclass(frozen=True)
-class Held:
+class CacheSize:
     """The size of a cache: rows, and bytes including keys, index and keys without rows."""
 
     rows: int
@@ -32,8 +32,8 @@ class JoinReport:
     plan: LookupPlan
     metrics: LookupMetrics
     keys: int
-    with_calc: Held
-    without_calc: Held
+    with_calc: CacheSize
+    without_calc: CacheSize
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
 from lookupcache.demo import flights
-from lookupcache.demo.report import Held, JoinReport, Outcome, print_outcome
+from lookupcache.demo.report import CacheSize, JoinReport, Outcome, print_outcome
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import local_spark_environment
 from lookupcache.plan import LookupPlan
@@ -110,7 +110,7 @@ class Demo:
 
 
 def run(demo: Demo, console: Console | None = None, spark: SparkSession | None = None) -> Outcome:
-    """Run the demo and print what it did; a session of its own, unless one is given, ends with it."""
+    """Run the demo and print what it did; a session that it starts itself ends with it."""
     console = console or Console()
     LookupConfig.from_options(demo.options)
     with tempfile.TemporaryDirectory(prefix="lookupcache-demo-") as folder, _progress(console) as progress:
@@ -232,8 +232,8 @@ class _Stage:
             plan=join.plan,
             metrics=join.metrics(),
             keys=keys.num_rows,
-            with_calc=held(join.plan, step.lookup_table(self.database, {}), keys),
-            without_calc=held(whole, step.lookup_table(self.database, {}), keys),
+            with_calc=measure_cache(join.plan, step.lookup_table(self.database, {}), keys),
+            without_calc=measure_cache(whole, step.lookup_table(self.database, {}), keys),
         )
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────
@@ -256,7 +256,7 @@ class _Stage:
 
 
 def start_spark(folder: Path) -> SparkSession:
-    """Start a local session; what the JVM has to say goes to a file in ``folder``, unless it does not start."""
+    """Start a local session; the output of the JVM is written to a file in ``folder``, unless it does not start."""
     local_spark_environment()
     from pyspark.sql import SparkSession
 
@@ -324,18 +324,18 @@ def difference(ours: DataFrame, theirs: DataFrame) -> int:
     return times.where("_times <> 0").count()
 
 
-def held(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> Held:
+def measure_cache(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> CacheSize:
     """Load these keys into a cache without limits; return the rows and bytes that it then holds."""
     source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), table.connector)
     lookup = lookup_of(source)
-    wanted = lookup.find(KeyBatch.of([_whole(column) for column in keys.columns], source.reader.key_types))
+    wanted = lookup.find(KeyBatch.of([_combine_chunks(column) for column in keys.columns], source.reader.key_types))
     rows = int(lookup.cache.counts(wanted.entries).sum())
     lookup.close(wanted)
     source.close()
-    return Held(rows, lookup.cache.nbytes)
+    return CacheSize(rows, lookup.cache.nbytes)
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 

@@ -69,11 +69,11 @@ class GroupCall(Job):
 
     def end(self, answer: Any) -> None:
         """Store the answer in the group."""
-        self.executor._answered(self.group, self.number, answer)
+        self.executor._store_answer(self.group, self.number, answer)
 
-    def timed_out(self) -> BaseException:
+    def timeout_error(self) -> BaseException:
         """Return the answer of a call that took too long."""
-        return self.executor._timed_out_call()
+        return self.executor._call_timeout_error()
 
 
 class Executor:
@@ -123,7 +123,7 @@ class Executor:
             group.cancelled = group.cancelled or not group.started
             return group.cancelled
 
-    def completed(self, *, wait: bool, room: bool = False, timeout: float | None = None) -> list[CallGroup]:
+    def take_completed(self, *, wait: bool, room: bool = False, timeout: float | None = None) -> list[CallGroup]:
         """Return the groups that have completed since the last call of this method, at least one with ``wait``.
 
         With ``room``, it waits at most until another call can be made; in any case at most ``timeout`` seconds.
@@ -169,11 +169,11 @@ class Executor:
         """Make a call in a slot and return its answer; on an event loop, return the coroutine that does."""
         raise NotImplementedError
 
-    def _timed_out_call(self) -> BaseException:
+    def _call_timeout_error(self) -> BaseException:
         """Return the answer of a call that took too long."""
         return self._timed_out()
 
-    def _answered(self, group: CallGroup, number: int, answer: Any) -> None:
+    def _store_answer(self, group: CallGroup, number: int, answer: Any) -> None:
         """Store the answer of a call; called in the thread that made it."""
         with self._changing:
             if group.over:

@@ -28,14 +28,14 @@ class Coroutines(Executor):
     def __init__(
         self,
         capacity: int,
-        ask: Callable[[Any], Awaitable[Any]],
+        call_source: Callable[[Any], Awaitable[Any]],
         open_connector: Callable[[], Awaitable[None]],
         close_connector: Callable[[], Awaitable[None]],
         timeout: float,
         timed_out: Callable[[], Exception],
     ) -> None:
         super().__init__(capacity, timeout, timed_out)
-        self._ask = ask
+        self._call_source = call_source
         self._open_connector = open_connector
         self._close_connector = close_connector
         self._opening: asyncio.Task[None] | None = None
@@ -112,14 +112,14 @@ class Coroutines(Executor):
             return None
         self._slots.start_timeout(call)
         await self._ensure_open()
-        return await self._ask(call.group.calls[call.number])
+        return await self._call_source(call.group.calls[call.number])
 
-    def _timed_out_call(self) -> BaseException:
+    def _call_timeout_error(self) -> BaseException:
         """Return the answer of a call that took too long; a connection attempt that hangs is abandoned."""
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
             self._opening = None
-        return super()._timed_out_call()
+        return super()._call_timeout_error()
 
     async def _ensure_open(self) -> None:
         """Open the connector once; after a failure, the next call tries again."""

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Job:
-    """Work for a slot; subclasses define what it does, and where its answer goes.
+    """Work for a slot; subclasses define what it does, and who receives its answer.
 
     A queued job can be removed. A running job ends, or is abandoned: then nobody waits for it any more, its slot is
     free, and its answer is ignored. ``deadline`` is when a running job counts as hung, by
@@ -32,7 +32,7 @@ class Job:
     def end(self, answer: Any) -> None:
         """Receive the answer, or the exception that `run` raised; called once, and never after it was abandoned."""
 
-    def timed_out(self) -> BaseException:
+    def timeout_error(self) -> BaseException:
         """Return the answer of a job that its timeout ended."""
         from asyncio import CancelledError  # Threads need no asyncio, which takes long to import.
 

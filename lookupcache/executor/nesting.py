@@ -123,7 +123,7 @@ def _waits_for(call: NestedCall, other: NestedCall) -> bool:
 
 def _endless(call: NestedCall) -> RecursionError:
     return RecursionError(
-        f"The call for {call.describe()} waits for itself: the function, or its 'open', asks, "
+        f"The call for {call.describe()} waits for itself: the function, or its 'open', calls, "
         "directly or through others, for the key that it is computing.\n\nHint: End the recursion, or call the "
         "undecorated function, '__wrapped__'."
     )

@@ -153,7 +153,7 @@ class TaskSlots:
         if not self._running:
             self._stop_timer()
         if job.expired and isinstance(answer, BaseException):
-            answer = job.timed_out()
+            answer = job.timeout_error()
         job.end(answer)
 
     def _expire_overdue(self) -> None:

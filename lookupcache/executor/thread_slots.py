@@ -30,7 +30,7 @@ class ThreadSlots:
     """Runs jobs in the order of submission, at most ``capacity`` at a time.
 
     Threads are started when they are needed, and are daemons. Python cannot stop a thread: one that runs an abandoned
-    job goes on without a slot and ends with the job.
+    job continues without a slot and ends with the job.
 
     Args:
         capacity: How many jobs run at a time.
@@ -186,7 +186,7 @@ class ThreadSlots:
                 self._notify_waiting()
 
     def _run_next(self) -> bool:
-        """Run the next job; return whether the thread goes on. An idle thread keeps no job alive."""
+        """Run the next job; return whether the thread continues. An idle thread keeps no job alive."""
         job = self._next()
         return job is not None and self._run(job)
 

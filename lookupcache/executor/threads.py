@@ -34,14 +34,14 @@ class Threads(Executor):
     def __init__(
         self,
         capacity: int,
-        ask: Callable[[Connector, Any], Any],
+        call_source: Callable[[Connector, Any], Any],
         open_connector: Callable[[], Connector],
         timeout: float,
         timed_out: Callable[[], Exception],
         close_connector: Callable[[Connector], None] = methodcaller("close"),
     ) -> None:
         super().__init__(capacity, timeout, timed_out)
-        self._ask = ask
+        self._call_source = call_source
         self._open_connector = open_connector
         self._close_connector = close_connector
         self._own = threading.local()
@@ -85,9 +85,9 @@ class Threads(Executor):
             if self._ahead is not None and not self._has_connected:
                 self._ahead.raise_error()
             connector = self._connect()
-        ask = partial(self._ask, connector, call.group.calls[call.number])
+        call_source = partial(self._call_source, connector, call.group.calls[call.number])
         # A copy: two threads cannot run in the same context.
-        return ask() if call.context is None else call.context.copy().run(ask)
+        return call_source() if call.context is None else call.context.copy().run(call_source)
 
     def _connect(self) -> Connector:
         connector = self._own.connector = self._open_connector()
@@ -112,7 +112,7 @@ class Threads(Executor):
 
     def _end_overdue(self) -> None:
         for job in self._slots.abandon_overdue():
-            job.end(job.timed_out())
+            job.end(job.timeout_error())
 
     def _forget_overdue(self) -> None:
         """Abandon an opening that has hung since before there was a call; it is no reason for a call to fail."""
@@ -154,9 +154,9 @@ class _Opening(Job):
         """Let the first call connect again."""
         self._error = None
 
-    def timed_out(self) -> BaseException:
+    def timeout_error(self) -> BaseException:
         """Return the answer of an opening that took too long."""
-        return self._executor._timed_out_call()
+        return self._executor._call_timeout_error()
 
     def raise_error(self) -> None:
         """Raise the error, once, unless it is old: the source may be well again."""

@@ -71,10 +71,10 @@ def plain_text(value: Any) -> str:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def shortened(value: Any, most: int = 40, hide: Callable[[str], str] = str) -> str:
+def shorten(value: Any, most: int = 40, hide: Callable[[str], str] = str) -> str:
     """Return a value as text for an error; ``hide`` removes secrets before the text is truncated.
 
-    >>> shortened({"key": "s3cret"}, 14, lambda text: text.replace("s3cret", "***"))
+    >>> shorten({"key": "s3cret"}, 14, lambda text: text.replace("s3cret", "***"))
     '{"key":"***"}'
     """
     try:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.formats.json_text import NOT_FINITE, json_text, shortened
+from lookupcache.formats.json_text import NOT_FINITE, json_text, shorten
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -31,7 +31,7 @@ class MismatchError(ValueError):
     """A JSON ``value`` that is not a value of the column's type; the text shows it."""
 
     def __init__(self, value: Any) -> None:
-        super().__init__(shortened(value))
+        super().__init__(shorten(value))
         self.value = value
 
 

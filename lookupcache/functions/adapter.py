@@ -36,12 +36,12 @@ def is_async(function: Callable[..., Any]) -> bool:
     >>> is_async(rows_of), is_async(functools.partial(rows_of, 1)), is_async(print)
     (True, True, False)
     """
-    return is_async_generator(function) or any(map(inspect.iscoroutinefunction, _called(function)))
+    return is_async_generator(function) or any(map(inspect.iscoroutinefunction, _unwrap_partial(function)))
 
 
 def is_async_generator(function: Callable[..., Any]) -> bool:
     """Return whether a function, or an object or class with ``__call__``, is an async generator."""
-    return any(map(inspect.isasyncgenfunction, _called(function)))
+    return any(map(inspect.isasyncgenfunction, _unwrap_partial(function)))
 
 
 def refuse_uncallable(function: Any) -> None:
@@ -84,7 +84,7 @@ def _required_arguments(kind: type) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
 
 
-def _called(function: Any) -> tuple[Any, Any]:
+def _unwrap_partial(function: Any) -> tuple[Any, Any]:
     while isinstance(function, functools.partial):
         function = function.func
     return function, _kind(function).__call__

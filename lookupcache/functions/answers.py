@@ -42,7 +42,7 @@ class BatchShape:
             )
         if _has_own_index(returned):
             raise SourceError(
-                f"{self.subject} returned {type(returned).__name__} with an index of its own for its keys.",
+                f"{self.subject} returned {type(returned).__name__} with an index that is not that of its keys.",
                 hint=f"{self._hint} If it is in their order, return it with tolist().",
             )
         answers = list(reusable(returned, self.subject))

@@ -84,7 +84,7 @@ class TableFunction:
 
     def columns(self, names: Sequence[str] = ()) -> pa.Schema:
         """Return the columns of its rows, under these names if there are any; raises SchemaError, PlanError."""
-        schema = annotated(self.name, self.function, batch=self.batch) if self.returns is None else self.returns
+        schema = annotated_schema(self.name, self.function, batch=self.batch) if self.returns is None else self.returns
         if names and len(names) != len(schema):
             raise PlanError(
                 f"Function {self.name!r} returns {len(schema)} columns; the alias names {len(names)}.",
@@ -112,14 +112,14 @@ NO_ARGUMENT = "__no_argument"
 """The key column of a call without arguments, which is always 1."""
 
 
-def annotated(name: str, function: Callable[..., Any], *, batch: bool = False) -> pa.Schema:
+def annotated_schema(name: str, function: Callable[..., Any], *, batch: bool = False) -> pa.Schema:
     """Return the columns in the annotation of a function's result.
 
     >>> class Word(typing.NamedTuple):
     ...     word: str
     ...     length: int
     >>> def words(text: str) -> list[Word]: ...
-    >>> annotated("words", words).names
+    >>> annotated_schema("words", words).names
     ['word', 'length']
     """
     called: Any = function if inspect.isroutine(function) else type(function).__call__

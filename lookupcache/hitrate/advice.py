@@ -36,7 +36,7 @@ class Advice:
         """Return the options as lines to paste into a Python dict.
 
         >>> import numpy as np
-        >>> advised(Curve.of(np.array([1, 2, 2, 3])), Deployment(), target=0.7).lines()[:2]
+        >>> choose_size(Curve.of(np.array([1, 2, 2, 3])), Deployment(), target=0.7).lines()[:2]
         ['"lookup.cache": "LRU",', '"lookup.cache.max-rows": "2",']
         """
         return [f'"{key}": "{value}",' for key, value in self.options.items()]
@@ -46,7 +46,7 @@ class Advice:
         return dict(vars(self))
 
 
-def advised(
+def choose_size(
     curve: Curve,
     deployment: Deployment,
     *,
@@ -58,7 +58,14 @@ def advised(
 ) -> Advice:
     """Choose a size on a deployment's curve: the smallest that reaches the target, else the knee.
 
-    ``rate`` is rows per second, ``cost`` seconds per call.
+    Args:
+        curve: Hit rates by size.
+        deployment: Workers and batches of the job.
+        target: The wanted part of rows that hit, between 0 and 1.
+        rate: Rows per second.
+        cost: Seconds per call.
+        width: Bytes per key, for the size in bytes.
+        eviction: The eviction policy.
     """
     knee = curve.knee()
     reached = None if target is None else curve.smallest(target)

@@ -31,7 +31,7 @@ class Curve:
         >>> Curve.of(np.array([3, 1, NEVER, 3])).ratio([1, 2, 3]).tolist()
         [0.25, 0.25, 0.75]
         """
-        steps, counts = _counted(needed[needed != NEVER])
+        steps, counts = _count_values(needed[needed != NEVER])
         return cls(steps, np.cumsum(counts).astype(np.float64), float(len(needed)))
 
     def ratio(self, sizes: npt.ArrayLike) -> Floats:
@@ -91,7 +91,7 @@ def sizes_up_to(most: int, count: int = 40) -> list[int]:
     return np.unique(np.geomspace(1, max(most, 1), count).round().astype(np.int64)).tolist()
 
 
-def _counted(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _count_values(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the distinct values in order, and how often each occurs."""
     if values.size and values.max() <= 4 * len(values):
         counts = np.bincount(values)

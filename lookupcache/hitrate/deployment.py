@@ -27,7 +27,7 @@ class Deployment:
     """How a lookup join runs.
 
     A ``batch`` of rows looks up each of its keys once, and entries are evicted after it. Each of ``workers``
-    has a cache of its own; rows come to them at ``random`` or by ``key``, as with ``lookup.shuffle``. ``rows`` are
+    has its own cache; rows are assigned to them at ``random`` or by ``key``, as with ``lookup.shuffle``. ``rows`` are
     numbers of rows that keys have, each as often as it occurs, 0 for a key that the source does not know; it weighs
     one where ``remember_misses``, and is otherwise requested in every batch. Sizes are rows of one worker's cache.
     """
@@ -57,13 +57,13 @@ class Deployment:
 
     def rows_of(self, words: Hashes) -> Numbers:
         """Return the number of rows of each key, drawn by its word."""
-        return np.array(self.rows, dtype=np.int64)[(mixed(words) % np.uint64(len(self.rows))).astype(np.int64)]
+        return np.array(self.rows, dtype=np.int64)[(mix(words) % np.uint64(len(self.rows))).astype(np.int64)]
 
     def workers_of(self, words: Hashes) -> npt.NDArray[np.int16]:
         """Return the worker of each row."""
         if self.spread == "random":
             return np.random.default_rng(0).integers(0, self.workers, len(words), dtype=np.int16)
-        return ((mixed(words) >> np.uint64(20)) % np.uint64(self.workers)).astype(np.int16)
+        return ((mix(words) >> np.uint64(20)) % np.uint64(self.workers)).astype(np.int16)
 
 
 def exact_curve(requests: Requests, deployment: Deployment, *, warm: bool = False) -> Curve:
@@ -91,11 +91,11 @@ def needed_sizes(requests: Requests, deployment: Deployment) -> Numbers:
         batches = _batches(deployment, len(ids), None if deployment.workers == 1 else worker[order])
     rows = None if deployment.rows == (1,) else deployment.rows_of(words)[order]
     needed = np.empty(len(ids), dtype=np.int64)
-    needed[order] = _needed(ids, rows, batches, deployment.remember_misses)
+    needed[order] = _find_needed_sizes(ids, rows, batches, deployment.remember_misses)
     return needed
 
 
-def _needed(
+def _find_needed_sizes(
     ids: Numbers, rows: Numbers | None, batches: npt.NDArray[np.integer] | None, remember_misses: bool
 ) -> Numbers:
     if rows is None:
@@ -139,10 +139,10 @@ class Survey:
             sample.add(requested[worker == number])
         return None
 
-    def joined(self, other: Survey) -> Survey:
+    def concat_with(self, other: Survey) -> Survey:
         """Return the survey of these requests and, after them, the others."""
         survey = copy(self)
-        survey.samples = [one.joined(two) for one, two in zip(self.samples, other.samples, strict=True)]
+        survey.samples = [one.concat_with(two) for one, two in zip(self.samples, other.samples, strict=True)]
         survey.forgotten = self.forgotten + other.forgotten
         return survey
 
@@ -153,16 +153,16 @@ class Survey:
 
     def curve(self, sizes: list[int]) -> Curve:
         """Estimate the hits at some sizes, in rows per worker."""
-        held = [max(round(size / self.deployment.mean_weight), 1) for size in sizes]
-        curves = [estimate(sample, held) for sample in self.samples if sample.requests]
+        entry_counts = [max(round(size / self.deployment.mean_weight), 1) for size in sizes]
+        curves = [estimate(sample, entry_counts) for sample in self.samples if sample.requests]
         curve = curves[0] if len(curves) == 1 else total(curves)
-        ratio, error = curve.ratio(held), curve.error_at(held)
+        ratio, error = curve.ratio(entry_counts), curve.error_at(entry_counts)
         requests = curve.requests + self.forgotten
         part = curve.requests / requests
         return Curve(np.array(sizes, dtype=np.int64), ratio * curve.requests, requests, error * part)
 
 
-def surveyed(words: Hashes, deployment: Deployment, rate: float) -> Survey:
+def survey_requests(words: Hashes, deployment: Deployment, rate: float) -> Survey:
     """Survey requests in memory."""
     hot = Choice.of(words[:: max(len(words) // _ROWS_LOOKED_AT, 1)], rate).hot
     survey = Survey(deployment, hot, rate)
@@ -171,7 +171,7 @@ def surveyed(words: Hashes, deployment: Deployment, rate: float) -> Survey:
     return survey
 
 
-def mixed(words: Hashes) -> Hashes:
+def mix(words: Hashes) -> Hashes:
     """Return words in which each bit depends on all bits, by another function than the one that selects samples."""
     words = (words ^ (words >> np.uint64(32))) * _MIX
     words = (words ^ (words >> np.uint64(32))) * _MIX

@@ -2,7 +2,7 @@
 
     Parquet · CSV · pandas · Arrow ─► batches of the required columns ─► words (a hash of the key) · times ─► Requests
 
-A row with a null in its key asks for nothing and is left out, as a lookup join leaves it out.
+A row with a null in its key requests nothing and is left out, as in a lookup join.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lookupcache.cache.keys import Hashes, KeyBatch
 from lookupcache.errors import SchemaError, nearest
 
 Progress = Callable[[str, int, int | None], None]
-"""Told what is done, how much of it, and of how much, where that is known."""
+"""Called with what is done, how much of it, and of how much, if that is known."""
 
 Numbers = npt.NDArray[np.int64]
 
@@ -85,7 +85,7 @@ def read_requests(
     >>> requests.ids.tolist(), requests.nulls, requests.seconds
     ([0, 1, 0], 1, 2.0)
     """
-    name, schema, rows, batches = _opened(source)
+    name, schema, rows, batches = _open_source(source)
     keys = key_columns(name, schema.names, keys, time)
     words, times, nulls, done = [], [], 0, 0
     for batch in batches([*keys, *([time] if time else [])]):
@@ -112,7 +112,7 @@ def first_keys(source: Any, names: Sequence[str], most: int = 10_000) -> pa.Tabl
     if hasattr(source, "sparkSession"):
         key_columns("The DataFrame", source.columns, names, None)
         return source.select(*names).dropna().distinct().limit(most).toArrow()
-    name, schema, _, batches = _opened(source)
+    name, schema, _, batches = _open_source(source)
     key_columns(name, schema.names, names, None)
     found = pa.table({column: pa.array([], schema.field(column).type) for column in names})
     for batch in batches(list(names)):
@@ -177,7 +177,7 @@ def _why_empty(nulls: int) -> str:
     return f"All {nulls:,} rows have a null in their key." if nulls else "It has no rows."
 
 
-def _opened(source: Any) -> tuple[str, pa.Schema, int | None, Callable[[list[str]], Iterable[pa.RecordBatch]]]:
+def _open_source(source: Any) -> tuple[str, pa.Schema, int | None, Callable[[list[str]], Iterable[pa.RecordBatch]]]:
     """Return the source's name, its columns, its number of rows if known, and a function that reads it."""
     if isinstance(source, pd.DataFrame):
         source = pa.Table.from_pandas(source, preserve_index=False)
@@ -190,10 +190,10 @@ def _opened(source: Any) -> tuple[str, pa.Schema, int | None, Callable[[list[str
             yield from table.select(columns).to_batches(max_chunksize=_ROWS_AT_A_TIME)
 
         return "The table", table.schema, table.num_rows, in_memory
-    return _opened_file(Path(source))
+    return _open_file(Path(source))
 
 
-def _opened_file(
+def _open_file(
     path: Path,
 ) -> tuple[str, pa.Schema, int | None, Callable[[list[str]], Iterable[pa.RecordBatch]]]:
     if not path.exists():
@@ -224,9 +224,9 @@ def _plain(column: pa.Array, name: str) -> pa.Array:
     if pa.types.is_dictionary(type_):
         return _plain(column.dictionary_decode(), name)
     if pa.types.is_large_string(type_) or pa.types.is_string(type_) or pa.types.is_string_view(type_):
-        return _shortened(column.cast(pa.string()))
+        return _shorten(column.cast(pa.string()))
     if pa.types.is_large_binary(type_) or pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
-        return _shortened(column.cast(pa.binary()))
+        return _shorten(column.cast(pa.binary()))
     if pa.types.is_null(type_):
         return column.cast(pa.int64())
     if pa.types.is_nested(type_) or pa.types.is_float16(type_):
@@ -234,7 +234,7 @@ def _plain(column: pa.Array, name: str) -> pa.Array:
     return column
 
 
-def _shortened(column: pa.Array) -> pa.Array:
+def _shorten(column: pa.Array) -> pa.Array:
     """Replace long texts by a digest, since hashing reads only the start and the end of them."""
     if (pc.max(pc.binary_length(column)).as_py() or 0) <= _LONGEST_HASHED:
         return column

@@ -14,11 +14,11 @@ import numpy as np
 
 from lookupcache.config.values import parse_bytes, parse_duration
 from lookupcache.errors import OptionError
-from lookupcache.hitrate.advice import Advice, advised, rows_that_fit, winner
+from lookupcache.hitrate.advice import Advice, choose_size, rows_that_fit, winner
 from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
-from lookupcache.hitrate.deployment import Deployment, Spread, exact_curve, mixed, needed_sizes, surveyed
+from lookupcache.hitrate.deployment import Deployment, Spread, exact_curve, mix, needed_sizes, survey_requests
 from lookupcache.hitrate.keys import Progress, Requests, read_requests
 from lookupcache.hitrate.replay import replay
 from lookupcache.hitrate.reuse import distances, previous
@@ -211,12 +211,19 @@ def hit_rate(
         policies=tuple(policies),
     )
     if hasattr(source, "sparkSession"):
-        return _predicted_on_spark(source, keys, time, wanted, auto=sample == "auto")
-    return predicted(read_requests(source, keys, time, progress), wanted, auto=sample == "auto", progress=progress)
+        return _predict_on_spark(source, keys, time, wanted, auto=sample == "auto")
+    return predict(read_requests(source, keys, time, progress), wanted, auto=sample == "auto", progress=progress)
 
 
-def predicted(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progress | None = None) -> Prediction:
-    """Predict from requests in memory."""
+def predict(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progress | None = None) -> Prediction:
+    """Predict from requests in memory.
+
+    Args:
+        requests: The requests.
+        wanted: What to predict: deployment, sizes, sample rate, target.
+        auto: Whether long traces are sampled.
+        progress: Called with each step, how much of it is done, and of how much.
+    """
     report: Progress = progress or (lambda what, done, of: None)
     notes: list[str] = []
     rate = wanted.sample
@@ -255,7 +262,7 @@ def predicted(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progr
     )
 
 
-def _predicted_on_spark(
+def _predict_on_spark(
     df: Any, keys: Sequence[str] | None, time: str | None, wanted: Wanted, *, auto: bool
 ) -> Prediction:
     """Predict from a DataFrame; if it is long or a sample is requested, the executors sample it."""
@@ -266,11 +273,11 @@ def _predicted_on_spark(
         distinct = spark.distinct_keys(df, keys, time)
         rate = min(_KEYS_WANTED / max(distinct, 1), 1.0)
     if rate is None or rate >= 1:
-        return predicted(spark.collected(df, keys, time), wanted, auto=False)
+        return predict(spark.collect_requests(df, keys, time), wanted, auto=False)
     shown = deployments(wanted.deployment)
-    found = spark.surveyed_on_executors(df, keys, time, [one for _, one in shown], rate)
+    found = spark.survey_on_executors(df, keys, time, [one for _, one in shown], rate)
     if found.surveys[0].keys < LEAST_KEYS:
-        return predicted(spark.collected(df, keys, time), wanted, auto=False)
+        return predict(spark.collect_requests(df, keys, time), wanted, auto=False)
     return _of_surveys(found, [title for title, _ in shown], wanted, rate)
 
 
@@ -324,7 +331,7 @@ def _rows_title(last: Deployment) -> str:
 def _column(title: str, deployment: Deployment, requests: Requests, rate: float | None, sizes: list[int]) -> Column:
     if rate is None or rate >= 1:
         return Column(title, deployment, exact_curve(requests, deployment))
-    survey = surveyed(requests.words, deployment, rate)
+    survey = survey_requests(requests.words, deployment, rate)
     return Column(title, deployment, survey.curve(sizes), survey.keys)
 
 
@@ -334,8 +341,15 @@ def _advice(curve: Curve, wanted: Wanted, requests: Requests, eviction: str = "l
 
 
 def advice_of(curve: Curve, wanted: Wanted, rate: float | None, eviction: str = "lru") -> Advice:
-    """Return the advice for a curve, at so many rows per second."""
-    return advised(
+    """Return the advice for a curve.
+
+    Args:
+        curve: Hit rates by size.
+        wanted: The deployment, target, cost of a call and width of a row.
+        rate: Rows per second; None if unknown.
+        eviction: The eviction policy.
+    """
+    return choose_size(
         curve,
         wanted.deployment,
         target=wanted.target,
@@ -441,7 +455,7 @@ def _policies(requests: Requests, wanted: Wanted, chosen: int, report: Progress)
     part = min(_REPLAYED / len(requests), 1.0)
     words = requests.words
     if part < 1:
-        words = words[(mixed(words) >> np.uint64(11)).astype(np.float64) < part * 2.0**53]
+        words = words[(mix(words) >> np.uint64(11)).astype(np.float64) < part * 2.0**53]
     small = Requests(words)
     sizes = {round(part_ * requests.keys) for part_ in _PARTS} | {chosen}
     sizes = {size for size in sizes if round(size * part) >= _LEAST_REPLAYED_SIZE and size < requests.keys}

@@ -37,7 +37,13 @@ class Replay:
 
 
 def replay(ids: npt.NDArray[np.int32], eviction: str, size: int, batch: int) -> Replay:
-    """Replay requests for keys, numbered from 0, in batches through a cache of ``size`` rows.
+    """Replay requests for keys in batches through a cache.
+
+    Args:
+        ids: The key of each request, numbered from 0.
+        eviction: The eviction policy.
+        size: The size of the cache, in rows.
+        batch: Requests per batch.
 
     >>> replay(np.array([0, 1, 0, 2, 0, 1], np.int32), "lru", size=2, batch=1).hits
     2

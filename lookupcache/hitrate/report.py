@@ -25,11 +25,11 @@ def show(found: Prediction, console: Console) -> None:
         f"[bold]{found.requests:,}[/] requests for [bold]{found.keys:,}[/] keys{_span(found)}", highlight=False
     )
     if found.nulls:
-        console.print(f"{found.nulls:,} rows have a null in their key, and ask for nothing.")
+        console.print(f"{found.nulls:,} rows have a null in their key, and cause no request.")
     for note in found.notes:
         console.print(escape(note))
     console.print(_columns(found))
-    console.print(*drawn(found), sep="\n", highlight=False)
+    console.print(*draw_curves(found), sep="\n", highlight=False)
     for table in (_ages(found), _policies(found)):
         if table is not None:
             console.print(table)
@@ -51,7 +51,7 @@ def _columns(found: Prediction) -> Table:
     for size in _some(found.sizes, found.advice.rows):
         style = "bold" if size == found.advice.rows else ""
         table.add_row(f"{size:,}", *(_cell(column, size) for column in found.columns), style=style)
-    table.caption = _sampled(found.columns)
+    table.caption = _sampling_note(found.columns)
     return table
 
 
@@ -62,7 +62,7 @@ def _cell(column: Column, size: int) -> str:
     return f"{ratio} ±{2 * column.curve.error_at([size])[0]:.2%}"
 
 
-def _sampled(columns: Sequence[Column]) -> str | None:
+def _sampling_note(columns: Sequence[Column]) -> str | None:
     counts = [f"{column.sampled_keys:,}" for column in columns if column.sampled_keys is not None]
     return f"from {', '.join(counts)} sampled keys; ± is two standard errors" if counts else None
 
@@ -72,7 +72,7 @@ def _some(sizes: Sequence[int], chosen: int) -> list[int]:
     return sorted({sizes[number] for number in picked} | {chosen})
 
 
-def drawn(found: Prediction) -> list[str]:
+def draw_curves(found: Prediction) -> list[str]:
     """Return the plain curve and that of the deployment as lines of text; sizes grow by factors.
 
     Shapes: twelve lines of ratios from 100 % down, then the sizes.
@@ -134,7 +134,7 @@ def advice_lines(found: Prediction) -> list[str]:
     lines = [f"[bold]{advice.rows:,} rows[/]{per_worker}: {advice.ratio:.2%} of rows hit ({advice.why})."]
     lines.append(f"The knee is at {advice.knee:,} rows; an endless cache has {advice.best:.2%}.")
     if advice.calls is None:
-        lines.append(f"Of a million rows, {(1 - advice.ratio) * 1e6:,.0f} ask the source.")
+        lines.append(f"Of a million rows, {(1 - advice.ratio) * 1e6:,.0f} are requested from the source.")
     else:
         busy = "" if advice.in_flight is None else f", {advice.in_flight:,.3g} of them under way at any time"
         lines.append(f"The source receives requests for {advice.calls:,.4g} keys a second{busy}.")

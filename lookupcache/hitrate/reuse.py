@@ -2,8 +2,8 @@
 
 A request is a hit if the keys used since its key was last requested, and the key itself, fit the cache. That weight
 does not depend on the cache's size, so one pass gives the hits at every size (Mattson et al., 1970). What was used
-since then is counted by merging: of the earlier requests, how many follow a request of their own key that is
-older than this one's. All of it goes level by level over whole arrays.
+since then is counted by merging: of the earlier requests, how many follow a request of the same key that is
+older than this one's. All of it is done level by level over full arrays.
 """
 
 from __future__ import annotations

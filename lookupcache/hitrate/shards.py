@@ -68,7 +68,7 @@ class Choice:
         place[place == len(self.hot)] = 0
         return np.where(self.hot[place] == words, place, -1).astype(np.int16)
 
-    def chosen(self, words: Hashes) -> npt.NDArray[np.bool_]:
+    def choose(self, words: Hashes) -> npt.NDArray[np.bool_]:
         """Return which words are sampled."""
         mixed = words * _ODD
         mixed ^= mixed >> np.uint64(29)
@@ -105,7 +105,7 @@ class Sample:
     def add(self, words: Hashes, times: Numbers | None = None) -> None:
         """Add the requests that follow."""
         hot = self.choice.hot_numbers(words)
-        chosen = np.flatnonzero(self.choice.chosen(words) & (hot < 0))
+        chosen = np.flatnonzero(self.choice.choose(words) & (hot < 0))
         self.positions.append(chosen + self.requests)
         self.words.append(words[chosen])
         if times is not None:
@@ -137,7 +137,7 @@ class Sample:
         gap = np.where(before >= begin, 0, begin - before) if self.choice.batch > 1 else position - before
         self.gaps += np.bincount(_bins(gap), minlength=len(_EDGES))
 
-    def joined(self, other: Sample) -> Sample:
+    def concat_with(self, other: Sample) -> Sample:
         """Return the sample of these requests and, after them, the others."""
         both = (self.last >= 0) & (other.first >= 0)
         sample = Sample(
@@ -148,8 +148,8 @@ class Sample:
             [*self.times, *other.times],
             self.hot_requests + other.hot_requests,
             self.gaps + other.gaps,
-            np.where(self.first >= 0, self.first, _moved(other.first, self.requests)),
-            np.where(other.last >= 0, _moved(other.last, self.requests), self.last),
+            np.where(self.first >= 0, self.first, _shift_positions(other.first, self.requests)),
+            np.where(other.last >= 0, _shift_positions(other.last, self.requests), self.last),
             self.requested + other.requested,
         )
         sample._count(self.last[both], other.first[both] + self.requests)
@@ -177,7 +177,7 @@ def estimate(sample: Sample, sizes: Sequence[int]) -> Curve:
     cold = sample.requests - sample.hot_requests
     hits, errors = [], []
     for size in sizes:
-        hit, error = _regressed(np.bincount(ids[chosen.needed <= size], minlength=keys), requested, cold, rate)
+        hit, error = _regress(np.bincount(ids[chosen.needed <= size], minlength=keys), requested, cold, rate)
         hits.append(hit + float(sample.gaps[chosen.hot_needed <= size].sum()))
         errors.append(error / sample.requests)
     rising = np.maximum.accumulate(np.array(hits))
@@ -212,7 +212,7 @@ class Chosen:
         return cls(ids, len(keys), before, positions, scaled, footprint.keys_in(MIDDLES) * (MIDDLES > 0))
 
 
-def _regressed(hits: Numbers, requested: Numbers, requests: int, rate: float) -> tuple[float, float]:
+def _regress(hits: Numbers, requested: Numbers, requests: int, rate: float) -> tuple[float, float]:
     """Return the number of hits of all cold keys, and its standard error.
 
     The sample's requests, scaled up, are more or fewer than there are: what is over or missing is taken to hit as
@@ -273,7 +273,7 @@ class _absent:  # noqa: N801 - a function of the length, with its sums ready
         return self.sums[at] - lengths * self.counts[at]
 
 
-def _moved(places: Numbers, by: int) -> Numbers:
+def _shift_positions(places: Numbers, by: int) -> Numbers:
     return np.where(places >= 0, places + by, -1)
 
 

@@ -52,7 +52,7 @@ def _microseconds(df: DataFrame, time: str) -> Column:
     raise SchemaError(f"Column {time!r} is {type_.simpleString()}, which is no time.", hint="Give a timestamp.")
 
 
-def collected(df: DataFrame, keys: Sequence[str] | None, time: str | None) -> Requests:
+def collect_requests(df: DataFrame, keys: Sequence[str] | None, time: str | None) -> Requests:
     """Return all requests; each takes eight bytes, and eight for its time."""
     table = words_and_times(df, keys, time).toArrow()
     words = table.column("w").combine_chunks()
@@ -131,10 +131,18 @@ class Surveyed:
     seconds: float | None
 
 
-def surveyed_on_executors(
+def survey_on_executors(
     df: DataFrame, keys: Sequence[str] | None, time: str | None, deployments: Sequence[Deployment], rate: float
 ) -> Surveyed:
-    """Survey a DataFrame on the executors; only the sample is sent to the driver."""
+    """Survey a DataFrame on the executors; only the sample is sent to the driver.
+
+    Args:
+        df: The DataFrame with the requests.
+        keys: Its key columns; None for the only column.
+        time: The column of the requests' times; None if there is none.
+        deployments: The deployments to survey for.
+        rate: The part of keys to sample.
+    """
     given = words_and_times(df, keys, time)
     requested = given.select("w").where("w IS NOT NULL")
     part = min(_ROWS_LOOKED_AT / max(requested.count(), 1), 1.0)
@@ -145,7 +153,7 @@ def surveyed_on_executors(
     rows = sorted(given.mapInArrow(surveying, _RESULT).toArrow().to_pylist(), key=lambda row: row["part"])
     _refuse_backwards(rows, str(time))
     found: list[list[Survey]] = [pickle.loads(row["survey"]) for row in rows if row["rows"]]
-    joined = [reduce(Survey.joined, surveys) for surveys in zip(*found, strict=True)]
+    joined = [reduce(Survey.concat_with, surveys) for surveys in zip(*found, strict=True)]
     stamps = [stamp for row in rows for stamp in (row["first"], row["last"]) if stamp is not None]
     seconds = (stamps[-1] - stamps[0]) / 1_000_000 if stamps and stamps[-1] > stamps[0] else None
     return Surveyed(joined, sum(row["rows"] for row in rows), sum(row["nulls"] for row in rows), seconds)

@@ -35,12 +35,12 @@ class Width:
     whole_rows: tuple[int, ...] = (1,)
 
 
-def measured(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> Width:
+def measure_width(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> Width:
     """Fetch the rows of these keys and measure them; ``keys`` has a column for each of the plan's, by its left name."""
     every = tuple(name for name in plan.schema.names if name not in plan.key_columns)
     whole = dataclasses.replace(plan, pushed=(), calc=(), constants=(), columns=every)
-    calc_bytes, rows = _held(plan, table, keys)
-    whole_bytes, whole_rows = _held(whole, table, keys)
+    calc_bytes, rows = _measure_rows(plan, table, keys)
+    whole_bytes, whole_rows = _measure_rows(whole, table, keys)
     return Width(whole_bytes, calc_bytes, rows, whole_rows)
 
 
@@ -64,7 +64,7 @@ def of_bytes(row_bytes: float, calc_bytes: float | None, rows: int, key_type: pa
     return Width(own + rows * row_bytes, own + rows * calc, (rows,), (rows,))
 
 
-def _held(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> tuple[float, tuple[int, ...]]:
+def _measure_rows(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> tuple[float, tuple[int, ...]]:
     """Load keys into an unlimited cache; return its bytes per key, and the number of rows of each key."""
     source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), table.connector)
     lookup = lookup_of(source)

@@ -1,6 +1,6 @@
 """`Claims`: which process requests a key from the source, so that the others of the host wait for its rows.
 
-A claim is an element of a bucket, which the key's hash chooses. Correctness never rests on a claim: where there is no
+A claim is an element of a bucket, which the key's hash chooses. Correctness never depends on a claim: if there is no
 space for one, or it lapses, a key is requested twice.
 """
 
@@ -65,12 +65,12 @@ class Claims:
 
         For the others, there is a claim of another process. A key for which there is no space is to be requested.
         """
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             bucket, index = self._find(hashes)
             taken = index >= 0
             rows = np.flatnonzero(taken)
-            held = self._infos[bucket[rows], index[rows]]
-            lapsed = ~self._in_force(held, now) | (self._claimants(held) == self.number)
+            infos = self._infos[bucket[rows], index[rows]]
+            lapsed = ~self._in_force(infos, now) | (self._claimants(infos) == self.number)
             self._infos[bucket[rows[lapsed]], index[rows[lapsed]]] = self._info(now + seconds)
             self._insert(hashes[~taken], bucket[~taken], now, now + seconds)
             mine = ~taken
@@ -79,18 +79,18 @@ class Claims:
 
     def renew(self, hashes: Hashes, now: float, seconds: float) -> None:
         """Extend this process's claims of these keys."""
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             at = self._own(hashes)
             self._infos[at] = self._info(now + seconds)
 
     def release(self, hashes: Hashes) -> None:
         """End this process's claims of these keys."""
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             self._infos[self._own(hashes)] = 0
 
     def remove(self, hashes: Hashes | None) -> None:
         """End the claims of all processes of these keys, or with None of all keys: their rows may be outdated."""
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             if hashes is None:
                 self._infos[:] = 0
                 return
@@ -101,8 +101,8 @@ class Claims:
     def claimant(self, hashes: Hashes, now: float) -> npt.NDArray[np.int64]:
         """Return the number of the living process that has claimed each key, 0 for none; takes no lock."""
         bucket, index = self._find(hashes)
-        held = np.where(index >= 0, self._infos[bucket, index], np.uint64(0))
-        return np.where(self._in_force(held, now), self._claimants(held), 0)
+        infos = np.where(index >= 0, self._infos[bucket, index], np.uint64(0))
+        return np.where(self._in_force(infos, now), self._claimants(infos), 0)
 
     # ── the table ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,7 +165,7 @@ class Claims:
     def _create(self, size: int) -> None:
         name = f"claims-{os.urandom(8).hex()}.new"
         self._folder.allocate(name, size)
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             if self._folder.size(NAME) == size:
                 self._folder.remove(name)
             else:
@@ -188,7 +188,7 @@ class Claims:
         raise OSError("there are too many processes")
 
     def _remove_claims_of(self, number: int) -> None:
-        with self._folder.locked(LOCK):
+        with self._folder.lock(LOCK):
             self._infos[self._claimants(self._infos) == number] = 0
 
     def lives(self, number: int) -> bool:

@@ -101,7 +101,7 @@ class Control:
         )
         self._folder.allocate(name, _SIZE, head)
         try:
-            with self._folder.locked(PUBLISH_LOCK):
+            with self._folder.lock(PUBLISH_LOCK):
                 if not self._folder.inode(NAME):
                     self._remove_entries()
                     self._folder.rename(name, NAME)

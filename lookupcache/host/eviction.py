@@ -69,11 +69,11 @@ class Queue:
         return np.split(chosen, self._ends()[:-1])
 
     def weights(self, entries: Entries) -> npt.NDArray[np.int64]:
-        """Return what each entry weighs; the policy asks for it."""
+        """Return what each entry weighs; the policy calls it."""
         return self._weights[self._order[entries]]
 
     def words(self, entries: Entries) -> Hashes:
-        """Return the word of each entry's key; the policy asks for it."""
+        """Return the word of each entry's key; the policy calls it."""
         if self._words is None:
             parts = zip(self._segments, self._live, strict=True)
             self._words = np.concatenate([segment.words[rows] for segment, rows in parts])

@@ -144,7 +144,7 @@ class Folder:
             return 0
 
     @contextmanager
-    def locked(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+    def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:
         """Hold the lock of a file; yields whether it is held, which without ``wait`` may be false."""
         fd = self.open(name, os.O_RDWR | os.O_CREAT)
         try:

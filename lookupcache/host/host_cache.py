@@ -75,7 +75,7 @@ class HostCache:
         fingerprint: The plan's fingerprint, 32 hexadecimal digits.
         key_types: Types of the key columns.
         schema: Schema of the rows.
-        limits: What bounds the cache of the host as a whole.
+        limits: What bounds the host's cache.
         about: What `lookupcache cache` shows of it, such as the name of the table; no secret belongs here.
         clock: Returns seconds that are the same in all processes; by default those since boot.
         counters: Where hits, waits and failures are counted.
@@ -117,7 +117,7 @@ class HostCache:
             self._claims = Claims(folder, self._buckets)
             self._segments = Segments(
                 folder, self._control, self._plan, self._key_types, self._schema,
-                timed=self.limits.expire or self.limits.dated, counters=self.counters,
+                timed=self.limits.expire or self.limits.needs_write_times, counters=self.counters,
             )  # fmt: skip
             self._maintenance = Maintenance(folder, self._control, self._segments, self._claims, self.limits)
             self._segments.refresh()
@@ -177,12 +177,12 @@ class HostCache:
         if self._is_ready():
             with self._counting_failures():
                 self._segments.refresh()
-                parts = self._usable(self._locate(self._hashed(keys)), after, fresh)
+                parts = self._usable(self._locate(self._hash_keys(keys)), after, fresh)
                 return self._gather(parts)
         return self._gather([])
 
-    def _hashed(self, keys: KeyBatch) -> KeyBatch:
-        return keys.seeded(self._seed)
+    def _hash_keys(self, keys: KeyBatch) -> KeyBatch:
+        return keys.with_seed(self._seed)
 
     def _locate(self, keys: KeyBatch) -> list[_Part]:
         """Return the newest entry of each key, by segment: positions among the keys, and entries."""
@@ -206,7 +206,7 @@ class HostCache:
         found = []
         for segment, positions, entries in parts:
             good = segment.gone[entries] == 0
-            if limits.expire or limits.dated or after > -math.inf:
+            if limits.expire or limits.needs_write_times or after > -math.inf:
                 written = segment.written[entries]
                 last = segment.deadline[entries]
                 if limits.stale_seconds and not fresh:
@@ -246,7 +246,7 @@ class HostCache:
         if self._is_ready():
             with self._counting_failures():
                 now = self.clock()
-                for segment, _, entries in self._locate(self._hashed(keys)):
+                for segment, _, entries in self._locate(self._hash_keys(keys)):
                     self._note_use(segment, entries[segment.gone[entries] == 0], now)
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
@@ -255,26 +255,26 @@ class HostCache:
         """Claim keys; return which of them this process is to request: the others are being requested."""
         if self._is_ready():
             with self._counting_failures():
-                return self._claims.claim(self._hashed(keys).hashes, self.clock(), seconds)
+                return self._claims.claim(self._hash_keys(keys).hashes, self.clock(), seconds)
         return np.ones(len(keys), dtype=np.bool_)
 
     def renew(self, keys: KeyBatch, seconds: float) -> None:
         """Extend this process's claims of keys."""
         if self._is_ready():
             with self._counting_failures():
-                self._claims.renew(self._hashed(keys).hashes, self.clock(), seconds)
+                self._claims.renew(self._hash_keys(keys).hashes, self.clock(), seconds)
 
     def release(self, keys: KeyBatch) -> None:
         """End this process's claims of keys: those who wait for them may request them."""
         if self._is_ready():
             with self._counting_failures():
-                self._claims.release(self._hashed(keys).hashes)
+                self._claims.release(self._hash_keys(keys).hashes)
 
     def claimants(self, keys: KeyBatch) -> Numbers:
         """Return for each key the number of the process that has claimed it, 0 for none."""
         if self._is_ready():
             with self._counting_failures():
-                return self._claims.claimant(self._hashed(keys).hashes, self.clock())
+                return self._claims.claimant(self._hash_keys(keys).hashes, self.clock())
         return np.zeros(len(keys), dtype=np.int64)
 
     # ── publishing ───────────────────────────────────────────────────────────────────────────────────────
@@ -291,13 +291,13 @@ class HostCache:
         """
         if self._is_ready():
             with self._counting_failures():
-                data = self._new_data(self._hashed(keys), rows, counts, written)
+                data = self._new_data(self._hash_keys(keys), rows, counts, written)
                 if self.limits.bytes == math.inf:
                     self._publish(data, since)
                     return
                 for piece in self._pieces(data):
                     # One writer at a time, so that each finds the space that it has seen.
-                    with self._folder.locked(WRITE_LOCK):
+                    with self._folder.lock(WRITE_LOCK):
                         if self._has_space(piece):
                             self._publish(piece, since)
 
@@ -317,7 +317,7 @@ class HostCache:
         """Write a segment; keys that are invalidated meanwhile are left out of it, and it is written again."""
         while len(data):
             self._segments.refresh()
-            since, data = self.position, data.take(np.flatnonzero(~self._changed_since(data.keys, since)))
+            since, data = self.position, data.take(np.flatnonzero(~self._is_changed_since(data.keys, since)))
             if len(data) and self._publish_unless_changed(self._with_history(data), since):
                 break
         self._maintenance.run(self.clock())
@@ -329,7 +329,7 @@ class HostCache:
         try:
             write_segment(self._folder, name, data, self._plan)
             with self._publishing() as number:
-                if self._changed_since(data.keys, since).any():
+                if self._is_changed_since(data.keys, since).any():
                     return False
                 final = str(SegmentRange(number, number, number))
                 self._folder.rename(use_name(name), use_name(final))
@@ -344,7 +344,7 @@ class HostCache:
     @contextmanager
     def _publishing(self) -> Iterator[int]:
         """Hold the lock for publications, with the present list of segments; yields the number of the new one."""
-        with self._folder.locked(PUBLISH_LOCK):
+        with self._folder.lock(PUBLISH_LOCK):
             if not self._control.is_current:
                 raise OSError("the folder was replaced")
             self._segments.refresh()
@@ -354,7 +354,7 @@ class HostCache:
             yield number
             self._control["generation"] = number
 
-    def _changed_since(self, keys: KeyBatch, since: int) -> Mask:
+    def _is_changed_since(self, keys: KeyBatch, since: int) -> Mask:
         """Return which keys were invalidated after a number: their rows may have been read before the change."""
         messages = self._segments.since(since)
         if messages == []:
@@ -364,7 +364,7 @@ class HostCache:
         changed = np.zeros(len(keys), dtype=np.bool_)
         for one in messages:
             assert one.keys is not None
-            changed |= np.isin(keys.hashes, one.keys.seeded(self._seed).hashes)
+            changed |= np.isin(keys.hashes, one.keys.with_seed(self._seed).hashes)
         return changed
 
     def _with_history(self, data: SegmentData) -> SegmentData:
@@ -419,7 +419,7 @@ class HostCache:
         """Store all rows of a table in place of everything that is here; return whether that was possible."""
         if self._is_ready():
             with self._counting_failures():
-                data = replace(self._new_data(self._hashed(keys), rows, counts, created), created=created)
+                data = replace(self._new_data(self._hash_keys(keys), rows, counts, created), created=created)
                 name = f"{self._claims.number}-{self._files}.seg.tmp"
                 self._files += 1
                 try:
@@ -443,9 +443,9 @@ class HostCache:
                 return next(iter(self._segments.newest), None)
         return None
 
-    def hashed(self, keys: KeyBatch) -> KeyBatch:
+    def hash_keys(self, keys: KeyBatch) -> KeyBatch:
         """Return keys with the hashes of the segments."""
-        return self._hashed(keys)
+        return self._hash_keys(keys)
 
     # ── invalidation ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -453,7 +453,7 @@ class HostCache:
         """Remove keys, or with None all, from the caches of all processes: they have changed in the source."""
         if self._is_ready():
             with self._counting_failures():
-                hashed = None if keys is None else self._hashed(keys)
+                hashed = None if keys is None else self._hash_keys(keys)
                 name = f"{self._claims.number}-{self._files}.inv.tmp"
                 self._files += 1
                 try:
@@ -471,7 +471,7 @@ class HostCache:
                 finally:
                     self._folder.remove(name)
 
-    def invalidated_since(self, number: int) -> list[KeyBatch | None]:
+    def invalidations_since(self, number: int) -> list[KeyBatch | None]:
         """Return what was invalidated after a publication; None stands for all keys."""
         if self.is_lost:
             return []
@@ -485,7 +485,7 @@ class HostCache:
 
     @contextmanager
     def _counting_failures(self) -> Iterator[None]:
-        """Count failures of files instead of raising them; the caller goes on as if nothing were here."""
+        """Count failures of files instead of raising them; the caller continues as if the cache were empty."""
         try:
             yield
         except (OSError, pa.ArrowException, ValueError, IndexError, SegmentError):
@@ -493,7 +493,7 @@ class HostCache:
             self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
 
     def _is_ready(self) -> bool:
-        """Return whether the folder is in use; a forked process first becomes a claimant of its own."""
+        """Return whether the folder is in use; a forked process first becomes a separate claimant."""
         if self._process != os.getpid() and not self.is_lost:
             self._process = os.getpid()
             self._claims.drop()

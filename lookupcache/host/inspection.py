@@ -1,4 +1,4 @@
-"""What lies in the folders of a path: for `lookupcache cache`."""
+"""The contents of the folders of a path: for `lookupcache cache`."""
 
 from __future__ import annotations
 

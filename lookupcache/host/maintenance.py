@@ -38,7 +38,15 @@ _SLACK_FROM = 100_000
 
 
 class Maintenance:
-    """Evicts, merges and removes what crashed processes have left."""
+    """Evicts, merges and removes what crashed processes have left.
+
+    Args:
+        folder: The folder of the cache.
+        control: The control file, with the list of segments.
+        segments: The segments that this process has mapped.
+        claims: The claims of keys in flight.
+        limits: The limits of the cache.
+    """
 
     def __init__(
         self,
@@ -77,8 +85,8 @@ class Maintenance:
         """Evict and merge, if that is due and no other process is at it; make space for ``needed`` bytes."""
         if not needed and not self._is_due():
             return
-        with self._folder.locked(SMALL_LOCK, wait=False) as held:
-            if not held:
+        with self._folder.lock(SMALL_LOCK, wait=False) as is_locked:
+            if not is_locked:
                 return
             self._segments.refresh()
             if self._control["weight"] > self._limits.rows or needed:
@@ -185,8 +193,8 @@ class Maintenance:
 
     def sweep(self) -> None:
         """Remove what killed processes have left: files that were not renamed, and segments that were merged."""
-        with self._folder.locked(SMALL_LOCK, wait=False) as held:
-            if not held:
+        with self._folder.lock(SMALL_LOCK, wait=False) as is_locked:
+            if not is_locked:
                 return
             lock = self._folder.try_lock(LARGE_LOCK)
             if lock is None:
@@ -216,7 +224,7 @@ class Maintenance:
                 self._remove_use_file(name)
 
     def _remove_use_file(self, name: str) -> None:
-        with self._folder.locked(PUBLISH_LOCK):
+        with self._folder.lock(PUBLISH_LOCK):
             if not self._folder.inode(name.removesuffix(".use") + ".seg"):
                 self._folder.remove(name)
 

@@ -49,11 +49,11 @@ def merge_segments(
         limits: Entries that are older than these allow are dropped.
         now: The time.
     """
-    parts = [(segment, _kept(run[:at], segment, limits, now)) for at, segment in enumerate(run)]
+    parts = [(segment, _live_entries(run[:at], segment, limits, now)) for at, segment in enumerate(run)]
     parts = [(segment, entries) for segment, entries in reversed(parts) if len(entries)]
     if parts:
-        write_segment(folder, name, _merged(parts, control["seed"]), segments.plan)
-    with folder.locked(PUBLISH_LOCK):
+        write_segment(folder, name, _merge_parts(parts, control["seed"]), segments.plan)
+    with folder.lock(PUBLISH_LOCK):
         number = control["next"] + 1
         control["next"] = number
         if parts:
@@ -71,7 +71,7 @@ def merge_segments(
     segments.refresh()
 
 
-def _kept(newer: Sequence[Segment], segment: Segment, limits: Limits, now: float) -> Entries:
+def _live_entries(newer: Sequence[Segment], segment: Segment, limits: Limits, now: float) -> Entries:
     """Return the entries of a segment that are neither removed nor too old, and have no newer version."""
     kept = segment.gone == 0
     if limits.expire:
@@ -87,12 +87,12 @@ def _kept(newer: Sequence[Segment], segment: Segment, limits: Limits, now: float
     return entries
 
 
-def _merged(parts: Sequence[_Part], seed: int) -> SegmentData:
+def _merge_parts(parts: Sequence[_Part], seed: int) -> SegmentData:
     keys = [segment.keys(entries) for segment, entries in parts]
     columns = tuple(pa.concat_arrays(column) for column in zip(*(one.columns for one in keys), strict=True))
     joined = KeyBatch(columns, np.concatenate([one.hashes for one in keys]), None)
     if not all(segment.words_are_hashes for segment, _ in parts):
-        joined = joined.seeded(seed)
+        joined = joined.with_seed(seed)
 
     def column(name: str) -> Any:
         return np.concatenate([getattr(segment, name)[entries] for segment, entries in parts])

@@ -187,7 +187,7 @@ class _MappedKeys(KeyLookup):
         self._columns = columns
         self._max_steps = max_steps
 
-    def _stored(self, entries: Entries) -> list[pa.Array]:
+    def _stored_keys(self, entries: Entries) -> list[pa.Array]:
         missing = entries < 0
         index = pa.array(entries, mask=missing) if missing.any() else pa.array(entries)
         return [column.take(index) for column in self._columns]

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 _COMMENT = r"/\*(?:[^*/]|\*(?!/)|/(?!\*)|{})*\*/"
 _BRACKETED = _COMMENT.format(_COMMENT.format(_COMMENT.format("(?!)")))
-"""A comment in brackets; they may stand in each other."""
+"""A comment in brackets; they may be nested."""
 
 _TOKEN = re.compile(
     rf"""(?P<space>(?:\s|--(?:\\\n|[^\r\n])*|{_BRACKETED})+)
@@ -129,7 +129,7 @@ def conjunct_spans(sql: str) -> list[tuple[int, int]]:
 
 
 def _conjunct_spans(sql: str, start: int, end: int) -> list[tuple[int, int]]:
-    start, end = _unwrapped(sql, start, end)
+    start, end = _unwrap_span(sql, start, end)
     cuts, between = [], 0
     for token in tokens(sql[start:end]):
         if token.depth or token.kind != "word":
@@ -148,17 +148,17 @@ def _conjunct_spans(sql: str, start: int, end: int) -> list[tuple[int, int]]:
     return [part for one, other in zip(starts, ends, strict=True) for part in _conjunct_spans(sql, one, other)]
 
 
-def unwrapped(sql: str) -> str:
+def unwrap(sql: str) -> str:
     """Return the text without parentheses around all of it.
 
-    >>> unwrapped("((a) + (b))"), unwrapped("(a) + (b)")
+    >>> unwrap("((a) + (b))"), unwrap("(a) + (b)")
     ('(a) + (b)', '(a) + (b)')
     """
-    start, end = _unwrapped(sql, 0, len(sql))
+    start, end = _unwrap_span(sql, 0, len(sql))
     return sql[start:end]
 
 
-def _unwrapped(sql: str, start: int, end: int) -> tuple[int, int]:
+def _unwrap_span(sql: str, start: int, end: int) -> tuple[int, int]:
     while start < end and sql[start].isspace():
         start += 1
     while start < end and sql[end - 1].isspace():
@@ -167,7 +167,7 @@ def _unwrapped(sql: str, start: int, end: int) -> tuple[int, int]:
     whole = len(found) > 2 and found[0].text == "(" and found[-1].text == ")"
     if not whole or any(t.depth == 0 or (t.depth == 1 and t.text == ",") for t in found[1:-1]):
         return start, end
-    return _unwrapped(sql, start + found[0].end, start + found[-1].start)
+    return _unwrap_span(sql, start + found[0].end, start + found[-1].start)
 
 
 def equality(sql: str) -> tuple[str, str] | None:
@@ -180,7 +180,7 @@ def equality(sql: str) -> tuple[str, str] | None:
     signs = [token for token in found if token.text in ("=", "==") and token.kind == "symbol"]
     if len(signs) != 1 or any(_is_predicate(token) for token in found):
         return None
-    return unwrapped(sql[: signs[0].start]), unwrapped(sql[signs[0].end :])
+    return unwrap(sql[: signs[0].start]), unwrap(sql[signs[0].end :])
 
 
 def _is_predicate(token: Token) -> bool:

@@ -32,7 +32,7 @@ class Decimal:
     scale: int
 
     @property
-    def whole(self) -> int:
+    def integer_digits(self) -> int:
         """Digits before the decimal point."""
         return self.precision - self.scale
 
@@ -80,7 +80,7 @@ def common_type(left: str, right: str, *, ansi: bool = True) -> str | None:
         return "double" if wider == "float" and ansi else wider
     a, b = decimal_of(left), decimal_of(right)
     if a and b:
-        whole, scale = max(a.whole, b.whole), max(a.scale, b.scale)
+        whole, scale = max(a.integer_digits, b.integer_digits), max(a.scale, b.scale)
         return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
     if {left, right} & {"float", "double"} and (a or b):
         return "double"
@@ -98,7 +98,7 @@ def is_exact(source: str, target: str) -> bool:
         return True
     a, b = decimal_of(source), decimal_of(target)
     if a and b:
-        return a.whole <= b.whole and a.scale <= b.scale
+        return a.integer_digits <= b.integer_digits and a.scale <= b.scale
     return (source, target) in _EXACT
 
 
@@ -113,7 +113,7 @@ _SKIPPED_A_DAY = {
     "Pacific/Apia", "Pacific/Fakaofo", "Pacific/Kiritimati", "Pacific/Enderbury", "Pacific/Kanton",
     "Pacific/Kwajalein", "Kwajalein", "Asia/Manila", "MIT",
 }  # fmt: skip
-"""Zones where some day has no moment of its own, so that two dates begin at the same one."""
+"""Zones where some day does not exist, so that two dates begin at the same one."""
 
 
 def is_zone_dependent(left: str, right: str) -> bool:
@@ -160,7 +160,7 @@ def key_sql(sql: str, left: str, right: str, common: str) -> str:
     # From the common type, not from the left one: Spark considers INT to FLOAT lossless and drops that step.
     widened = sql if left == common else f"CAST({sql} AS {sql_type(common)})"
     narrowed = f"TRY_CAST({widened} AS {sql_type(right)})"
-    return f"CASE WHEN CAST({narrowed} AS {sql_type(common)}) = {_grouped(widened)} THEN {narrowed} END"
+    return f"CASE WHEN CAST({narrowed} AS {sql_type(common)}) = {_in_parentheses(widened)} THEN {narrowed} END"
 
 
 def sql_type(type_: str) -> str:
@@ -172,7 +172,7 @@ def sql_type(type_: str) -> str:
     return "TIMESTAMP_LTZ" if type_ == "timestamp" else type_.upper()
 
 
-def _grouped(sql: str) -> str:
+def _in_parentheses(sql: str) -> str:
     return sql if re.fullmatch(r"[lr]\.`(?:[^`]|``)+`", sql) else f"({sql})"
 
 

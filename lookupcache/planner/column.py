@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from lookupcache.errors import PlanError
-from lookupcache.planner.clauses import unwrapped
+from lookupcache.planner.clauses import unwrap
 from lookupcache.planner.constants import string_sql
 from lookupcache.planner.depth import LEVELS, deep_recursion
 from lookupcache.schema import quote
@@ -56,7 +56,7 @@ def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = Fal
     before, before_nothing = _escapes.set(escapes), _null_in_nothing.set(null_in_nothing)
     try:
         return deep_recursion(
-            lambda: unwrapped(_connect(parts["_expr"]) if "_expr" in parts else _classic(parts["_jc"].node()))
+            lambda: unwrap(_connect(parts["_expr"]) if "_expr" in parts else _classic(parts["_jc"].node()))
         )
     except RecursionError:
         raise PlanError(
@@ -118,7 +118,7 @@ def _in_nothing(value: str) -> str:
 
 
 def _case(branches: Sequence[tuple[str, str]], otherwise: str | None) -> str:
-    cases = "".join(f" WHEN {unwrapped(condition)} THEN {value}" for condition, value in branches)
+    cases = "".join(f" WHEN {unwrap(condition)} THEN {value}" for condition, value in branches)
     return f"CASE{cases}{'' if otherwise is None else f' ELSE {otherwise}'} END"
 
 
@@ -138,7 +138,7 @@ def _literal(value: Any, type_: str = "") -> str:
     for kind, write in _WRITERS:
         if isinstance(value, kind):
             return write(value, type_)
-    raise _unsupported(f"a literal of type {type(value).__name__}")
+    raise _unsupported_error(f"a literal of type {type(value).__name__}")
 
 
 def _integer(value: int, type_: str) -> str:
@@ -184,7 +184,7 @@ _WRITERS: list[tuple[type, Callable[[Any, str], str]]] = [
 ]
 
 
-def _unsupported(what: str) -> PlanError:
+def _unsupported_error(what: str) -> PlanError:
     return PlanError(
         f"A Column with {what} cannot be planned.", hint='Write the condition as SQL text, as in on="o.id = c.id".'
     )
@@ -196,7 +196,7 @@ def _unsupported(what: str) -> PlanError:
 def _classic(node: Any) -> str:
     kind = node.getClass().getSimpleName()
     if kind not in _CLASSIC:
-        raise _unsupported(f"{kind} ({node.sql()})")
+        raise _unsupported_error(f"{kind} ({node.sql()})")
     return _CLASSIC[kind](node)
 
 
@@ -209,10 +209,10 @@ def _classic_attribute(node: Any) -> str:
     return _name([LEFT, *parts] if node.planId().isDefined() else parts)
 
 
-def _classic_resolved(node: Any) -> str:
+def _read_resolved(node: Any) -> str:
     """Read a column that was taken from a DataFrame by name."""
     if node.expression().getClass().getSimpleName() != "AttributeReference":
-        raise _unsupported(f"the resolved expression {node.sql()}")
+        raise _unsupported_error(f"the resolved expression {node.sql()}")
     return _name([LEFT, node.expression().name()])
 
 
@@ -247,7 +247,7 @@ def _classic_call(node: Any) -> _Function | None:
     if node.getClass().getSimpleName() != "UnresolvedFunction":
         return None
     if node.isInternal() or node.isDistinct():
-        raise _unsupported(node.sql())
+        raise _unsupported_error(node.sql())
     return node.functionName(), list(_each(node.arguments()))
 
 
@@ -258,8 +258,8 @@ def _classic_cast(node: Any) -> str:
 
 def _cast(sql: str, type_: str, mode: str) -> str:
     if mode.lower() not in ("", "try"):
-        raise _unsupported(f"a cast in {mode} mode")
-    return f"{'TRY_' if mode else ''}CAST({unwrapped(sql)} AS {type_})"
+        raise _unsupported_error(f"a cast in {mode} mode")
+    return f"{'TRY_' if mode else ''}CAST({unwrap(sql)} AS {type_})"
 
 
 def _classic_case(node: Any) -> str:
@@ -273,7 +273,7 @@ def _classic_lambda(node: Any) -> str:
 
 _CLASSIC: dict[str, Callable[[Any], str]] = {
     "UnresolvedAttribute": _classic_attribute,
-    "ExpressionColumnNode": _classic_resolved,
+    "ExpressionColumnNode": _read_resolved,
     "Literal": _classic_literal,
     "UnresolvedFunction": lambda node: _function(node, _classic_call, _classic),
     "SqlExpression": lambda node: f"({node.expression()})",
@@ -292,7 +292,7 @@ _CLASSIC: dict[str, Callable[[Any], str]] = {
 def _connect(node: Any) -> str:
     kind = type(node).__name__
     if kind not in _CONNECT:
-        raise _unsupported(f"{kind} ({node})")
+        raise _unsupported_error(f"{kind} ({node})")
     return _CONNECT[kind](node)
 
 
@@ -311,7 +311,7 @@ def _connect_literal(node: Any) -> str:
     if value is not None and type_ in ("timestamp", "timestamp_ntz"):
         value = _EPOCH + timedelta(microseconds=value)
     if type_.startswith(("interval", "time(", "array")):
-        raise _unsupported(f"a literal of type {type_}")
+        raise _unsupported_error(f"a literal of type {type_}")
     return _literal(value, "" if type_ in ("string", "binary", "boolean") and value is not None else type_)
 
 
@@ -319,7 +319,7 @@ def _connect_call(node: Any) -> _Function | None:
     if type(node).__name__ not in ("UnresolvedFunction", "CallFunction"):
         return None
     if getattr(node, "_is_distinct", False):
-        raise _unsupported(str(node))
+        raise _unsupported_error(str(node))
     return node._name, list(node._args)
 
 

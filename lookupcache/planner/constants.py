@@ -82,6 +82,14 @@ def constant_value(
     """Return the constant's value in the column's type, or a null literal if no value of that type is equal.
 
     Raises PlanError if the comparison could be lossy.
+
+    Args:
+        analyst: Gets the types and values of expressions from Spark.
+        other: The expression that the column is compared with.
+        column: The column's name, for errors.
+        type_: The column's type.
+        ansi: Whether the session uses ANSI semantics.
+        settings: The settings of the session.
     """
     settings = settings or Settings()
     known = None if other.doubtful else read_literal(other.tree, other.text)
@@ -91,7 +99,7 @@ def constant_value(
     if known is not None and pa.types.is_string(known.type) and pa.types.is_temporal(type_):
         if not ansi and settings.on(MOMENT_AS_STRING):
             raise mismatch(other.text, "string", column, right)
-        return _checked(_moment(analyst, other, known, type_), other, column)
+        return _check_literal(_moment(analyst, other, known, type_), other, column)
     if known is not None and right.startswith("decimal") and not settings.on(MINIMUM_PRECISION):
         known = None
     left = _literal_type(known, right) if known is not None else analyst.types([other.sql])[0]
@@ -102,7 +110,7 @@ def constant_value(
         raise mismatch(other.text, left, column, right)
     if known is not None and _is_plain(known, type_, common):
         return convert(known, type_) or Literal(None, type_)
-    return _checked(_folded(analyst, key_sql(other.sql, left, right, common), type_, other), other, column)
+    return _check_literal(_fold_constant(analyst, key_sql(other.sql, left, right, common), type_, other), other, column)
 
 
 def _null(known: Literal, other: Fragment, column: str, type_: pa.DataType, ansi: bool) -> Literal:
@@ -131,7 +139,7 @@ def _is_plain(known: Literal, type_: pa.DataType, common: str) -> bool:
 
 
 def _moment(analyst: Analyst, other: Fragment, known: Literal, type_: pa.DataType) -> Literal:
-    return (convert(known, type_) if pa.types.is_date(type_) else None) or _folded(
+    return (convert(known, type_) if pa.types.is_date(type_) else None) or _fold_constant(
         analyst, f"CAST({other.sql} AS {sql_type(type_name(type_))})", type_, other
     )
 
@@ -142,7 +150,7 @@ _JSON_ABLE = {
 }  # fmt: skip
 
 
-def _folded(analyst: Analyst, sql: str, type_: pa.DataType, other: Fragment) -> Literal:
+def _fold_constant(analyst: Analyst, sql: str, type_: pa.DataType, other: Fragment) -> Literal:
     """Let Spark compute the value, in a form that JSON can represent."""
     name = type_name(type_)
     spelling = _JSON_ABLE.get(name, "CAST({} AS STRING)" if name.startswith("decimal") else "{}")
@@ -163,7 +171,7 @@ def _literal(value: Any, type_: pa.DataType) -> Literal:
     return Literal(value, type_)
 
 
-def _checked(value: Literal, other: Fragment, column: str) -> Literal:
+def _check_literal(value: Literal, other: Fragment, column: str) -> Literal:
     """Raise PlanError for a value that no driver accepts."""
     try:
         expr.python_value(value)

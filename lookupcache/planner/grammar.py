@@ -66,10 +66,10 @@ class Parenthesised:
 
     def original(self, position: int) -> int:
         """Return the position in the original text of a position in this one."""
-        return position - bisect_right(self._shifted, position)
+        return position - bisect_right(self._shifted_positions, position)
 
     @cached_property
-    def _shifted(self) -> list[int]:
+    def _shifted_positions(self) -> list[int]:
         return [position + number for number, position in enumerate(self.added)]
 
 
@@ -106,12 +106,12 @@ def _read(sql: str) -> tuple[Node | None, tuple[Sign, ...]]:
     return node, tuple(reader.signs)
 
 
-def parenthesised(sql: str) -> Parenthesised | None:
+def add_parentheses(sql: str) -> Parenthesised | None:
     """Return the text with parentheses around each operator that is an operand; None if its syntax is unknown.
 
-    >>> parenthesised("NOT a = b IN (c + 1, d) AND e").text
+    >>> add_parentheses("NOT a = b IN (c + 1, d) AND e").text
     '(NOT ((a = b) IN ((c + 1), d))) AND e'
-    >>> parenthesised("-a * b > 0 OR c OR d").text
+    >>> add_parentheses("-a * b > 0 OR c OR d").text
     '(((-a) * b) > 0) OR c OR d'
     """
     node = read(sql)
@@ -120,16 +120,16 @@ def parenthesised(sql: str) -> Parenthesised | None:
     return _with_parentheses(sql, node)
 
 
-def shown(sql: str) -> Parenthesised:
+def prepare_for_sqlglot(sql: str) -> Parenthesised:
     """Return the text for sqlglot; it is unchanged if its syntax is unknown.
 
-    >>> shown("a + 1 !> b").text
+    >>> prepare_for_sqlglot("a + 1 !> b").text
     '(a + 1) <= b'
     """
     node, signs = _read(sql)
     for position, sign in signs:
         sql = sql[:position] + _SHOWN_AS[sign] + sql[position + len(sign) :]
-    return _with_added(sql, [] if node is None else list(_operands(node)), list(_keyword_names(sql)))
+    return _insert_marks(sql, [] if node is None else list(_operands(node)), list(_keyword_names(sql)))
 
 
 def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
@@ -142,10 +142,10 @@ def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
 
 
 def _with_parentheses(sql: str, node: Node) -> Parenthesised:
-    return _with_added(sql, list(_operands(node)), [])
+    return _insert_marks(sql, list(_operands(node)), [])
 
 
-def _with_added(sql: str, operands: list[tuple[int, int]], names: list[tuple[int, int]]) -> Parenthesised:
+def _insert_marks(sql: str, operands: list[tuple[int, int]], names: list[tuple[int, int]]) -> Parenthesised:
     """Return the text with parentheses around operands, and backquotes around names."""
     added = sorted([
         *((end, 0, "`") for _, end in names), *((end, 1, ")") for _, end in operands),
@@ -183,7 +183,7 @@ def equality(sql: str) -> tuple[str, str] | None:
     if node is None:
         return clauses.equality(sql)
     sides = _equal(node, sql, True)
-    return sides and (clauses.unwrapped(sides[0]), clauses.unwrapped(sides[1]))
+    return sides and (clauses.unwrap(sides[0]), clauses.unwrap(sides[1]))
 
 
 def is_plain_equality(sql: str) -> bool:
@@ -219,7 +219,7 @@ def _without_parentheses(node: Node) -> Node:
 
 
 def _text(node: Node, sql: str) -> str:
-    return clauses.unwrapped(sql[node.start : node.end])
+    return clauses.unwrap(sql[node.start : node.end])
 
 
 def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
@@ -232,7 +232,7 @@ def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
     if operator in _SAID and _SAID[operator][0] == truth:
         return _equal(parts[0], sql, _SAID[operator][1])
     if operator in _EQUALITIES or operator in _INEQUALITIES:
-        return _compared(node, sql, truth)
+        return _read_comparison(node, sql, truth)
     texts = [sql[part.start : part.end] for part in parts]
     if operator == ("IN" if truth else "NOT IN") and len(parts) == 2:
         return texts[0], texts[1]
@@ -251,7 +251,7 @@ _EQUALITIES = ("=", "==", "<=>", "IS NOT DISTINCT FROM")
 _INEQUALITIES = ("<>", "!=", "IS DISTINCT FROM")
 
 
-def _compared(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
+def _read_comparison(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
     """Read ``a = b`` or ``a <> b`` that has this truth; if one side is TRUE or FALSE, return the sides of the other.
 
     Comparisons have the same precedence: ``a = b = TRUE`` compares the result of ``a = b`` with TRUE.

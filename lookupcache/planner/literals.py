@@ -50,7 +50,7 @@ def read_literal(node: exp.Expr, text: str) -> Literal | None:
     if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
         return _number("-" + node.this.name)
     if isinstance(node, exp.Cast):
-        return _typed(node, text)
+        return _read_typed_literal(node, text)
     return None
 
 
@@ -75,7 +75,7 @@ def _binary(digits: str) -> Literal:
     return literal(bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2)), pa.binary())
 
 
-def _typed(node: exp.Cast, text: str) -> Literal | None:
+def _read_typed_literal(node: exp.Cast, text: str) -> Literal | None:
     """Read ``DATE '…'``, ``10L``, ``CAST('…' AS DATE)`` and similar literals."""
     type_ = _decimal(node.to) if node.to.this == exp.DataType.Type.DECIMAL else _CASTS.get(node.to.this)
     inner = read_literal(node.this, text)

@@ -14,7 +14,7 @@ from sqlglot.errors import SqlglotError
 from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.expr import Side
 from lookupcache.planner.clauses import OWN_PREFIX, WORD_CALLS, functions, tokens
-from lookupcache.planner.grammar import Parenthesised, read, shown
+from lookupcache.planner.grammar import Parenthesised, prepare_for_sqlglot, read
 from lookupcache.planner.settings import RESERVED_KEYWORDS, Settings
 from lookupcache.schema import quote
 
@@ -88,7 +88,7 @@ class Fragment:
     @property
     def as_named(self) -> str:
         """Its text with each column qualified with the letter of its side, and its name as written."""
-        return respelled(self.text, self.references, lambda r: f"{r.side[0]}.{_last_name(self.text[r.start : r.end])}")
+        return respell(self.text, self.references, lambda r: f"{r.side[0]}.{_last_name(self.text[r.start : r.end])}")
 
     def names(self, side: Side) -> set[str]:
         """Return the columns of one side that it reads."""
@@ -135,14 +135,14 @@ class Scope:
 
     def read(self, text: str) -> Fragment:
         """Parse an expression and resolve its columns; raises PlanError or SchemaError."""
-        as_shown = shown(text)
-        tree = _parsed(as_shown.text, text)
+        as_shown = prepare_for_sqlglot(text)
+        tree = _parse(as_shown.text, text)
         columns = list(tree.find_all(exp.Column))
         if tree.find(exp.Lambda):
             columns = [node for node in columns if not is_lambda_variable(node, node.parts[0].name)]
         references = {id(node): found for node in columns if (found := self._resolve(node, text, as_shown))}
         doubtful = read(text) is None or self.settings.doubtful(text)
-        return Fragment(text, tree, references, respelled(text, references, lambda r: r.sql), doubtful)
+        return Fragment(text, tree, references, respell(text, references, lambda r: r.sql), doubtful)
 
     def pair(self, name: str) -> tuple[Fragment, Fragment]:
         """Return a left column, and the equality with the table's column of the same name, as if it were written."""
@@ -194,7 +194,7 @@ class Scope:
 
     def _find(self, names: tuple[str, ...]) -> tuple[Side, int, str]:
         """Return the side, which part is the column's name, and its name in the schema."""
-        if len(names) > 1 and self.same(names[0], self.table) and self._right_qualified(names):
+        if len(names) > 1 and self.same(names[0], self.table) and self._is_right_qualified(names):
             return "right", 1, self.of_right(names[1])
         if len(names) == 1:
             return self._find_bare(names[0])
@@ -203,7 +203,7 @@ class Scope:
         for position, name in enumerate(names[1:], start=1):
             if self._fold(name) in self._left:
                 return "left", position, self.of_left(name).name
-        if self._known(names[0]):
+        if self._is_known(names[0]):
             return self._find_bare(names[0])
         return "left", 1, self.of_left(names[1]).name
 
@@ -222,7 +222,7 @@ class Scope:
             raise SchemaError(f"There is no column {name!r}.", hint=nearest(name, known, what="columns"))
         return "left", 0, self.of_left(name).name
 
-    def _right_qualified(self, names: tuple[str, ...]) -> bool:
+    def _is_right_qualified(self, names: tuple[str, ...]) -> bool:
         return self._fold(names[1]) in self._right or not self._is_nested(names[0], names[1])
 
     def _is_nested(self, name: str, field: str) -> bool:
@@ -233,9 +233,9 @@ class Scope:
     def _is_call(self, word: exp.Identifier) -> bool:
         """Return whether a keyword that may call a function does so here, and is not the name of a column."""
         reserved = not word.args.get("quoted") and self.settings.on(RESERVED_KEYWORDS)
-        return reserved or not self._known(word.name)
+        return reserved or not self._is_known(word.name)
 
-    def _known(self, name: str) -> bool:
+    def _is_known(self, name: str) -> bool:
         return self._fold(name) in self._left or self._fold(name) in self._right
 
 
@@ -259,7 +259,7 @@ def struct_fields(type_: str) -> list[str]:
     return [field.split(":", 1)[0].strip("`") for field in fields]
 
 
-def respelled(text: str, references: dict[int, Reference], spelling: Callable[[Reference], str]) -> str:
+def respell(text: str, references: dict[int, Reference], spelling: Callable[[Reference], str]) -> str:
     """Return a text with its columns rewritten."""
     sql, done = "", 0
     for reference in sorted({(r.start, r.end): r for r in references.values()}.values(), key=lambda r: r.start):
@@ -273,7 +273,7 @@ def _last_name(path: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def _parsed(shown: str, text: str) -> exp.Expr:
+def _parse(shown: str, text: str) -> exp.Expr:
     """Parse a text after its preparation for sqlglot."""
     try:
         tree = sqlglot.parse_one(shown, read="spark")

@@ -12,7 +12,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
 from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.clauses import tokens, without_comments
-from lookupcache.planner.grammar import shown
+from lookupcache.planner.grammar import prepare_for_sqlglot
 from lookupcache.planner.naming import Fragment, Scope, column_name, struct_fields
 
 if TYPE_CHECKING:
@@ -47,9 +47,17 @@ def result_of(
     config: LookupConfig,
     analyst: Analyst,
 ) -> Result:
-    """Resolve the select list; ``using`` are columns of the table that the default excludes.
+    """Resolve the select list.
 
     Raises PlanError for two columns with one name, those for age and error included, which follow the selected ones.
+
+    Args:
+        scope: The columns of both sides.
+        how: The type of the join.
+        select: The select list; None for the columns of both sides.
+        using: Columns of the table that the default select list leaves out.
+        config: The options, for the columns of age and error.
+        analyst: Gets from Spark the names and types of expressions.
     """
     if isinstance(select, str):
         raise PlanError(f"'select' is the text {select!r}.", hint=f"Give a list, as in select=[{select!r}].")
@@ -57,7 +65,7 @@ def result_of(
         items = [*_all(scope, "left"), *(() if how in ("semi", "anti") else _all(scope, "right", without=using))]
     else:
         texts = [scope.settings.readable(without_comments(text)) for text in select]
-        items = _named([item for text in texts for item in _items(scope, how, text)], analyst)
+        items = _name_items([item for text in texts for item in _items(scope, how, text)], analyst)
     if not items:
         raise PlanError("The join selects nothing.", hint="Name at least one column in 'select'.")
     _refuse_clashes(scope, items)
@@ -83,12 +91,12 @@ def _all(scope: Scope, side: str, without: Iterable[str] = ()) -> Iterator[_Item
 
 def _items(scope: Scope, how: How, text: str) -> Iterator[_Item]:
     if text == "*" or text.endswith(".*"):
-        yield from _starred(scope, how, text.removesuffix("*").removesuffix(".").strip("`"))
+        yield from _expand_star(scope, how, text.removesuffix("*").removesuffix(".").strip("`"))
         return
     yield _item(scope, how, text)
 
 
-def _starred(scope: Scope, how: How, qualifier: str) -> Iterator[_Item]:
+def _expand_star(scope: Scope, how: How, qualifier: str) -> Iterator[_Item]:
     right = bool(qualifier) and scope.same(qualifier, scope.table)
     if any(scope.same(qualifier, c.name) and struct_fields(c.type) for c in scope.left) and not right:
         raise PlanError(f"'{qualifier}.*' would split a struct.", hint="Name the fields one by one.")
@@ -111,7 +119,7 @@ def _item(scope: Scope, how: How, text: str) -> _Item:
     return _Item(output, written, left, right, fragment.as_named if name is None else None)
 
 
-def _named(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:
+def _name_items(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:
     """Give columns without a name the name that Spark gives them."""
     unnamed = [item.unnamed for item in items if item.unnamed is not None]
     names = iter(analyst.names(unnamed) if unnamed else [])
@@ -125,7 +133,7 @@ def split_alias(scope: Scope, text: str) -> tuple[str, str | None]:
     tree = scope.read(text).tree
     if not isinstance(tree, exp.Alias):
         return text, None
-    start = shown(text).original(tree.args["alias"].meta["start"])
+    start = prepare_for_sqlglot(text).original(tree.args["alias"].meta["start"])
     before = [token for token in tokens(text) if token.end <= start]
     end = before[-1].start if before[-1].kind == "word" and before[-1].text == "AS" else start
     return text[:end].strip(), tree.alias

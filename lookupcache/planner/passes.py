@@ -60,7 +60,7 @@ class Entry:
         self.stage, self.evaluator = stage, evaluator
 
     @property
-    def shown(self) -> Conjunct:
+    def conjunct(self) -> Conjunct:
         """The conjunct as part of the plan."""
         assert self.stage is not None
         return Conjunct(text=self.fragment.text, stage=self.stage, evaluator=self.evaluator)
@@ -102,7 +102,7 @@ class Draft:
         """Return whether a column must equal one fixed value."""
         return not equal.other.sides and is_settled(equal.other, self.right_type(equal.column))
 
-    def translated(self, fragment: Fragment) -> expr.Expr | None:
+    def translate(self, fragment: Fragment) -> expr.Expr | None:
         """Return the expression that a worker evaluates, or None if only Spark can."""
         return translate(
             fragment,
@@ -164,15 +164,15 @@ def plan_join(
     scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive, settings=settings)
     on, where = settings.readable(on) if isinstance(on, str) else on, where and settings.readable(where)
 
-    def planned() -> LookupPlan:
+    def run_passes() -> LookupPlan:
         draft = Draft(scope, table, join_type(how), analyst, ansi, [], matches)
         _read(draft, on, where)
         for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
             step(draft)
-        return _finished(draft, result_of(scope, draft.how, select, draft.using, table.config, analyst))
+        return _finish(draft, result_of(scope, draft.how, select, draft.using, table.config, analyst))
 
     try:
-        plan = deep_recursion(planned)
+        plan = deep_recursion(run_passes)
     except RecursionError:
         raise _too_deep(on, where, select) from None
     if plan.config.cache != "ALL":
@@ -185,7 +185,7 @@ def _too_deep(on: str | Sequence[str], where: str | None, select: Sequence[str] 
     texts = [*([on] if isinstance(on, str) else on), *([where] if where else [])]
     longest = max([*(select or ()), *(part for text in texts for part in _parts(text))], key=len)
     return PlanError(
-        f"{longest[:60]!r}… is nested too deeply to be planned: brackets, calls, CASE and NOT may stand in each other "
+        f"{longest[:60]!r}… is nested too deeply to be planned: brackets, calls, CASE and NOT may be nested "
         f"about {LEVELS} times.",
         hint="Compute part of it as a column of the left side first, with withColumn, or select it after the join.",
     )
@@ -204,8 +204,8 @@ def _parts(text: str) -> list[str]:
 _HOW: dict[str, How] = {"leftouter": "left", "leftsemi": "semi", "leftanti": "anti"}
 _OTHER_JOINS = {
     "right": "Swap the sides only if both are tables; else write the join with DataFrame.join.",
-    "full": "A lookup sees only rows that are looked up. Read the whole table and use DataFrame.join.",
-    "cross": "A lookup needs a key. Read the whole table and use DataFrame.crossJoin.",
+    "full": "A lookup sees only rows that are looked up. Read the full table and use DataFrame.join.",
+    "cross": "A lookup needs a key. Read the full table and use DataFrame.crossJoin.",
 }
 
 
@@ -418,20 +418,20 @@ def _calc(draft: Draft) -> None:
     for number, entry in enumerate(draft.open()):
         if entry.fragment.sides != {"right"}:
             continue
-        translated = draft.translated(entry.fragment)
+        translated = draft.translate(entry.fragment)
         if translated is None and entry.equality and entry.value:
             column = expr.Column("right", entry.equality.column, entry.value.type)
             translated = expr.Call("=", (column, entry.value))
         if translated is not None:
             offered[number] = entry, translated
-    accepted = _accepted(draft, [translated for _, translated in offered.values()])
+    accepted = _source_filters(draft, [translated for _, translated in offered.values()])
     for entry, translated in offered.values():
         taken = translated in accepted
         (draft.pushed if taken else draft.calc).append(translated)
         entry.put("calc", "source" if taken else "worker")
 
 
-def _accepted(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
+def _source_filters(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
     """Return the filters that the source applies.
 
     With retries on a miss it is offered none: it would return no row for a key whose rows all fail the filters, which
@@ -445,7 +445,7 @@ def _accepted(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
 def _residual(draft: Draft) -> None:
     """Assign the rest: it is evaluated on each pair of rows, by Spark if a worker cannot do it exactly."""
     for entry in draft.open():
-        translated = draft.translated(entry.fragment)
+        translated = draft.translate(entry.fragment)
         if translated is None:
             draft.spark_residual.append(entry.fragment.sql)
         else:
@@ -457,7 +457,7 @@ def _residual(draft: Draft) -> None:
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _finished(draft: Draft, result: Result) -> LookupPlan:
+def _finish(draft: Draft, result: Result) -> LookupPlan:
     late = [entry.fragment for entry in draft.entries if entry.stage in ("residual", "filter after")]
     left = {name for fragment in late for name in fragment.names("left")} | result.left
     right = {name for fragment in late for name in fragment.names("right")} | result.right
@@ -474,7 +474,7 @@ def _finished(draft: Draft, result: Result) -> LookupPlan:
         columns=tuple(name for name in draft.table.schema.names if name in right),
         left_columns=tuple(column.name for column in draft.scope.left if column.name in left),
         output=result.output,
-        conjuncts=tuple(entry.shown for entry in draft.entries),
+        conjuncts=tuple(entry.conjunct for entry in draft.entries),
         config=_without_secrets(draft.table.config),
         filter_after=tuple(draft.filter_after),
         **{name: tuple(getattr(draft, name)) for name in (*before, *after)},

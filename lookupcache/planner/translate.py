@@ -59,8 +59,12 @@ def translate(
 ) -> Expr | None:
     """Return a condition as a worker's expression, or None where that would not be exact.
 
-    ``column`` gives the column of a side and name, None where its type is unknown to Arrow; ``moment``
-    gives the value of a string as a timestamp; ``settings`` are the session's.
+    Args:
+        fragment: The condition, with resolved columns.
+        column: Returns the column of a side and name; None if Arrow does not have its type.
+        ansi: Whether the session uses ANSI semantics.
+        moment: Returns the value of a string as a timestamp.
+        settings: The settings of the session.
 
     >>> from lookupcache.planner.naming import LeftColumn, Scope
     >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))
@@ -71,7 +75,7 @@ def translate(
     True
     """
     reader = _Translation(fragment, column, ansi, moment, settings or Settings())
-    return _translated(reader, lambda: reader.condition(fragment.tree))
+    return _translate(reader, lambda: reader.condition(fragment.tree))
 
 
 def translate_value(
@@ -93,10 +97,10 @@ def translate_value(
     'coalesce(CAST(left.id AS BIGINT), 7)'
     """
     reader = _ValueTranslation(fragment, column, ansi, moment, settings or Settings())
-    return _translated(reader, lambda: reader.any(fragment.tree))
+    return _translate(reader, lambda: reader.any(fragment.tree))
 
 
-def _translated(reader: _Translation, read: Callable[[], Expr]) -> Expr | None:
+def _translate(reader: _Translation, read: Callable[[], Expr]) -> Expr | None:
     if reader.fragment.doubtful:
         return None
     try:
@@ -124,9 +128,9 @@ class _Translation:
         if (moment := self._written_moment(node)) is not None:
             return moment
         if type(node) in _COMPARISONS:
-            return self._compared(_COMPARISONS[type(node)], self.any(node.this), self.any(node.expression))
+            return self._compare(_COMPARISONS[type(node)], self.any(node.this), self.any(node.expression))
         if type(node) in _ARITHMETIC:
-            return self._computed(_ARITHMETIC[type(node)], self.any(node.this), self.any(node.expression))
+            return self._compute(_ARITHMETIC[type(node)], self.any(node.this), self.any(node.expression))
         handler = self.handler(node)
         if handler is None:
             raise NoTranslationError
@@ -140,7 +144,7 @@ class _Translation:
         reference = self.fragment.reference(node)
         if reference is None or reference.fields:
             raise NoTranslationError
-        return _known(self.column(reference.side, reference.name))
+        return _require_known(self.column(reference.side, reference.name))
 
     def _written_moment(self, node: exp.Expr) -> Literal | None:
         """Read ``TIMESTAMP '…'`` with the session's help."""
@@ -162,7 +166,7 @@ class _Translation:
         first, *others = [self.condition(part) for part in (node, *reversed(parts))]
         if any(can_fail(other) for other in others):  # Spark may never get there; a worker would
             raise NoTranslationError
-        return _balanced("and" if kind is exp.And else "or", [first, *others])
+        return _balance("and" if kind is exp.And else "or", [first, *others])
 
     def _not(self, node: exp.Expr) -> Expr:
         return Call("not", (self.condition(node.this),))
@@ -170,14 +174,14 @@ class _Translation:
     def _is(self, node: exp.Expr) -> Expr:
         value = node.expression
         if isinstance(value, exp.Null):
-            return Call("is null", (_typed(self.any(node.this)),))
+            return Call("is null", (_require_type(self.any(node.this)),))
         if isinstance(value, exp.Boolean):
             return Call("<=>", (self.condition(node.this), Literal(bool(value.this), pa.bool_())))
         raise NoTranslationError
 
     # ── comparisons ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _compared(self, op: str, a: Expr, b: Expr) -> Expr:
+    def _compare(self, op: str, a: Expr, b: Expr) -> Expr:
         if op in _ORDERS and (_is_beyond(a, b) or _is_beyond(b, a)):
             raise NoTranslationError
         a, b = self._alike(a, b)
@@ -191,7 +195,7 @@ class _Translation:
         if node.args.get("symmetric"):
             raise NoTranslationError
         value, low, high = (self.any(node.args[name]) for name in ("this", "low", "high"))
-        return Call("and", (self._compared(">=", value, low), self._compared("<=", value, high)))
+        return Call("and", (self._compare(">=", value, low), self._compare("<=", value, high)))
 
     def _in(self, node: exp.Expr) -> Expr:
         value, items = self.any(node.this), [self.any(item) for item in node.expressions]
@@ -201,26 +205,26 @@ class _Translation:
             raise NoTranslationError
         type_ = self._type_of_all([value, *items])
         value = _cast(value, type_)
-        return _balanced("or", [Call("=", (value, _cast(item, type_))) for item in items])
+        return _balance("or", [Call("=", (value, _cast(item, type_))) for item in items])
 
     def _type_of_all(self, items: list[Expr]) -> pa.DataType:
-        """Return the type that Spark takes for a whole list; where the order might matter there is none."""
+        """Return the type that Spark takes for a full list; where the order might matter there is none."""
         types = list({item.type for item in items if not pa.types.is_null(item.type)})
         if not types:
             raise NoTranslationError
         names = [type_name(type_) for type_ in types]
         whole = names[0]
         for name in names[1:]:
-            whole = _known(common_type(whole, name, ansi=self.ansi))
+            whole = _require_known(common_type(whole, name, ansi=self.ansi))
         if len(types) > 1 and not (all(map(_is_number, types)) and _same_kind(types)):
             raise NoTranslationError
         return parse_type(whole)
 
     def _like(self, node: exp.Expr) -> Expr:
-        value, pattern = _typed(self.any(node.this)), node.expression.unnest()
+        value, pattern = _require_type(self.any(node.this)), node.expression.unnest()
         if not (pa.types.is_string(value.type) and isinstance(pattern, exp.Literal) and pattern.is_string):
             raise NoTranslationError
-        found = like(value, _known(read_literal(pattern, self.fragment.text)))
+        found = like(value, _require_known(read_literal(pattern, self.fragment.text)))
         return Call("not", (found,)) if node.args.get("negate") else found
 
     def _part(self, node: exp.Expr) -> Expr:
@@ -239,7 +243,7 @@ class _Translation:
             raise NoTranslationError
         if moments := self._string_as_moment(a, b):
             return moments
-        type_ = parse_type(_known(common_type(_name(a), _name(b), ansi=self.ansi)))
+        type_ = parse_type(_require_known(common_type(_name(a), _name(b), ansi=self.ansi)))
         if pa.types.is_nested(type_):
             raise NoTranslationError
         return _cast(a, type_), _cast(b, type_)
@@ -261,14 +265,14 @@ class _Translation:
         text = str(node.value)
         if "'" in text or "\\" in text:
             raise NoTranslationError
-        return _known(convert(node, type_) if pa.types.is_date(type_) else self.moment(text, type_))
+        return _require_known(convert(node, type_) if pa.types.is_date(type_) else self.moment(text, type_))
 
     # ── arithmetic ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _computed(self, op: str, a: Expr, b: Expr) -> Expr:
+    def _compute(self, op: str, a: Expr, b: Expr) -> Expr:
         if not (_is_number(a.type) and _is_number(b.type)):
             raise NoTranslationError
-        type_ = parse_type(_known(common_type(_name(a), _name(b), ansi=self.ansi)))
+        type_ = parse_type(_require_known(common_type(_name(a), _name(b), ansi=self.ansi)))
         if pa.types.is_decimal(type_) or (pa.types.is_integer(type_) and not self.ansi):
             raise NoTranslationError
         return Call(op, (_cast(a, type_), _cast(b, type_)), type_)
@@ -412,7 +416,7 @@ def _cast(node: Expr, type_: pa.DataType) -> Expr:
     if node.type == type_:
         return node
     if isinstance(node, Literal):
-        return _known(convert(node, type_))
+        return _require_known(convert(node, type_))
     castable = (
         (pa.types.is_integer(node.type) and _is_number(type_))
         or (pa.types.is_floating(node.type) and pa.types.is_floating(type_))
@@ -423,13 +427,13 @@ def _cast(node: Expr, type_: pa.DataType) -> Expr:
     return Call("cast", (node,), type_)
 
 
-def _known(value: T | None) -> T:
+def _require_known(value: T | None) -> T:
     if value is None:
         raise NoTranslationError
     return value
 
 
-def _typed(node: Expr) -> Expr:
+def _require_type(node: Expr) -> Expr:
     if pa.types.is_null(node.type):
         raise NoTranslationError
     return node
@@ -467,12 +471,12 @@ def _same_kind(types: list[pa.DataType]) -> bool:
     return all(floating) or not any(floating) or (types.count(pa.float64()) == 1 and pa.float32() not in types)
 
 
-def _balanced(op: str, items: list[Expr]) -> Expr:
+def _balance(op: str, items: list[Expr]) -> Expr:
     """Join by AND or OR, as a balanced tree, so that a long list makes no deep one."""
     if len(items) == 1:
         return items[0]
     middle = (len(items) + 1) // 2
-    return Call(op, (_balanced(op, items[:middle]), _balanced(op, items[middle:])))
+    return Call(op, (_balance(op, items[:middle]), _balance(op, items[middle:])))
 
 
 def is_too_deep(expression: Expr) -> bool:

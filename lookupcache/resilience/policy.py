@@ -2,7 +2,7 @@
 
 breaker ─► rate limit ─► call ──error──► retry policy ─► wait ─► breaker …
 
-A call that hangs is ended by the slot that it runs in (see `executor`), with the error that `timed_out` returns.
+A call that hangs is ended by the slot that it runs in (see `executor`), with the error that `timeout_error` returns.
 
 No library's retry loop is used: a retry shares its deadline with the rate limit, and checks the breaker first.
 """
@@ -190,7 +190,7 @@ class ResiliencePolicy:
         """Do the same for a sync function, in this thread."""
         return _run(self.until_found(_awaitable(attempt), keys, without_rows, _awaitable(sleep)))
 
-    def timed_out(self) -> LookupTimeoutError:
+    def timeout_error(self) -> LookupTimeoutError:
         """Return the error of a lookup that ``lookup.timeout`` ended; count it, also as a failure for the breaker."""
         self._count(partial(self.counters.add, "timeouts"))
         self._count(self._breaker.record_failure)
@@ -206,7 +206,7 @@ class ResiliencePolicy:
         try:
             return await self._attempt(attempt, permit, connects)
         except Exception as error:
-            first = _raised(error)
+            first = _original_error(error)
         return await self._retry(first, attempt, sleep, ends, connects)
 
     async def _enter(self, sleep: Sleep, ends: float, connects: bool) -> int:
@@ -247,7 +247,7 @@ class ResiliencePolicy:
             self._breaker.release(permit)
             if isinstance(error, Exception):
                 self._count(partial(self.counters.add, "errors"))
-                if self._policy.should_retry(_raised(error)):
+                if self._policy.should_retry(_original_error(error)):
                     self._count(partial(self._breaker.record_failure, permit))
             raise
         self._breaker.record_success(permit)
@@ -278,7 +278,7 @@ class ResiliencePolicy:
             try:
                 return await self._attempt(attempt, permit, connects)
             except Exception as next_error:
-                error = _raised(next_error)
+                error = _original_error(next_error)
         raise AttemptsExhaustedError(error, attempts) from error
 
     def _delay_before_retry(self, error: Exception, attempts: int, ends: float) -> float | None:
@@ -312,7 +312,7 @@ class _StopIterationError(Exception):
         self.error = error
 
 
-def _raised(error: Exception) -> Exception:
+def _original_error(error: Exception) -> Exception:
     """Return the error that the call itself raised."""
     return error.error if isinstance(error, _StopIterationError) else error
 

@@ -65,7 +65,7 @@ class RateLimit:
             with self._lock:
                 wait, self._next = self._take(self._next, within)
             return wait
-        with _locked(self.path) as file:
+        with _lock_file(self.path) as file:
             wait, after = self._take(_read(file, self._clock()), within)
             os.pwrite(file, _SLOT.pack(after, self._clock(), _boot()), 0)
         return wait
@@ -103,7 +103,7 @@ def _boot() -> bytes:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[int]:
+def _lock_file(path: Path) -> Iterator[int]:
     """Open a file, created if necessary, and lock it."""
     while True:
         # A clean-up of temporary directories may have removed ours, after days without a call.
@@ -154,7 +154,7 @@ def _owner() -> int:
 
 def _no_directory(fact: str) -> LookupCacheError:
     return LookupCacheError(
-        f"'lookup.rate-limit' needs a directory of its own, and {fact}.",
+        f"'lookup.rate-limit' needs a separate directory, and {fact}.",
         hint="Remove what is there, or set TMPDIR on the executors.",
     )
 

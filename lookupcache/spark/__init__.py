@@ -1,1 +1,1 @@
-"""What runs on the Spark driver: the join, its physical forms, its report, a table read whole, the doctor."""
+"""What runs on the Spark driver: the join, its physical forms, its report, a table read in full, the doctor."""

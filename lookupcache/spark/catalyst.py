@@ -58,7 +58,7 @@ class Definitions:
         nodes = list(self._nodes(expression))
         kinds = {_kind(node) for node in nodes}
         reads = {str(self.positions[_id(node)]) for node in nodes if _kind(node) == "AttributeReference"}
-        worker = _translated(self, expression) if len(nodes) <= _MOST_NODES else None
+        worker = _translate(self, expression) if len(nodes) <= _MOST_NODES else None
         is_total = kinds <= _TOTAL or (worker is not None and not can_fail(worker))
         movable = len(nodes) <= _MOST_NODES and not any("Subquery" in kind or kind == "Exists" for kind in kinds)
         return Value(
@@ -133,7 +133,7 @@ def _id(attribute: Any) -> str:
 # ── as a worker's expression ─────────────────────────────────────────────────────────────────────────────
 
 
-def _translated(definitions: Definitions, expression: Any) -> Expr | None:
+def _translate(definitions: Definitions, expression: Any) -> Expr | None:
     """Return what a worker evaluates with exactly Spark's meaning, or None where only Spark can."""
     try:
         found = _Translation(definitions).any(expression)
@@ -168,7 +168,7 @@ class _Translation:
         """Return several expressions."""
         return [self.any(node) for node in (nodes if isinstance(nodes, list) else elements(nodes))]
 
-    def compared(self, node: Any) -> Expr:
+    def compare(self, node: Any) -> Expr:
         a, b = self.each(node.children())
         if a.type != b.type or pa.types.is_nested(a.type) or pa.types.is_null(a.type):
             raise NoTranslationError
@@ -180,7 +180,7 @@ class _Translation:
             raise NoTranslationError
         return Call(_LOGIC[_kind(node)], (a, b))
 
-    def negated(self, node: Any) -> Expr:
+    def negate(self, node: Any) -> Expr:
         return Call("not", (self.any(node.child()),))
 
     def is_null(self, node: Any) -> Expr:
@@ -209,7 +209,7 @@ class _Translation:
             raise NoTranslationError
         return like(value, pattern)
 
-    def computed(self, node: Any) -> Expr:
+    def compute(self, node: Any) -> Expr:
         a, b = self.each(node.children())
         ansi = str(node.evalMode().toString()) == "ANSI"
         if a.type != b.type or not (pa.types.is_floating(a.type) or (pa.types.is_integer(a.type) and ansi)):
@@ -220,10 +220,10 @@ class _Translation:
         trying = str(node.evalMode().toString()) == "TRY"
         return cast_to(self.any(node.child()), _type(node), trying=trying)
 
-    def coalesced(self, node: Any) -> Expr:
+    def coalesce(self, node: Any) -> Expr:
         return choice("coalesce", self.each(node.children()))
 
-    def concatenated(self, node: Any) -> Expr:
+    def concatenate(self, node: Any) -> Expr:
         return concat(self.each(node.children()))
 
     def case(self, node: Any) -> Expr:
@@ -243,20 +243,20 @@ class _Translation:
 
 
 _HANDLERS: dict[str, Callable[[_Translation, Any], Expr]] = {
-    **dict.fromkeys(_COMPARISONS, _Translation.compared),
+    **dict.fromkeys(_COMPARISONS, _Translation.compare),
     **dict.fromkeys(_LOGIC, _Translation.logic),
     **dict.fromkeys(_PARTS, _Translation.part),
-    **dict.fromkeys(_ARITHMETIC, _Translation.computed),
+    **dict.fromkeys(_ARITHMETIC, _Translation.compute),
     "Alias": _Translation.child,
     "Like": _Translation.like,
-    "Not": _Translation.negated,
+    "Not": _Translation.negate,
     "IsNull": _Translation.is_null,
     "IsNotNull": _Translation.is_not_null,
     "In": _Translation.member,
     "Cast": _Translation.cast,
-    "Coalesce": _Translation.coalesced,
+    "Coalesce": _Translation.coalesce,
     "Nvl": _Translation.replacement,
-    "Concat": _Translation.concatenated,
+    "Concat": _Translation.concatenate,
     "CaseWhen": _Translation.case,
     "If": _Translation.either,
 }

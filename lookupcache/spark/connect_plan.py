@@ -125,13 +125,15 @@ class _Relation:
         return {column.name: column for column in self.columns if column.name is not None}
 
     @cached_property
-    def _left(self) -> list[LeftColumn]:
+    def _left_columns(self) -> list[LeftColumn]:
         return [LeftColumn(column.name, column.type) for column in self.columns if column.name is not None]
 
     @cached_property
     def _scope(self) -> Scope:
         settings = self.reader.settings
-        return Scope(self._left, "", pa.schema([]), case_sensitive=settings.on(CASE_SENSITIVE), settings=settings)
+        return Scope(
+            self._left_columns, "", pa.schema([]), case_sensitive=settings.on(CASE_SENSITIVE), settings=settings
+        )
 
     def _text(self, column: Any) -> str:
         """Return a Column as SQL; raises for a column of a plan whose names mean others here."""
@@ -169,11 +171,11 @@ class _Relation:
         sql = self._scope.read(text).sql
         read: list[Value] = []
 
-        def spelled(_: str, name: str) -> str:
+        def spell(_: str, name: str) -> str:
             read.append(self._by_name[name].value)
             return f"({read[-1].spark})" if read[-1].column is None else str(read[-1].spark)
 
-        spark = substitute(sql, spelled)
+        spark = substitute(sql, spell)
         expression = self._expression(sql)
         return Value(
             text,
@@ -186,20 +188,20 @@ class _Relation:
 
     def _expression(self, sql: str) -> Expr | None:
         """Return what a worker evaluates, over the join's result."""
-        found = replace(self.reader, left=self._left, right=pa.schema([])).expression(sql)
+        found = replace(self.reader, left=self._left_columns, right=pa.schema([])).expression(sql)
         values = {c.name: self._by_name[c.name].value for c in columns_of(found)} if found is not None else {}
         if found is None or any(value.expression is None and value.column is None for value in values.values()):
             return None
 
-        def inlined(column: Column) -> Expr:
+        def inline(column: Column) -> Expr:
             value = values[column.name]
             return value.expression or replace(column, name=str(value.column))
 
-        whole = with_columns(found, inlined)
+        whole = with_columns(found, inline)
         return None if is_too_deep(whole) else whole
 
 
-def selected_on_connect(df: Any, reader: SqlReader, result: Any) -> Selection | None:
+def selection_on_connect(df: Any, reader: SqlReader, result: Any) -> Selection | None:
     """Return what a DataFrame has selected from the result of a join, None where only the server can tell."""
     *plans, _ = _path(df._plan, {id(result._plan)})
     names = [LeftColumn(f.name, f.dataType.simpleString()) for f in result.schema.fields]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: what it is, what it should be (None where it is well), and why.
+    """One thing that was looked at: what it is, what it should be (None if it is correct), and why.
 
     ``must`` says that joins do not run, or give up something that was promised, as it is.
     """
@@ -90,7 +90,7 @@ RULES = (
     ),
     _Rule(
         "spark.speculation", "false", _is_false, "false",
-        "a task that runs twice asks the source twice",
+        "a task that runs twice calls the source twice",
     ),
 )  # fmt: skip
 
@@ -98,7 +98,7 @@ RULES = (
 def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding]:
     """Look at a session, classic or Spark Connect; return all that was looked at.
 
-    With a ``query``, batch or stream, settings that depend on its plan are judged by it.
+    With a ``query``, batch or stream, settings that depend on its plan are compared with it.
 
     >>> [finding.found for finding in examine(spark) if finding.name == "spark.sql.adaptive.enabled"]
     ['true']
@@ -106,7 +106,7 @@ def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding
     own = daemon(setting(spark, DAEMON, ""), setting(spark, "spark.python.use.daemon", "true"))
     pool = idle_pool(setting(spark, POOL, ""), tasks_at_a_time(spark), None if query is None else python_stages(query))
     return [
-        *(_judged(spark, rule) for rule in RULES),
+        *(_check_rule(spark, rule) for rule in RULES),
         pool,
         own,
         *_local_directory(spark),
@@ -134,8 +134,8 @@ def idle_pool(size: str, tasks: int | None, stages: int | None) -> Finding:
 
 
 _WHY_POOL = (
-    "each Python stage of a task, as each lookup of several in a row, has a worker of its own; those that the pool has "
-    "no room for end with every task, and with them their caches and connections"
+    "each Python stage of a task, as each lookup of several in a row, has its own worker; those for which the pool has "
+    "no space end with every task, and with them their caches and connections"
 )
 
 
@@ -151,7 +151,7 @@ def daemon(module: str, used: str = "true") -> Finding:
     """
     found = module or "not set"
     if not _is_true(used):
-        return Finding("spark.python.use.daemon", used, "true", "without a daemon each worker starts a Python anew")
+        return Finding("spark.python.use.daemon", used, "true", "without a daemon each worker starts a new Python")
     if not _is_importable(module or _OUR_DAEMON):
         return Finding(DAEMON, found, _OUR_DAEMON, "there is no such module, so no Python worker can start", must=True)
     return Finding(DAEMON, found, None if module == _OUR_DAEMON else _OUR_DAEMON, _WHY_DAEMON)
@@ -190,7 +190,7 @@ def _cores(master: str, executor: str) -> int | None:
     return int(executor) if executor else None
 
 
-def _judged(spark: SparkSession, rule: _Rule) -> Finding:
+def _check_rule(spark: SparkSession, rule: _Rule) -> Finding:
     value = setting(spark, rule.key, rule.default)
     return Finding(rule.key, value or "not set", None if rule.well(value) else rule.wanted, rule.why, rule.must)
 

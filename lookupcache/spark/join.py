@@ -32,14 +32,14 @@ from lookupcache.report import Channel, channel_of, is_classic
 from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain
 from lookupcache.spark.forms.choice import as_compiled
-from lookupcache.spark.forms.join_context import numbered, spark_type
+from lookupcache.spark.forms.join_context import number_columns, spark_type
 from lookupcache.spark.forms.slots import Link, NotFusedError
 from lookupcache.spark.forms.worker import by_worker, result_schema
 from lookupcache.spark.freezing import columns_of, join_document
 from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
 from lookupcache.table import LookupTable
-from lookupcache.worker.dead_letters import located
+from lookupcache.worker.dead_letters import absolute_path
 
 Condition = str | Sequence[str] | Column
 
@@ -164,11 +164,11 @@ class LookupJoin:
         assert isinstance(node, LookupNode)
         if columns_of(left) != side.output:
             raise differs("The columns of the left side", side.output, columns_of(left), document.source)
-        return cls.restored(left, node, Objects(document, Catalog()))
+        return cls.from_node(left, node, Objects(document, Catalog()))
 
     @classmethod
-    def restored(cls, left: DataFrame, node: LookupNode, objects: Objects) -> LookupJoin:
-        """Return the join of a node of a compiled plan; raises CompiledPlanError where it is not what it was."""
+    def from_node(cls, left: DataFrame, node: LookupNode, objects: Objects) -> LookupJoin:
+        """Return the join of a node of a compiled plan; raises CompiledPlanError if it has changed."""
         source = objects.document.source
         join = cls.__new__(cls)
         join.left, join.spark, join._restored = left, left.sparkSession, node
@@ -207,7 +207,7 @@ class LookupJoin:
 
     @cached_property
     def plan_identity(self) -> int | None:
-        """What tells Spark's analyzed plan of the result from others."""
+        """What identifies Spark's analyzed plan of the result."""
         return identity(self.df)
 
     @cached_property
@@ -230,9 +230,9 @@ class LookupJoin:
         if origin is not None:
             try:
                 if self._restored is not None and not self._restored.stage:
-                    raise NotFusedError("the compiled plan gives the join a stage of its own")
+                    raise NotFusedError("the compiled plan gives the join a separate stage")
                 _refuse_to_fuse(origin.join, self)
-                return origin.join.chain.extended(Link(self._context, self.reader, origin.selection)), None
+                return origin.join.chain.extend(Link(self._context, self.reader, origin.selection)), None
             except NotFusedError as error:
                 obstacle = str(error)
         return Chain([Link(self._context, self.reader)]), obstacle
@@ -246,7 +246,7 @@ class LookupJoin:
 
     @cached_property
     def _context(self) -> JoinContext:
-        return JoinContext(self.plan, self.left, pickled(self.table), self._channel, self._letters())
+        return JoinContext(self.plan, self.left, pickle_connector(self.table), self._channel, self._letters())
 
     def explain(self) -> str:
         """Return where each part of the condition went, what is pushed and cached, who joins and why."""
@@ -266,7 +266,7 @@ class LookupJoin:
         if len(chain.links) == 1 and obstacle is None:
             obstacle = obstacle_of(self.left)
         if obstacle is not None:
-            yield "not fused", f"{obstacle}: a Python stage of its own"
+            yield "not fused", f"{obstacle}: a separate Python stage"
         elif len(chain.links) > 1 and self.choice.form == "worker":
             tables = ", ".join(context.plan.table for context in chain.contexts[:-1])
             yield "fused", f"in one Python stage with the lookups of {tables}"
@@ -275,7 +275,7 @@ class LookupJoin:
     def _letters(self) -> str | None:
         """Return where dead letters go: a path that is relative counts from the driver's directory."""
         path = self.table.config.dead_letter_path
-        return None if path is None else located(path)
+        return None if path is None else absolute_path(path)
 
 
 @dataclass
@@ -291,7 +291,9 @@ class _Analyst:
             F.expr(substitute(sql, lambda side, name: own_name("l", names[name]))).alias(f"e{number}")
             for number, sql in enumerate(expressions)
         ]
-        return [field.dataType.simpleString() for field in numbered(self.join.left).select(*columns).schema.fields]
+        return [
+            field.dataType.simpleString() for field in number_columns(self.join.left).select(*columns).schema.fields
+        ]
 
     def names(self, expressions: Sequence[str]) -> list[str]:
         """Return Spark's names of expressions over both sides, which stand after ``l`` and ``r``."""
@@ -309,7 +311,7 @@ class _Analyst:
         return list(self.join.spark.sql(f"SELECT {columns}").collect()[0])
 
 
-def pickled(table: LookupTable) -> bytes:
+def pickle_connector(table: LookupTable) -> bytes:
     """Return a table's connector, pickled for the workers; raises ConnectorError if that fails."""
     try:
         return cloudpickle.dumps(table.connector)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from lookupcache.report import is_classic
 from lookupcache.spark.catalyst import Definitions, elements
-from lookupcache.spark.connect_plan import frames_down, obstacle_on_connect, result_below, selected_on_connect
+from lookupcache.spark.connect_plan import frames_down, obstacle_on_connect, result_below, selection_on_connect
 from lookupcache.spark.forms.between import Selection, plain_column
 from lookupcache.spark.forms.left_side import SHOWN, current_execution, path_down
 from lookupcache.spark.pending import PendingResult
@@ -75,7 +75,7 @@ def origin_of(df: DataFrame) -> Origin | None:
         return Origin(join, Selection((), positions.__getitem__))
     if not _recent:
         return None
-    return _selected(df) if is_classic(df.sparkSession) else _selected_on_connect(df)
+    return _find_selection(df) if is_classic(df.sparkSession) else _find_selection_on_connect(df)
 
 
 def is_persisted(df: DataFrame) -> bool:
@@ -92,7 +92,7 @@ def is_persisted(df: DataFrame) -> bool:
 # ── classic Spark ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _selected(df: DataFrame) -> Origin | None:
+def _find_selection(df: DataFrame) -> Origin | None:
     """Look through the projections and filters of Spark's analyzed plan, down to the result of a join."""
     plan = df._jdf.queryExecution().analyzed()
     above: list[tuple[str, Any]] = []
@@ -144,7 +144,7 @@ def _join_of(df: DataFrame, node: Any) -> LookupJoin | None:
 
 
 def identity(df: DataFrame, plan: Any | None = None) -> int | None:
-    """Return what tells an analyzed plan from others; for None that of a DataFrame, which has none on Spark Connect."""
+    """Return what identifies an analyzed plan; for None that of a DataFrame, which has none on Spark Connect."""
     if not is_classic(df.sparkSession):
         return None
     assert df.sparkSession._jvm is not None
@@ -177,9 +177,9 @@ def _attributes(output: Any) -> list[str]:
 # ── Spark Connect ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _selected_on_connect(df: DataFrame) -> Origin | None:
+def _find_selection_on_connect(df: DataFrame) -> Origin | None:
     join = result_below(df._plan, _results())
-    selection = None if join is None else selected_on_connect(df, join.reader, join.df)
+    selection = None if join is None else selection_on_connect(df, join.reader, join.df)
     return None if join is None or selection is None else Origin(join, selection)
 
 

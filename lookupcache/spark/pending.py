@@ -41,6 +41,6 @@ class PendingResult:
         return getattr(self._lookupcache_join.df, name)
 
 
-def analyzed(df: DataFrame | PendingResult) -> DataFrame:
+def resolve_pending(df: DataFrame | PendingResult) -> DataFrame:
     """Return the DataFrame that a pending result stands for; any other as it is."""
     return df._lookupcache_join.df if isinstance(df, PendingResult) else df

@@ -1,4 +1,4 @@
-"""A lookup table read whole, as any other table of Spark: one task scans it."""
+"""A lookup table read in full, as any other table of Spark: one task scans it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.planner.coercion import is_key_type
 from lookupcache.schema import type_name
 from lookupcache.spark.forms.join_context import spark_type
-from lookupcache.spark.join import pickled
+from lookupcache.spark.join import pickle_connector
 from lookupcache.table import LookupTable
 from lookupcache.worker.source import Source
-from lookupcache.worker.task import send_errors, unpickled
+from lookupcache.worker.task import send_errors, unpickle_connector
 
 
 @dataclass(frozen=True)
 class Scan:
-    """Called in the worker: the rows of the whole table out, whatever comes in."""
+    """Called in the worker: yields the rows of the full table, whatever the input."""
 
     plan: LookupPlan
     connector: bytes = field(repr=False)
@@ -35,7 +35,7 @@ class Scan:
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if sum(batch.num_rows for batch in batches):
             yield from (
-                Source(self.plan, unpickled(self.plan, self.connector))
+                Source(self.plan, unpickle_connector(self.plan, self.connector))
                 .scan()
                 .select(self.plan.schema.names)
                 .to_batches()
@@ -43,7 +43,7 @@ class Scan:
 
 
 def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
-    """Return all rows of a lookup table, read when they are wanted; raises ConnectorError where it cannot be scanned.
+    """Return all rows of a lookup table, read when they are used; raises ConnectorError if it cannot be scanned.
 
     >>> import os, sqlite3, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "shop.db")
@@ -56,7 +56,7 @@ def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
     """
     if not offers(table.connector, "scan"):
         raise ConnectorError(
-            f"Table {table.name!r} cannot be read whole: connector {table.connector_name!r} has no scan.",
+            f"Table {table.name!r} cannot be read in full: connector {table.connector_name!r} has no scan.",
             hint="Join it by key: JOIN … FOR SYSTEM_TIME AS OF PROCTIME() AS … ON …",
         )
     names = table.schema.names
@@ -72,4 +72,4 @@ def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
         config=table.config,
     )
     schema = T.StructType([T.StructField(f.name, spark_type(f.type), f.nullable) for f in table.schema])
-    return spark.range(0, 1, 1, 1).mapInArrow(Scan(plan, pickled(table)), schema)
+    return spark.range(0, 1, 1, 1).mapInArrow(Scan(plan, pickle_connector(table)), schema)

@@ -18,7 +18,7 @@ _OF_ITS_OWN = re.compile(r"\w*Exchange$|\w*Subquery|==$")
 
 
 def python_stages(df: DataFrame) -> int:
-    """Return how many Python operators the fullest stage of a query has: each has a worker of its own in every task.
+    """Return how many Python operators the fullest stage of a query has: each has its own worker in every task.
 
     No job runs. What of it is persisted counts as if it had still to be made.
 

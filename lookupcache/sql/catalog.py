@@ -64,7 +64,7 @@ class Names(Generic[Item]):
         found = self._items.get(name.lower())
         return None if found is None else found[1]
 
-    def registered(self, name: str) -> str:
+    def registered_name(self, name: str) -> str:
         """Return a name as it was registered; raises StatementError where there is none."""
         _ = self[name]
         return self._items[name.lower()][0]

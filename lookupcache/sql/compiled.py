@@ -114,7 +114,7 @@ class Compiler:
     def define_table(self, name: str) -> str:
         """Note a table of the catalog; return its name as it was registered."""
         found = self.setting.catalog.tables
-        known = found.registered(name)
+        known = found.registered_name(name)
         if known not in self.tables:
             self.tables[known] = define_table(known, found[known].table, self.keeps)
         return known
@@ -122,7 +122,7 @@ class Compiler:
     def define_function(self, name: str) -> str:
         """Note a table function of the catalog; return its name as it was registered."""
         found = self.setting.catalog.functions
-        known = found.registered(name)
+        known = found.registered_name(name)
         if known not in self.functions:
             self.functions[known] = define_function(known, found[known], self.keeps)
         return known
@@ -137,7 +137,7 @@ class _QueryNodes:
     numbers: dict[int, int] = field(default_factory=dict)
 
     def number_of(self, df: DataFrame) -> int:
-        """Return the node of a DataFrame of the query; it, and those that it reads, are added where they are not."""
+        """Return the node of a DataFrame of the query; it, and those that it reads, are added if they are missing."""
         join = next((n for n, one in enumerate(self.query.joins) if _is_result(df, one)), None)
         key = id(df) if join is None else -1 - join
         if key not in self.numbers:
@@ -197,7 +197,7 @@ def _is_result(df: DataFrame, join: LookupJoin) -> bool:
 def _refuse_secrets(text: str) -> None:
     if find_secrets(_HINT_WITHOUT_TEXTS.sub(" ", text)):
         raise CompiledPlanError(
-            "The statement has a secret, or options, in its text, which would stand in the plan.",
+            "The statement has a secret, or options, in its text, which would be written into the plan.",
             hint="Keep secrets in options of tables, as references such as 'env:NAME'.",
         )
 
@@ -207,7 +207,7 @@ _COMMANDS = {"INSERT", "UPDATE", "DELETE", "MERGE"}
 
 
 def refuse_commands(text: str, what: str) -> None:
-    """Raise CompiledPlanError for a text that is not a query: Spark would run it where only its columns are asked."""
+    """Raise CompiledPlanError for a text that is not a query: Spark would run it, and only its columns are needed."""
     words = [token.text for token in tokens(text) if not token.depth and token.kind == "word"]
     start = text.lstrip()[:1]
     found = next((word for word in words if word in _COMMANDS), None)
@@ -265,7 +265,7 @@ def _read_value(data: Any) -> Any:
 
 @dataclass
 class Restored:
-    """A plan in a session: the DataFrames of its nodes, made when they are asked for."""
+    """A plan in a session: the DataFrames of its nodes, made when they are first used."""
 
     setting: Setting
     document: Document
@@ -284,14 +284,14 @@ class Restored:
         return {name: _read_value(data) for name, data in self.document.parameters.items()} or None
 
     def check(self) -> None:
-        """Make all DataFrames; raises CompiledPlanError where something is not what it was."""
+        """Make all DataFrames; raises CompiledPlanError if something has changed."""
         refuse_other_settings(self.document, self.setting.spark)
         if self.document.is_join:
             raise CompiledPlanError(
                 f"Compiled plan {self.document.source} is a lookup join, which needs a left side.",
                 hint="Apply it with LookupJoin.from_plan(left, plan).",
             )
-        for number, node in self.document.numbered:
+        for number, node in self.document.numbered_nodes:
             if isinstance(node, SparkQuery):
                 refuse_commands(node.text, f"Node {number} of compiled plan {self.document.source}")
         for _, insert in self.document.inserts:
@@ -359,7 +359,7 @@ class Restored:
 
     def _lookup_join(self, number: int, node: LookupNode) -> DataFrame:
         try:
-            self.joins[number] = LookupJoin.restored(self.df(node.input), node, self.objects)
+            self.joins[number] = LookupJoin.from_node(self.df(node.input), node, self.objects)
         except CompiledPlanError:
             raise
         except LookupCacheError as error:
@@ -374,7 +374,7 @@ class Restored:
         return df
 
     def text_of(self, insert: Insert) -> tuple[str, SparkQuery]:
-        """Return the whole statement of an INSERT of a batch, and the node of its query."""
+        """Return the full statement of an INSERT of a batch, and the node of its query."""
         node = self.document.node(insert.input)
         if not isinstance(node, SparkQuery):
             raise CompiledPlanError(f"Compiled plan {self.document.source} inserts what is not a query.")

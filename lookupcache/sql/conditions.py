@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError
 from lookupcache.planner import LeftColumn
-from lookupcache.planner.clauses import WORD_CALLS, conjunct_spans, tokens, unwrapped
+from lookupcache.planner.clauses import WORD_CALLS, conjunct_spans, tokens, unwrap
 from lookupcache.planner.naming import Scope as ConditionScope
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import span_of
@@ -50,7 +50,7 @@ def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
         part = Span(span.start + start, span.start + end)
         inside = [name for name in names if part.start <= name.start < part.end]
         own = [one for one in foreign if part.holds(span_of(one))]
-        # A query that is no operand, as of EXISTS and IN, has no span of its own.
+        # A query that is no operand, as of EXISTS and IN, has no separate span.
         queries = [one for one in node.find_all(exp.Select) if part.start <= span_of(one).start < part.end]
         covered = all(any(span_of(o).holds(span_of(q)) for o in own) for q in queries)
         is_closed = not covered or any(part.start <= start < part.end for start in closed)
@@ -74,7 +74,7 @@ def in_parentheses(text: str) -> str:
     ('(a OR b)', '(a OR b)', 'a AND b')
     """
     words = [token.text for token in tokens(text) if token.kind == "word" and token.depth == 0]
-    return f"({text})" if "OR" in words and unwrapped(text) == text else text
+    return f"({text})" if "OR" in words and unwrap(text) == text else text
 
 
 class Conditions:

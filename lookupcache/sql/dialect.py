@@ -1,6 +1,6 @@
 """Spark SQL with Flink's additions, parsed by sqlglot, with the span of each part of the tree.
 
-A statement goes to Spark as the user wrote it, except for the parts that are lookups. So the parser records for
+A statement is passed to Spark as the user wrote it, except for the parts that are lookups. So the parser records for
 relations, joins, clauses, stars and expressions where they begin and end.
 """
 
@@ -47,7 +47,7 @@ class LookupSql(Spark):
     class Parser(SparkParser):
         """Spark's parser, which also records the span of each node.
 
-        It knows aggregates only: any other function's arguments are none of its business, a user's least of all.
+        It knows aggregates only, and does not interpret the arguments of any other function.
         """
 
         COLON_IS_VARIANT_EXTRACT = True
@@ -85,7 +85,7 @@ for _name in _NOTED:
 def parse(statement: Statement) -> exp.Expr:
     """Read one statement into a tree; raises StatementError, with the position, for what cannot be read."""
     try:
-        tree = sqlglot.parse_one(statement.read, dialect=LookupSql)
+        tree = sqlglot.parse_one(statement.parser_input, dialect=LookupSql)
     except SqlglotError as error:
         raise _unreadable(statement, error) from None
     return tree
@@ -101,7 +101,7 @@ def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:
     details = (getattr(error, "errors", None) or [{}])[0]
     fact = re.sub(r" (but got|for) <.*", "", str(details.get("description") or str(error).splitlines()[0]), flags=re.S)
     before, marked = str(details.get("start_context") or ""), str(details.get("highlight") or "")
-    start = statement.read.find(before + marked) + len(before) if marked else -1
+    start = statement.parser_input.find(before + marked) + len(before) if marked else -1
     position = statement.position(Span(start, start + len(marked))) if start >= len(before) else None
     return StatementError(f"The statement cannot be read: {fact.rstrip('.')}.", position=position)
 

@@ -20,8 +20,8 @@ def mode_of(found: Sequence[Token]) -> tuple[str, int]:
     """Return Spark's mode for the words that follow EXPLAIN, Flink's or Spark's, and how many words to skip."""
     mode, number = "simple", 1
     while number < len(found) - 1 and (found[number].text in _MODES or found[number].text == ","):
-        told = _MODES.get(found[number].text, "simple")
-        mode, number = told if told != "simple" else mode, number + 1
+        selected = _MODES.get(found[number].text, "simple")
+        mode, number = selected if selected != "simple" else mode, number + 1
     return mode, number
 
 

@@ -149,7 +149,7 @@ def _frame_of_relation(query: Query, clause: FromClause, with_text: str, extras:
     relation = Relation(plain.names, tuple((f.name, f.dataType.simpleString()) for f in fields))
     names = unique_names([(relation, f.name) for f in fields], query.fold)
     if names != [f.name for f in fields]:
-        df = query.renamed(df, [*names, *(f.name for f in df.schema.fields[len(fields) :])])
+        df = query.rename_columns(df, [*names, *(f.name for f in df.schema.fields[len(fields) :])])
     relations = (relation,) if plain.visible else ()
     return Frame(df, relations, _by_column(query, plain, relation, fields, names))
 
@@ -268,13 +268,13 @@ def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iter
     if isinstance(node, exp.Subquery) and not node.alias and isinstance(node.this, exp.Table):
         yield from plain_of(query, node.this, join)
     else:
-        yield plain_alone(query, node, join)
+        yield plain_relation(query, node, join)
     for inner in node.args.get("joins") or []:
         yield from plain_of(query, inner.this, inner)
 
 
 def without_parentheses(node: exp.Expr) -> exp.Expr:
-    """Return joins that stand in several parentheses as those in the innermost."""
+    """Return joins that stand in several parentheses as those in the innermost parentheses."""
     while isinstance(node, exp.Subquery) and isinstance(node.this, exp.Subquery) and not _alias(node):
         if node.args.get("joins"):
             break
@@ -288,7 +288,7 @@ def _alias(node: exp.Expr) -> str:
     return str(pivots[-1].alias if pivots else node.alias)
 
 
-def plain_alone(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Plain:
+def plain_relation(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Plain:
     """Return a Spark relation, without those that are joined to it in parentheses."""
     using = tuple(name.name for name in (join.args.get("using") or [])) if join is not None else ()
     visible = join is None or join.kind not in ("SEMI", "ANTI")
@@ -302,7 +302,7 @@ def _new_alias(query: Query, node: exp.Expr) -> str:
     """Add a unique alias to a relation without a name."""
     end = span_of(node).end
     name = f"lookup_at_{end}"
-    # With its last letter, so that an edit of the whole FROM, which ends here too, includes it.
+    # With its last letter, so that an edit of the full FROM clause, which ends here too, includes it.
     query.edits.replace(Span(end - 1, end), f"{query.statement.code[end - 1]} AS {name}")
     return name
 

@@ -41,5 +41,5 @@ def inserts_of(statement: Statement, found: Sequence[Token]) -> list[Insert]:
         others = [span for span in pairwise([*starts, len(statement.sql)]) if span[0] != start]
         offset = statement.span.start
         spans = [Span(offset + first, offset + last) for first, last in (*others, (start, start + begin))]
-        made.append(Insert(text[:begin], statement.blanked(spans), offset + start))
+        made.append(Insert(text[:begin], statement.with_blanks(spans), offset + start))
     return made

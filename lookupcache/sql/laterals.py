@@ -62,7 +62,7 @@ def call_lookup(
     node = join.this
     call, span = call_of(node)
     name = str(called_function(query, node))
-    given = [(one, _over_left(query, frame, _expression(call, one), one)) for one in arguments_of(query, span)]
+    given = [(one, _argument_over_left(query, frame, _expression(call, one), one)) for one in arguments_of(query, span)]
     function = query.setting.catalog.functions[name]
     try:
         arguments = _arguments(query, frame.df, given)
@@ -89,7 +89,7 @@ def call_lookup(
     )
 
 
-def _over_left(query: Query, frame: Frame, node: exp.Expr, span: Span) -> str:
+def _argument_over_left(query: Query, frame: Frame, node: exp.Expr, span: Span) -> str:
     """Return an argument as SQL over the left DataFrame."""
     scope = Scope([frame.relations], query.fold)
     edits = []

@@ -30,7 +30,7 @@ _SIDES = {
 
 @dataclass(frozen=True, eq=False)
 class Lookup:
-    """A lookup as the text asks for it.
+    """A lookup as the text requests it.
 
     ``on_node`` is its condition; ``keys`` are further conjuncts, already as SQL over the left DataFrame and the table;
     ``using`` names columns that both sides have. In a ``scalar`` sub-query a name is first resolved in the table.
@@ -61,7 +61,15 @@ def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Rela
 
 
 def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:
-    """Return the lookup that a join with ``FOR SYSTEM_TIME AS OF`` is; raises errors with the position."""
+    """Return the lookup of a join with ``FOR SYSTEM_TIME AS OF``; raises errors with the position.
+
+    Args:
+        query: The query that contains the join.
+        hints: The hints of the query.
+        left: The relations before the join.
+        join: The join.
+        table: The lookup table.
+    """
     node = join.this
     refuse_period(query, left, node.args["version"])
     alias = node.alias or node.name
@@ -168,7 +176,7 @@ def refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Ve
     if isinstance(moment, exp.Column):
         if moment.name.lower() not in [name.lower() for name in names]:
             raise PlanError(
-                f"FOR SYSTEM_TIME AS OF {query.statement[span_of(moment)]} asks for the rows of that time; "
+                f"FOR SYSTEM_TIME AS OF {query.statement[span_of(moment)]} requests the rows of that time; "
                 "a lookup returns the current rows.",
                 hint=f"{known} LookupSession(…, time_columns=[…]) sets other names.",
                 position=query.statement.position(span_of(moment)),
@@ -182,7 +190,7 @@ def refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Ve
             )
         return
     raise PlanError(
-        "FOR SYSTEM_TIME AS OF a fixed time asks for the rows of that time; a lookup returns the current rows.",
+        "FOR SYSTEM_TIME AS OF a fixed time requests the rows of that time; a lookup returns the current rows.",
         hint=known,
         position=query.statement.position(span_of(version)),
     )

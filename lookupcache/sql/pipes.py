@@ -30,6 +30,6 @@ def without_pipes(statement: Statement) -> tuple[Statement, int | None]:
         if pipe.depth:
             continue
         if found[0].text != "FROM" or after not in _JOINS:
-            return statement.blanked(joins), start
+            return statement.with_blanks(joins), start
         joins.append(Span(start, start + 2))
-    return (statement.blanked(joins) if joins else statement), None
+    return (statement.with_blanks(joins) if joins else statement), None

@@ -131,7 +131,7 @@ def _refuse_stream(restored: Restored, insert: Insert) -> None:
 
 
 def _read_stamp(path: str) -> Any:
-    """Return what a checkpoint belongs to; None where it does not say, or is where only Spark can read."""
+    """Return what a checkpoint belongs to; None if it does not say, or if only Spark can read its file system."""
     try:
         return json.loads(files.read_text(path)) if files.exists(path) else None
     except (CompiledPlanError, ValueError):

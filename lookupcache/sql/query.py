@@ -22,7 +22,7 @@ from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.settings import CASE_SENSITIVE, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
-from lookupcache.spark.pending import analyzed
+from lookupcache.spark.pending import resolve_pending
 from lookupcache.spark.scan import read_whole
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, parse, span_of
@@ -121,7 +121,7 @@ class Query:
                 hint="Put the lookups in a sub-query that names its columns, and select from that.",
                 position=self.statement.position(self.statement.span),
             )
-        return df if found.names == expected.names else self.renamed(df, expected.names)
+        return df if found.names == expected.names else self.rename_columns(df, expected.names)
 
     def run(self) -> DataFrame:
         """Return the result of the query, or execute the statement that contains it."""
@@ -137,14 +137,14 @@ class Query:
         try:
             if names:
                 text = show_views(text.replace("{", "{{").replace("}", "}}"))
-            views = {name: analyzed(self.views[name]) for name in sorted(names)}
+            views = {name: resolve_pending(self.views[name]) for name in sorted(names)}
             df = self.setting.spark.sql(text, self.args, **views)
         except AnalysisException as error:
             raise self.error_of(error) from None
         self.texts.append(SparkText(df, text, tuple(views)))
         return df
 
-    def renamed(self, df: DataFrame, names: Sequence[str]) -> DataFrame:
+    def rename_columns(self, df: DataFrame, names: Sequence[str]) -> DataFrame:
         """Return a DataFrame that Spark returned for a text with other names for its columns."""
         made = df.toDF(*names)
         self.texts.append(replace(self.text_of(df), df=made, names=tuple(names)))
@@ -188,7 +188,7 @@ class Query:
         hidden = any(self.fold(cte.alias) == self.fold(node.name) for _, ctes in _withs(node) for cte in ctes)
         return None if hidden else self.setting.catalog.tables[node.name]
 
-    # ── tables read whole ────────────────────────────────────────────────────────────────────────────────
+    # ── tables read in full ────────────────────────────────────────────────────────────────────────────────
 
     def read_whole(self, node: exp.Table, table: SqlTable) -> None:
         """Put a view of a lookup table's rows for its name."""
@@ -212,7 +212,15 @@ def query_of(
     args: dict[str, Any] | None = None,
     parsed: Statement | None = None,
 ) -> Query:
-    """Read a statement, or of it what is ``parsed``, where the rest is blank; nothing of it is rewritten yet."""
+    """Read a query, without rewriting it yet.
+
+    Args:
+        setting: The session, its catalog and its settings.
+        statement: The statement that contains the query.
+        prefix: Text before the query when it is run, such as that of an INSERT.
+        args: The values of parameters by name.
+        parsed: The statement with blanks in place of all but the query; None if the statement is the query.
+    """
     tree = parse(parsed or statement)
     query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
     for span in statement.tables:  # TABLE takes the name of a table only

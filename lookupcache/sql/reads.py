@@ -1,6 +1,6 @@
 """Which columns of the joined relations the rest of a SELECT may read.
 
-The rest goes to Spark as it is written, so this need not be exact, but must leave out no column: a name in a query
+The rest is passed to Spark as it is written, so this need not be exact, but must leave out no column: a name in a query
 inside of the SELECT counts for any relation that may be meant.
 """
 

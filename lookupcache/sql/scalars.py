@@ -65,7 +65,7 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
         if isinstance(node.parent, exp.Subquery | exp.Lateral) or select.args.get("joins"):
             continue
         if select.args.get("where") is None:
-            continue  # an uncorrelated one over the whole table is Spark's
+            continue  # an uncorrelated one over the full table is Spark's
         _refuse(query, node, select)
         found.append(_scalar(query, node, select, table))
     return sorted(found, key=lambda scalar: span_of(scalar.node).start)

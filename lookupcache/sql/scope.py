@@ -144,12 +144,12 @@ class Scope:
         """Return relation, column, and which of the parts is the column's name."""
         for group in self.groups:
             for depth in range(min(len(parts) - 1, 3), -1, -1):
-                found = list(self._found(group, parts, depth))
+                found = list(self._find(group, parts, depth))
                 if found:
                     return found[0] if len(found) == 1 else None
         return None
 
-    def _found(self, group: list[Relation], parts: Sequence[str], depth: int) -> Iterator[tuple[Relation, str, int]]:
+    def _find(self, group: list[Relation], parts: Sequence[str], depth: int) -> Iterator[tuple[Relation, str, int]]:
         for relation in group:
             seen = relation.is_named(parts[:depth], self.fold) if depth else True
             column = relation.column(parts[depth], self.fold) if seen else None

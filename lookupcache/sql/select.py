@@ -29,8 +29,8 @@ from lookupcache.sql.from_clause import (
     frame_of,
     from_text,
     inputs_of,
-    plain_alone,
     plain_of,
+    plain_relation,
     refuse_merged,
     unique_names,
     without_parentheses,
@@ -171,7 +171,7 @@ def _refuse_pivot(query: Query, node: exp.Select) -> None:
 
 
 def _refuse_recursion(query: Query, node: exp.Select) -> None:
-    """Raise PlanError for a lookup beside the relation that a recursive query builds: Spark knows it only inside."""
+    """Raise PlanError for a lookup alongside the relation that a recursive query builds: Spark knows it only inside."""
     below: exp.Expr = node
     while (cte := below.find_ancestor(exp.CTE)) is not None:
         tables = [one for one in node.find_all(exp.Table) if query.fold(one.name) == query.fold(cte.alias)]
@@ -193,7 +193,7 @@ def _begin(select: Select, joined: Joined, node: exp.Expr, span: Span) -> Joined
         joined, group = _group(select, joined, node)
         return replace(joined, clause=FromClause(group.text, group.plain, inner_views=group.inner_views), done=done)
     own = isinstance(node, exp.Table) and node.args.get("joins")  # those of a FROM before its SELECT
-    plain = (plain_alone(select.query, node),) if own else tuple(plain_of(select.query, node))
+    plain = (plain_relation(select.query, node),) if own else tuple(plain_of(select.query, node))
     return replace(joined, clause=FromClause(select.query.edits.text(span).strip(), plain), done=done)
 
 
@@ -234,7 +234,7 @@ def _group(select: Select, joined: Joined, node: exp.Expr) -> tuple[Joined, From
         )
     first, joins = node.this, _inner_joins(node)
     text = query.statement[Span(span_of(first).start, span_of(joins[0]).start)] if joins else ""
-    inner = replace(joined, clause=FromClause(text.strip(), (plain_alone(query, first),)))
+    inner = replace(joined, clause=FromClause(text.strip(), (plain_relation(query, first),)))
     for number, join in enumerate(joins):
         inner = _join(replace(select, where=(), in_group=True), inner, join, joins[number + 1 :])
     clause = inner.clause

@@ -25,7 +25,7 @@ class LookupSession:
     """Runs SQL in Flink's and Spark's syntax over a Spark session and lookup tables.
 
     Tables and functions belong to the session. ``time_columns`` are the columns that FOR SYSTEM_TIME AS OF may name
-    for the time of the lookup; they need not exist. What has no lookup in it goes to Spark as it is.
+    for the time of the lookup; they need not exist. A statement without a lookup is passed to Spark unchanged.
 
     >>> session = LookupSession(spark)
     >>> session.register_table(LookupTable.from_function("squares", "n BIGINT, square BIGINT", key=["n"],
@@ -113,10 +113,14 @@ class LookupSession:
     ) -> None:
         """Register a table function; a function of that name is replaced.
 
-        ``function`` takes the arguments of a call and returns its rows: sync, async or an async generator, or an
-        object or class with ``__call__``. With ``batch`` it takes a list of argument tuples, bare values where there
-        is one argument, and returns a list of lists of rows. ``returns`` are the columns, as DDL text, where the
-        function's annotation does not tell them, and ``options`` the ``lookup.*`` options of its calls.
+        Args:
+            name: Its name in SQL.
+            function: Takes the arguments of a call and returns its rows: sync, async or an async generator, or an
+                object or class with ``__call__``.
+            returns: The columns as DDL text; by default those of the function's annotation.
+            batch: Whether the function takes a list of argument tuples (of bare values if there is one argument) and
+                returns a list of lists of rows.
+            options: The ``lookup.*`` options of its calls.
         """
         made = TableFunction.of(name, function, returns=returns, batch=batch, options=options)
         made.columns()

@@ -73,7 +73,15 @@ def nothing(setting: Setting) -> DataFrame:
 def rewrite_query(
     setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = ""
 ) -> Query:
-    """Return the query of a statement, rewritten so that its lookups are joined; ``prefix`` is text before it."""
+    """Return the query of a statement, rewritten so that its lookups are joined.
+
+    Args:
+        setting: The session, its catalog and its settings.
+        statement: The statement.
+        found: The tokens of the query.
+        args: The values of parameters by name.
+        prefix: Text before the query when it is run, such as that of an INSERT.
+    """
     query = _query(setting, statement, found, args, prefix)
     refuse_strangers(query, query.tree)
     refuse_unknown(query, query.tree)
@@ -105,7 +113,7 @@ def _query(setting: Setting, statement: Statement, found: Sequence[Token], args:
     later = None if piped is None else Span(piped, body.span.end)
     if later is not None and concerns(setting, list(tokens(body[later]))):
         raise _no_query(statement, Span(later.start, later.start + 2))
-    query = query_of(setting, body, prefix, args, body if later is None else body.blanked([later]))
+    query = query_of(setting, body, prefix, args, body if later is None else body.with_blanks([later]))
     if not isinstance(query.tree, exp.Query) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise _no_query(statement, _at(body, 0, found[0].end - found[0].start))
     return query
@@ -149,7 +157,7 @@ def _run_unchanged(setting: Setting, statement: Statement, args: Args = None) ->
     """Pass a statement to Spark; raise StatementError in place of an error of Spark's that would show secrets."""
     shown: PySparkException
     try:
-        with _not_logged(statement):
+        with _suppress_logging(statement):
             return setting.spark.sql(statement.written, args)
     except PySparkException as error:
         if not _shows(statement, str(error)):
@@ -161,7 +169,7 @@ def _run_unchanged(setting: Setting, statement: Statement, args: Args = None) ->
 
 
 @contextmanager
-def _not_logged(statement: Statement) -> Iterator[None]:
+def _suppress_logging(statement: Statement) -> Iterator[None]:
     """Keep PySpark from writing its errors about a statement to the log where the statement may hold secrets."""
     # Created by PySpark: an ordinary logger of that name would not take the arguments that PySpark passes.
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
@@ -360,12 +368,12 @@ def _create_view(setting: Setting, statement: Statement, found: Sequence[Token],
                 hint="Write CREATE [OR REPLACE] TEMPORARY VIEW.",
                 position=statement.position(_at(statement, 0, found[words.index("VIEW")].end)),
             )
-    with _plans_kept(setting):
+    with _keep_plans(setting):
         return query.run()
 
 
 @contextmanager
-def _plans_kept(setting: Setting) -> Iterator[None]:
+def _keep_plans(setting: Setting) -> Iterator[None]:
     name, conf = "spark.sql.legacy.storeAnalyzedPlanForView", setting.spark.conf
     before = conf.get(name, None)
     conf.set(name, "true")

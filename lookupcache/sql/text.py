@@ -59,7 +59,7 @@ class Statement:
         changed.__dict__["code"] = code
         return changed
 
-    def blanked(self, spans: Iterable[Span]) -> Statement:
+    def with_blanks(self, spans: Iterable[Span]) -> Statement:
         """Return the statement with blanks in place of some pieces of its code."""
         code = list(self.code)
         for span in spans:
@@ -82,7 +82,7 @@ class Statement:
         return self.text[self.span.start : self.span.end]
 
     @cached_property
-    def read(self) -> str:
+    def parser_input(self) -> str:
         """The input of the parser: the code with blanks before the statement, and with the letter x in literals.
 
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.

@@ -31,7 +31,7 @@ class Calls:
 class CallOutcomes:
     """How calls ended: the answer of each call, and the errors by the numbers of the calls that failed.
 
-    A key that failed alone counts as a call of its own, with a number above those of the calls.
+    A key that failed alone counts as a separate call, with a number above those of the calls.
     """
 
     def __init__(self, calls: Calls, answers: Sequence[Any]) -> None:
@@ -130,7 +130,14 @@ class BatchCalls:
 
 
 class KeyCalls:
-    """Calls of a function that takes one key; the rows of all calls become Arrow together."""
+    """Calls of a function that takes one key; the rows of all calls become Arrow together.
+
+    Args:
+        connector: The connector of the function.
+        reader: Checks, filters and groups the rows that the function returns.
+        resilience: Retries, circuit breaker and rate limit of the calls.
+        errors: Adds table and key to errors.
+    """
 
     max_keys: float = 1
 

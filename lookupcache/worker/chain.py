@@ -194,7 +194,7 @@ class Prefetching:
                 if error := pending.broken or next(iter(pending.errors), None):
                     raise error
             yield batch
-            # The join has asked for the next batch, so it has opened this one.
+            # The join has requested the next batch, so it has opened this one.
             if (opened := self._pending.pop(self._opened, None)) is not None:
                 self._lookup.close(opened)
             self._opened += 1

@@ -52,7 +52,7 @@ class DeadLetters:
     """
 
     def __init__(self, path: str, table: str, names: Sequence[str] | None = None) -> None:
-        self.path = located(path)
+        self.path = absolute_path(path)
         self.table = table
         self.names = names
         self._files: list[_File] = []
@@ -101,10 +101,10 @@ class DeadLetters:
             ) from (error if is_presentable(error, hide) else None)
 
 
-def located(path: str) -> str:
+def absolute_path(path: str) -> str:
     """Return a path or URI for Arrow: local paths must be absolute, and ``s3a`` is not supported.
 
-    >>> located("s3a://bucket/letters"), located("letters") == os.path.abspath("letters")
+    >>> absolute_path("s3a://bucket/letters"), absolute_path("letters") == os.path.abspath("letters")
     ('s3://bucket/letters', True)
     """
     return re.sub(r"^s3[an]://", "s3://", path) if _SCHEME.match(path) else os.path.abspath(path)
@@ -125,7 +125,7 @@ class _File:
         return self.stream.tell()
 
     @property
-    def hidden(self) -> str:
+    def hidden_path(self) -> str:
         return f"{self.folder}/_{self.name}"
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ def _publish(files: Sequence[_File]) -> None:
     for file in files:
         file.close()
     for file in files:
-        file.system.move(file.hidden, f"{file.folder}/{file.name}")
+        file.system.move(file.hidden_path, f"{file.folder}/{file.name}")
 
 
 def _remove(files: Sequence[_File]) -> None:
@@ -160,7 +160,7 @@ def _remove(files: Sequence[_File]) -> None:
         with contextlib.suppress(*_WRITE_ERRORS):
             file.close()
         with contextlib.suppress(*_WRITE_ERRORS):
-            file.system.delete_file(file.hidden)
+            file.system.delete_file(file.hidden_path)
 
 
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────

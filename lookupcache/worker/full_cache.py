@@ -94,7 +94,7 @@ class FullCacheLookup(PartialCacheLookup):
             return
         began = time.perf_counter()
         wait = self._written is None or now >= self._overdue
-        for group in self.source.executor.completed(wait=wait):
+        for group in self.source.executor.take_completed(wait=wait):
             self._loading = None
             self._replace_table(group)
         if wait:

@@ -127,7 +127,7 @@ class HostCacheLookup(PartialCacheLookup):
     def _renew_old(self, keys: KeyBatch, entries: Entries, found: Found, now: float) -> int:
         limits, at = self.cache.limits, self.host.clock()
         requested = 0
-        if not limits.dated:
+        if not limits.needs_write_times:
             return 0
         expired = found.deadline < at
         due = ~expired & (at - found.written >= limits.refresh_seconds)
@@ -234,7 +234,7 @@ class HostCacheLookup(PartialCacheLookup):
 
     # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _stored(self, request: Request, fetched: Fetched) -> None:
+    def _publish_fetched(self, request: Request, fetched: Fetched) -> None:
         """Publish what a call group has fetched."""
         since, started = self._since.get(request.number, (-1, -math.inf))
         written = self.host.clock()
@@ -275,7 +275,7 @@ class HostCacheLookup(PartialCacheLookup):
         started = time.perf_counter()
         try:
             timeout = _POLL_SECONDS if self._awaited else self._claim_seconds / 3
-            self._complete_groups(self.source.executor.completed(wait=True, room=room, timeout=timeout))
+            self._complete_groups(self.source.executor.take_completed(wait=True, room=room, timeout=timeout))
             self._renew_claims()
             self._check_awaited()
         finally:
@@ -352,7 +352,7 @@ class HostCacheLookup(PartialCacheLookup):
             if changed is None or len(changed):
                 self.host.invalidate(changed)
         if self.host.has_news or self.host.position != self._seen:
-            for keys in self.host.invalidated_since(self._seen):
+            for keys in self.host.invalidations_since(self._seen):
                 self.counters["invalidations"] += self.cache.invalidate(keys)
             self._seen = self.host.position
 

@@ -59,7 +59,7 @@ class MappedTable:
 
     def find(self, keys: KeyBatch, now: float) -> Lease:
         """Lease the entry of each key, -1 if the table does not have it."""
-        entries = self.segment.find(self._host.hashed(keys))
+        entries = self.segment.find(self._host.hash_keys(keys))
         if keys.valid is not None:
             entries[~keys.valid] = -1
         self._leases.append(Lease(entries))
@@ -101,7 +101,14 @@ class MappedTable:
 
 
 class HostFullCacheLookup(FullCacheLookup):
-    """ALL, shared: whoever finds that a load is due and gets the claim loads, and the others take what he publishes."""
+    """ALL, shared by the workers of a host: the one that gets the claim loads the table and publishes it.
+
+    Args:
+        source: The source of the table.
+        host: The host's cache.
+        clock: Returns the time in seconds; by default the clock of the host's cache.
+        wall: Returns the local time, for scheduled reloads.
+    """
 
     def __init__(
         self,
@@ -127,7 +134,7 @@ class HostFullCacheLookup(FullCacheLookup):
             if not must_wait:
                 return
             if self._loading is None:
-                self.source.executor.completed(wait=True, timeout=_POLL_SECONDS)
+                self.source.executor.take_completed(wait=True, timeout=_POLL_SECONDS)
                 now = self.clock()
                 if self._adopt(now) and now < self._due:
                     return
@@ -145,7 +152,7 @@ class HostFullCacheLookup(FullCacheLookup):
 
     def _complete_load(self, must_wait: bool) -> bool:
         """Use the loaded table if it is there; return whether the load has ended."""
-        for group in self.source.executor.completed(wait=must_wait, timeout=_CLAIM_SECONDS / 3):
+        for group in self.source.executor.take_completed(wait=must_wait, timeout=_CLAIM_SECONDS / 3):
             self._loading = None
             try:
                 self._replace_table(group)

@@ -21,10 +21,10 @@ _PANDAS = "pandas"
 
 
 def defer_pandas() -> None:
-    """Let pyarrow do without pandas until something else imports it; then pyarrow knows its types as ever.
+    """Let pyarrow do without pandas until something else imports it; then pyarrow knows its types as usual.
 
     Nothing happens if this was called before, or if pyarrow's interface has changed. If pandas has been imported since,
-    in a way that was not noticed, pyarrow is told now: see `report_pandas`.
+    in a way that was not noticed, pyarrow is informed now: see `report_pandas`.
     """
     # A private name: without it, pyarrow imports pandas as it always did.
     interface = getattr(pa.lib, "_pandas_api", None)

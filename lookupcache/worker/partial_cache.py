@@ -178,13 +178,13 @@ class PartialCacheLookup:
     def poll(self) -> None:
         """Store the results of the call groups that have completed."""
         if self._requests:
-            self._complete_groups(self.source.executor.completed(wait=False))
+            self._complete_groups(self.source.executor.take_completed(wait=False))
 
     def wait(self, *, room: bool = False) -> None:
         """Wait for a call group, or with ``room`` until another call may be made; store results."""
         started = time.perf_counter()
         try:
-            self._complete_groups(self.source.executor.completed(wait=True, room=room))
+            self._complete_groups(self.source.executor.take_completed(wait=True, room=room))
         finally:
             self.counters.spend("source_seconds", started)
 
@@ -293,7 +293,7 @@ class PartialCacheLookup:
         """Request new keys, with those of a waiting call; start at once, or with ``until`` later."""
         number = self._next_number() if waiting is None else waiting.request.number
         # Before any entry is reserved: if the keys cannot be split, no batch may wait for them.
-        calls = self.source.split(keys if waiting is None else waiting.request.keys.joined(keys))
+        calls = self.source.split(keys if waiting is None else waiting.request.keys.concat_with(keys))
         entries = self.cache.reserve(keys, number, now)
         lease = self.cache.lease(entries)
         if waiting is not None:
@@ -367,11 +367,11 @@ class PartialCacheLookup:
         fetched = self._read_answers(request)
         failed = fetched.failed
         self.cache.fill(entries[~failed], fetched.rows, fetched.counts[~failed], now)
-        self._stored(request, fetched)
+        self._publish_fetched(request, fetched)
         if fetched.errors:
             self._fail(entries[failed], fetched, now, waited)
 
-    def _stored(self, request: Request, fetched: Fetched) -> None:
+    def _publish_fetched(self, request: Request, fetched: Fetched) -> None:
         """Do nothing: nobody else has to know what was fetched."""
 
     def _end_request(self, request: Request) -> list[PendingKeys]:

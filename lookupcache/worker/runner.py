@@ -91,6 +91,12 @@ class Pairs:
 class Runner:
     """Joins batches under a plan.
 
+    Args:
+        plan: The plan of the join.
+        layout: The positions of left columns and keys in a batch, and the columns that are added.
+        lookup: The cache with its source.
+        letters: Writes the dead letters; None without ``lookup.on-error`` = ``dead-letter``.
+
     >>> from lookupcache.table import LookupTable
     >>> from lookupcache.plan import FieldKey
     >>> names = {1: "ann", 2: "bob"}
@@ -131,7 +137,7 @@ class Runner:
         try:
             for batch in batches:
                 if batch.num_rows:
-                    window.append(self._timed(self._open, batch))
+                    window.append(self._measure(self._open, batch))
                     yield from self._emit_ready(window)
             self.lookup.hurry()
             while window:
@@ -150,13 +156,13 @@ class Runner:
             ready = self._ready(window)
             for one in ready:
                 window.remove(one)
-                yield from self._timed(self._join, one)
+                yield from self._measure(self._join, one)
             if not window or not (last or self._is_full(window)):
                 return
             # While this generator was suspended, another runner of the same lookup may have completed the calls that
             # this one would wait for: so check again before waiting.
             if not ready:
-                self._timed(partial(self.lookup.wait, room=not last and not self._is_large(window)))
+                self._measure(partial(self.lookup.wait, room=not last and not self._is_large(window)))
 
     def _ready(self, window: deque[_OpenBatch]) -> list[_OpenBatch]:
         """Return the batches to emit: all that are ready, or if order matters, those before the first that is not."""
@@ -178,7 +184,7 @@ class Runner:
             if one.pending is not None and one.pending.errors and self.plan.config.on_error == "fail":
                 raise one.pending.errors[0]
 
-    def _timed(self, work: Callable[..., T], *arguments: Any) -> T:
+    def _measure(self, work: Callable[..., T], *arguments: Any) -> T:
         started = time.perf_counter()
         try:
             return work(*arguments)
@@ -251,20 +257,20 @@ class Runner:
 
     def _emit(self, rows: _Rows) -> pa.RecordBatch:
         if self.nested:
-            found = self._found(lambda: self.lookup.cache.counts(rows.entries) > 0)
+            found = self._found_column(lambda: self.lookup.cache.counts(rows.entries) > 0)
             return self._batch(rows.left, [self._matches(rows), *self._marks(rows), *found])
         if self.plan.how in ("semi", "anti"):
             if self.layout.found:
-                found = self._found(lambda: self._matched(rows))
+                found = self._found_column(lambda: self._match_residual(rows))
                 return self._batch(rows.left, [*self._marks(rows), *found])
-            kept = np.flatnonzero((self._matched(rows) == (self.plan.how == "semi")) | rows.failed)
+            kept = np.flatnonzero((self._match_residual(rows) == (self.plan.how == "semi")) | rows.failed)
             return self._batch(rows.left.take(pa.array(kept)), self._marks(rows, kept))
         pairs = self._pairs(rows)
         left = rows.left if pairs.left is None else rows.left.take(pa.array(pairs.left))
-        right, found = self.lookup.cache.gather(pairs.right), self._found(lambda: pairs.right >= 0)
+        right, found = self.lookup.cache.gather(pairs.right), self._found_column(lambda: pairs.right >= 0)
         return self._batch(left, [*right, *self._marks(rows, pairs.left), *found])
 
-    def _found(self, mask: Callable[[], Mask]) -> list[pa.Array]:
+    def _found_column(self, mask: Callable[[], Mask]) -> list[pa.Array]:
         return [pa.array(mask())] if self.layout.found else []
 
     def _marks(self, rows: _Rows, taken: Numbers | None = None) -> list[pa.Array]:
@@ -312,7 +318,7 @@ class Runner:
         found = starts >= 0
         return Pairs(None, starts) if found.all() else Pairs(np.flatnonzero(found), starts[found])
 
-    def _matched(self, rows: _Rows) -> Mask:
+    def _match_residual(self, rows: _Rows) -> Mask:
         if not self.plan.residual:
             return self.lookup.cache.counts(rows.entries) > 0
         owner, _ = self._pass_residual(rows)
@@ -435,7 +441,11 @@ def report_counts(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches; when they end or fail, write the lookup's counts since the start into ``into``.
 
-    Without ``parts`` of them, which other joins report.
+    Args:
+        lookup: The lookup whose counts are reported.
+        batches: The joined batches.
+        into: Receives the counts.
+        parts: Counts that other joins of the lookup report, and that are subtracted.
     """
     before = Counters(lookup.counters)
     try:

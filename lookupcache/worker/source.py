@@ -68,13 +68,13 @@ class Source:
 
             return Coroutines(
                 config.async_capacity, self._calls.make_async, self._connection.open_async,
-                self._connection.close_async, config.timeout, self.resilience.timed_out,
+                self._connection.close_async, config.timeout, self.resilience.timeout_error,
             )  # fmt: skip
         return self._threads(config.async_capacity if config.async_ else 1, self._calls.make, config.timeout)
 
     def _threads(self, most: int, make: Callable[[Connector, Any], Any], timeout: float) -> Threads:
         connection = self._connection
-        return Threads(most, make, connection.open, timeout, self.resilience.timed_out, connection.close)
+        return Threads(most, make, connection.open, timeout, self.resilience.timeout_error, connection.close)
 
     def open_ahead(self) -> None:
         """Start to connect before there are keys; what fails is counted with the first call, if there is one."""

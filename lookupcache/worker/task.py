@@ -79,7 +79,7 @@ class Task:
 
     def lookup(self) -> PartialCacheLookup:
         """Return this process's lookup for the plan."""
-        return shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
+        return shared_lookup(self.plan, partial(unpickle_connector, self.plan, self.connector))
 
     def _dead_letters(self) -> DeadLetters | None:
         """Return the writer of dead letters; inside the job, left columns have no names, so it gets them here."""
@@ -106,7 +106,7 @@ class ScanTask:
 
     def _scan(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted = [number for batch in batches for column in batch.columns for number in column.to_pylist()]
-        lookup = shared_lookup(self.plan, partial(unpickled, self.plan, self.connector))
+        lookup = shared_lookup(self.plan, partial(unpickle_connector, self.plan, self.connector))
         assert isinstance(lookup, FullCacheLookup)
         counts = Counters()
         yield from self.channel.reporting(report_counts(lookup, self._rows(lookup, counted), counts), counts)
@@ -174,7 +174,7 @@ def send_errors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise shown from None
 
 
-def unpickled(plan: LookupPlan, connector: bytes) -> Connector:
+def unpickle_connector(plan: LookupPlan, connector: bytes) -> Connector:
     """Return the connector; raises ConnectorError if its module is not on this worker."""
     try:
         found: Connector = cloudpickle.loads(connector)

@@ -33,7 +33,7 @@ def find(cache: ColumnCache, keys: KeyBatch, now=0.0):
 
 
 def put(cache: ColumnCache, keys: KeyBatch, rows: pa.Table, counts, now) -> None:
-    """Keep the rows of keys that were just asked for."""
+    """Keep the rows of keys that were just requested."""
     cache.put(keys, rows, counts, now)
     find(cache, keys, now)
     cache.enforce_limits(now)
@@ -150,8 +150,8 @@ def test_a_value_that_can_never_fit_evicts_nothing(limits, eviction):
 
 LIVES = {
     "that may stand in for an error": Limits(write_seconds=1, miss_seconds=1, stale_seconds=1e6),
-    "beside short-lived misses": Limits(write_seconds=1e6, miss_seconds=1),
-    "beside a short idle time": Limits(access_seconds=1, stale_seconds=1e6),
+    "with short-lived misses": Limits(write_seconds=1e6, miss_seconds=1),
+    "with a short idle time": Limits(access_seconds=1, stale_seconds=1e6),
 }
 
 
@@ -332,7 +332,7 @@ def test_a_batch_finds_all_that_it_put_until_it_settles(eviction):
 
 
 def test_keys_with_equal_hashes_are_distinguished(monkeypatch):
-    monkeypatch.setattr("lookupcache.cache.keys._hashed", lambda column, seed: np.zeros(len(column), np.uint64))
+    monkeypatch.setattr("lookupcache.cache.keys._hash_column", lambda column, seed: np.zeros(len(column), np.uint64))
     cache = ColumnCache(SCHEMA, [pa.string()], Limits())
     keys = KeyBatch.of([pa.array(["a", "b"])], [pa.string()])
     entries = cache.put(keys, pa.table({"v": [1, 2]}), np.ones(2, np.int64), 0)
@@ -425,10 +425,10 @@ def test_of_a_batch_only_entries_larger_than_the_cache_are_refused(sizes, limits
 @given(
     batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=30), min_size=1, max_size=12),
     rows=st.integers(1, 30),
-    held=st.integers(0, 3),
+    most_leases=st.integers(0, 3),
 )
 @pytest.mark.parametrize("eviction", EVICTIONS)
-def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batches, rows, held):
+def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batches, rows, most_leases):
     cache, leases = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=rows, write_seconds=5, eviction=eviction)), []
     for now, batch in enumerate(batches):
         lease = cache.find(int_keys(batch), now)
@@ -437,7 +437,7 @@ def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batche
         cache.release(lease)
         leases.append((cache.find(int_keys(batch), now), batch))
         cache.touch(leases[-1][0])
-        if len(leases) > held:
+        if len(leases) > most_leases:
             cache.release(leases.pop(0)[0])
         cache.enforce_limits(now)
         assert cache.rows <= rows
@@ -546,7 +546,7 @@ def exact_hits_with_repeats(keys, size: int, batch: int) -> int:
 
 
 # A batch finds all it can before anything is evicted, so a cache not much larger than a batch hits more often than
-# one that is asked key by key: up to 9 points at 733 rows on the flights. From three batches on they agree.
+# one that is requested key by key: up to 9 points at 733 rows on the flights. From three batches on they agree.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 def test_columns_stay_near_in_batches_of_a_thousand(name):

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from scale import scaled
+from scale import scale_up
 
 from lookupcache.cache import ColumnCache, Limits, RowCache
 from lookupcache.cache.column_cache import Lease
@@ -122,15 +122,15 @@ class ColumnStates(RuleBasedStateMachine):
         awaited = set(np.concatenate([*calls, [-1]]).tolist()) & set(lease.entries.tolist())
         awaited = {entry for entry in awaited if self.cache.waits(Lease(np.array([entry], np.int32)))}
         stale = set(lease.entries[lease.expired].tolist())
-        held = {}
+        kept = {}
         for row, key in enumerate(keys):
             entry = int(lease.entries[row])
             if entry in awaited:
                 continue  # A batch waits for it: it has no rows yet, or rows that are too old.
             self.model.check(key, self.rows(entry) if entry >= 0 else None, self.now, stale=entry in stale)
             if entry >= 0:
-                held[row] = self.rows(entry)
-        self.leases.append((lease, held))
+                kept[row] = self.rows(entry)
+        self.leases.append((lease, kept))
         for rows, wait in ((lease.expired, True), (lease.aging, False)):
             if again and rows.size:
                 self.groups += 1
@@ -179,9 +179,9 @@ class ColumnStates(RuleBasedStateMachine):
                 if listed:
                     self.model.write(key, values[first : first + count], self.now)
                 first += count
-            for reader, held in self.leases:
+            for reader, kept in self.leases:
                 for row in np.flatnonzero(np.isin(reader.entries, lease.entries)).tolist():
-                    held.pop(row, None)  # It reads the new rows from now on.
+                    kept.pop(row, None)  # It reads the new rows from now on.
         self.cache.release(lease)
 
     @precondition(lambda self: self.leases)
@@ -214,8 +214,8 @@ class ColumnStates(RuleBasedStateMachine):
         if hasattr(self, "cache"):
             assert audit.audit_columns(self.cache) == []
             assert self.model.lost <= self.cache.evictions
-            for lease, held in self.leases:
-                assert {row: self.rows(int(lease.entries[row])) for row in held} == held
+            for lease, kept in self.leases:
+                assert {row: self.rows(int(lease.entries[row])) for row in kept} == kept
 
 
 class StringStates(ColumnStates):
@@ -283,4 +283,6 @@ class RowStates(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("states", [ColumnStates, StringStates, RowStates])
 def test_any_order_of_operations(states):
-    run_state_machine_as_test(states, settings=settings(max_examples=scaled(25), stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        states, settings=settings(max_examples=scale_up(25), stateful_step_count=30, deadline=None)
+    )

@@ -1,4 +1,4 @@
-"""Keys under Spark's equality: what is equal hashes and encodes alike, what is not is told apart."""
+"""Keys under Spark's equality: what is equal hashes and encodes alike, what is not is distinguished."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_rows_without_columns_are_counted():
     assert (len(store), store.gather(np.array([1])), store.nbytes) == (3, [], 0)
 
 
-def test_a_slice_does_not_keep_the_whole_alive():
+def test_a_slice_does_not_keep_the_full_table_alive():
     store = RowStore(pa.schema([("n", pa.int64())]))
     store.append(pa.table({"n": range(100_000)}).slice(0, 10))
     assert store.nbytes == 80

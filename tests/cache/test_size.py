@@ -95,7 +95,7 @@ def test_a_value_that_holds_itself_is_counted():
     assert BIG <= size_of(row) <= BIG + 1_000
 
 
-def test_an_object_that_cannot_be_asked_is_counted_as_far_as_it_can():
+def test_an_object_that_cannot_be_inspected_is_counted_as_far_as_possible():
     class Odd:
         def __init__(self) -> None:
             self.payload = big()

@@ -9,9 +9,9 @@ from lookupcache.cli.commands import main
 
 
 def run(*arguments, **options) -> str:
-    told = CliRunner(env={"COLUMNS": "200"}).invoke(main, ["cache", *arguments], catch_exceptions=False, **options)
-    assert told.exit_code == 0, told.output
-    return told.output
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(main, ["cache", *arguments], catch_exceptions=False, **options)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_caches_are_listed_shown_and_cleared(tmp_path):

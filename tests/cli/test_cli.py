@@ -21,18 +21,18 @@ def test_version() -> None:
 
 
 def test_connectors_are_listed_with_their_options() -> None:
-    told = CliRunner().invoke(main, ["connectors"], catch_exceptions=False)
-    assert told.exit_code == 0
-    assert "sql" in told.output
-    assert "lookupcache_sql.connector:SqlConnector" in told.output.replace("\n", "")
-    assert "required" in told.output
+    result = CliRunner().invoke(main, ["connectors"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "sql" in result.output
+    assert "lookupcache_sql.connector:SqlConnector" in result.output.replace("\n", "")
+    assert "required" in result.output
 
 
 def test_our_errors_are_text_without_a_traceback() -> None:
-    told = CliRunner().invoke(main, ["demo", "--cache", "ALL", "--max-rows", "5"])
-    assert told.exit_code == 1
-    assert told.output.startswith("Error: Option 'lookup.cache.max-rows' has no effect with 'lookup.cache' = 'ALL'.")
-    assert "Traceback" not in told.output
+    result = CliRunner().invoke(main, ["demo", "--cache", "ALL", "--max-rows", "5"])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: Option 'lookup.cache.max-rows' has no effect with 'lookup.cache' = 'ALL'.")
+    assert "Traceback" not in result.output
 
 
 # ── connectors ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -53,18 +53,18 @@ def listed(monkeypatch, *points):
 
 
 def test_drivers_that_are_installed_or_missing(monkeypatch) -> None:
-    told = listed(monkeypatch, ("driven", f"{__name__}:Driven"))
-    assert "Needs two drivers, of which one is [there]." in told
+    result = listed(monkeypatch, ("driven", f"{__name__}:Driven"))
+    assert "Needs two drivers, of which one is [there]." in result
     assert (
         "list[0] An odd one. driver sqlite3 installed driver no_such_driver missing pip install 'lookupcache[odd]'"
-        in told
+        in result
     )
 
 
 def test_a_connector_that_cannot_be_imported_is_listed_with_the_reason(monkeypatch) -> None:
-    told = listed(monkeypatch, ("broken", "no_such_module:Broken"), ("driven", f"{__name__}:Driven"))
-    assert "broken Connector 'broken' cannot be imported: No module named 'no_such_module'." in told
-    assert "Driven" in told
+    result = listed(monkeypatch, ("broken", "no_such_module:Broken"), ("driven", f"{__name__}:Driven"))
+    assert "broken Connector 'broken' cannot be imported: No module named 'no_such_module'." in result
+    assert "Driven" in result
 
 
 # ── check ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -84,25 +84,25 @@ def check(tmp_path, monkeypatch):
 
     def run(toml: str = TOML, *arguments: str, name: str = "table.toml") -> tuple[str, int]:
         (tmp_path / name).write_text(toml.replace("{folder}", str(tmp_path)))
-        told = CliRunner().invoke(main, ["check", str(tmp_path / name), *arguments], catch_exceptions=False)
-        return " ".join(told.output.split()), told.exit_code
+        result = CliRunner().invoke(main, ["check", str(tmp_path / name), *arguments], catch_exceptions=False)
+        return " ".join(result.output.split()), result.exit_code
 
     return run
 
 
 def test_a_table_is_read_and_shown(check) -> None:
-    told, code = check()
+    result, code = check()
     assert code == 0
-    assert "c connector sql Schema, as defined id BIGINT name STRING salary DOUBLE" in told
-    assert told.endswith("A row id 1 name 'ann' salary 10.5")
+    assert "c connector sql Schema, as defined id BIGINT name STRING salary DOUBLE" in result
+    assert result.endswith("A row id 1 name 'ann' salary 10.5")
 
 
 def test_a_missing_schema_is_inferred_and_the_name_is_that_of_the_file(check) -> None:
-    told, code = check(f"[options]\n{SQL}", name="customers.toml")
+    result, code = check(f"[options]\n{SQL}", name="customers.toml")
     assert code == 0
     assert (
         "customers connector sql Schema, inferred from the source id BIGINT name STRING salary DOUBLE A row id 1"
-        in told
+        in result
     )
 
 
@@ -113,37 +113,37 @@ def test_a_row_of_a_key(check) -> None:
 
 
 def test_a_table_without_rows(check) -> None:
-    told, code = check(TOML.replace("customers", "nobody").replace(", name STRING, salary DOUBLE", ""))
-    assert (told.endswith("The table has no rows."), code) == (True, 0)
+    result, code = check(TOML.replace("customers", "nobody").replace(", name STRING, salary DOUBLE", ""))
+    assert (result.endswith("The table has no rows."), code) == (True, 0)
 
 
 def test_what_a_condition_pushes(check) -> None:
-    told, code = check(TOML, "--on", "o.customer_id = c.id AND c.salary > 1000", "--where", "upper(c.name) = o.name")
+    result, code = check(TOML, "--on", "o.customer_id = c.id AND c.salary > 1000", "--where", "upper(c.name) = o.name")
     assert code == 0
-    assert "o.customer_id = c.id field key" in told
-    assert "pushed filter salary > 1000.0" in told
-    assert "upper(c.name) = o.name residual, after the cache, evaluated by Spark" in told
+    assert "o.customer_id = c.id field key" in result
+    assert "pushed filter salary > 1000.0" in result
+    assert "upper(c.name) = o.name residual, after the cache, evaluated by Spark" in result
 
 
-def test_a_where_alone_goes_with_the_first_column_as_key(check) -> None:
-    told, _ = check(TOML, "--where", "salary > 5 AND name = 'ann'")
-    assert "id = l.`id`" in told
-    assert "pushed filter salary > 5.0" in told
-    assert "constant key name = 'ann'" in told
+def test_a_where_alone_uses_the_first_column_as_key(check) -> None:
+    result, _ = check(TOML, "--where", "salary > 5 AND name = 'ann'")
+    assert "id = l.`id`" in result
+    assert "pushed filter salary > 5.0" in result
+    assert "constant key name = 'ann'" in result
 
 
 def test_a_left_side_may_be_given(check) -> None:
-    told, code = check(TOML, "--on", "o.k = c.id", "--left", "k STRING")
+    result, code = check(TOML, "--on", "o.k = c.id", "--left", "k STRING")
     assert code == 1
-    assert "STRING" in told.upper()
+    assert "STRING" in result.upper()
     assert check(TOML, "--on", "o.k = c.id", "--left", "k INT")[1] == 0
 
 
 def test_options_may_be_numbers_and_bare_keys_with_dots(check) -> None:
     options = '"lookup.cache" = "LRU"\nlookup.cache.max-rows = 7\n'
-    told, code = check(TOML + options, "--where", "salary > 5")
+    result, code = check(TOML + options, "--where", "salary > 5")
     assert code == 0
-    assert "rows, at most 7" in told
+    assert "rows, at most 7" in result
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,10 @@ def test_options_may_be_numbers_and_bare_keys_with_dots(check) -> None:
     ],
 )
 def test_what_is_wrong_is_said_in_one_text(check, toml: str, arguments: list[str], says: str) -> None:
-    told, code = check(toml, *arguments)
+    result, code = check(toml, *arguments)
     assert code == 1
-    assert says in told
-    assert "Traceback" not in told
+    assert says in result
+    assert "Traceback" not in result
 
 
 def test_a_missing_file_is_a_usage_error() -> None:
@@ -222,9 +222,9 @@ class RoughAsync(Rough):
 def test_a_drivers_error_is_shown_without_secrets(check, monkeypatch, kind: str, place: str) -> None:
     monkeypatch.setenv("ROUGH_PASSWORD", "s3same")
     options = f"connector = '{__name__}:{kind}'\npassword = 'env:ROUGH_PASSWORD'\nfails = '{place}'\n"
-    told, code = check(f"schema = 'id BIGINT, name STRING'\n[options]\n{options}", "--key", "id=8")
+    result, code = check(f"schema = 'id BIGINT, name STRING'\n[options]\n{options}", "--key", "id=8")
     assert code == 1
-    assert "The source cannot be read: OSError: login with *** at db://ann:***@h failed." in told
+    assert "The source cannot be read: OSError: login with *** at db://ann:***@h failed." in result
 
 
 @pytest.mark.parametrize("kind", ["Rough", "RoughAsync"])
@@ -237,16 +237,19 @@ def test_a_row_is_that_of_the_key_and_all_is_closed(check, monkeypatch, kind: st
 
 def test_a_connector_that_cannot_scan_wants_a_key(check) -> None:
     toml = f"schema = 'id BIGINT, name STRING'\n[options]\nconnector = '{__name__}:Rough'\n"
-    told, code = check(toml)
-    assert (code, "cannot read a row without a key. Hint: Pass an existing key, as in --key id=1." in told) == (1, True)
+    result, code = check(toml)
+    assert (code, "cannot read a row without a key. Hint: Pass an existing key, as in --key id=1." in result) == (
+        1,
+        True,
+    )
 
 
 def test_a_connector_that_cannot_infer_wants_a_schema(check) -> None:
-    told, code = check(f"[options]\nconnector = '{__name__}:Rough'\n")
-    assert (code, "cannot infer it. Hint: Pass it as in CREATE TABLE: 'id BIGINT, name STRING'." in told) == (1, True)
+    result, code = check(f"[options]\nconnector = '{__name__}:Rough'\n")
+    assert (code, "cannot infer it. Hint: Pass it as in CREATE TABLE: 'id BIGINT, name STRING'." in result) == (1, True)
 
 
 def test_a_key_without_an_index_is_warned_of(check) -> None:
-    told, code = check(TOML, "--key", "name=ann")
-    assert (code, "Warning In table 'customers' no index starts with a key column (name)" in told) == (0, True)
+    result, code = check(TOML, "--key", "name=ann")
+    assert (code, "Warning In table 'customers' no index starts with a key column (name)" in result) == (0, True)
     assert "Warning" not in check(TOML, "--key", "id=1")[0]

@@ -60,7 +60,7 @@ def test_a_difference_is_found(spark: Any) -> None:
 
 def test_the_command_sets_up_its_own_session() -> None:
     command = [sys.executable, "-W", "error", "-m", "lookupcache", "demo", "--rows", "500", "--max-rows", "100"]
-    told = subprocess.run(command, capture_output=True, text=True)
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "✓" in told.stdout
-    assert told.stderr == ""
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "✓" in result.stdout
+    assert result.stderr == ""

@@ -20,10 +20,10 @@ def main(path: Path) -> None:
     from lookupcache.planner import passes
     from lookupcache.sql.plan_statements import restore
 
-    def planned_again(*_args: object, **_options: object) -> None:
+    def plan_again(*_args: object, **_options: object) -> None:
         raise AssertionError("a restored plan was planned again")
 
-    passes.plan_join = planned_again  # type: ignore[assignment]
+    passes.plan_join = plan_again  # type: ignore[assignment]
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1", "spark.sql.session.timeZone": "UTC"}
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

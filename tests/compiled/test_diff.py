@@ -63,12 +63,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_difference_is_judged_with_its_reason(case):
+def test_a_difference_has_a_verdict_with_its_reason(case):
     change, verdict, effects = CASES[case]
     found = differences(read(BASE), read(altered(change, BASE)))
     assert verdict_of(found) == verdict
-    told = {effect for one in found for effect in one.effects}
-    assert set(effects) <= told
+    reported = {effect for one in found for effect in one.effects}
+    assert set(effects) <= reported
     assert all(one.why and one.path for one in found)
     if case != "a new option":
         assert found
@@ -95,7 +95,7 @@ STATEMENTS = {
 
 
 @pytest.mark.parametrize("case", STATEMENTS)
-def test_a_difference_of_statements_is_judged(case):
+def test_a_difference_of_statements_has_a_verdict(case):
     change, verdict = STATEMENTS[case]
     assert verdict_of(differences(read(FUNCTIONS.read_text()), read(statement(change)))) == verdict
 
@@ -141,7 +141,7 @@ def test_equal_plans_and_files_that_are_none(files, tmp_path):
     assert "line 1, column 2" in output
 
 
-def test_show_tells_what_a_plan_does(files):
+def test_show_says_what_a_plan_does(files):
     code, output = run("show", FUNCTIONS)
     assert code == 0
     for text in ("sources:rows_of(id)", "INSERT INTO people_sink", "by id = ", "split", "spark.sql.session.timeZone"):

@@ -33,7 +33,7 @@ def test_a_relative_path_is_of_the_current_folder(tmp_path, monkeypatch):
     assert (tmp_path / "a.json").read_text() == "x"
 
 
-def test_a_file_that_is_there_is_overwritten_only_when_asked(tmp_path):
+def test_an_existing_file_is_overwritten_only_on_request(tmp_path):
     path = str(tmp_path / "a.json")
     files.write_text(path, "first")
     with pytest.raises(CompiledPlanError, match=r"already, which is not overwritten"):

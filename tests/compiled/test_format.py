@@ -83,10 +83,10 @@ def test_a_plan_with_another_letter_is_refused_or_means_the_same(position, lette
     try:
         found = read(JOIN[:position] + letter + JOIN[position + 1 :], "p.json")
     except CompiledPlanError as error:
-        told = error.fact
+        reported = error.fact
     else:
-        told = "Compiled plan p.json" if found.nodes == read(JOIN).nodes else "other nodes"
-    assert told.startswith("Compiled plan p.json")
+        reported = "Compiled plan p.json" if found.nodes == read(JOIN).nodes else "other nodes"
+    assert reported.startswith("Compiled plan p.json")
 
 
 @pytest.mark.parametrize(

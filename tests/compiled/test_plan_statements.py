@@ -63,9 +63,9 @@ def test_compile_execute_and_explain(session, tmp_path):
     session.sql(f"COMPILE PLAN '{path}' FOR {INSERT};")
     path = str(path).replace("''", "'")
     assert rows(session) == Counter()
-    [[told]] = session.sql(f"COMPILE PLAN FOR {INSERT}").collect()
+    [[reported]] = session.sql(f"COMPILE PLAN FOR {INSERT}").collect()
     with open(path) as file:
-        assert file.read() == told
+        assert file.read() == reported
     quoted = path.replace("'", "''")
     with pytest.raises(CompiledPlanError, match=r"There is a file .* already"):
         session.sql(f"COMPILE PLAN '{quoted}' FOR {INSERT}")

@@ -9,7 +9,7 @@ from plan_world import (
     ARCHIVE,
     FORMS,
     comparable,
-    compiled,
+    compile_statements,
     join,
     left_side,
     make_session,
@@ -38,7 +38,7 @@ def session(spark, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def texts(session):
-    return compiled(session)
+    return compile_statements(session)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_plan_is_compiled_as_before(texts, name):
 
 
 def test_two_compilations_are_equal(session, texts):
-    again = compiled(session)
+    again = compile_statements(session)
     assert again["functions"] == texts["functions"]
     assert again["join_worker"] == texts["join_worker"]
 
@@ -78,7 +78,7 @@ def test_two_compilations_are_equal(session, texts):
 @pytest.mark.usefixtures("no_planner")
 def test_archived_options_are_those_of_the_joins(session, path):
     plan = restored(session, path)
-    for number, node in plan.document.numbered:
+    for number, node in plan.document.numbered_nodes:
         if isinstance(node, LookupNode):
             config = plan.joins[number].plan.config.to_json()
             assert {key: config[key] for key in node.configuration} == dict(node.configuration)

@@ -78,7 +78,7 @@ def switch_pass_off(monkeypatch):
     monkeypatch.setattr(passes, "_calc", lambda draft: None)
 
 
-def test_a_stream_goes_on_from_its_checkpoint_with_another_planner(session, tmp_path, monkeypatch):
+def test_a_stream_continues_from_its_checkpoint_with_another_planner(session, tmp_path, monkeypatch):
     path = tmp_path / "plans" / "stream.json"
     session.sql(f"COMPILE PLAN '{path}' FOR {INSERT}")
     update("stream", path.read_text())
@@ -106,7 +106,7 @@ def test_a_stream_goes_on_from_its_checkpoint_with_another_planner(session, tmp_
 
 
 def keep_checkpoint(folder):
-    """Write the checkpoint to the archive of the current version, where that is asked for."""
+    """Write the checkpoint to the archive of the current version, if that is requested."""
     target = ARCHIVE / lookupcache.__version__ / "checkpoint" / "stream_sink"
     if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN") and not target.exists():
         shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.crc"))
@@ -117,7 +117,7 @@ def keep_checkpoint(folder):
 
 
 @pytest.mark.parametrize("folder", sorted(ARCHIVE.glob("*/checkpoint")), ids=lambda path: path.parent.name)
-def test_an_archived_checkpoint_goes_on(session, tmp_path, folder):
+def test_a_stream_continues_from_an_archived_checkpoint(session, tmp_path, folder):
     shutil.copytree(folder, tmp_path / "checkpoints")
     known = json.loads((folder / "stream_sink" / "metadata").read_text())["id"]
     for file in (tmp_path / "checkpoints").glob("*/sources/*/*"):

@@ -20,7 +20,7 @@ import pytest
 import trustme
 from lookupcache_http.client import HttpStatusError
 from lookupcache_http.connector import HttpConnector
-from servers import Asked, HttpServer, Reply
+from servers import HttpServer, ReceivedRequest, Reply
 
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import (
@@ -71,7 +71,7 @@ HOSTILE = [
 
 @pytest.fixture
 def serve():
-    """Return a function that starts a server that replies as told, for the test."""
+    """Return a function that starts a server with given replies, for the test."""
     started = []
 
     def start(reply, **how):
@@ -87,10 +87,10 @@ def serve():
 def people(serve):
     """A service with people at /people/<id>, and at /people for a POST of ids."""
 
-    def reply(asked):
-        if asked.method == "POST":
-            return Reply({"people": [PEOPLE[key] for key in asked.body["ids"] if key in PEOPLE]})
-        person = PEOPLE.get(int(last_segment(asked)))
+    def reply(requested):
+        if requested.method == "POST":
+            return Reply({"people": [PEOPLE[key] for key in requested.body["ids"] if key in PEOPLE]})
+        person = PEOPLE.get(int(last_segment(requested)))
         return Reply({"error": "nobody"}, 404) if person is None else Reply(person)
 
     return serve(reply)
@@ -117,8 +117,8 @@ def named(options):
     return {name.replace("__", "-").replace("_", "."): value for name, value in options.items()}
 
 
-def last_segment(asked):
-    return unquote(urlsplit(asked.path).path.rpartition("/")[2])
+def last_segment(requested):
+    return unquote(urlsplit(requested.path).path.rpartition("/")[2])
 
 
 def request(keys=("id",), columns=("name", "country"), **rest):
@@ -141,24 +141,28 @@ def rows_for(connector, wanted, *keys):
 def always(*replies):
     """Return what replies with these, one after the other, and then with the last for ever."""
     left = list(replies)
-    return lambda asked: left.pop(0) if len(left) > 1 else left[0]
+    return lambda requested: left.pop(0) if len(left) > 1 else left[0]
 
 
-# ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── requests ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_get_per_key(people, connect):
     customers = connect(url=f"{people.url}/people/{{id}}?fields={{columns}}")
     assert rows_for(customers, request(), (1,), (7,), (3,)) == [(1, "ann", "NL"), (3, "cy", "NL")]
-    assert people.asked[0].path == "/people/1?fields=id,name,country"
+    assert people.requested[0].path == "/people/1?fields=id,name,country"
     assert people.connections == 1
 
 
 def test_a_post_per_batch(people, connect):
     customers = connect(url=f"{people.url}/people", body='{"ids": {keys}}', key="id", rows="$.people")
     assert rows_for(customers, request(), (1,), (7,), (3,)) == [(1, "ann", "NL"), (3, "cy", "NL")]
-    [asked] = people.asked
-    assert (asked.method, asked.body, asked.headers["Content-Type"]) == ("POST", {"ids": [1, 7, 3]}, "application/json")
+    [requested] = people.requested
+    assert (requested.method, requested.body, requested.headers["Content-Type"]) == (
+        "POST",
+        {"ids": [1, 7, 3]},
+        "application/json",
+    )
 
 
 def test_a_post_per_key_with_a_constant_and_columns(serve, connect):
@@ -166,14 +170,14 @@ def test_a_post_per_key_with_a_constant_and_columns(serve, connect):
     body = '{"one": {id}, "in": {country}, "fields": {columns}}'
     customers = connect(url=server.url, body=body, field_name="$.name")
     assert rows_for(customers, request(constants={"country": 'N"L'}), (1,)) == [(1, "ann", 'N"L')]
-    assert server.asked[0].body == {"one": 1, "in": 'N"L', "fields": ["id", "name", "country"]}
+    assert server.requested[0].body == {"one": 1, "in": 'N"L', "fields": ["id", "name", "country"]}
 
 
 def test_only_the_fields_of_requested_columns_are_requested(serve, connect):
     server = serve(always(Reply({"person": {"called": "ann"}})))
     customers = connect(url=server.url + "/{id}?fields={columns}", field_name="$.person.called")
     assert rows_for(customers, request(columns=["name"]), (1,)) == [(1, "ann")]
-    assert server.asked[0].path == "/1?fields=id,person.called"
+    assert server.requested[0].path == "/1?fields=id,person.called"
 
 
 def test_answers_in_the_order_of_composite_keys(serve, connect):
@@ -184,15 +188,15 @@ def test_answers_in_the_order_of_composite_keys(serve, connect):
     )
     found = rows_for(points, request(["x", "y"], ["v"]), (1, "a"), (1, "b"), (2, "a"), (2, "b"))
     assert found == [(1, "a", 1), (2, "a", 2), (2, "a", 3)]
-    assert server.asked[0].body[1] == {"x": 1, "y": "b"}
+    assert server.requested[0].body[1] == {"x": 1, "y": "b"}
 
 
 def test_keys_that_only_the_join_distinguishes_are_requested_once(serve, connect):
-    server = serve(lambda asked: Reply([PEOPLE[key] for key in asked.body]))
+    server = serve(lambda requested: Reply([PEOPLE[key] for key in requested.body]))
     customers = connect(url=server.url, body="{keys}", key="id")
     found = rows_for(customers, request(["id", "name"], ["country"]), (1, "ann"), (1, "bob"), (2, "bob"))
     assert found == [(1, "ann", "NL"), (2, "bob", None)]
-    assert server.asked[0].body == [1, 2]
+    assert server.requested[0].body == [1, 2]
 
 
 def test_a_join_without_the_required_columns(people, connect):
@@ -203,8 +207,8 @@ def test_a_join_without_the_required_columns(people, connect):
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_ten_thousand_and_no_keys(serve, connect, batch):
-    def reply(asked):
-        keys = asked.body if batch else [int(last_segment(asked))]
+    def reply(requested):
+        keys = requested.body if batch else [int(last_segment(requested))]
         return Reply([{"id": key, "name": "n", "country": None} for key in keys])
 
     server = serve(reply)
@@ -244,7 +248,7 @@ def test_no_key_leaves_its_place_in_the_url(serve, connect, place, key):
     server = serve(always(Reply([{"name": "ann"}])))
     assert rows_for(connect("id STRING, name STRING", url=server.url + place), request(columns=["name"]), (key,))
     start, end = place.split("{id}")
-    path = server.asked[0].path
+    path = server.requested[0].path
     assert path.startswith(start)
     assert path.endswith(end)
     spelled = path[len(start) : len(path) - len(end)]
@@ -257,16 +261,16 @@ def test_a_key_that_is_not_a_valid_path_segment_has_no_rows(serve, connect, key)
     server = serve(always(Reply([{"name": "everybody"}])))
     schema, wanted = "id STRING, name STRING", request(columns=["name"])
     assert rows_for(connect(schema, url=server.url + "/people/{id}"), wanted, (key,)) == []
-    assert server.asked == []
+    assert server.requested == []
     assert rows_for(connect(schema, url=server.url + "/people?id={id}"), wanted, (key,)) == [(key, "everybody")]
 
 
 @pytest.mark.parametrize("key", ["", ".", "..", '"', "\\", '"}', "\u2028", *HOSTILE])
 def test_no_key_leaves_its_place_in_the_body(serve, connect, key):
-    server = serve(lambda asked: Reply([{"id": asked.body["a"][0]}]))
+    server = serve(lambda requested: Reply([{"id": requested.body["a"][0]}]))
     found = rows_for(connect("id STRING", url=server.url, body='{"a": {keys}}', key="id"), request(columns=[]), (key,))
     assert found == [(key,)]
-    assert server.asked[0].body == {"a": [key]}
+    assert server.requested[0].body == {"a": [key]}
 
 
 @pytest.mark.parametrize(
@@ -294,8 +298,8 @@ def test_how_keys_are_spelled(serve, connect, type_, value, in_url, in_body):
     wanted = request(["k"], [])
     rows_for(connect(f"k {type_}", url=server.url + "/{k}"), wanted, (value,))
     rows_for(connect(f"k {type_}", url=server.url, body="{keys}", key="k"), wanted, (value,))
-    assert unquote(server.asked[0].path) == f"/{in_url}"
-    assert server.asked[1].body == [in_body]
+    assert unquote(server.requested[0].path) == f"/{in_url}"
+    assert server.requested[1].body == [in_body]
 
 
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -483,7 +487,7 @@ def test_no_rows(serve, connect, status):
 
 
 def test_which_statuses_are_misses_can_be_said(serve, connect):
-    server = serve(lambda asked: Reply("", int(last_segment(asked))))
+    server = serve(lambda requested: Reply("", int(last_segment(requested))))
     customers = connect(url=server.url + "/{id}", miss="403, 410")
     assert rows_for(customers, request(), (403,), (410,)) == []
     with pytest.raises(HttpStatusError, match="answered 404 Not Found"):
@@ -531,9 +535,11 @@ def test_an_error_shows_what_the_service_said_briefly(serve, connect):
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_on_the_same_host_is_followed(serve, connect, status):
-    server = serve(lambda asked: Reply("", status, {"Location": "/v2/1"}) if asked.path == "/1" else Reply(PEOPLE[1]))
+    server = serve(
+        lambda requested: Reply("", status, {"Location": "/v2/1"}) if requested.path == "/1" else Reply(PEOPLE[1])
+    )
     assert rows_for(connect(url=server.url + "/{id}", token="t0ps3cret"), request(), (1,)) == [(1, "ann", "NL")]
-    assert [asked.headers["Authorization"] for asked in server.asked] == ["Bearer t0ps3cret"] * 2
+    assert [requested.headers["Authorization"] for requested in server.requested] == ["Bearer t0ps3cret"] * 2
 
 
 @pytest.mark.parametrize(
@@ -541,11 +547,11 @@ def test_a_redirect_on_the_same_host_is_followed(serve, connect, status):
 )
 def test_a_redirect_elsewhere_is_refused(serve, connect, where):
     other = serve(always(Reply(PEOPLE[1])))
-    server = serve(lambda asked: Reply("", 302, {"Location": target}))
+    server = serve(lambda requested: Reply("", 302, {"Location": target}))
     target = where.format(other=other.url, host=other.url.partition("//")[2], port=server.port)
     with pytest.raises(HttpStatusError, match=r"302 Found: to another host(?s:.*)'url'"):
         rows_for(connect(url=server.url + "/{id}", token="t0ps3cret"), request(), (1,))
-    assert other.asked == []
+    assert other.requested == []
 
 
 def test_redirects_end(serve, connect):
@@ -553,7 +559,7 @@ def test_redirects_end(serve, connect):
     customers = connect(url=server.url + "/{id}")
     with pytest.raises(HttpStatusError, match="more than 5 times") as raised:
         rows_for(customers, request(), (1,))
-    assert len(server.asked) == 6
+    assert len(server.requested) == 6
     assert not customers.retryable(raised.value)
 
 
@@ -561,7 +567,7 @@ def test_a_post_is_repeated_only_as_a_post(serve, connect):
     server = serve(always(Reply("", 307, {"Location": "/v2"}), Reply([PEOPLE[1]]), Reply("", 302, {"Location": "/v2"})))
     customers = connect(url=server.url, body="{keys}", key="id")
     assert rows_for(customers, request(), (1,)) == [(1, "ann", "NL")]
-    assert [asked.body for asked in server.asked] == [[1], [1]]
+    assert [requested.body for requested in server.requested] == [[1], [1]]
     with pytest.raises(HttpStatusError, match="would become a GET"):
         rows_for(customers, request(), (1,))
 
@@ -569,9 +575,9 @@ def test_a_post_is_repeated_only_as_a_post(serve, connect):
 # ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def paged(asked):
+def paged(requested):
     """Serve nine rows, four to a page, with every way to tell of the next."""
-    url = urlsplit(asked.path)
+    url = urlsplit(requested.path)
     page = int(dict(parse_qsl(url.query)).get("page", 1))
     rows = [{"id": 1, "name": f"n{n}", "country": None} for n in range(9)][page * 4 - 4 : page * 4]
     following = f"{url.path}?page={page + 1}" if page < 3 else None
@@ -592,7 +598,7 @@ def test_pages(serve, connect, pages):
     server = serve(paged)
     customers = connect(url=server.url + "/{id}", rows="$.rows", **pages)
     assert [name for _, name, _ in rows_for(customers, request(), (1,))] == [f"n{n}" for n in range(9)]
-    assert len(server.asked) == (4 if pages == PAGES[-1] else 3)
+    assert len(server.requested) == (4 if pages == PAGES[-1] else 3)
 
 
 @pytest.mark.parametrize("pages", PAGES, ids=str)
@@ -603,17 +609,17 @@ def test_a_scan_reads_all_pages(serve, connect, pages):
     )
     table = LookupTable("c", CUSTOMERS, {"connector": "http", "lookup.cache": "ALL", **options})
     assert looked_up(table, [1, 2], "name") == [*((1, f"n{n}") for n in range(9)), (2, None)]
-    assert server.asked[0].path.startswith("/all?f=id,name")
+    assert server.requested[0].path.startswith("/all?f=id,name")
 
 
 def test_pages_are_bounded(serve, connect):
-    server = serve(lambda asked: Reply({"rows": [{}], "next": asked.path + "a"}))
+    server = serve(lambda requested: Reply({"rows": [{}], "next": requested.path + "a"}))
     customers = connect(
         url=server.url + "/{id}", rows="$.rows", missing__field="null", pages_next="next", pages_max="5"
     )
     with pytest.raises(SourceError, match=r"more than 5 pages(?s:.*)'pages\.max'"):
         rows_for(customers, request(["id"], []), (1,))
-    assert len(server.asked) == 5
+    assert len(server.requested) == 5
 
 
 def test_the_bytes_of_all_pages_are_bounded(serve, connect):
@@ -631,14 +637,14 @@ def test_the_next_page_is_never_on_another_host(serve, connect):
     server = serve(always(Reply({"rows": [], "next": other.url})))
     with pytest.raises(SourceError, match="next page on another host"):
         rows_for(connect(url=server.url + "/{id}", rows="$.rows", pages_next="next"), request(), (1,))
-    assert other.asked == []
+    assert other.requested == []
 
 
 def test_page_numbers_may_start_at_zero_and_end_with_a_miss(serve, connect):
-    server = serve(lambda asked: Reply([PEOPLE[1]]) if asked.path.endswith("page=0") else Reply("", 404))
+    server = serve(lambda requested: Reply([PEOPLE[1]]) if requested.path.endswith("page=0") else Reply("", 404))
     customers = connect(url=server.url + "/{id}", pages_parameter="page", pages_first="0")
     assert rows_for(customers, request(), (1,)) == [(1, "ann", "NL")]
-    assert [asked.path for asked in server.asked] == ["/1?page=0", "/1?page=1"]
+    assert [requested.path for requested in server.requested] == ["/1?page=0", "/1?page=1"]
 
 
 def test_a_scan_without_its_url(people):
@@ -677,7 +683,7 @@ def test_a_server_that_is_not_trusted(serve, connect, files, certificate, truste
     with pytest.raises(OSError, match="certificate verify failed") as raised:
         rows_for(customers, request(), (1,))
     assert not customers.retryable(raised.value)
-    assert server.asked == []
+    assert server.requested == []
 
 
 def test_a_client_certificate(serve, connect, files):
@@ -716,9 +722,9 @@ SECRETS = [
 def test_secrets_are_sent_and_never_shown(serve, own):
     seen = {}
 
-    def echo(asked):
-        seen.update(asked.headers, path=asked.path)
-        return Reply(f"not for {sorted(asked.headers.items())} at {asked.path}", 400)
+    def echo(requested):
+        seen.update(requested.headers, path=requested.path)
+        return Reply(f"not for {sorted(requested.headers.items())} at {requested.path}", 400)
 
     server = serve(echo)
     table = LookupTable("c", CUSTOMERS, {"connector": "http", "url": server.url + "/{id}", **own})
@@ -737,11 +743,11 @@ def basic_of(own):
     return base64.b64encode(f"{own.get('user', '?')}:{own.get('password', '')}".encode()).decode()
 
 
-def test_a_parameter_goes_with_every_page(serve, connect):
+def test_a_parameter_is_sent_with_every_page(serve, connect):
     server = serve(paged)
     customers = connect(url=server.url + "/{id}", rows="$.rows", pages_next="link", query_key="a&b")
     rows_for(customers, request(), (1,))
-    assert [dict(parse_qsl(urlsplit(asked.path).query))["key"] for asked in server.asked] == ["a&b"] * 3
+    assert [dict(parse_qsl(urlsplit(requested.path).query))["key"] for requested in server.requested] == ["a&b"] * 3
 
 
 @pytest.mark.parametrize("value", ["hunter2\r\nX-Admin: 1", "hunter2\n", "\0"])
@@ -755,18 +761,18 @@ def test_a_header_of_two_lines_is_refused_unseen(value):
 def test_no_cookie_is_kept(serve, connect):
     server = serve(always(Reply(PEOPLE[1], headers={"Set-Cookie": "session=1"})))
     rows_for(connect(url=server.url + "/{id}"), request(), (1,), (1,))
-    assert [asked.headers.get("Cookie") for asked in server.asked] == [None, None]
+    assert [requested.headers.get("Cookie") for requested in server.requested] == [None, None]
 
 
 def test_a_reference_is_read_where_the_requests_are_made(serve, monkeypatch, tmp_path):
-    server = serve(lambda asked: Reply([PEOPLE[key] for key in asked.body["ids"]]))
+    server = serve(lambda requested: Reply([PEOPLE[key] for key in requested.body["ids"]]))
     monkeypatch.setenv("API_TOKEN", "hunter2")
     (tmp_path / "body.json").write_text('{"ids": {keys}}\n')
     own = {"url": server.url, "key": "id", "token": "env:API_TOKEN", "body": f"file:{tmp_path}/body.json"}
     table = LookupTable("c", CUSTOMERS, {"connector": "http", **own})
     assert looked_up(table, [1, 3], "name") == [(1, "ann"), (3, "cy")]
-    [asked] = server.asked
-    assert (asked.headers["Authorization"], asked.body) == ("Bearer hunter2", {"ids": [1, 3]})
+    [requested] = server.requested
+    assert (requested.headers["Authorization"], requested.body) == ("Bearer hunter2", {"ids": [1, 3]})
 
 
 # ── options ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -908,7 +914,7 @@ def test_many_requests_are_under_way_at_a_time(names):
 
 @BOTH
 @pytest.mark.parametrize(
-    "trouble",
+    "failure",
     [
         lambda names: names.fail(503, times=2),
         lambda names: names.fail(429, retry_after=0, times=1),
@@ -917,8 +923,8 @@ def test_many_requests_are_under_way_at_a_time(names):
     ],
     ids=["503", "429", "torn", "slow"],
 )
-def test_temporary_errors(names, trouble, async_):
-    trouble(names)
+def test_temporary_errors(names, failure, async_):
+    failure(names)
     assert looked_up(names_of(names, **{"lookup.async": async_}), [1, 2], "name") == [(1, "n1"), (2, "n2")]
 
 
@@ -964,7 +970,7 @@ def test_a_fatal_status_is_not_retried_and_may_mark_its_row(names):
 def test_a_batch_by_position(names):
     table = names_of(names, url=names.url + "/rows", body="{keys}", key="id", **{"rows-per-key": "true"})
     assert looked_up(table, [5, 200, 7], "name") == [(5, "n5"), (200, None), (7, "n7")]
-    assert [asked.keys for asked in names.requests()] == [[5, 200, 7]]
+    assert [requested.keys for requested in names.requests()] == [[5, 200, 7]]
 
 
 # ── the whole way, against Spark's own join ──────────────────────────────────────────────────────────────────
@@ -994,8 +1000,8 @@ class Tables:
         places = "&".join(f"k{number}={{{name}}}" for number, name in enumerate(key))
         return {"url": f"{url}?{places}", "scan.url": f"{self.server.url}/all{path}"}
 
-    def reply(self, asked: Asked) -> Reply:
-        url = urlsplit(asked.path)
+    def reply(self, requested: ReceivedRequest) -> Reply:
+        url = urlsplit(requested.path)
         path = url.path.removeprefix("/all")
         query, rows = dict(parse_qsl(url.query, keep_blank_values=True)), self.rows[path]
         if "page" in query:
@@ -1003,7 +1009,7 @@ class Tables:
             return Reply(rows[start : start + 3])
         if path != url.path:
             return Reply(rows)
-        keys = [[query[name] for name in sorted(query)]] if asked.body is None else map(values_of, asked.body)
+        keys = [[query[name] for name in sorted(query)]] if requested.body is None else map(values_of, requested.body)
         wanted = {tuple(map(self.text[path], key, range(len(key)))) for key in keys}
         return Reply([row for row, key in zip(rows, self.keys[path], strict=True) if key in wanted])
 
@@ -1024,7 +1030,7 @@ def spelled(value):
 
 
 def same(value):
-    """Return how a key is asked for: null never, both zeros alike."""
+    """Return how a key is requested: null never, both zeros alike."""
     return None if value is None else plain_text(value + 0 if isinstance(value, float) else value)
 
 

@@ -32,7 +32,7 @@ def serve():
 
     def start(body, status=200, **headers):
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        started.append(HttpServer(lambda asked: Reply(body, status, named)).start())
+        started.append(HttpServer(lambda requested: Reply(body, status, named)).start())
         return started[-1]
 
     yield start
@@ -94,7 +94,7 @@ def test_an_error_body_is_neither_cached_nor_a_miss(serve):
     server = serve('{"error": "quota exceeded"}')
     with pytest.raises(SourceError, match="quota exceeded"):
         joined(server.url, **{"missing-field": "null", "lookup.cache": "LRU"})
-    server.reply = lambda asked: Reply('{"name": "ann", "city": "x"}')
+    server.reply = lambda requested: Reply('{"name": "ann", "city": "x"}')
     assert joined(server.url, **{"missing-field": "null", "lookup.cache": "LRU"}) == [(1, "ann", "x")]
 
 
@@ -107,16 +107,16 @@ def test_json_nested_too_deeply_is_an_error_and_not_retried(serve, body, depth):
             joined(server.url, rows="$" if "id" in body else "$.data")
     else:
         assert joined(server.url) == [(1, "a", "[" * depth + "]" * depth)]
-    assert len(server.asked) == 1
+    assert len(server.requested) == 1
 
 
 def test_a_page_that_names_itself(serve):
     server = serve('{"rows": [], "next": "same"}')
     for own in ({}, {"pages.parameter": "cursor"}):
-        server.asked.clear()
+        server.requested.clear()
         with pytest.raises(SourceError, match=r"names itself(?s:.*)'pages\.next'"):
             people(server, rows="$.rows", **{"pages.next": "next", **own})
-        assert len(server.asked) == 2
+        assert len(server.requested) == 2
 
 
 # ── content codings ──────────────────────────────────────────────────────────────────────────────────────────
@@ -148,7 +148,7 @@ def test_a_coding_is_undone_whatever_the_pieces(data, kind, sizes):
     coding, pack = PACKED[kind]
     decoder, found = Decoder(coding), b""
     for piece in cut(pack(data), sizes):
-        found += decoder.decoded(piece, 1 << 30)
+        found += decoder.decode(piece, 1 << 30)
     assert found == data
     assert decoder.complete
 
@@ -160,7 +160,7 @@ def test_no_more_is_decompressed_than_the_limit(length, most, kind, sizes):
     decoder, found = Decoder(coding), 0
     for piece in cut(pack(bytes(length)), sizes):
         if found < most:
-            found += len(decoder.decoded(piece, most - found))
+            found += len(decoder.decode(piece, most - found))
     assert found == min(length, most)
 
 
@@ -180,7 +180,7 @@ def test_a_bomb_takes_no_memory(kind):
     bomb, decoder = pack(bytes(64 << 20)), Decoder(coding)
     tracemalloc.start()
     try:
-        assert len(decoder.decoded(bomb, 1 << 20)) == 1 << 20
+        assert len(decoder.decode(bomb, 1 << 20)) == 1 << 20
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -192,7 +192,7 @@ def test_answers_in_every_coding(serve, kind):
     coding, pack = PACKED[kind]
     server = serve(pack(ANSWER), **({"Content_Encoding": coding} if coding else {}))
     assert people(server) == [(1, "ann", "x")]
-    assert server.asked[0].headers["Accept-Encoding"] == "gzip, deflate"
+    assert server.requested[0].headers["Accept-Encoding"] == "gzip, deflate"
 
 
 @pytest.mark.parametrize("kind", sorted(PACKED))
@@ -216,7 +216,7 @@ def test_a_coding_that_is_not_understood(serve, coding):
     server = serve(ANSWER, Content_Encoding=coding)
     with pytest.raises(SourceError, match=rf"content coding '{coding}'(?s:.*)gzip and deflate"):
         joined(server.url)
-    assert len(server.asked) == 1
+    assert len(server.requested) == 1
 
 
 @pytest.mark.parametrize("kind", ["gzip", "deflate", "raw deflate"])
@@ -225,7 +225,7 @@ def test_a_torn_or_corrupt_compressed_response_is_requested_again(serve, kind, h
     coding, pack = PACKED[kind]
     server = serve("")
     left = [Reply(harm(pack(ANSWER)), headers={"Content-Encoding": coding}), Reply(ANSWER)]
-    server.reply = lambda asked: left.pop(0)
+    server.reply = lambda requested: left.pop(0)
     assert joined(server.url) == [(1, "ann", "x")]
 
 
@@ -239,7 +239,7 @@ def test_an_error_in_a_coding_that_is_not_understood_is_still_that_error(serve):
 def test_a_header_option_replaces_the_default_header(serve):
     server = serve(ANSWER)
     people(server, **{"header.accept-encoding": "identity", "header.ACCEPT": "text/json"})
-    sent = {name.lower(): value for name, value in server.asked[0].headers.items()}
+    sent = {name.lower(): value for name, value in server.requested[0].headers.items()}
     assert (sent["accept-encoding"], sent["accept"]) == ("identity", "text/json")
 
 

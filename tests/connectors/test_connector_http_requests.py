@@ -1,4 +1,4 @@
-"""What the http connector sends: every shape of a request, against a service that answers what it was asked."""
+"""What the http connector sends: every shape of a request, against a service that returns the request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pyarrow as pa
 import pytest
 from lookupcache_http.connector import HttpConnector
-from servers import Asked, HttpServer, Reply
+from servers import HttpServer, ReceivedRequest, Reply
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import OptionError, SourceError
@@ -26,7 +26,7 @@ PLACES = ("path", "query", "body", "keys")
 
 @pytest.fixture
 def serve():
-    """Return a function that starts a server that replies as told, for the test."""
+    """Return a function that starts a server with given replies, for the test."""
     started = []
 
     def start(reply):
@@ -46,10 +46,12 @@ class Service:
         self.per_key = per_key
         self.batched = batched
 
-    def __call__(self, asked: Asked) -> Reply:
-        url = urlsplit(asked.path)
+    def __call__(self, requested: ReceivedRequest) -> Reply:
+        url = urlsplit(requested.path)
         steps = [unquote(step) for step in url.path.strip("/").split("/")] if url.path != "/" else []
-        given = dict(zip(steps[::2], steps[1::2], strict=True)) | dict(parse_qsl(url.query)) | dict(asked.body or {})
+        given = (
+            dict(zip(steps[::2], steps[1::2], strict=True)) | dict(parse_qsl(url.query)) | dict(requested.body or {})
+        )
         keys = given.pop("keys", [{}])
         each = [self.rows({**given, **(key if isinstance(key, dict) else {self.batched[0]: key})}) for key in keys]
         return Reply(each if self.per_key else [row for rows in each for row in rows])
@@ -90,7 +92,7 @@ def test_a_batch_is_answered_as_each_key_alone(serve, places, repeats, per_key):
     with LocalJoin(table, Wanted(key=("a", "b"))) as join:
         together = join.rows(KEYS)
         again = join.rows(KEYS)
-    server.asked.clear()
+    server.requested.clear()
     with LocalJoin(table, Wanted(key=("a", "b"))) as join:
         alone = [row for key in KEYS for row in join.rows([key])]
     assert sorted(together) == sorted(again) == sorted(alone)
@@ -115,9 +117,9 @@ def looked_up(options, keys, wanted=None, schema=SCHEMA):
     return [tuple(row.values()) for row in found.to_pylist()]
 
 
-def by_country(asked):
-    country = asked.path.rpartition("/")[2]
-    return Reply([{"a": country, "b": b, "v": f"{country}{b}"} for b in asked.body])
+def by_country(requested):
+    country = requested.path.rpartition("/")[2]
+    return Reply([{"a": country, "b": b, "v": f"{country}{b}"} for b in requested.body])
 
 
 def test_one_request_for_each_combination_of_what_has_a_place(serve):
@@ -125,22 +127,22 @@ def test_one_request_for_each_combination_of_what_has_a_place(serve):
     own = {"url": server.url + "/{a}", "body": "{keys}", "key": "b"}
     found = looked_up(own, [("AT", 1), ("BE", 1), ("AT", 2), ("BE", 1)])
     assert sorted(found) == [("AT", 1, "AT1"), ("AT", 2, "AT2"), ("BE", 1, "BE1")]
-    assert sorted((asked.path, asked.body) for asked in server.asked) == [("/AT", [1, 2]), ("/BE", [1])]
+    assert sorted((requested.path, requested.body) for requested in server.requested) == [("/AT", [1, 2]), ("/BE", [1])]
 
 
 def test_a_constant_is_no_reason_for_more_requests(serve):
     server = serve(by_country)
     own = {"url": server.url + "/{a}", "body": "{keys}", "key": "b"}
     assert len(looked_up(own, [(1,), (2,)], request(["b"], ["v"], constants={"a": "AT"}))) == 2
-    assert len(server.asked) == 1
+    assert len(server.requested) == 1
 
 
 def test_the_requests_of_a_batch_are_in_flight_together(serve):
     meet = threading.Barrier(5)
 
-    def reply(asked):
+    def reply(requested):
         meet.wait(20)  # breaks, and so fails the request, where they come one by one
-        return by_country(asked)
+        return by_country(requested)
 
     own = {"url": serve(reply).url + "/{a}", "body": "{keys}", "key": "b"}
     assert len(looked_up(own, [(f"c{n}", n) for n in range(5)])) == 5
@@ -149,11 +151,11 @@ def test_the_requests_of_a_batch_are_in_flight_together(serve):
 def test_ten_requests_of_a_batch_are_in_flight_at_most(serve):
     open_, most, lock = [0], [0], threading.Lock()
 
-    def reply(asked):
+    def reply(requested):
         with lock:
             open_[0] += 1
             most[0] = max(most[0], open_[0])
-        answer = by_country(asked)
+        answer = by_country(requested)
         with lock:
             open_[0] -= 1
         return answer
@@ -164,20 +166,20 @@ def test_ten_requests_of_a_batch_are_in_flight_at_most(serve):
 
 
 def test_one_failed_request_fails_the_batch(serve):
-    server = serve(lambda asked: Reply("", 400) if asked.path == "/c3" else by_country(asked))
+    server = serve(lambda requested: Reply("", 400) if requested.path == "/c3" else by_country(requested))
     own = {"url": server.url + "/{a}", "body": "{keys}", "key": "b"}
     with pytest.raises(Exception, match="answered 400"):
         looked_up(own, [(f"c{n}", n) for n in range(30)])
 
 
 def test_a_row_counts_only_for_the_values_of_its_request(serve):
-    server = serve(lambda asked: Reply([{"a": a, "b": b, "v": a} for a in ("AT", "BE") for b in asked.body]))
+    server = serve(lambda requested: Reply([{"a": a, "b": b, "v": a} for a in ("AT", "BE") for b in requested.body]))
     own = {"url": server.url + "/{a}", "body": "{keys}", "key": "b"}
     assert looked_up(own, [("AT", 1), ("BE", 1)]) == [("AT", 1, "AT"), ("BE", 1, "BE")]
 
 
 def test_nan_is_a_value_like_others(serve):
-    server = serve(lambda asked: Reply([{"b": b, "v": asked.path} for b in asked.body]))
+    server = serve(lambda requested: Reply([{"b": b, "v": requested.path} for b in requested.body]))
     own = {"url": server.url + "/{a}", "body": "{keys}", "key": "b"}
     found = looked_up(own, [(float("nan"), 1), (1.5, 1)], schema="a DOUBLE, b BIGINT, v STRING")
     assert sorted(v for _, _, v in found) == ["/1.5", "/NaN"]
@@ -189,22 +191,22 @@ def test_nan_is_a_value_like_others(serve):
 @pytest.mark.parametrize("separator", ["-", "_", ".", "~", "x", "--", "%2C", "%2D"])
 @pytest.mark.parametrize("where", ["/{a}SEP{c}", "?q={a}SEP{c}"])
 def test_texts_that_hold_the_separator_behind_them(serve, separator, where):
-    server = serve(lambda asked: Reply([{"v": asked.path}]))
+    server = serve(lambda requested: Reply([{"v": requested.path}]))
     own, schema = {"url": server.url + where.replace("SEP", separator)}, "a STRING, c STRING, v STRING"
     wanted = request(["a", "c"])
     assert len(looked_up(own, [("p", f"q{unquote(separator)}r")], wanted, schema)) == 1
     with pytest.raises(SourceError, match=r"URL of other values too(?s:.*)'url'"):
         looked_up(own, [(f"p{unquote(separator)}q", "r")], wanted, schema)
-    assert len(server.asked) == 1
+    assert len(server.requested) == 1
 
 
 @pytest.mark.parametrize("separator", ["/", ",", ":", ";", "&c=", "@", "/x/"])
 def test_separators_that_no_value_can_hold(serve, separator):
-    server = serve(lambda asked: Reply([{"v": "there"}]))
+    server = serve(lambda requested: Reply([{"v": "there"}]))
     own, schema = {"url": f"{server.url}/x?a={{a}}{separator}{{c}}"}, "a STRING, c STRING, v STRING"
     keys = [(f"p{separator}q", "r"), ("p", f"q{separator}r")]
     assert len(looked_up(own, keys, request(["a", "c"]), schema)) == 2
-    assert len({asked.path for asked in server.asked}) == 2
+    assert len({requested.path for requested in server.requested}) == 2
 
 
 @pytest.mark.parametrize(
@@ -242,13 +244,13 @@ def test_places_that_would_be_sent_as_they_are(options, named):
 
 
 def test_braces_within_a_text_of_the_body_are_text(serve):
-    server = serve(lambda asked: Reply([{"v": asked.body["query"]}]))
+    server = serve(lambda requested: Reply([{"v": requested.body["query"]}]))
     own = {"url": server.url, "body": '{"query": "{people {a}}", "b": {b}}'}
     assert looked_up(own, [(1,)], request(["b"])) == [(1, "{people {a}}")]
 
 
 @pytest.mark.parametrize("end", ["", "?", "?x=1", "?x=1&"])
 def test_parameters_begin_behind_one_question_mark(serve, end):
-    server = serve(lambda asked: Reply([{"v": asked.path}]))
+    server = serve(lambda requested: Reply([{"v": requested.path}]))
     looked_up({"url": f"{server.url}/{{b}}{end}", "query.apikey": "K"}, [(1,)], request(["b"]))
-    assert server.asked[0].path == f"/1?{'x=1&' if 'x' in end else ''}apikey=K"
+    assert server.requested[0].path == f"/1?{'x=1&' if 'x' in end else ''}apikey=K"

@@ -47,7 +47,7 @@ DOCUMENTS = [*NUMBERS, *map(json.dumps, [*NUMBERS, *WORDS, *MOMENTS[::7], *DAYS]
 
 @pytest.fixture(scope="module")
 def http():
-    started = HttpServer(lambda asked: Reply(f'{{"v": {DOCUMENTS[int(asked.path[1:])]}}}')).start()
+    started = HttpServer(lambda requested: Reply(f'{{"v": {DOCUMENTS[int(requested.path[1:])]}}}')).start()
     yield started
     started.kill()
 

@@ -23,7 +23,7 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lookupcache_redis.connector import RedisConnector, _once
+from lookupcache_redis.connector import RedisConnector, _unique_names
 from lookupcache_redis.keys import KeyTemplate
 from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, until
 
@@ -159,7 +159,7 @@ def test_only_the_requested_fields_are_fetched_once_per_key(shop, connect):
     assert calls(shop) == {"hmget": 2}
 
 
-def test_a_column_that_is_not_null_tells_that_a_key_is_missing(shop, connect):
+def test_a_column_that_is_not_null_shows_that_a_key_is_missing(shop, connect):
     customers = connect("id BIGINT, name STRING NOT NULL", key="customer:{id}")
     assert rows_for(customers, request(["id"], ["name"]), (1,), (9,)) == [(1, "ann")]
     assert calls(shop) == {"hmget": 2}
@@ -286,7 +286,7 @@ def test_scan_of_a_growing_table_has_no_row_twice(data, connect, monkeypatch):
 
 
 def test_a_name_that_scan_returns_twice():
-    assert list(_once([b"a", b"b", b"a"])) == [b"a", b"b"]
+    assert list(_unique_names([b"a", b"b", b"a"])) == [b"a", b"b"]
 
 
 def test_scan_asks_only_for_names_with_the_constants(data, connect):
@@ -891,12 +891,12 @@ def test_a_sentinel_names_the_master_before_and_after_a_failover(async_):
         until(lambda: client.info("replication")["role"] == "master")
         client.hset("c:1", "name", "bob")
     until(lambda: found(through, 1) == ["bob"])
-    until(lambda: is_held(through, 1))
+    until(lambda: is_cached(through, 1))
     through.source.close()
     servers.close()
 
 
-def is_held(through, *keys):
+def is_cached(through, *keys):
     """Return whether the keys are found without a call."""
     before = through.counters["calls"]
     found(through, *keys)
@@ -915,12 +915,12 @@ def test_a_service_that_the_sentinels_do_not_know():
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])
-def told(request, server, shop):
+def notified(request, server, shop):
     """Return a lookup that holds customers 1 and 9, of whom there is none."""
     options = {"url": server.url, "key": "customer:{id}", "push": "true"}
     through = lookup(build_connector("redis", parse_ddl(CUSTOMERS), options), async_=request.param)
     assert found(through, 1, 9) == ["ann", None]
-    until(lambda: is_held(through, 1, 9))
+    until(lambda: is_cached(through, 1, 9))
     yield through
     through.source.close()
 
@@ -937,26 +937,26 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "name"), CHANGES.values(), ids=CHANGES)
-def test_what_changed_is_looked_up_again(told, shop, change, name):
+def test_what_changed_is_looked_up_again(notified, shop, change, name):
     change(shop)
-    until(lambda: found(told, 1) == [name])
-    assert told.counters["invalidations"] >= 1
+    until(lambda: found(notified, 1) == [name])
+    assert notified.counters["invalidations"] >= 1
 
 
-def test_a_key_that_appears_later(told, shop):
+def test_a_key_that_appears_later(notified, shop):
     shop.hset("customer:9", "name", "new")
-    until(lambda: found(told, 9) == ["new"])
+    until(lambda: found(notified, 9) == ["new"])
 
 
-def test_keys_that_did_not_change_stay(told, shop):
+def test_keys_that_did_not_change_stay(notified, shop):
     shop.hset("customer:2", "name", "x")
     shop.hset("customers:1", "name", "x")
     shop.hset("customer:9", "name", "new")
-    until(lambda: found(told, 9) == ["new"])
-    assert is_held(told, 1)
+    until(lambda: found(notified, 9) == ["new"])
+    assert is_cached(notified, 1)
 
 
-def test_while_the_connection_is_lost_nothing_is_taken_from_the_cache(told, shop, server):
+def test_while_the_connection_is_lost_nothing_is_taken_from_the_cache(notified, shop, server):
     listeners = [client["id"] for client in shop.client_list() if "t" in client["flags"]]
     with shop.pipeline(transaction=True) as pipeline:
         for listener in listeners:
@@ -964,9 +964,9 @@ def test_while_the_connection_is_lost_nothing_is_taken_from_the_cache(told, shop
         # No word of this can reach us.
         pipeline.hset("customer:1", "name", "eve")
         pipeline.execute()
-    until(lambda: found(told, 1) == ["eve"])
+    until(lambda: found(notified, 1) == ["eve"])
     shop.hset("customer:1", "name", "zoe")
-    until(lambda: found(told, 1) == ["zoe"])
+    until(lambda: found(notified, 1) == ["zoe"])
 
 
 def test_a_server_that_hangs_is_noticed():
@@ -995,7 +995,7 @@ def test_changed_keys_are_those_of_the_request(data, connect):
         "more": request(["origin", "hour", "temp"]),
     }
 
-    def told(name):
+    def notified(name):
         weather.changed(wanted[name])
         for key in ("w:JFK:5", "w:LGA:6", "w:odd", "w:JFK:05"):
             data.hset(key, "temp", "1")
@@ -1006,9 +1006,9 @@ def test_changed_keys_are_those_of_the_request(data, connect):
         return None if seen[-1] is None else tuples(pa.Table.from_batches(seen))
 
     least = {"all": 2, "constant": 1, "more": 1}
-    assert told("all") == [("JFK", 5), ("LGA", 6)]
-    assert told("constant") == [(5,)]
-    assert told("more") is None
+    assert notified("all") == [("JFK", 5), ("LGA", 6)]
+    assert notified("constant") == [(5,)]
+    assert notified("more") is None
 
 
 def test_without_push_nothing_has_changed(shop, connect):
@@ -1023,7 +1023,7 @@ def test_a_server_without_permission_to_report_changes(guarded, connect):
         connect(CUSTOMERS, url=url, key="c:{id}", push="true")
 
 
-def test_the_tracking_connection_does_not_block_the_loop(told):
+def test_the_tracking_connection_does_not_block_the_loop(notified):
     assert run_async(asyncio.sleep(0, "alive")) == "alive"
 
 
@@ -1084,7 +1084,7 @@ class RedisSuite(ConnectorSuite):
     unique_keys = True
     can_scan = True
     kind_of_key = ""
-    told = "false"
+    notified = "false"
 
     @pytest.fixture
     def load(self, own):
@@ -1101,7 +1101,7 @@ class RedisSuite(ConnectorSuite):
             again.append(write)
             write()
             options = {"url": server.url, "key": name, "type": self.kind_of_key}
-            return {**options, "escape": "percent", "push": self.told}
+            return {**options, "escape": "percent", "push": self.notified}
 
         return load
 
@@ -1126,7 +1126,7 @@ class TestJson(RedisSuite):
 
 class TestHashesThatAreTold(RedisSuite):
     kind_of_key = "hash"
-    told = "true"
+    notified = "true"
 
 
 # ── whole joins, against Spark's own ─────────────────────────────────────────────────────────────────────────

@@ -259,14 +259,14 @@ def test_a_lookup_and_a_scan_do_what_python_does(case, tmp_path_factory):
     wanted = request(
         case["names"], [*case["columns"], *case["constants"]], constants=case["constants"], filters=case["filters"]
     )
-    asked = pa.RecordBatch.from_pylist(
+    requested = pa.RecordBatch.from_pylist(
         [dict(zip(case["names"], key, strict=True)) for key in case["keys"]], schema_of(case["names"])
     )
     expected = locally(case)
     scanned = pa.concat_tables([schema_of(wanted.fields).empty_table(), *map(pa.table, table.scan(wanted))])
     assert shown(scanned, case) == shown(expected.select(list(wanted.fields)), case)
     expected = expected.filter(expected.column("k")).select(list(wanted.fields))
-    assert shown(table.lookup(wanted, asked), case) == shown(expected, case)
+    assert shown(table.lookup(wanted, requested), case) == shown(expected, case)
     table.close()
 
 

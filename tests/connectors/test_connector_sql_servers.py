@@ -14,7 +14,7 @@ import pytest
 from databases import DuckTables, MariaTables, PostgresTables, SqliteTables, sent_to
 from lookupcache_sql.connector import SqlConnector
 from lookupcache_sql.database import UnreachableError
-from lookupcache_sql.server import unverified
+from lookupcache_sql.server import verification_advice
 from servers import PASSWORD, MariaServer, PostgresServer
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -470,9 +470,11 @@ def test_without_a_schema_the_database_describes_it(tables, name):
     options = {"connector": "sql", **made(tables, columns)}
     assert to_ddl(LookupTable("t", None, options).schema) == to_ddl(parse_ddl(schema))
     query = {"connector": "sql", "url": options["url"], "query": f"SELECT * FROM {options['table']}"}
-    told = LookupTable("t", None, query).schema
+    inferred = LookupTable("t", None, query).schema
     # What a tinyint or a text means, a query's result does not say.
-    assert [field for field in told if field.name != "f"] == [field for field in parse_ddl(schema) if field.name != "f"]
+    assert [field for field in inferred if field.name != "f"] == [
+        field for field in parse_ddl(schema) if field.name != "f"
+    ]
 
 
 def test_a_column_without_a_type_of_sparks_is_named(postgres):
@@ -559,7 +561,7 @@ def test_the_session_only_reads(tables):
     options = made(tables, "id int", "1")
     connector = opened(options, "id INT")
     with pytest.raises(Exception, match=r"(?i)read.only"):
-        list(connector._pool._free[0].streamed(f"DELETE FROM {options['table']}"))
+        list(connector._pool._free[0].stream_columns(f"DELETE FROM {options['table']}"))
     assert found(connector, wanted(["id"]), (1,)) == [(1,)]
 
 
@@ -666,7 +668,7 @@ def test_whoever_names_an_authority_has_it_checked(private, authority):
     ],
 )
 def test_advice_to_verify_another_machine(url, options, is_advised):
-    advice = unverified({"url": url, **options})
+    advice = verification_advice({"url": url, **options})
     assert ("'tls.mode' = 'verify-full'" in (advice or "")) is is_advised
 
 

@@ -88,14 +88,14 @@ def test_every_join_is_sparks_own(spark, tables, first, tmp_path):
             )
 
     judge = DatabaseJudge(spark, tmp_path)
-    drawn = [held_by(tables, case_of(number)) for number in range(first, first + 20)]
+    drawn = [stored_by(tables, case_of(number)) for number in range(first, first + 20)]
     judge.judge(drawn)
     verdicts = [judge(case) for case in drawn]
     assert [verdict.reason for verdict in verdicts if verdict.word == "wrong"] == []
     assert sum(verdict.word == "joined" for verdict in verdicts) > 12
 
 
-def held_by(tables, case):
+def stored_by(tables, case):
     """Return the case over rows that the database can hold."""
     rows = tuple(tuple(tables.nearest(value) for value in row) for row in case.right.rows)
     return dataclasses.replace(case, right=dataclasses.replace(case.right, rows=rows))

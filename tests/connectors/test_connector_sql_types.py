@@ -119,7 +119,7 @@ def place(tables, native, values, cast):
         return tables.options(name), {number: value(connector, number) for number in range(len(values) + 1)}
 
 
-def told(options):
+def infer_types(options):
     return LookupTable("t", None, {"connector": "sql", **options}).schema
 
 
@@ -207,7 +207,7 @@ def some_declared(native):
 def all_wrongs(options, texts, unwrap=lambda value: value, declared=()):
     """Yield what is wrong with a column of one type, as it is inferred and as it is declared."""
     try:
-        yield from wrongs(options, told(options), texts, unwrap)
+        yield from wrongs(options, infer_types(options), texts, unwrap)
     except LookupCacheError as error:
         if not _is_clear(error):
             yield f"inferred: {error}"

@@ -245,11 +245,13 @@ def echo():
     """A service in which each text has its number, by GET and by POST."""
     place = {text: number for number, text in enumerate(TEXTS)}
 
-    def reply(asked):
-        if asked.method == "POST":
-            return Reply([{"id": text, "n": place[text]} for text in asked.body["ids"]])
-        head, _, name = asked.path.rpartition("/")
-        return Reply({"id": unquote(name), "n": place[unquote(name)]} if head == "/v1/by" else {"error": asked.path})
+    def reply(requested):
+        if requested.method == "POST":
+            return Reply([{"id": text, "n": place[text]} for text in requested.body["ids"]])
+        head, _, name = requested.path.rpartition("/")
+        return Reply(
+            {"id": unquote(name), "n": place[unquote(name)]} if head == "/v1/by" else {"error": requested.path}
+        )
 
     server = HttpServer(reply).start()
     yield server
@@ -262,7 +264,9 @@ def test_texts_as_keys_of_a_service(echo):
     few = [text for text in TEXTS[: len(PARTS)] if text not in (".", "..")]
     found = numbers("http", {"url": echo.url + "/v1/by/{id}"}, few, 1)
     assert found == {text: [TEXTS.index(text)] for text in few}
-    assert {asked.path.rpartition("/")[0] for asked in echo.asked if asked.method == "GET"} == {"/v1/by"}
+    assert {requested.path.rpartition("/")[0] for requested in echo.requested if requested.method == "GET"} == {
+        "/v1/by"
+    }
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────

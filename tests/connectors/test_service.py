@@ -61,7 +61,7 @@ def test_a_connection_is_kept(client):
     assert kept is client.sock is not None
 
 
-def test_it_tells_what_came_and_when(served, client):
+def test_it_reports_what_arrived_and_when(served, client):
     before = time.monotonic()
     answer(client)
     answer(client, "/rows", [1, "a b"])
@@ -90,7 +90,7 @@ def test_it_fails_with_a_status(served, client, status, hint):
     assert answer(client) == ROWS[1]
 
 
-def test_lookup_errorss_come_in_the_order_in_which_they_were_told(served, client):
+def test_failures_occur_in_the_order_in_which_they_were_set(served, client):
     served.fail(503, times=2)
     served.fail(500)
     statuses = []
@@ -156,11 +156,11 @@ def test_a_killed_service_breaks_connections_and_restarts_on_its_port(served, cl
 
 def test_it_ends_with_the_process_that_started_it():
     script = "import os, service; s = service.Service(); s.start(); print(s._process.pid, flush=True); os._exit(1)"
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", script], cwd=Path(__file__).parents[1] / "support", capture_output=True, text=True
     )
-    assert told.returncode == 1
-    assert exited(int(told.stdout))
+    assert ended.returncode == 1
+    assert exited(int(ended.stdout))
 
 
 def exited(pid: int) -> bool:

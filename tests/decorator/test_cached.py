@@ -56,7 +56,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-class Asked:
+class ReceivedRequest:
     """Counts calls, and answers them all with one value."""
 
     def __init__(self, value: Any) -> None:
@@ -68,135 +68,135 @@ class Asked:
         return self.value
 
 
-def plain(asked: Asked, decorate: Any) -> Any:
-    return decorate(lambda key: asked(key))
+def plain(requested: ReceivedRequest, decorate: Any) -> Any:
+    return decorate(lambda key: requested(key))
 
 
-def coroutine_function(asked: Asked, decorate: Any) -> Any:
+def coroutine_function(requested: ReceivedRequest, decorate: Any) -> Any:
     @decorate
     async def function(key):
         await asyncio.sleep(0)
-        return asked(key)
+        return requested(key)
 
     return function
 
 
-def partial(asked: Asked, decorate: Any) -> Any:
-    return decorate(functools.partial(lambda asked, key: asked(key), asked))
+def partial(requested: ReceivedRequest, decorate: Any) -> Any:
+    return decorate(functools.partial(lambda requested, key: requested(key), requested))
 
 
-def partial_coroutine(asked: Asked, decorate: Any) -> Any:
-    async def function(asked, key):
-        return asked(key)
+def partial_coroutine(requested: ReceivedRequest, decorate: Any) -> Any:
+    async def function(requested, key):
+        return requested(key)
 
-    return decorate(functools.partial(function, asked))
-
-
-def callable_object(asked: Asked, decorate: Any) -> Any:
-    return decorate(asked)
+    return decorate(functools.partial(function, requested))
 
 
-def callable_class(asked: Asked, decorate: Any) -> Any:
+def callable_object(requested: ReceivedRequest, decorate: Any) -> Any:
+    return decorate(requested)
+
+
+def callable_class(requested: ReceivedRequest, decorate: Any) -> Any:
     class Shop:
         def __call__(self, key):
-            return asked(key)
+            return requested(key)
 
     return decorate(Shop)
 
 
-def async_object(asked: Asked, decorate: Any) -> Any:
+def async_object(requested: ReceivedRequest, decorate: Any) -> Any:
     class Shop:
         async def __call__(self, key):
-            return asked(key)
+            return requested(key)
 
     return decorate(Shop())
 
 
-def method(asked: Asked, decorate: Any) -> Any:
-    return _shop(asked, decorate).method
+def method(requested: ReceivedRequest, decorate: Any) -> Any:
+    return _shop(requested, decorate).method
 
 
-def unhashable_method(asked: Asked, decorate: Any) -> Any:
-    shop = _shop(asked, decorate)
+def unhashable_method(requested: ReceivedRequest, decorate: Any) -> Any:
+    shop = _shop(requested, decorate)
     type(shop).__hash__ = None
     return shop.method
 
 
-def async_method(asked: Asked, decorate: Any) -> Any:
-    return _shop(asked, decorate).async_method
+def async_method(requested: ReceivedRequest, decorate: Any) -> Any:
+    return _shop(requested, decorate).async_method
 
 
-def class_method(asked: Asked, decorate: Any) -> Any:
-    return _shop(asked, decorate).class_method
+def class_method(requested: ReceivedRequest, decorate: Any) -> Any:
+    return _shop(requested, decorate).class_method
 
 
-def outer_class_method(asked: Asked, decorate: Any) -> Any:
-    return _shop(asked, decorate).outer_class_method
+def outer_class_method(requested: ReceivedRequest, decorate: Any) -> Any:
+    return _shop(requested, decorate).outer_class_method
 
 
-def static_method(asked: Asked, decorate: Any) -> Any:
-    return _shop(asked, decorate).static_method
+def static_method(requested: ReceivedRequest, decorate: Any) -> Any:
+    return _shop(requested, decorate).static_method
 
 
-def bound_method(asked: Asked, decorate: Any) -> Any:
-    return decorate(asked.__call__)
+def bound_method(requested: ReceivedRequest, decorate: Any) -> Any:
+    return decorate(requested.__call__)
 
 
-def _shop(asked: Asked, decorate: Any) -> Any:
+def _shop(requested: ReceivedRequest, decorate: Any) -> Any:
     class Shop:
         @decorate
         def method(self, key):
-            return asked(key)
+            return requested(key)
 
         @decorate
         async def async_method(self, key):
-            return asked(key)
+            return requested(key)
 
         @classmethod
         @decorate
         def class_method(cls, key):
-            return asked(key)
+            return requested(key)
 
         @decorate
         @classmethod
         def outer_class_method(cls, key):
-            return asked(key)
+            return requested(key)
 
         @staticmethod
         @decorate
         def static_method(key):
-            return asked(key)
+            return requested(key)
 
     return Shop()
 
 
-def in_list(asked: Asked, decorate: Any) -> Any:
-    return _one_of(decorate(lambda keys: [asked(key) for key in keys], batch=True))
+def in_list(requested: ReceivedRequest, decorate: Any) -> Any:
+    return _one_of(decorate(lambda keys: [requested(key) for key in keys], batch=True))
 
 
-def in_dict(asked: Asked, decorate: Any) -> Any:
-    return _one_of(decorate(lambda keys: {key: asked(key) for key in keys}, batch=True))
+def in_dict(requested: ReceivedRequest, decorate: Any) -> Any:
+    return _one_of(decorate(lambda keys: {key: requested(key) for key in keys}, batch=True))
 
 
-def in_generator(asked: Asked, decorate: Any) -> Any:
+def in_generator(requested: ReceivedRequest, decorate: Any) -> Any:
     def function(keys):
-        yield from map(asked, keys)
+        yield from map(requested, keys)
 
     return _one_of(decorate(function, batch=True))
 
 
-def in_async_batch(asked: Asked, decorate: Any) -> Any:
+def in_async_batch(requested: ReceivedRequest, decorate: Any) -> Any:
     async def function(keys):
-        return [asked(key) for key in keys]
+        return [requested(key) for key in keys]
 
     return _one_of(decorate(function, batch=True))
 
 
-def in_method(asked: Asked, decorate: Any) -> Any:
+def in_method(requested: ReceivedRequest, decorate: Any) -> Any:
     class Shop:
         @functools.partial(decorate, batch=True)
         def many(self, keys):
-            return [asked(key) for key in keys]
+            return [requested(key) for key in keys]
 
     return _one_of(Shop().many)
 
@@ -239,19 +239,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_kind_of_function_keeps_any_value_as_it_is(kind, options):
     for value in VALUES.values():
-        asked = Asked(value)
-        function = KINDS[kind](asked, functools.partial(_decorate, OPTIONS[options]))
+        requested = ReceivedRequest(value)
+        function = KINDS[kind](requested, functools.partial(_decorate, OPTIONS[options]))
         assert [_answer(function(1)) is value for _ in range(3)] == [True] * 3
-        assert (asked.calls, function.metrics().hits, function.metrics().misses) == (1, 2, 1)
+        assert (requested.calls, function.metrics().hits, function.metrics().misses) == (1, 2, 1)
         assert (function.invalidate(1), function.invalidate(1), function.invalidate(2)) == (True, False, False)
-        assert (_answer(function(1)) is value, asked.calls) == (True, 2)
+        assert (_answer(function(1)) is value, requested.calls) == (True, 2)
 
 
 @pytest.mark.parametrize("kind", ["plain", "method", "in_list"])
 def test_a_sync_function_of_any_kind_can_run_in_a_pool(kind):
-    asked = Asked("value")
-    function = KINDS[kind](asked, functools.partial(_decorate, {"async_": True}))
-    assert ([function(1), function(1)], asked.calls) == (["value"] * 2, 1)
+    requested = ReceivedRequest("value")
+    function = KINDS[kind](requested, functools.partial(_decorate, {"async_": True}))
+    assert ([function(1), function(1)], requested.calls) == (["value"] * 2, 1)
 
 
 def _decorate(options: dict[str, Any], function: Any, batch: bool = False) -> Any:
@@ -260,9 +260,9 @@ def _decorate(options: dict[str, Any], function: Any, batch: bool = False) -> An
 
 @pytest.mark.parametrize("value", [None, []])
 def test_a_miss_is_kept_unless_it_is_not_to_be(value):
-    asked = Asked(value)
-    function = cached(missing_key=False)(asked)
-    assert ([function(1), function(1)], asked.calls) == ([value] * 2, 2)
+    requested = ReceivedRequest(value)
+    function = cached(missing_key=False)(requested)
+    assert ([function(1), function(1)], requested.calls) == ([value] * 2, 2)
 
 
 @pytest.mark.parametrize("make", [lambda: iter([1, 2]), lambda: map(int, "12"), lambda: (n for n in (1, 2))])
@@ -295,9 +295,9 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_it_caches_however_it_is_written(spelling):
-    asked = Asked("value")
-    function = SPELLINGS[spelling]()(asked)
-    assert ([function(1), function(1)], asked.calls) == (["value"] * 2, 1)
+    requested = ReceivedRequest("value")
+    function = SPELLINGS[spelling]()(requested)
+    assert ([function(1), function(1)], requested.calls) == (["value"] * 2, 1)
 
 
 REFUSED = {
@@ -327,9 +327,9 @@ def test_a_config_that_keeps_nothing_is_pointed_out():
 
 @pytest.mark.filterwarnings("error::lookupcache.errors.LookupAdvice")
 def test_who_wants_no_cache_can_say_so():
-    asked = Asked("value")
-    function = cached(LookupConfig(max_retries=5), cache="NONE")(asked)
-    assert ([function(1), function(1)], asked.calls) == (["value"] * 2, 2)
+    requested = ReceivedRequest("value")
+    function = cached(LookupConfig(max_retries=5), cache="NONE")(requested)
+    assert ([function(1), function(1)], requested.calls) == (["value"] * 2, 2)
 
 
 # ── arguments ────────────────────────────────────────────────────────────────────────────────────────────
@@ -392,7 +392,7 @@ WRONG = {
     "unhashable": (lambda f: f([1]), r"<cached defaults> was given a list, which has no hash"),
     "unhashable, to forget": (lambda f: f.invalidate([1]), r"was given a list, which has no hash.*Hint: Give a tuple"),
     "a list in a tuple": (lambda f: f((1, [2])), r"was given a list, which has no hash.*Hint: Give a tuple"),
-    "beside a type that is compared": (lambda f: f([1], 2.0), r"was given a list, which"),
+    "next to a type that is compared": (lambda f: f([1], 2.0), r"was given a list, which"),
     "a dict": (lambda f: f({}), r"was given a dict, which has no hash.*Hint: Give a tuple of its items"),
     "a key of many": (lambda f: cached(lambda keys: keys, batch=True)([[1]]), "was given a list, which"),
     "a key of many, to forget": (
@@ -506,7 +506,7 @@ class Shop:
         return (self.name, key)
 
 
-def test_each_object_has_entries_of_its_own():
+def test_each_object_has_its_own_entries():
     Shop.rows.clear(), Shop.many.clear()
     a, b = Shop("a"), Shop("b")
     assert (a.rows(1), b.rows(1), a.rows(1, times=1) is a.rows(1)) == (["a"], ["b"], True)
@@ -535,7 +535,7 @@ def test_objects_that_come_and_go_never_share_an_entry():
     assert Shop.rows.metrics().cached_keys <= 2
 
 
-def test_an_object_without_weak_references_is_told_apart_by_its_value():
+def test_an_object_without_weak_references_is_identified_by_its_value():
     class Point(namedtuple("Point", "x")):
         __slots__ = ()
 
@@ -546,7 +546,7 @@ def test_an_object_without_weak_references_is_told_apart_by_its_value():
     assert (Point(1).twice() is Point(1).twice(), Point(2).twice()) == (True, (4,))
 
 
-def test_a_method_of_a_derived_class_can_ask_its_base():
+def test_a_method_of_a_derived_class_can_call_its_base():
     class Small(Shop):
         @cached
         def rows(self, key, *, times=1):
@@ -555,7 +555,7 @@ def test_a_method_of_a_derived_class_can_ask_its_base():
     assert Small("a").rows(1) == ["a", "small"]
 
 
-def test_what_can_be_asked_of_a_function_can_be_asked_of_it():
+def test_it_has_the_attributes_of_a_function():
     assert (cached(defaults).__name__, cached(defaults).__wrapped__) == ("defaults", defaults)
     assert inspect.signature(cached(defaults)) == inspect.signature(defaults)
     assert str(inspect.signature(Shop("a").rows)) == "(key, *, times=1)"
@@ -721,9 +721,11 @@ def test_types_are_preserved(tmp_path):
         ["--strict", "--cache-dir", str(tmp_path), str(tmp_path / "sample.py"), str(tmp_path / "wrong.py")]
     )
     assert not errors
-    told = [line for line in found.splitlines() if ": error:" in line]
-    assert [int(line.split(":")[1]) - 3 for line in told if "wrong.py" in line] == list(range(len(WRONG_CALLS))), found
-    assert not [line for line in told if "sample.py" in line], found
+    reported = [line for line in found.splitlines() if ": error:" in line]
+    assert [int(line.split(":")[1]) - 3 for line in reported if "wrong.py" in line] == list(range(len(WRONG_CALLS))), (
+        found
+    )
+    assert not [line for line in reported if "sample.py" in line], found
 
 
 try:

@@ -128,7 +128,7 @@ def test_values_counts_and_errors_are_right(number):
 async def check(case: dict[str, Any]) -> None:
     source, now = Source(case), [0.0]
     ask = decorated(case, source, lambda: now[0])
-    asked = failed = 0
+    requested = failed = 0
     values = [[] if case["shape"] == "generator" and rows is None else rows for rows in ROWS]
 
     async def answer(given: Any) -> Any:
@@ -140,7 +140,7 @@ async def check(case: dict[str, Any]) -> None:
         calls = [numbers] if case["batch"] else [[number] for number in numbers]
         for wanted in calls:
             keys = [source.keys[number] for number in wanted]
-            asked += len(keys)
+            requested += len(keys)
             try:
                 found = await answer(keys if case["batch"] else keys[0])
             except (ConnectionError, LookupRefusedError):
@@ -159,7 +159,7 @@ async def check(case: dict[str, Any]) -> None:
     assert failed == 0 or case["fault"] != "none", case
     await settled(ask)
     metrics = ask.metrics()
-    assert (metrics.rows, metrics.hits + metrics.misses) == (asked, asked), case
+    assert (metrics.rows, metrics.hits + metrics.misses) == (requested, requested), case
     assert metrics.calls == source.calls, case
     assert metrics.misses <= metrics.requested_keys or metrics.refused, case
     assert metrics.cached_rows <= (case["max_rows"] or metrics.cached_rows), case

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from scale import scaled
+from scale import scale_up
 
 from lookupcache import cached
 
@@ -47,7 +47,7 @@ class Calls(RuleBasedStateMachine):
         self.options, self.now, self.down = options, 0.0, False
         self.made: list[tuple[int, int | None, float]] = []
         self.since: dict[int, int] = {}
-        self.asked = self.failures = 0
+        self.requested = self.failures = 0
 
         def answer(key: int) -> list | None:
             if self.down:
@@ -86,13 +86,13 @@ class Calls(RuleBasedStateMachine):
 
     @rule(keys=st.lists(KEYS, min_size=1, max_size=5))
     def call(self, keys: list[int]) -> None:
-        self.asked += len(keys)
+        self.requested += len(keys)
         for together in [keys] if self.is_async else [[key] for key in keys]:
             before = len(self.made)
             for key, found in zip(together, self.answers(together), strict=True):
                 self.check(key, found)
             made = [key for key, _, _ in self.made[before:]]
-            assert len(made) == len(set(made)), "A key was asked for twice by callers that came at the same time."
+            assert len(made) == len(set(made)), "A key was requested twice by callers that came at the same time."
 
     def check(self, key: int, found: Any) -> None:
         if isinstance(found, ConnectionError):
@@ -136,7 +136,7 @@ class Calls(RuleBasedStateMachine):
         if not hasattr(self, "function"):
             return
         metrics = self.function.metrics()
-        assert (metrics.rows, metrics.hits + metrics.misses) == (self.asked, self.asked)
+        assert (metrics.rows, metrics.hits + metrics.misses) == (self.requested, self.requested)
         assert (metrics.calls, metrics.errors) == (len(self.made) + self.failures, self.failures)
         assert metrics.cached_rows <= (self.options["max_rows"] or math.inf)
         assert metrics.retries <= self.failures
@@ -148,4 +148,6 @@ class AsyncCalls(Calls):
 
 @pytest.mark.parametrize("states", [Calls, AsyncCalls])
 def test_any_order_of_calls(states):
-    run_state_machine_as_test(states, settings=settings(max_examples=scaled(25), stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        states, settings=settings(max_examples=scale_up(25), stateful_step_count=25, deadline=None)
+    )

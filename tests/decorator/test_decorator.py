@@ -28,15 +28,15 @@ LRU = LookupConfig(cache="LRU", max_rows=100, retry_delay=0.0001)
 
 
 class Source:
-    """Answers from ROWS; remembers what it was asked; fails as often as it is told to."""
+    """Answers from ROWS; remembers the requests; fails as often as is set."""
 
     def __init__(self, fails: int = 0, error: Exception | None = None) -> None:
-        self.asked: list[Any] = []
+        self.requested: list[Any] = []
         self.fails = fails
         self.error = error or ConnectionError("down")
 
     def one(self, key):
-        self.asked.append(key)
+        self.requested.append(key)
         if self.fails:
             self.fails -= 1
             raise self.error
@@ -102,14 +102,14 @@ def test_asks_once_and_returns_the_same_rows(decorate):
     source = Source()
     lookup = decorate(source, LRU)
     assert [lookup(key) for key in (1, 2, 1, 2)] == [ROWS[1], ROWS[2], ROWS[1], ROWS[2]]
-    assert len(source.asked) == 2
+    assert len(source.requested) == 2
     assert (lookup.metrics().hits, lookup.metrics().misses, lookup.metrics().calls) == (2, 2, 2)
 
 
 def test_remembers_that_a_key_has_no_rows(decorate):
     source = Source()
     lookup = decorate(source, LRU)
-    assert (lookup(9), lookup(9), len(source.asked)) == ([], [], 1)
+    assert (lookup(9), lookup(9), len(source.requested)) == ([], [], 1)
 
 
 def test_every_hit_returns_the_same_object(decorate):
@@ -123,7 +123,7 @@ def test_rows_expire_by_the_clock(decorate):
     lookup = decorate(source, config, clock=lambda: now[0])
     for now[0] in (0.0, 10.0, 10.1):
         lookup(1)
-    assert (len(source.asked), lookup.metrics().expirations) == (2, 1)
+    assert (len(source.requested), lookup.metrics().expirations) == (2, 1)
 
 
 def test_counts_rows_against_the_limit(decorate):
@@ -131,14 +131,14 @@ def test_counts_rows_against_the_limit(decorate):
     lookup = decorate(source, LookupConfig(cache="LRU", max_rows=2))
     for key in (1, 2, 1):
         lookup(key)
-    assert (len(source.asked), lookup.metrics().evictions, lookup.metrics().cached_rows) == (3, 2, 1)
+    assert (len(source.requested), lookup.metrics().evictions, lookup.metrics().cached_rows) == (3, 2, 1)
 
 
 def test_retries_inside_the_cache(decorate):
     source = Source(fails=2)
     lookup = decorate(source, LRU)
     assert (lookup(1), lookup(1)) == (ROWS[1], ROWS[1])
-    assert (len(source.asked), lookup.metrics().retries, lookup.metrics().errors) == (3, 2, 2)
+    assert (len(source.requested), lookup.metrics().retries, lookup.metrics().errors) == (3, 2, 2)
 
 
 def test_an_error_reaches_the_caller_and_is_not_kept(decorate):
@@ -147,13 +147,13 @@ def test_an_error_reaches_the_caller_and_is_not_kept(decorate):
     with pytest.raises(ValueError, match="no such thing"):
         lookup(1)
     assert lookup(1) == ROWS[1]
-    assert len(source.asked) == 2
+    assert len(source.requested) == 2
 
 
 def test_without_a_cache_it_asks_every_time(decorate):
     source = Source()
     lookup = decorate(source, LookupConfig())
-    assert (lookup(1), lookup(1), len(source.asked)) == (ROWS[1], ROWS[1], 2)
+    assert (lookup(1), lookup(1), len(source.requested)) == (ROWS[1], ROWS[1], 2)
 
 
 def test_invalidate_and_clear_forget(decorate):
@@ -164,7 +164,7 @@ def test_invalidate_and_clear_forget(decorate):
     lookup(1), lookup(2)
     lookup.clear()
     lookup(2)
-    assert len(source.asked) == 4
+    assert len(source.requested) == 4
 
 
 def test_a_batch_asks_only_for_what_is_missing_each_key_once():
@@ -172,7 +172,7 @@ def test_a_batch_asks_only_for_what_is_missing_each_key_once():
     lookup = cached(LRU, batch=True)(source.many)
     lookup([1, 9])
     assert lookup([9, 2, 2, 1]) == [[], ROWS[2], ROWS[2], ROWS[1]]
-    assert source.asked == [(1, 9), (2,)]
+    assert source.requested == [(1, 9), (2,)]
 
 
 def test_a_batch_that_answers_short_is_an_error():
@@ -468,7 +468,7 @@ def test_a_callers_own_keys_are_split():
     source = Source()
     lookup = cached(LookupConfig(batch_max_size=2), batch=True)(source.many)
     assert lookup([1, 2, 3, 1]) == [ROWS[1], ROWS[2], [], ROWS[1]]
-    assert source.asked == [(1, 2), (3,)]
+    assert source.requested == [(1, 2), (3,)]
 
 
 LONG = LookupConfig(cache="LRU", batch_max_size=3, batch_max_delay="1 h")
@@ -482,7 +482,7 @@ def test_coroutines_fill_a_call_together():
         return source.many(keys)
 
     assert gathered(lookup, [[1], [2, 1], [3]]) == [[ROWS[1]], [ROWS[2], ROWS[1]], [[]]]
-    assert source.asked == [(1, 2, 3)]
+    assert source.requested == [(1, 2, 3)]
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -492,7 +492,7 @@ def test_threads_fill_a_call_together(pooled):
     with ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lookup, [[1], [2], [3]]))
     assert answers == [[ROWS[1]], [ROWS[2]], [[]]]
-    assert [sorted(keys) for keys in source.asked] == [[1, 2, 3]]
+    assert [sorted(keys) for keys in source.requested] == [[1, 2, 3]]
 
 
 @pytest.mark.parametrize("make", [sync_many, pooled_many, async_many])
@@ -556,10 +556,10 @@ def test_many_event_loops_that_want_a_cold_key_make_one_call():
         return [key]
 
     async def want():
-        asked = asyncio.ensure_future(lookup(7))
+        requested = asyncio.ensure_future(lookup(7))
         await asyncio.sleep(0)
         wanting.release()
-        return await asked
+        return await requested
 
     def run(_):
         started.wait(10)
@@ -571,7 +571,7 @@ def test_many_event_loops_that_want_a_cold_key_make_one_call():
     assert (lookup.metrics().misses, lookup.metrics().hits) == (1, 49)
 
 
-def test_a_call_whose_event_loop_ends_is_made_anew_by_who_waits():
+def test_a_call_whose_event_loop_ends_is_made_again_by_a_waiting_caller():
     calls, begun, joined = [], threading.Event(), threading.Event()
 
     @cached(LRU)
@@ -583,15 +583,15 @@ def test_a_call_whose_event_loop_ends_is_made_anew_by_who_waits():
         return [key]
 
     async def leave_when_joined():
-        asked = asyncio.ensure_future(lookup(7))
+        requested = asyncio.ensure_future(lookup(7))
         await asyncio.to_thread(joined.wait, 10)
-        assert not asked.done()
+        assert not requested.done()
 
     async def join():
-        asked = asyncio.ensure_future(lookup(7))
+        requested = asyncio.ensure_future(lookup(7))
         await asyncio.sleep(0)
         joined.set()
-        return await asked
+        return await requested
 
     with ThreadPoolExecutor(1) as pool:
         leaving = pool.submit(asyncio.run, leave_when_joined())
@@ -638,10 +638,10 @@ def test_closing_ends_what_is_under_way():
         async def lookup(key):
             await asyncio.Event().wait()
 
-        asked = asyncio.ensure_future(lookup(7))
+        requested = asyncio.ensure_future(lookup(7))
         await asyncio.sleep(0)
         await lookup.close()
-        return await asyncio.gather(asked, return_exceptions=True)
+        return await asyncio.gather(requested, return_exceptions=True)
 
     assert [type(answer) for answer in asyncio.run(main())] == [asyncio.CancelledError]
 
@@ -713,7 +713,7 @@ def test_a_call_in_the_queue_has_its_turn_when_its_predecessors_caller_has_left(
             end.wait(10)
         return key
 
-    # Who waits for key 1 is gone, as after Ctrl-C: nobody but the queue notices that it takes too long.
+    # The caller waiting for key 1 has stopped, as after Ctrl-C: nothing but the queue notices that it takes too long.
     group = lookup.lookup
     group._make_opened(group._want([(1,)]))
     assert hangs.wait(10)
@@ -814,10 +814,10 @@ def test_who_waits_for_an_event_loop_notices_that_it_ends():
         loop.close()
 
     async def join():
-        asked = asyncio.ensure_future(lookup(7))
+        requested = asyncio.ensure_future(lookup(7))
         await asyncio.sleep(0)
         joined.set()
-        return await asked
+        return await requested
 
     with ThreadPoolExecutor(1) as pool:
         leaving = pool.submit(leave)
@@ -837,7 +837,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("batch", [False, True])
-def test_a_function_may_ask_itself_deeper_than_there_is_room(way, batch):
+def test_a_function_may_call_itself_deeper_than_the_capacity(way, batch):
     if batch:
         one = lambda n: n if n < 2 else lookup([n - 1])[0] + lookup([n - 2])[0]  # noqa: E731
         lookup = cached(batch=True, **WAYS[way])(lambda ns: list(map(one, ns)))
@@ -848,7 +848,7 @@ def test_a_function_may_ask_itself_deeper_than_there_is_room(way, batch):
 
 
 @pytest.mark.parametrize("capacity", [1, 3])
-def test_an_async_function_may_ask_itself_deeper_than_there_is_room(capacity):
+def test_an_async_function_may_call_itself_deeper_than_the_capacity(capacity):
     @cached(async_capacity=capacity)
     async def fib(n):
         return n if n < 2 else sum(await asyncio.gather(fib(n - 1), fib(n - 2)))
@@ -861,14 +861,14 @@ def test_an_async_function_may_ask_itself_deeper_than_there_is_room(capacity):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_many_threads_may_ask_a_function_that_asks_itself(way):
+def test_many_threads_may_call_a_function_that_calls_itself(way):
     fib = cached(**WAYS[way])(lambda n: n if n < 2 else fib(n - 1) + fib(n - 2))
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(fib, range(30))) == [fib(n) for n in range(30)]
     assert fib.metrics().calls == 30
 
 
-def test_two_functions_may_ask_each_other():
+def test_two_functions_may_call_each_other():
     even = cached(async_=True, async_capacity=1)(lambda n: n == 0 or odd(n - 1))
     odd = cached(async_=True, async_capacity=1)(lambda n: n != 0 and even(n - 1))
     assert (even(20), odd(20)) == (True, False)
@@ -876,13 +876,13 @@ def test_two_functions_may_ask_each_other():
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_a_function_that_waits_for_itself_is_told_at_once(way, length):
+def test_a_function_that_waits_for_itself_fails_at_once(way, length):
     lookup = cached(max_retries=0, timeout="1 h", **WAYS[way])(lambda n: lookup((n + 1) % length))
     with pytest.raises(RecursionError, match=r"(?s)The call for \(\d\) waits for itself.*Hint"):
         lookup(0)
 
 
-def test_an_async_function_that_waits_for_itself_is_told_at_once():
+def test_an_async_function_that_waits_for_itself_fails_at_once():
     @cached(max_retries=0, timeout="1 h")
     async def lookup(n):
         return await lookup((n + 1) % 3)
@@ -892,7 +892,7 @@ def test_an_async_function_that_waits_for_itself_is_told_at_once():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_open_that_asks_its_own_object_is_told_at_once(way):
+def test_an_open_that_calls_its_own_object_fails_at_once(way):
     class Asking(Shop):
         def open(self):
             return lookup(0)
@@ -902,7 +902,7 @@ def test_an_open_that_asks_its_own_object_is_told_at_once(way):
         lookup(1)
 
 
-def test_an_async_open_that_asks_its_own_object_is_told_at_once():
+def test_an_async_open_that_calls_its_own_object_fails_at_once():
     class Asking(AsyncShop):
         async def open(self):
             return await lookup(0)
@@ -913,7 +913,7 @@ def test_an_async_open_that_asks_its_own_object_is_told_at_once():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_threads_that_wait_for_each_other_are_told_at_once(way):
+def test_threads_that_wait_for_each_other_fail_at_once(way):
     both = threading.Barrier(2)
 
     @cached(max_retries=0, timeout="1 h", **{**WAYS[way], "async_capacity": 2})
@@ -925,7 +925,7 @@ def test_threads_that_wait_for_each_other_are_told_at_once(way):
 
     seen: set[threading.Thread] = set()
     with ThreadPoolExecutor(2) as pool:
-        errors = [asked.exception(10) for asked in [pool.submit(lookup, n) for n in (0, 1)]]
+        errors = [requested.exception(10) for requested in [pool.submit(lookup, n) for n in (0, 1)]]
     assert [type(error) for error in errors] == [RecursionError] * 2
 
 
@@ -933,15 +933,15 @@ def test_threads_that_wait_for_each_other_are_told_at_once(way):
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_an_async_function_that_raises_generator_exit_is_asked_once(waits):
-    asked = []
+def test_an_async_function_that_raises_generator_exit_is_called_once(waits):
+    requested = []
 
     @cached(max_retries=0)
     async def lookup(key):
-        asked.append(key)
+        requested.append(key)
         if waits:
             await asyncio.sleep(0)
-        if len(asked) < 5:
+        if len(requested) < 5:
             raise GeneratorExit
         return key
 
@@ -950,7 +950,7 @@ def test_an_async_function_that_raises_generator_exit_is_asked_once(waits):
             await lookup(1)
 
     asyncio.run(main())
-    assert asked == [1]
+    assert requested == [1]
 
 
 NULL = LookupConfig(cache="LRU", max_retries=0, on_error="null", error_column="error")
@@ -972,14 +972,14 @@ def test_an_error_ends_a_batch_and_leaves_no_key_behind():
     lookup = cached(LookupConfig(max_retries=0, batch_max_size=1, timeout="1 s"), batch=True)(source.many)
     with pytest.raises(ConnectionError):
         lookup([1, 2])
-    assert (lookup([2]), source.asked) == ([ROWS[2]], [(1,), (2,)])
+    assert (lookup([2]), source.requested) == ([ROWS[2]], [(1,), (2,)])
 
 
-def test_a_key_without_rows_is_asked_for_again(decorate):
+def test_a_key_without_rows_is_requested_again(decorate):
     source = Source()
     lookup = decorate(source, replace(LRU, on_miss_max_attempts=2, on_miss_delay=0.001))
     assert (lookup(9), lookup(1)) == ([], ROWS[1])
-    assert (lookup.metrics().miss_retries, len(source.asked)) == (2, 4)
+    assert (lookup.metrics().miss_retries, len(source.requested)) == (2, 4)
 
 
 def test_a_source_that_fails_again_and_again_is_left_alone(decorate):
@@ -990,7 +990,7 @@ def test_a_source_that_fails_again_and_again_is_left_alone(decorate):
         with pytest.raises(error):
             lookup(1)
     now[0] = 31.0
-    assert (lookup(1), len(source.asked), lookup.metrics().refused) == (ROWS[1], 3, 1)
+    assert (lookup(1), len(source.requested), lookup.metrics().refused) == (ROWS[1], 3, 1)
 
 
 def test_waits_as_long_as_the_source_says(decorate):
@@ -999,7 +999,7 @@ def test_waits_as_long_as_the_source_says(decorate):
     assert (lookup(1), set(said)) == (ROWS[1], {"down"})
 
 
-def test_calls_are_held_back_by_the_rate_limit(decorate):
+def test_calls_are_delayed_by_the_rate_limit(decorate):
     lookup = decorate(Source(), LookupConfig(rate_limit=20))
     assert [lookup(key) for key in (1, 1, 1)] == [ROWS[1]] * 3
     assert lookup.metrics().throttled_seconds > 0

@@ -238,7 +238,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_forked_process_is_not_held_up_by(case):
+def test_a_forked_process_is_not_blocked_by(case):
     code, expected = CASES[case]
     program = START + textwrap.dedent(code) + "\nos._exit(0)\n"
     ended = subprocess.run([sys.executable, "-u", "-c", program], capture_output=True, text=True, timeout=120)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from simulation import SimulatedLoop, simulate_seeds, simulated
+from simulation import SimulatedLoop, simulate_loop, simulate_seeds
 
 from lookupcache import cached
 from lookupcache.cache import Limits
@@ -39,7 +39,7 @@ class Simulation:
         self.random, self.loop, self.seen = Random(seed), loop, seen
         self.landings: dict[int, list[Landing]] = {key: [] for key in range(6)}
         self.flying: Counter[int] = Counter()
-        self.values = self.asked = 0
+        self.values = self.requested = 0
         self.options = self.drawn()
         self.function = cached(**self.options, clock=loop.time)(self.batch if self.options["batch"] else self.one)
 
@@ -102,7 +102,7 @@ class Simulation:
 
     async def caller(self, keys: list[int]) -> None:
         begun = self.loop.time()
-        self.asked += len(keys)
+        self.requested += len(keys)
         try:
             found = await (self.function(keys) if self.options["batch"] else self.function(keys[0]))
         except EXPECTED:
@@ -135,7 +135,7 @@ class Simulation:
             return
         age, longest = begun - landing.ended, self.options["expire_after_write"] or math.inf
         stale = self.options["stale_if_error"] or 0
-        # A value that stands in for an error is judged when its own lookup fails; other keys may take longer.
+        # A value that replaces an error is checked when its own lookup fails; other keys may take longer.
         assert age <= longest or (self.may_fail(key, begun) and age <= stale)
 
     async def run(self) -> None:
@@ -161,14 +161,14 @@ class Simulation:
                 raise end
         await self.function.close()
         metrics = self.function.metrics()
-        assert (metrics.rows, metrics.hits + metrics.misses) == (self.asked, self.asked)
+        assert (metrics.rows, metrics.hits + metrics.misses) == (self.requested, self.requested)
         assert metrics.cached_rows <= (self.options["max_rows"] or math.inf)
         await asyncio.sleep(10)
         assert asyncio.all_tasks() == {asyncio.current_task()}, "A task is left."
 
 
 def simulate(seed: int, seen: Counter[str]) -> int:
-    with simulated() as loop:
+    with simulate_loop() as loop:
         loop.run_until_complete(Simulation(seed, loop, seen).run())
         return loop.steps
 

@@ -109,7 +109,7 @@ def test_whatever_a_call_raises_is_its_answer_and_the_next_call_is_made(make, ki
     later = later and isinstance(executor, Coroutines)
     group = CallGroup([raises(kind, later=later), lambda: 2, raises(kind, later=later), fails])
     executor.start(group)
-    assert executor.completed(wait=True) == [group]
+    assert executor.take_completed(wait=True) == [group]
     assert [type(answer) for answer in group.answers] == [kind, int, kind, ConnectionError]
 
 
@@ -117,7 +117,7 @@ def test_answers_come_back_in_the_order_of_the_calls(make):
     executor = make()
     group = CallGroup([lambda n=n: n * n for n in range(50)])
     executor.start(group)
-    assert executor.completed(wait=True) == [group]
+    assert executor.take_completed(wait=True) == [group]
     assert group.answers == [n * n for n in range(50)]
     assert executor.in_flight == 0
 
@@ -126,7 +126,7 @@ def test_an_error_is_the_answer_of_its_call_alone(make):
     executor = make()
     group = CallGroup([lambda: 1, fails, lambda: 3])
     executor.start(group)
-    executor.completed(wait=True)
+    executor.take_completed(wait=True)
     assert [group.answers[0], group.answers[2]] == [1, 3]
     assert isinstance(group.answers[1], ConnectionError)
 
@@ -135,11 +135,11 @@ def test_calls_that_stand_and_fall_together_end_with_the_first_error(make):
     executor, made = make(capacity=1), []
     group = CallGroup([lambda: 1, fails, lambda: made.append(1)], all_or_nothing=True)
     executor.start(group)
-    assert executor.completed(wait=True) == [group]
+    assert executor.take_completed(wait=True) == [group]
     assert [type(answer) for answer in group.answers] == [ConnectionError] * 3
     after = CallGroup([lambda: 2])
     executor.start(after)
-    assert (executor.completed(wait=True), after.answers, made) == ([after], [2], [])
+    assert (executor.take_completed(wait=True), after.answers, made) == ([after], [2], [])
 
 
 def test_it_connects_once_when_first_wanted_and_disconnects(make):
@@ -147,7 +147,7 @@ def test_it_connects_once_when_first_wanted_and_disconnects(make):
     executor = make(capacity=1, counts=counts)
     for _ in range(3):
         executor.start(CallGroup([lambda: 1] * 5))
-        executor.completed(wait=True)
+        executor.take_completed(wait=True)
     assert counts == {"opened": 1}
     executor.close()
     until(lambda: counts["closed"] == 1)
@@ -158,19 +158,19 @@ def test_a_group_waits_for_its_time(make):
     group, later = CallGroup([lambda: 1]), CallGroup([lambda: 2])
     executor.start_later(later, 3600)
     executor.start_later(group, 0.001)
-    assert executor.completed(wait=True) == [group]
+    assert executor.take_completed(wait=True) == [group]
     executor.start(later)
-    assert executor.completed(wait=True) == [later]
+    assert executor.take_completed(wait=True) == [later]
 
 
 def test_a_group_that_is_withdrawn_does_not_start(make):
     executor = make()
-    held, gone = CallGroup([lambda: 1]), CallGroup([lambda: 2])
-    executor.start_later(held, 3600)
-    assert executor.withdraw(held)
-    executor.start(held)
+    delayed, gone = CallGroup([lambda: 1]), CallGroup([lambda: 2])
+    executor.start_later(delayed, 3600)
+    assert executor.withdraw(delayed)
+    executor.start(delayed)
     executor.start(gone)
-    assert executor.completed(wait=True) == [gone]
+    assert executor.take_completed(wait=True) == [gone]
     assert not executor.withdraw(gone)
 
 
@@ -191,16 +191,16 @@ def test_threads_make_as_many_calls_at_a_time_as_they_may():
     all_or_nothing = threading.Barrier(3)
     executor = threads(capacity=3)
     executor.start(CallGroup([lambda: all_or_nothing.wait(10)] * 6))
-    [group] = executor.completed(wait=True)
+    [group] = executor.take_completed(wait=True)
     assert sorted(group.answers) == [0, 0, 1, 1, 2, 2]
     executor.close()
 
 
-def test_each_thread_has_a_connector_of_its_own():
+def test_each_thread_has_its_own_connector():
     all_or_nothing, counts = threading.Barrier(3), Counter()
     executor = threads(capacity=3, counts=counts)
     executor.start(CallGroup([lambda: all_or_nothing.wait(10)] * 3))
-    executor.completed(wait=True)
+    executor.take_completed(wait=True)
     executor.close()
     until(lambda: counts == {"opened": 3, "closed": 3})
 
@@ -210,10 +210,10 @@ def test_a_call_that_hangs_is_answered_for_and_its_slot_is_free_again():
     executor = threads(capacity=1, timeout=0.02, counts=counts)
     hung, after = CallGroup([released.wait]), CallGroup([lambda: 2])
     executor.start(hung)
-    assert executor.completed(wait=True) == [hung]
+    assert executor.take_completed(wait=True) == [hung]
     assert isinstance(hung.answers[0], LookupTimeoutError)
     executor.start(after)
-    assert (executor.completed(wait=True), after.answers) == ([after], [2])
+    assert (executor.take_completed(wait=True), after.answers) == ([after], [2])
     released.set()
     until(lambda: counts == {"opened": 2, "closed": 1})
     assert isinstance(hung.answers[0], LookupTimeoutError)
@@ -234,9 +234,9 @@ def test_a_cancelled_group_keeps_no_slot():
     executor.start(before)
     executor.cancel(hung)
     until(lambda: not before.remaining)
-    assert (executor.completed(wait=True), before.answers) == ([before], [1])
+    assert (executor.take_completed(wait=True), before.answers) == ([before], [1])
     executor.start(after)
-    assert (executor.completed(wait=True), executor.in_flight) == ([after], 0)
+    assert (executor.take_completed(wait=True), executor.in_flight) == ([after], 0)
     released.set()
     executor.close()
 
@@ -255,7 +255,7 @@ def test_coroutines_make_as_many_calls_at_a_time_as_they_may():
 
     executor = coroutines(capacity=7)
     executor.start(CallGroup([call] * 40))
-    executor.completed(wait=True)
+    executor.take_completed(wait=True)
     assert (capacity["ever"], flying["now"]) == (7, 0)
     executor.close()
 
@@ -280,7 +280,7 @@ def test_a_cancelled_group_has_ended_when_cancel_returns():
     executor.cancel(hung)
     assert counts == {"began": 3, "ended": 3}
     executor.start(after)
-    assert executor.completed(wait=True) == [after]
+    assert executor.take_completed(wait=True) == [after]
     executor.close()
 
 
@@ -288,7 +288,7 @@ def test_an_error_cancels_the_calls_that_fall_with_it_before_the_group_completes
     counts: Counter = Counter()
     executor = coroutines(capacity=3)
     executor.start(CallGroup([hanging(counts), hanging(counts), fails], all_or_nothing=True))
-    executor.completed(wait=True)
+    executor.take_completed(wait=True)
     assert counts == {"began": 2, "ended": 2}
     executor.close()
 
@@ -297,7 +297,7 @@ def test_calls_that_hang_are_cancelled_when_they_are_overdue_and_their_slots_are
     counts: Counter = Counter()
     executor = coroutines(capacity=2, timeout=0.02)
     executor.start(CallGroup([hanging(counts), lambda: 1, hanging(counts), lambda: 2]))
-    [group] = executor.completed(wait=True)
+    [group] = executor.take_completed(wait=True)
     assert [type(answer) for answer in group.answers] == [LookupTimeoutError, int, LookupTimeoutError, int]
     assert counts == {"began": 2, "ended": 2}
     executor.close()
@@ -318,7 +318,7 @@ def test_a_connection_that_hangs_is_overdue_too():
 
     executor = Coroutines(1, ask, opened, closed, 0.02, lambda: LookupTimeoutError("too slow"))
     executor.start(CallGroup([1, 2]))
-    [group] = executor.completed(wait=True)
+    [group] = executor.take_completed(wait=True)
     assert [type(answer) for answer in group.answers] == [LookupTimeoutError, int]
     executor.close()
 
@@ -338,7 +338,7 @@ def test_a_connection_that_raises_no_exception_is_tried_again_by_the_next_call(k
 
     executor = Coroutines(1, ask, opened, closed, 60, LookupTimeoutError)
     executor.start(CallGroup([1, 2]))
-    [group] = executor.completed(wait=True)
+    [group] = executor.take_completed(wait=True)
     assert isinstance(group.answers[0], kind)
     assert group.answers[1] == 2
     executor.close()
@@ -353,7 +353,7 @@ def test_a_task_that_ends_the_loop_ends_no_call(kind):
 
     executor = coroutines(capacity=2)
     executor.start(CallGroup([call] * 5))
-    [group] = executor.completed(wait=True)
+    [group] = executor.take_completed(wait=True)
     assert group.answers == [1] * 5
     executor.close()
 
@@ -376,12 +376,12 @@ def test_a_call_that_does_not_heed_its_cancellation_is_left_when_it_is_overdue(m
     released = asyncio.Event()
     executor = coroutines(capacity=1, timeout=0.02)
     executor.start(CallGroup([stubborn(released, threading.Event()), lambda: 2]))
-    [group] = executor.completed(wait=True)
+    [group] = executor.take_completed(wait=True)
     assert [type(answer) for answer in group.answers] == [LookupTimeoutError, int]
     event_loop().call_soon_threadsafe(released.set)
     after = CallGroup([lambda: 3])
     executor.start(after)
-    assert (executor.completed(wait=True), after.answers) == ([after], [3])
+    assert (executor.take_completed(wait=True), after.answers) == ([after], [3])
     assert isinstance(group.answers[0], LookupTimeoutError)
     executor.close()
 
@@ -395,7 +395,7 @@ def test_a_call_that_does_not_heed_its_cancellation_keeps_no_place(monkeypatch):
     assert began.wait(10)
     executor.cancel(hung)
     executor.start(after)
-    assert (executor.completed(wait=True), after.answers) == ([after], [2])
+    assert (executor.take_completed(wait=True), after.answers) == ([after], [2])
     event_loop().call_soon_threadsafe(released.set)
     executor.close()
 
@@ -410,7 +410,7 @@ def test_what_a_call_makes_of_its_cancellation_is_a_timeout_and_hits_no_other_ca
 
     executor = coroutines(capacity=1, timeout=0.02)
     executor.start(CallGroup([turns_it_into_its_own, raises(asyncio.CancelledError), lambda: 3]))
-    [group] = executor.completed(wait=True)
+    [group] = executor.take_completed(wait=True)
     assert [type(answer) for answer in group.answers] == [LookupTimeoutError, asyncio.CancelledError, int]
     executor.close()
 
@@ -424,7 +424,7 @@ def test_calls_that_have_ended_are_not_kept_until_their_timeout(make):
     calls = [Call() for _ in range(100)]
     references = [weakref.ref(call) for call in calls]
     executor.start(CallGroup(calls))
-    executor.completed(wait=True)
+    executor.take_completed(wait=True)
     del calls
     until(lambda: not any(reference() for reference in references))
 
@@ -453,7 +453,7 @@ def test_a_connection_that_fails_is_tried_again_by_the_next_call():
 
     executor = Coroutines(1, ask, opened, closed, 60, LookupTimeoutError)
     executor.start(CallGroup([1, 2]))
-    [group] = executor.completed(wait=True)
+    [group] = executor.take_completed(wait=True)
     assert isinstance(group.answers[0], ConnectionError)
     assert group.answers[1] == 2
     executor.close()

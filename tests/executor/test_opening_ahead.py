@@ -6,50 +6,15 @@ import asyncio
 import threading
 
 import pytest
+from openings import ListedOpenings
 
 from lookupcache.executor.call_group import CallGroup, run_async
 from lookupcache.executor.coroutines import Coroutines
 from lookupcache.executor.threads import Threads
 
 
-class Source:
-    """A source whose openings do what is listed, and then succeed; it counts what is open."""
-
-    def __init__(self, *openings):
-        self.openings = list(openings)
-        self.opened = 0
-        self.closed = 0
-        self.begun = threading.Event()
-        self.release = threading.Event()
-        self.ended = threading.Event()
-
-    def open(self):
-        self.begun.set()
-        step = self.openings.pop(0) if self.openings else None
-        if step == "hang":
-            assert self.release.wait(20)
-        elif step is not None:
-            raise step
-        self.opened += 1
-        return self
-
-    def close(self, _=None):
-        self.closed += 1
-        self.ended.set()
-
-    async def open_async(self):
-        self.begun.set()
-        step = self.openings.pop(0) if self.openings else None
-        if step == "hang":
-            await asyncio.Event().wait()
-        elif step is not None:
-            raise step
-        self.opened += 1
-
-    async def close_async(self):
-        self.close()
-
-    async def ask(self, call):
+class Source(ListedOpenings):
+    async def answer(self, call):
         return call
 
 
@@ -57,13 +22,13 @@ def executor_of(kind, source, capacity=1, timeout=20.0):
     late = TimeoutError("late")
     if kind == "threads":
         return Threads(capacity, lambda _, call: call, source.open, timeout, lambda: late, source.close)
-    return Coroutines(capacity, source.ask, source.open_async, source.close_async, timeout, lambda: late)
+    return Coroutines(capacity, source.answer, source.open_async, source.close_async, timeout, lambda: late)
 
 
 def answers(executor, *calls):
     group = CallGroup(list(calls))
     executor.start(group)
-    while not executor.completed(wait=True):
+    while not executor.take_completed(wait=True):
         pass
     return group.answers
 
@@ -162,7 +127,7 @@ def test_with_several_threads_the_first_call_waits_for_the_opening_under_way():
     group = CallGroup([1])
     executor.start(group)
     source.release.set()
-    assert executor.completed(wait=True) == [group]
+    assert executor.take_completed(wait=True) == [group]
     assert source.opened == 1
     executor.close()
 

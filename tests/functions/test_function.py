@@ -68,9 +68,11 @@ def connector(function, key=("id",), batch=False, schema=SCHEMA):
     return FunctionConnector(schema, key=key, function=function, batch=batch)
 
 
-def answer(asked, request=BY_ID, **keys):
+def answer(requested, request=BY_ID, **keys):
     batch = pa.record_batch(keys or {"id": [1, 2, 3]})
-    table = asyncio.run(asked.lookup_async(request, batch)) if asked.is_async else asked.lookup(request, batch)
+    table = (
+        asyncio.run(requested.lookup_async(request, batch)) if requested.is_async else requested.lookup(request, batch)
+    )
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
@@ -95,18 +97,18 @@ def test_an_async_function_is_known_as_one(function, is_async):
 
 def test_the_keys_come_in_the_functions_order_whatever_the_joins():
     schema = parse_ddl("a BIGINT, b STRING, c BIGINT")
-    asked = connector(lambda b, a: [(a, b, a + len(b))], key=("b", "a"), schema=schema)
+    requested = connector(lambda b, a: [(a, b, a + len(b))], key=("b", "a"), schema=schema)
     request = LookupRequest(table="t", key_columns=("a", "b"), columns=("c",))
-    assert answer(asked, request, a=[1], b=["xy"]) == [(1, "xy", 3)]
+    assert answer(requested, request, a=[1], b=["xy"]) == [(1, "xy", 3)]
 
 
 def test_a_constant_may_be_one_of_the_keys():
-    asked = connector(lambda name, key: [(key, name)], key=("name", "id"))
+    requested = connector(lambda name, key: [(key, name)], key=("name", "id"))
     request = LookupRequest(table="t", key_columns=("id",), columns=("name",), constants={"name": "ann"})
-    assert answer(asked, request, id=[7]) == [(7, "ann")]
+    assert answer(requested, request, id=[7]) == [(7, "ann")]
 
 
-def test_a_function_is_asked_for_each_of_its_keys_once():
+def test_a_function_is_called_once_for_each_key():
     calls = Counter()
 
     def counted(key):
@@ -165,11 +167,11 @@ NUMBER_OF_ROWS = {"right": 1, "dict": 2, "of another": 1}
 @given(st.lists(ROWS, min_size=1, max_size=12))
 def test_only_the_keys_with_wrong_rows_fail(kinds):
     keys = list(range(len(kinds)))
-    asked = connector(lambda keys: [answered(kind, key, keys) for key, kind in enumerate(kinds)], batch=True)
+    requested = connector(lambda keys: [answered(kind, key, keys) for key, kind in enumerate(kinds)], batch=True)
     wrong = [key for key, kind in enumerate(kinds) if kind in WRONG]
     rows, failed = [], []
     try:
-        rows = [row[0] for row in answer(asked, id=keys)]
+        rows = [row[0] for row in answer(requested, id=keys)]
     except WrongRowsError as error:
         rows, failed = error.table.column("id").to_pylist(), sorted(error.wrong)
     assert failed == wrong
@@ -179,7 +181,7 @@ def test_only_the_keys_with_wrong_rows_fail(kinds):
 
 @given(st.lists(ROWS, min_size=1, max_size=5), st.data(), st.booleans())
 def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds, data, is_async):
-    asked = data.draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=12))
+    requested = data.draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=12))
 
     def function(keys):
         return [answered(kinds[key], key, range(len(kinds))) for key in keys]
@@ -193,25 +195,25 @@ def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds,
         answer(
             made,
             LookupRequest(table="t", key_columns=("id", "name")),
-            id=asked,
-            name=[str(i) for i, _ in enumerate(asked)],
+            id=requested,
+            name=[str(i) for i, _ in enumerate(requested)],
         )
     except WrongRowsError as error:
         failed = sorted(error.wrong)
-    assert failed == [place for place, key in enumerate(asked) if kinds[key] in WRONG]
+    assert failed == [place for place, key in enumerate(requested) if kinds[key] in WRONG]
 
 
 def test_rows_that_are_made_as_they_are_read_are_read_once():
-    asked = connector(lambda keys: [one_as_generator(1), iter([7]), one_as_generator(2)], batch=True)
+    requested = connector(lambda keys: [one_as_generator(1), iter([7]), one_as_generator(2)], batch=True)
     with pytest.raises(WrongRowsError) as raised:
-        answer(asked, id=[1, 9, 2])
+        answer(requested, id=[1, 9, 2])
     assert (list(raised.value.wrong), raised.value.table.num_rows) == ([1], 3)
 
 
 def test_lists_in_another_order_than_the_keys_are_all_wrong_whatever_else_is():
-    asked = connector(lambda keys: [one(2), [7], one(1)], batch=True)
+    requested = connector(lambda keys: [one(2), [7], one(1)], batch=True)
     with pytest.raises(SourceError, match="in the list of another") as raised:
-        answer(asked)
+        answer(requested)
     assert not isinstance(raised.value, WrongRowsError)
 
 
@@ -270,7 +272,7 @@ def test_a_series_of_answers_counts_by_position_only(index):
     if index is None:
         assert answer(made, id=[1, 2]) == [(1, "ann"), (2, "bob"), (2, "rob")]
         return
-    with pytest.raises(SourceError, match=r"Series with an index of its own(?s:.*)tolist\(\)"):
+    with pytest.raises(SourceError, match=r"Series with an index that is not that of its keys(?s:.*)tolist\(\)"):
         answer(made, id=[1, 2])
 
 
@@ -359,7 +361,7 @@ def test_a_batch_in_another_order_is_refused():
         answer(connector(lambda keys: many(reversed(keys)), batch=True))
 
 
-def test_rows_that_were_not_asked_for_are_dropped_one_key_at_a_time():
+def test_rows_that_were_not_requested_are_dropped_one_key_at_a_time():
     def more(key):
         return [*one(1), *one(2), *one(9), (None, "none")]
 

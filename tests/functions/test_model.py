@@ -1,4 +1,4 @@
-"""A model as a lookup table: batches of a measured size, classified beside the event loop."""
+"""A model as a lookup table: batches of a measured size, classified outside the event loop."""
 
 from __future__ import annotations
 

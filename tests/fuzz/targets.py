@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from lookupcache_http.client import joined, with_parameters
+from lookupcache_http.client import resolve_url, with_parameters
 from lookupcache_http.coding import Decoder
 from lookupcache_http.rows import RowReader, rows_at
 from lookupcache_http.template import BodyTemplate, UrlTemplate
@@ -94,7 +94,7 @@ def content_coding(data: bytes) -> None:
     decoder, body = Decoder(coding), bytearray()
     with suppress(zlib.error):
         for start in range(1, len(data), 7):
-            body += decoder.decoded(data[start : start + 7], 501 - len(body))
+            body += decoder.decode(data[start : start + 7], 501 - len(body))
             assert len(body) <= 501
             if len(body) > 500:
                 return
@@ -132,7 +132,7 @@ def next_page(data: bytes) -> None:
         origin = url.origin()
     except ValueError:
         return
-    found = joined(url, reference)
+    found = resolve_url(url, reference)
     if found is not None:
         assert found.origin() == origin
         assert not found.user
@@ -256,7 +256,7 @@ def statement(data: bytes) -> None:
         last = token.end
     assert len(without_comments(text)) == len(text)
     made = Statement.of(text)
-    assert len(made.read) >= len(made.sql)
+    assert len(made.parser_input) >= len(made.sql)
     assert all(0 <= start <= end <= len(text) for start, end in made.hidden)
 
 

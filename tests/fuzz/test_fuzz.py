@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from changes import run_changes
-from scale import SCALE, SEED, scaled
+from scale import SCALE, SEED, scale_up
 from targets import SEEDS, TARGETS
 
 INPUTS = 200
@@ -22,7 +22,7 @@ SECONDS = 3.0
 @pytest.mark.parametrize("name", TARGETS)
 def test_bytes_from_outside_raise_only_what_is_documented(name, capsys):
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
-    count = run_changes(TARGETS[name], SEEDS[name], SEED, scaled(INPUTS))
+    count = run_changes(TARGETS[name], SEEDS[name], SEED, scale_up(INPUTS))
     if SCALE > 1:
         with capsys.disabled():
             print(f"\n{count} inputs of {name}, changed at random from seed {SEED}")

@@ -1,4 +1,4 @@
-"""Predicted hit rates: equal to the facts beside the traces, to replays, and to what theory says."""
+"""Predicted hit rates: equal to the facts stored with the traces, to replays, and to what theory says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lookupcache.cache.policy import OneEach
 from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
-from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, surveyed
+from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, survey_requests
 from lookupcache.hitrate.keys import Requests, read_requests
 from lookupcache.hitrate.replay import misses, replay
 from lookupcache.hitrate.reuse import distances, previous
@@ -75,11 +75,11 @@ def test_every_age_limit_has_exactly_the_hits_of_the_facts(trace):
         assert round(float(ages.after_access().ratio([int(limit)])[0]), 6) == ratios["sliding_from_access"]
 
 
-def test_batches_ask_as_often_as_the_facts_say(trace):
+def test_batches_make_as_many_requests_as_the_facts_say(trace):
     requests, facts = trace
-    for batch, asked in facts["batch_dedupe"].items():
+    for batch, requested in facts["batch_dedupe"].items():
         curve = exact_curve(requests, Deployment(batch=int(batch)))
-        assert round(1 - float(curve.ratio([0])[0]), 6) == asked
+        assert round(1 - float(curve.ratio([0])[0]), 6) == requested
 
 
 @pytest.mark.slow
@@ -229,11 +229,15 @@ def test_a_replay_of_a_trace_misses_as_the_workers_cache(trace, eviction, size, 
 
 
 def test_progress_reports_each_step_from_start_to_end():
-    told: dict[str, list[tuple[int, int | None]]] = {}
-    hit_rate(DATA / f"{TRACES[0]}.parquet", progress=lambda what, *done: told.setdefault(what, []).append(done))
-    assert [what for what in told if what != "Reading rows"] == ["Curves", "Replays of other policies", "Age limits"]
-    assert all(steps[-1][0] == steps[-1][1] for steps in told.values())
-    assert all(steps[0][0] == 0 for what, steps in told.items() if what != "Reading rows")
+    reported: dict[str, list[tuple[int, int | None]]] = {}
+    hit_rate(DATA / f"{TRACES[0]}.parquet", progress=lambda what, *done: reported.setdefault(what, []).append(done))
+    assert [what for what in reported if what != "Reading rows"] == [
+        "Curves",
+        "Replays of other policies",
+        "Age limits",
+    ]
+    assert all(steps[-1][0] == steps[-1][1] for steps in reported.values())
+    assert all(steps[0][0] == 0 for what, steps in reported.items() if what != "Reading rows")
 
 
 # ── deployments ──────────────────────────────────────────────────────────────────────────────────────────
@@ -264,7 +268,7 @@ def test_keys_without_rows_weigh_one_or_are_requested_again():
 @pytest.mark.parametrize("deployment", [Deployment(), Deployment(batch=1_000)], ids=["plain", "batches"])
 def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment):
     requests, sizes = zipf(alpha, 1_000_000), sizes_up_to(200_000)
-    survey = surveyed(requests.words, deployment, 10_000 / requests.keys)
+    survey = survey_requests(requests.words, deployment, 10_000 / requests.keys)
     differences = survey.curve(sizes).ratio(sizes) - exact_curve(requests, deployment).ratio(sizes)
     assert survey.keys > 8_000
     assert np.abs(differences).mean() <= 0.02
@@ -272,12 +276,12 @@ def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment
 
 def test_a_survey_in_parts_is_that_of_all():
     words, sizes = zipf(0.99, 100_000).words, [10, 1_000, 20_000]
-    whole = surveyed(words, Deployment(), 0.2)
+    whole = survey_requests(words, Deployment(), 0.2)
     hot = whole.samples[0].choice.hot
     parts = [type(whole)(Deployment(), hot, 0.2) for _ in range(3)]
     for part, some in zip(parts, np.array_split(words, 3), strict=True):
         part.add(some)
-    joined = parts[0].joined(parts[1]).joined(parts[2])
+    joined = parts[0].concat_with(parts[1]).concat_with(parts[2])
     assert joined.curve(sizes).ratio(sizes).tolist() == whole.curve(sizes).ratio(sizes).tolist()
 
 
@@ -287,7 +291,7 @@ def test_age_limits_of_a_sample_are_within_two_points(limit, size):
     requests = zipf(0.99, 500_000)
     before, times = previous(requests.ids), np.arange(len(requests))
     exact = Ages.of(before, times, distances(before), size)
-    sampled = AgeSample.of(surveyed(requests.words, Deployment(), 0.1).samples[0], None)
+    sampled = AgeSample.of(survey_requests(requests.words, Deployment(), 0.1).samples[0], None)
     assert sampled.after_write(limit, size) == pytest.approx(exact.after_write(limit) / len(requests), abs=0.02)
     access = float(exact.after_access().ratio([limit])[0])
     assert sampled.after_access(limit, size) == pytest.approx(access, abs=0.02)

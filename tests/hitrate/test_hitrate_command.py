@@ -45,32 +45,32 @@ def visits(tmp_path):
 
 
 def test_it_prints_size_calls_bytes_and_options(visits):
-    told = hitrate(
+    printed = hitrate(
         visits, "-k", "customer", "-t", "at", "--batch", 1, "--target", "90%", "--cost", "20ms", "--row-bytes", 100
     )
-    assert "2,000 requests for 50 keys in 19.99 s, 100.1 a second" in told
-    assert "1 rows have a null in their key" in told
-    assert "50 rows: 97.50% of rows hit (the smallest that reaches 90.0%)" in told
-    assert "requests for 2.501 keys a second, 0.05 of them under way" in told
-    assert '"lookup.cache.max-rows": "50",' in told
-    assert "per worker" in told
+    assert "2,000 requests for 50 keys in 19.99 s, 100.1 a second" in printed
+    assert "1 rows have a null in their key" in printed
+    assert "50 rows: 97.50% of rows hit (the smallest that reaches 90.0%)" in printed
+    assert "requests for 2.501 keys a second, 0.05 of them under way" in printed
+    assert '"lookup.cache.max-rows": "50",' in printed
+    assert "per worker" in printed
 
 
 def test_it_prints_json_and_draws(visits, tmp_path):
-    told = json.loads(
+    printed = json.loads(
         hitrate(visits, "-k", "customer", "--workers", 2, "--json", "--plot", tmp_path / "curve.png", "--ttl", 100)
     )
-    assert [column["title"] for column in told["columns"]] == [
+    assert [column["title"] for column in printed["columns"]] == [
         "plain", "batches of 10,000", "2 workers, rows by key", "2 workers, rows at random",
     ]  # fmt: skip
-    assert told["ages"][0]["after_access"] == 0.975
+    assert printed["ages"][0]["after_access"] == 0.975
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_it_names_the_best_policy():
-    told = hitrate(WEB, "--batch", 1, "--target", "70%", "--sizes", "1000")
-    assert "Eviction: who would win" in told
-    assert '"lookup.cache.eviction": "s3-fifo",' in told
+    printed = hitrate(WEB, "--batch", 1, "--target", "70%", "--sizes", "1000")
+    assert "Eviction: who would win" in printed
+    assert '"lookup.cache.eviction": "s3-fifo",' in printed
 
 
 def test_rows_of_a_table_are_weighed_with_calc_and_without(visits, tmp_path):
@@ -83,10 +83,10 @@ def test_rows_of_a_table_are_weighed_with_calc_and_without(visits, tmp_path):
         f'url = "sqlite:///{tmp_path}/shop.db"\n'
     )
     on = ("--on", "customer = c.id AND c.country = 'AT'", "--select", "c.country")
-    told = hitrate(visits, "-k", "customer", "--table", tmp_path / "c.toml", *on, "--max-bytes", "8kb", "--lru-only")
-    whole, calc = (int(line.split(": ")[1].split()[0]) for line in told.splitlines() if "max-bytes with" in line)
+    printed = hitrate(visits, "-k", "customer", "--table", tmp_path / "c.toml", *on, "--max-bytes", "8kb", "--lru-only")
+    whole, calc = (int(line.split(": ")[1].split()[0]) for line in printed.splitlines() if "max-bytes with" in line)
     assert calc > 2 * whole
-    assert "1 rows a key, 60.0% of keys missing, remembered" in " ".join(told.split())
+    assert "1 rows a key, 60.0% of keys missing, remembered" in " ".join(printed.split())
 
 
 def test_a_file_is_read_without_spark(visits):

@@ -312,7 +312,7 @@ def test_where_there_is_no_space_to_begin_with_the_cache_is_unavailable(tmp_path
         new_cache(tmp_path / "cache")
 
 
-def test_a_forked_process_is_a_claimant_of_its_own(caches):
+def test_a_forked_process_is_a_separate_claimant(caches):
     parent = caches()
     store(parent, KEYS[:20])
     assert parent.claim(keys_of([50]), 60).all()

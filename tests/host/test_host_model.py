@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 from host_processes import KINDS, keys_of, look_up, new_cache, rows_of
-from scale import SEED, scaled
+from scale import SEED, scale_up
 
 KEYS = 60
 LIMITS = {"write_seconds": 10.0, "miss_seconds": 4.0, "stale_seconds": 0.0}
@@ -80,7 +80,7 @@ class Model:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("number", range(scaled(4)))
+@pytest.mark.parametrize("number", range(scale_up(4)))
 def test_processes_find_what_was_stored_and_is_not_too_old(kind, number, tmp_path):
     model = Model(tmp_path, kind, SEED + number)
     try:

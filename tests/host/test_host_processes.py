@@ -18,12 +18,12 @@ PROCESSES = 16
 KEYS = 600
 
 
-def request_all(path, number: int, kind: str, asked: str) -> None:
+def request_all(path, number: int, kind: str, requested: str) -> None:
     """Look up all keys in random batches, as a worker does; note in a file which keys were requested."""
     draw = random.Random(number)
     cache = new_cache(path, kind, rows=10_000.0)
     seen: set[int] = set()
-    with open(f"{asked}-{number}", "w") as log:
+    with open(f"{requested}-{number}", "w") as log:
         while len(seen) < KEYS:
             batch = draw.sample(range(KEYS), 60)
             seen.update(fetch(cache, batch, kind, log))
@@ -57,9 +57,9 @@ def fetch(cache: HostCache, batch: list[int], kind: str, log) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_sixteen_processes_request_each_key_once(kind, tmp_path):
-    asked = str(tmp_path / "asked")
-    in_processes(PROCESSES, lambda number: request_all(tmp_path / "cache", number, kind, asked))
-    lines = [line for number in range(PROCESSES) for line in Path(f"{asked}-{number}").read_text().split()]
+    requested = str(tmp_path / "asked")
+    in_processes(PROCESSES, lambda number: request_all(tmp_path / "cache", number, kind, requested))
+    lines = [line for number in range(PROCESSES) for line in Path(f"{requested}-{number}").read_text().split()]
     counts = Counter(map(int, lines))
     assert counts == dict.fromkeys(range(KEYS), 1)
     after = new_cache(tmp_path / "cache", kind)

@@ -19,7 +19,7 @@ from unittest import mock
 import frontrun
 import pytest
 from frontrun._cooperative import patch_locks, unpatch_locks
-from scale import SEED, scaled
+from scale import SEED, scale_up
 
 from lookupcache import cached, metrics
 from lookupcache.errors import LookupRefusedError
@@ -64,8 +64,8 @@ def explore(setup: Any, workers: list[Any], invariant: Any, most: int = 12, most
     The systematic exploration does not see all that threads share: a latch that lost a wake-up passed it, and not the
     random one. Where all threads wait for ever, both end with "inconclusive", which fails the test too.
     """
-    how: list[dict[str, Any]] = [{"max_executions": scaled(most)}]
-    how.append({"strategy": "random", "max_attempts": scaled(most), "max_ops": most_steps, "seed": SEED})
+    how: list[dict[str, Any]] = [{"max_executions": scale_up(most)}]
+    how.append({"strategy": "random", "max_attempts": scale_up(most), "max_ops": most_steps, "seed": SEED})
     for one in how:
         result = frontrun.explore(
             setup, workers, invariant, trace_packages=["lookupcache.*"], detect_io=False, reproduce_on_failure=1,
@@ -218,13 +218,13 @@ def answer(number, value):
 
 
 def taken(state):
-    found = state.slots.completed(wait=False, room=True)
+    found = state.slots.take_completed(wait=False, room=True)
     return found, state.slots.in_flight, state.group.answers
 
 
 def test_a_group_completes_once_with_all_its_answers():
     def wait(state):
-        state.found = state.slots.completed(wait=True)
+        state.found = state.slots.take_completed(wait=True)
 
     explore(
         group_state, [answer(0, "a"), answer(1, "b"), wait],
@@ -378,5 +378,5 @@ def test_a_caller_that_is_cancelled_leaves_the_others_their_value():
     explore_async(
         [call_async(1), cancelled, call_async(2)],
         lambda state: (sorted(state.got), set(state.calls), len(state.calls) <= 3) == ([10, 20], {1, 2}, True),
-        strategy="random", max_attempts=scaled(30), seed=SEED,
+        strategy="random", max_attempts=scale_up(30), seed=SEED,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import ParseException
 
 from lookupcache.planner.clauses import conjuncts
-from lookupcache.planner.grammar import equality, parenthesised, read
+from lookupcache.planner.grammar import add_parentheses, equality, read
 from lookupcache.planner.naming import LeftColumn, Scope
 
 OPERANDS = [
@@ -78,7 +78,7 @@ def test_operators_have_the_operands_that_spark_gives_them(parser: Any, seed: in
     dice, known, unknown = random.Random(seed), 0, []
     for _ in range(500):
         text = loose(dice)
-        ours, theirs = parenthesised(text), parsed(parser, text)
+        ours, theirs = add_parentheses(text), parsed(parser, text)
         assert ours is None or theirs is not None, f"Spark refuses {text}"
         if ours is not None:
             assert theirs.equals(parsed(parser, ours.text)), f"{text} is not {ours.text}"

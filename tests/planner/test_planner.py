@@ -268,7 +268,7 @@ def test_a_struct_named_as_the_table_yields_to_it() -> None:
     assert found.keys[0].column == "id"
 
 
-def test_case_tells_names_apart_where_the_session_says_so() -> None:
+def test_case_distinguishes_names_if_the_session_says_so() -> None:
     left = [LeftColumn("ID", "bigint"), LeftColumn("id", "int")]
     assert plan("o.ID = c.id", left=left, case_sensitive=True).keys[0].sql == "l.`ID`"
     with pytest.raises(SchemaError, match="2 columns named 'ID'"):
@@ -411,7 +411,7 @@ def test_with_retries_on_a_miss_no_filter_is_offered_to_the_source() -> None:
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
-def test_a_dead_letter_holds_the_whole_left_row(how: str) -> None:
+def test_a_dead_letter_contains_the_full_left_row(how: str) -> None:
     assert plan("o.id = c.id", how).left_columns == ("id",)
     assert plan("o.id = c.id", how, table=table(**LETTERS)).left_columns == tuple(column.name for column in LEFT)
 
@@ -429,7 +429,7 @@ def test_a_left_row_that_no_dead_letter_can_hold_is_refused(name: str, fact: str
         plan("o.age = c.id", left=left, select=["o.age"], table=table(**LETTERS))
 
 
-def test_case_tells_the_columns_of_a_dead_letter_apart_where_the_session_says_so() -> None:
+def test_case_distinguishes_columns_of_a_dead_letter_if_the_session_says_so() -> None:
     left = [LeftColumn("ID", "bigint"), LeftColumn("id", "int"), LeftColumn("LOOKUP_TABLE", "int")]
     found = plan("o.ID = c.id", left=left, select=["c.label"], table=table(**LETTERS), case_sensitive=True)
     assert found.left_columns == ("ID", "id", "LOOKUP_TABLE")
@@ -457,7 +457,7 @@ def test_names_for_age_and_error_that_are_taken_are_refused(
     assert [word for word in named if word not in str(caught.value)] == []
 
 
-def test_case_tells_age_from_another_column_where_the_session_says_so() -> None:
+def test_case_distinguishes_age_from_another_column_if_the_session_says_so() -> None:
     found = plan("o.id = c.id", select=["o.id AS AGE"], table=table(**MARKED), case_sensitive=True)
     assert [output.name for output in found.output] == ["AGE"]
 
@@ -532,7 +532,7 @@ ASKED_BY_KEY = [
 
 
 @pytest.mark.parametrize("options", ASKED_BY_KEY, ids=["redis", "GET", "POST"])
-def test_a_source_that_is_asked_by_its_whole_key_refuses_a_part_of_it(options):
+def test_a_source_that_needs_its_full_key_refuses_a_part_of_it(options):
     table = LookupTable("w", "origin STRING, hour INT, temp DOUBLE", options)
     left = [LeftColumn("o", "string"), LeftColumn("h", "int")]
     with pytest.raises(PlanError, match=r"'w'.*the join has no 'hour'"):
@@ -541,7 +541,7 @@ def test_a_source_that_is_asked_by_its_whole_key_refuses_a_part_of_it(options):
         assert plan_join(left, table, on=on, analyst=None).keys
 
 
-def test_a_table_held_whole_is_asked_by_any_part_of_its_key():
+def test_a_full_cache_is_looked_up_by_any_part_of_the_key():
     options = {**ASKED_BY_KEY[0], "lookup.cache": "ALL"}
     table = LookupTable("w", "origin STRING, hour INT, temp DOUBLE", options)
     assert plan_join([LeftColumn("o", "string")], table, on="o = w.origin", analyst=None).key_columns == ("origin",)
@@ -553,7 +553,7 @@ def test_only_a_left_join_bounds_its_matches() -> None:
         plan("o.id = c.id", "inner", matches="single")
 
 
-def test_an_error_tells_which_conjunct_it_is_about() -> None:
+def test_an_error_names_its_conjunct() -> None:
     with pytest.raises(PlanError) as raised:
         plan("o.id = c.id AND o.id = c.label")
     assert raised.value.about == "o.id = c.label"

@@ -1,6 +1,6 @@
 """The whole way, from condition to rows, against Spark's own join on the same rows; hundreds of cases share a job.
 
-The cases are drawn first, with nothing run, then judged in bulk. Where one differs, the same draw is repeated and
+The cases are drawn first, with nothing run, then checked in bulk. Where one differs, the same draw is repeated and
 hypothesis shrinks it, running single cases. ``LOOKUPCACHE_CASES`` says how many,
 ``LOOKUPCACHE_FIRST_CASE`` the number of the first.
 """
@@ -156,10 +156,10 @@ class Judge:
             cases_of_session = list(group)
             parts = [cases_of_session[n : n + CASES_PER_JOB] for n in range(0, len(cases_of_session), CASES_PER_JOB)]
             with self.settings(session), ThreadPoolExecutor(THREADS) as threads:
-                for verdicts in threads.map(self._judged, parts):
+                for verdicts in threads.map(self._judge, parts):
                     self.known.update(verdicts)
 
-    def _judged(self, part: Sequence[Case]) -> dict[str, Verdict]:
+    def _judge(self, part: Sequence[Case]) -> dict[str, Verdict]:
         plans = {repr(case): self.planned(case) for case in part}
         verdicts = {name: plan for name, plan in plans.items() if isinstance(plan, Verdict)}
         pairs = {name: plan for name, plan in plans.items() if isinstance(plan, Pair)}
@@ -280,9 +280,9 @@ def marked(df, number: int, side: str):
     plain = df.dtypes[: len(df.columns) - len(marks)]
     names = [f"c{n}" for n in range(len(plain))]
     texts = [exact(name, type_) for name, (_, type_) in zip(names, plain, strict=True)]
-    trouble = f"coalesce({ERROR}.message, '')" if ERROR in marks else "''"
+    failure = f"coalesce({ERROR}.message, '')" if ERROR in marks else "''"
     return df.toDF(*names, *marks).selectExpr(
-        f"{number} AS case", f"'{side}' AS side", f"concat(concat_ws('|', {', '.join(texts)}), {trouble}) AS row"
+        f"{number} AS case", f"'{side}' AS side", f"concat(concat_ws('|', {', '.join(texts)}), {failure}) AS row"
     )
 
 

@@ -31,14 +31,14 @@ COURSES = {
     "a call that says nothing is no success": "bad none bad refused",
     "two in a row": "bad bad refused refused",
     "the probe succeeds": "bad bad refused late ok bad ok",
-    "the failures count anew after a probe": "bad bad late ok bad bad refused",
+    "the failures count from zero after a probe": "bad bad late ok bad bad refused",
     "the probe fails": "bad bad late bad refused late bad refused late ok",
     "the probe says nothing": "bad bad late none none ok ok",
 }
 
 
 @pytest.mark.parametrize("course", COURSES.values(), ids=COURSES)
-def test_it_goes_from_state_to_state(course: str) -> None:
+def test_it_changes_from_state_to_state(course: str) -> None:
     clock = Clock()
     breaker = Breaker(2, 10.0, clock)
     end = {"ok": breaker.record_success, "bad": breaker.record_failure, "none": breaker.release}

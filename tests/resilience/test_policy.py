@@ -26,12 +26,12 @@ class Wrong(TypeError):
 
 
 class World:
-    """A source that answers as it is told, and a clock that only its answers and the waits for it move."""
+    """A source with listed answers, and a clock that only its answers and the waits for it move."""
 
     def __init__(self, *answers: Any, takes: float = 0.0) -> None:
         self.now = 0.0
         self.waits: list[float] = []
-        self.asked = 0
+        self.requested = 0
         self._answers = chain(answers, repeat(answers[-1]))
         self._takes = takes
 
@@ -43,7 +43,7 @@ class World:
         self.now += seconds
 
     def ask(self) -> Any:
-        self.asked += 1
+        self.requested += 1
         self.now += self._takes
         answer = next(self._answers)
         if isinstance(answer, type | BaseException):
@@ -91,7 +91,7 @@ def test_an_answer_is_passed_on(call: Call) -> None:
     assert counts(resilience) == {"calls": 1}
 
 
-def test_what_is_down_is_asked_again(call: Call) -> None:
+def test_a_source_that_is_down_is_called_again(call: Call) -> None:
     world = World(Down, Down, 42)
     resilience = world.resilience()
     assert call(world, resilience) == 42
@@ -108,12 +108,12 @@ def test_the_last_error_ends_it(call: Call) -> None:
 
 
 @pytest.mark.parametrize("answers", [[Wrong, 42], [Down, Wrong, 42]])
-def test_what_is_wrong_is_not_asked_again(call: Call, answers: list[Any]) -> None:
+def test_a_wrong_request_is_not_repeated(call: Call, answers: list[Any]) -> None:
     world = World(*answers)
     with pytest.raises(AttemptsExhaustedError) as end:
         call(world, world.resilience())
     assert isinstance(end.value.error, Wrong)
-    assert end.value.attempts == world.asked == len(answers) - 1
+    assert end.value.attempts == world.requested == len(answers) - 1
 
 
 def test_the_connectors_word_decides(call: Call) -> None:
@@ -149,13 +149,13 @@ def test_a_source_that_stops_an_iteration_has_failed(call: Call) -> None:
 
 
 def test_a_stop_of_an_iteration_is_retried_and_raised_as_any_error() -> None:
-    world, asked = World(StopIteration(1), StopIteration(2)), []
+    world, requested = World(StopIteration(1), StopIteration(2)), []
     resilience = ResiliencePolicy(
-        LookupConfig(max_retries=1), retryable=lambda error: not asked.append(error), clock=world.clock
+        LookupConfig(max_retries=1), retryable=lambda error: not requested.append(error), clock=world.clock
     )
     with pytest.raises(AttemptsExhaustedError) as end:
         now(world, resilience)
-    assert [error.value for error in asked] == [1, 1, 2, 2]
+    assert [error.value for error in requested] == [1, 1, 2, 2]
     assert (type(end.value.error), end.value.attempts) == (StopIteration, 2)
 
 
@@ -245,12 +245,12 @@ def test_a_retry_that_is_refused_gives_the_error_it_had() -> None:
 
     def sleep(seconds: float) -> None:
         world.sleep(seconds)
-        resilience.timed_out()
+        resilience.timeout_error()
 
     with pytest.raises(AttemptsExhaustedError) as end:
         resilience.call_sync(world.ask, sleep)
     assert isinstance(end.value.error, Down)
-    assert (world.asked, end.value.attempts, resilience.counters["refused"]) == (1, 1, 1)
+    assert (world.requested, end.value.attempts, resilience.counters["refused"]) == (1, 1, 1)
     assert "Not retried: The circuit breaker is open" in end.value.error.__notes__[0]
 
 
@@ -279,14 +279,14 @@ def test_a_cancelled_probe_gives_its_place_back() -> None:
     world.now = 30
 
     async def cancelled_in_flight() -> None:
-        asked = asyncio.Event()
+        requested = asyncio.Event()
 
         async def hang() -> None:
-            asked.set()
+            requested.set()
             await asyncio.Event().wait()
 
         task = asyncio.ensure_future(resilience.call(hang))
-        await asked.wait()
+        await requested.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -353,7 +353,7 @@ def test_a_probe_without_a_slot_gives_its_place_back(call: Call) -> None:
 def test_a_lookup_that_hangs_is_counted_and_is_a_failure_for_the_breaker() -> None:
     resilience = ResiliencePolicy(LookupConfig(timeout=0, breaker_failures=1))
     with pytest.raises(LookupTimeoutError, match=r"'lookup\.timeout'[\s\S]*'lookup\.batch\.max-size'"):
-        raise resilience.timed_out()
+        raise resilience.timeout_error()
     assert counts(resilience) == {"timeouts": 1}
     with pytest.raises(LookupRefusedError):
         resilience.call_sync(lambda: 42)
@@ -376,7 +376,7 @@ class Late(World):
 
     def look(self, keys: list[int]) -> list[int]:
         self.ask()
-        return [key for key in keys if key <= self.asked]
+        return [key for key in keys if key <= self.requested]
 
 
 def missing(keys: list[int], rows: list[int]) -> list[int] | None:
@@ -405,7 +405,7 @@ def looked(request: pytest.FixtureRequest) -> Callable[[Late, ResiliencePolicy, 
     return request.param
 
 
-def test_keys_without_a_row_are_asked_for_again(looked: Any) -> None:
+def test_keys_without_a_row_are_requested_again(looked: Any) -> None:
     world = Late(None)
     resilience = world.resilience(on_miss_max_attempts=5, on_miss_delay=3)
     assert looked(world, resilience, [1, 2, 3]) == [([1, 2, 3], [1]), ([2, 3], [2]), ([3], [3])]
@@ -429,7 +429,7 @@ def test_what_is_not_found_in_time_is_a_miss(looked: Any, options: dict[str, Any
     assert found == [([99], [])] * calls
 
 
-def test_an_error_in_a_later_look_is_an_error_of_the_whole(looked: Any) -> None:
+def test_an_error_in_a_later_attempt_fails_the_call(looked: Any) -> None:
     world = Late(None, SourceError("short"))
     with pytest.raises(AttemptsExhaustedError) as end:
         looked(world, world.resilience(on_miss_max_attempts=1), [9])
@@ -482,11 +482,11 @@ def test_any_course_ends_as_it_must_and_both_ways_alike(answers, takes, options)
         world = World(*[busy(6) if answer == "busy" else answer for answer in answers], takes=takes)
         resilience = world.resilience(**options)
         try:
-            result, attempts = way(world, resilience), world.asked
+            result, attempts = way(world, resilience), world.requested
         except AttemptsExhaustedError as end:
             result, attempts = type(end.error), end.attempts
-        assert attempts == world.asked
-        assert resilience.counters["calls"] == world.asked == len(world.waits) + 1 <= options["max_retries"] + 1
+        assert attempts == world.requested
+        assert resilience.counters["calls"] == world.requested == len(world.waits) + 1 <= options["max_retries"] + 1
         ends.append((result, world.waits, counts(resilience)))
     assert ends[0] == ends[1]
     assert ends[0][:2] == expected(chain(answers, repeat(answers[-1])), takes, options)
@@ -503,5 +503,5 @@ def test_an_error_never_becomes_an_answer(answers, lookups, late, rate) -> None:
             good += 1
         except (AttemptsExhaustedError, LookupRefusedError, LookupTimeoutError):
             world.now += late
-    assert good == world.asked - resilience.counters["errors"]
-    assert resilience.counters["calls"] == world.asked
+    assert good == world.requested - resilience.counters["errors"]
+    assert resilience.counters["calls"] == world.requested

@@ -107,13 +107,13 @@ def test_processes_get_a_slot_each(tmp_path: Path) -> None:
     for process in processes:
         process.stdin.write("\n")
         process.stdin.flush()
-    told = [process.communicate()[0] for process in processes]
-    slots = sorted(float(slot) for line in told for slot in line.split())
+    result = [process.communicate()[0] for process in processes]
+    slots = sorted(float(slot) for line in result for slot in line.split())
     assert slots == pytest.approx([n / 100 for n in range(40)])
 
 
 HELD = {
-    "from before the clock started anew": _SLOT.pack(60.0, 51.0, _boot()),
+    "from before the clock was reset": _SLOT.pack(60.0, 51.0, _boot()),
     "from another start of the machine": _SLOT.pack(60.0, 49.0, b"another start..."),
     "no number": _SLOT.pack(math.nan, 0.0, _boot()),
     "infinite": _SLOT.pack(math.inf, 0.0, _boot()),
@@ -123,15 +123,15 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
-def test_a_file_without_sense_blocks_nobody(held: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", HELD.values(), ids=HELD)
+def test_a_file_without_sense_blocks_nobody(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "slots"
-    path.write_bytes(held)
+    path.write_bytes(content)
     limit = RateLimit(4.0, path, Clock(50.0))
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
-def test_a_system_that_tells_no_start_of_its_own_is_one_that_never_started_anew(
+def test_a_system_that_reports_no_boot_time_is_one_that_never_rebooted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate, "_BOOT", tmp_path / "nothing")
@@ -168,20 +168,20 @@ def test_a_file_that_is_removed_while_a_call_waits_for_it_is_not_used(
 def test_outside_of_spark_a_process_has_its_own() -> None:
     assert RateLimit.of_executor(1.0, "a").path == RateLimit.of_executor(1.0, "a").path
     assert RateLimit.of_executor(1.0, "a").path != RateLimit.of_executor(1.0, "b").path
-    tell = "from lookupcache.resilience.rate_limit import RateLimit; print(RateLimit.of_executor(1.0, 'a').path)"
-    told = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() != str(RateLimit.of_executor(1.0, "a").path)
+    report = "from lookupcache.resilience.rate_limit import RateLimit; print(RateLimit.of_executor(1.0, 'a').path)"
+    result = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() != str(RateLimit.of_executor(1.0, "a").path)
 
 
 @pytest.mark.spark
 def test_workers_of_an_executor_share_one(spark: SparkSession) -> None:
-    def tell(_: Iterator[int]) -> Iterator[tuple[int, str]]:
+    def report(_: Iterator[int]) -> Iterator[tuple[int, str]]:
         yield os.getpid(), str(RateLimit.of_executor(1.0, "a").path)
 
-    told = spark.sparkContext.parallelize([1, 2], 2).barrier().mapPartitions(tell).collect()
-    assert len({worker for worker, _ in told}) == 2
-    assert len({path for _, path in told}) == 1
-    assert told[0][1] != str(RateLimit.of_executor(1.0, "a").path)
+    result = spark.sparkContext.parallelize([1, 2], 2).barrier().mapPartitions(report).collect()
+    assert len({worker for worker, _ in result}) == 2
+    assert len({path for _, path in result}) == 1
+    assert result[0][1] != str(RateLimit.of_executor(1.0, "a").path)
 
 
 def test_the_file_is_its_owners_alone(temporary: Path) -> None:
@@ -215,12 +215,12 @@ def test_a_directory_that_cannot_be_made_is_an_error_of_ours(temporary: Path, mo
         RateLimit.of_executor(1.0, "a")
 
 
-def test_files_of_executors_that_are_gone_are_removed(temporary: Path) -> None:
-    rates = {"old": 1e9, "old, with a slot to come": 1 / (3 * 86_400), "new": 1e9}
+def test_files_of_executors_that_have_ended_are_removed(temporary: Path) -> None:
+    rates = {"old": 1e9, "old, with a slot in the future": 1 / (3 * 86_400), "new": 1e9}
     limits = {name: RateLimit.of_executor(per_second, name) for name, per_second in rates.items()}
     for name, limit in limits.items():
         limit.reserve()
         if name != "new":
             os.utime(limit.path, (0, 0))
     RateLimit.of_executor(1.0, "other")
-    assert [name for name, limit in limits.items() if limit.path.exists()] == ["old, with a slot to come", "new"]
+    assert [name for name, limit in limits.items() if limit.path.exists()] == ["old, with a slot in the future", "new"]

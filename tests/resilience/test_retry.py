@@ -23,7 +23,7 @@ from lookupcache.resilience.retry import RetryPolicy, retry_after_of
 
 
 class Busy(HTTPServer):
-    """Asks everybody to come back after ``wait``."""
+    """Asks callers to come back after ``wait``."""
 
     wait = ""
 
@@ -123,7 +123,7 @@ def test_a_hint_is_found_or_is_none(attributes: dict[str, Any], seconds: float |
         st.integers(-(10**15), 10**15) | st.text(max_size=5),
     )
 )
-def test_no_hint_is_an_error_of_its_own(text: str) -> None:
+def test_no_hint_is_a_separate_error(text: str) -> None:
     error = OSError("busy")
     error.headers = {"Retry-After": text}  # type: ignore[attr-defined]
     wait = retry_after_of(error)

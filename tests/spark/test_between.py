@@ -80,8 +80,8 @@ FUSED = {
     ),
     "a missing key replaced": (lambda df: df.withColumn("city", F.coalesce("city", F.lit(20))), WORKER),
     "a key from both": (lambda df: df.withColumn("city", F.col("city") + F.col("visit") - 10), WORKER),
-    "a column beside the key": (lambda df: df.withColumn("label", F.concat("note", F.lit("-"), "person")), WORKER),
-    "a column of Spark's beside it": (lambda df: df.withColumn("label", F.reverse("note")), BEFORE),
+    "a column next to the key": (lambda df: df.withColumn("label", F.concat("note", F.lit("-"), "person")), WORKER),
+    "a column of Spark's next to it": (lambda df: df.withColumn("label", F.reverse("note")), BEFORE),
     "the same text twice, of other columns": (
         lambda df: (
             df.withColumn("a", F.expr("city + 1"))
@@ -273,10 +273,10 @@ def test_a_join_that_alone_would_take_distinct_keys_shares_the_stage_of_the_next
     left = spark.read.parquet(str(tmp_path / "visits"))
     one = LookupJoin(left, people(), "person_id = people.id", "left", ["visit", "people.city"])
     two = LookupJoin(one.df, cities(), "city = cities.cid", "left", ["visit", "cities.name"])
-    asked = LookupJoin(
+    requested = LookupJoin(
         left, people(**{"lookup.form": "distinct"}), "person_id = people.id", "left", ["visit", "people.city"]
     )
-    three = LookupJoin(asked.df, cities(), "city = cities.cid", "left", ["visit", "cities.name"])
+    three = LookupJoin(requested.df, cities(), "city = cities.cid", "left", ["visit", "cities.name"])
     assert (one.choice.form, two.choice.form) == ("distinct", "worker")
     assert "in one Python stage with the lookups of people" in two.explain()
     assert "the lookup of people takes the form distinct" in three.explain()

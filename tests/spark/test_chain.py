@@ -77,7 +77,7 @@ def test_the_second_join_shares_the_stage_of_the_first(visits):
 def test_without_fusion_rows_and_counts_are_the_same(visits):
     one, two = chain(visits, second=cities(**{"lookup.fuse": "off"}))
     assert python_stages(two.df) == 2
-    assert "'lookup.fuse' of cities is off: a Python stage of its own" in two.explain()
+    assert "'lookup.fuse' of cities is off: a separate Python stage" in two.explain()
     assert rows(two.df) == ALL
     assert [(m.rows, m.hits + m.misses) for m in (one.metrics(), two.metrics())] == [(7, 6), (7, 5)]
 
@@ -126,7 +126,7 @@ NEED_SPARK = {
 
 
 @pytest.mark.parametrize(("arguments", "reason"), NEED_SPARK.values(), ids=NEED_SPARK)
-def test_what_needs_spark_between_is_a_stage_of_its_own(visits, arguments, reason):
+def test_what_needs_spark_between_is_a_separate_stage(visits, arguments, reason):
     _, two = chain(visits, **arguments)
     assert "one Python stage" not in two.explain()
     assert reason in two.explain()
@@ -179,7 +179,7 @@ def test_dead_letters_hold_the_left_columns_of_their_own_join(visits, tmp_path, 
     assert {letter["lookup_table"] for letter in found} == {["people", "cities"][failing]}
 
 
-def test_sources_of_independent_keys_are_asked_at_the_same_time(spark):
+def test_sources_of_independent_keys_are_called_at_the_same_time(spark):
     left = spark.range(0, 5, 1, 1).selectExpr("id", "id + 10 AS a", "id + 20 AS b")
     joined = left
     for key in left.columns:
@@ -311,7 +311,7 @@ def test_a_join_that_drops_most_rows_does_not_multiply_the_calls_of_the_next(spa
 
 
 @pytest.mark.parametrize("options", [{"lookup.cache.max-rows": 1}, {"lookup.cache.missing-key": "false"}])
-def test_a_small_cache_does_not_ask_again_for_what_was_prefetched(spark, options):
+def test_a_small_cache_does_not_request_again_what_was_prefetched(spark, options):
     left = spark.range(0, 600, 1, 1).selectExpr("id AS visit", "id + 1000 AS other")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     try:

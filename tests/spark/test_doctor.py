@@ -43,7 +43,7 @@ def test_settings_that_do_not_help_are_named_with_a_cure(ill):
     assert found["spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled"].must
 
 
-def test_what_is_well_is_told_too(spark):
+def test_what_is_correct_is_reported_too(spark):
     well = {finding.name for finding in examine(spark) if finding.wanted is None}
     assert {"spark.python.worker.reuse", "spark.sql.adaptive.enabled", "Java", "package pyarrow"} <= well
 
@@ -166,15 +166,15 @@ local_spark_environment()
 from pyspark.sql import SparkSession
 from test_doctor import QUERIES
 
-told = []
+reported = []
 for pool in json.loads(sys.argv[1]):
     settings = {"spark.ui.enabled": "false", POOL: pool} if pool else {"spark.ui.enabled": "false"}
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     df = QUERIES["three"][0](spark)
     same = [sorted({value for row in df.collect() for value in row[1:]}) for _ in range(2)]
-    told.append([idle_pool(pool, tasks_at_a_time(spark), python_stages(df)).wanted is None, same[0] == same[1]])
+    reported.append([idle_pool(pool, tasks_at_a_time(spark), python_stages(df)).wanted is None, same[0] == same[1]])
     spark.stop()
-print(json.dumps(told))
+print(json.dumps(reported))
 """
 
 
@@ -190,11 +190,11 @@ def test_workers_outlive_their_tasks_where_the_doctor_finds_the_idle_pool_well_a
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_command_looks_at_a_session_of_its_own():
+def test_the_command_examines_a_separate_session():
     command = [sys.executable, "-m", "lookupcache", "doctor", "--conf", "spark.python.worker.reuse=false"]
     command += ["--conf", "spark.master=local[1]"]
-    told = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
-    assert told.returncode == 1, told.stdout + told.stderr
-    words = " ".join(told.stdout.split())
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"})
+    assert result.returncode == 1, result.stdout + result.stderr
+    words = " ".join(result.stdout.split())
     assert "required spark.python.worker.reuse = false" in words
     assert "takes its cache and its connections with it" in words

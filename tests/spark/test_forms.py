@@ -75,7 +75,7 @@ def test_equals_sparks_own_join(spark, visits, right, how, form, adaptive):
 
 
 @pytest.mark.parametrize("channel", ["accumulator", "observe"])
-def test_every_key_is_asked_once_in_the_whole_cluster_and_rows_are_counted(spark, channel):
+def test_every_key_is_requested_once_in_the_cluster_and_rows_are_counted(spark, channel):
     left = spark.range(0, 1000, 1, 8).selectExpr("nullif(id % 5, 4) AS person")
     table = people(**{"lookup.form": "distinct", "lookup.metrics": channel})
     join = LookupJoin(left, table, "person = p.id", "left")
@@ -126,7 +126,7 @@ def test_dead_letters_are_the_left_rows_whose_lookup_failed(spark, visits, tmp_p
 
 @pytest.mark.parametrize("how", ["left", "semi"])
 @pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
-def test_the_age_of_an_answer_is_told(visits, right, how, form):
+def test_the_age_of_an_answer_is_reported(visits, right, how, form):
     table = whole(right, **{"lookup.form": form, "lookup.age-column": "age"})
     rows = LookupJoin(visits, table, "person = p.id AND visit < p.salary", how).df.collect()
     assert {row.visit: row.age is not None for row in rows if row.visit in (10, 14)} == (
@@ -165,7 +165,7 @@ def other_keys(batches):
 
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 @pytest.mark.parametrize("adaptive", ["true", "false"])
-def test_a_key_that_was_not_asked_for_stops_the_job_and_says_what_to_do(spark, how, adaptive):
+def test_a_key_that_was_not_requested_stops_the_job_and_says_what_to_do(spark, how, adaptive):
     moving = spark.range(4).mapInArrow(other_keys, "person BIGINT")
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
     try:
@@ -241,7 +241,7 @@ def test_a_few_rows_tell_about_how_many_keys_there_are(keys):
     assert chao_lower_bound(np.unique(drawn, return_counts=True)[1].tolist()) == pytest.approx(keys, rel=0.2)
 
 
-def test_auto_takes_broadcast_for_a_table_that_is_held_whole(wide, visits, right):
+def test_auto_takes_broadcast_for_a_full_cache(wide, visits, right):
     assert chosen(wide, whole(right))[0] == "broadcast"
     assert "a shuffle twice" in chosen(visits, whole(right))[1]
     assert chosen(visits, whole(right, **{"lookup.metrics": "off"}))[0] == "broadcast"
@@ -250,8 +250,8 @@ def test_auto_takes_broadcast_for_a_table_that_is_held_whole(wide, visits, right
 
 
 def test_explain_names_the_form_and_the_reason(wide, right):
-    told = LookupJoin(wide, whole(right), "person = p.id").explain()
-    assert [line.split()[0] for line in told.splitlines() if "the whole table is held" in line] == ["broadcast"]
+    reported = LookupJoin(wide, whole(right), "person = p.id").explain()
+    assert [line.split()[0] for line in reported.splitlines() if "the full table is cached" in line] == ["broadcast"]
 
 
 @pytest.mark.parametrize("form", ["distinct", "broadcast"])

@@ -87,9 +87,9 @@ CASES = {name: (*case, "accumulator") for name, case in CONDITIONS.items()} | {
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize(("on", "asked", "channel"), CASES.values(), ids=CASES)
-def test_each_left_row_is_joined_as_by_spark_or_marked_once(visits, right, on, asked, how, channel):
-    failed = F.expr(f"person <=> 2 AND {asked}")
+@pytest.mark.parametrize(("on", "requested", "channel"), CASES.values(), ids=CASES)
+def test_each_left_row_is_joined_as_by_spark_or_marked_once(visits, right, on, requested, how, channel):
+    failed = F.expr(f"person <=> 2 AND {requested}")
     joined = visits.where(~failed).join(right, F.expr(on), how).withColumn("problem", F.lit(None))
     theirs = joined.unionByName(marked(visits.where(failed), "LOOKUP_FAILED").select(joined.columns))
     ours = LookupJoin(visits, people({**NULL, "lookup.metrics": channel}), on, how)
@@ -132,9 +132,9 @@ def test_a_miss_has_no_error_and_an_error_says_what_happened(visits):
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize(("on", "asked"), CONDITIONS.values(), ids=CONDITIONS)
-def test_failed_rows_are_dead_letters_and_the_rest_goes_on(spark, visits, right, on, asked, how, tmp_path):
-    failed = F.expr(f"person <=> 2 AND {asked}")
+@pytest.mark.parametrize(("on", "requested"), CONDITIONS.values(), ids=CONDITIONS)
+def test_failed_rows_are_dead_letters_and_the_rest_continues(spark, visits, right, on, requested, how, tmp_path):
+    failed = F.expr(f"person <=> 2 AND {requested}")
     ours = LookupJoin(visits, people(letters({}, tmp_path)), on, how)
     assert multiset(ours.df) == multiset(visits.where(~failed).join(right, F.expr(on), how))
     schema = f"{', '.join(f'{name} {kind}' for name, kind in visits.dtypes)}, lookup_error STRUCT<code STRING>"
@@ -160,7 +160,7 @@ def test_a_dead_letter_holds_all_columns_whatever_is_selected(spark, visits, tmp
     }
 
 
-def test_any_left_column_goes_into_a_dead_letter(spark, tmp_path):
+def test_any_left_column_is_written_into_a_dead_letter(spark, tmp_path):
     left = spark.sql(
         "SELECT 2L AS person, array(named_struct('a', 1, 'b', map('k', DATE'2020-01-01'))) AS deep, X'00ff' AS bytes, "
         "1.50BD AS price, TIMESTAMP'2020-02-29 12:00:00' AS at, TIMESTAMP_NTZ'2020-02-29 12:00:00' AS wall, "
@@ -220,7 +220,7 @@ def no_route(keys):
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_job_that_fails_says_of_which_table_how_many_keys_and_how_often_asked(visits, how):
+def test_a_job_that_fails_names_the_table_the_number_of_keys_and_of_attempts(visits, how):
     options = {**LRU, "lookup.max-retries": "2", "lookup.retry.delay": "1 ms"}
     table = LookupTable.from_function("p", SCHEMA, key=["id"], function=no_route, batch=True, options=options)
     message = (

@@ -56,7 +56,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("channel", ["accumulator", "observe", "off"])
-def test_a_stream_goes_on_where_it_stopped(spark, tmp_path, channel):
+def test_a_stream_continues_where_it_stopped(spark, tmp_path, channel):
     stream, table = Stream(spark, tmp_path), people(rows_of, **{"lookup.metrics": channel})
     stream.add(1, 2, 3)
     stream.run(table)
@@ -74,7 +74,7 @@ def fails_for_two(key):
     return rows_of(key)
 
 
-def test_a_stream_that_failed_goes_on_with_the_batch_that_failed(spark, tmp_path):
+def test_a_stream_that_failed_continues_with_the_batch_that_failed(spark, tmp_path):
     stream = Stream(spark, tmp_path)
     for person in (1, 3, 2, 9):
         stream.add(person)

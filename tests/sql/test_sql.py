@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from plan_world import ARCHIVE, comparable, newest, update
-from sql_world import VIEWS, make_world, once, rows_of, sparks_own, united
+from sql_world import VIEWS, make_world, read_once, rows_of, sparks_own, union_all
 
 from lookupcache import LookupJoin, PlanReference
 from lookupcache.compiled.document import read as read_plan
@@ -56,7 +56,7 @@ def rows(both):
         for side, df in enumerate(pair)
     ]
     found = {name: (Counter(), Counter()) for name in both}
-    for row in once(united(marked)):
+    for row in read_once(union_all(marked)):
         found[row.name][row.side][row.row] += 1
     return found
 

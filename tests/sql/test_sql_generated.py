@@ -46,9 +46,9 @@ def test_drawn_statements_give_what_spark_gives(worlds):
             pairs[seed] = ours, expected, drawn.ordered_by
     with_settings(session.spark, theirs, dict.fromkeys(SETTINGS))
     wrong |= different(pairs)
-    told = {seed: (why, Drawing(seed).statement()) for seed, why in wrong.items()}
-    assert not told, "\n\n".join(
-        f"{seed}: {why}\n{drawn.lookup!r} {drawn.settings}" for seed, (why, drawn) in told.items()
+    reported = {seed: (why, Drawing(seed).statement()) for seed, why in wrong.items()}
+    assert not reported, "\n\n".join(
+        f"{seed}: {why}\n{drawn.lookup!r} {drawn.settings}" for seed, (why, drawn) in reported.items()
     )
     ours_alone = sum(refused.values()) - refused["by both"]
     assert ours_alone <= 0.03 * CASES, refused

@@ -1,4 +1,4 @@
-"""Statements beside queries, what is refused and where, hints, and streams."""
+"""Statements other than queries, what is refused and where, hints, and streams."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_a_time_column_may_have_another_name(session):
     other.register_table(session._setting.catalog.tables["prices"].table)
     sql = "SELECT price FROM orders AS o JOIN prices FOR SYSTEM_TIME AS OF o.{} AS p ON p.item = o.order_id"
     assert len(other.plans(sql.format("seen_at"))) == 1
-    with pytest.raises(PlanError, match="asks for the rows of that time"):
+    with pytest.raises(PlanError, match="requests the rows of that time"):
         other.plans(sql.format("proc_time"))
 
 

@@ -36,8 +36,8 @@ def test_code_is_the_text_without_comments_and_as_long(text, code):
 
 def test_the_parser_is_shown_no_literal():
     statement = Statement.of("SELECT 'it\\'s FROM x', r'\\', \"q\" FROM t WHERE a = '-- b'")
-    assert "FROM x" not in statement.read
-    assert len(statement.read) == len(statement.text)
+    assert "FROM x" not in statement.parser_input
+    assert len(statement.parser_input) == len(statement.text)
     assert [table.name for table in parse(statement).find_all(exp.Table)] == ["t"]
 
 

@@ -2,9 +2,8 @@
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv
-
 from lookupcache import Connector, SchemaError
+from pyarrow import csv
 
 DIALECT = csv.ParseOptions(newlines_in_values=True)
 

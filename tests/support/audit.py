@@ -60,7 +60,7 @@ def audit_columns(cache: ColumnCache) -> list[str]:
     found = list(_numbers(table))
     if found:
         return found  # What follows goes by these numbers.
-    listed = table.numbers.listed()
+    listed = table.numbers.listed_entries()
     parts = (_key_lookup(table, listed), _rows(table, listed), _in_flight(table), _expiry(table, cache.limits))
     for part in (*parts, _column_lengths(table), _store(table.rows._store, "rows")):
         found += part
@@ -88,7 +88,7 @@ def _numbers(table: Any) -> Violations:
     if given.size and not 0 <= given.min() <= given.max() < numbers.size:
         yield "a free or unlisted number was never handed out"
         return
-    live = np.concatenate([numbers.listed(), numbers.unlisted, [-1]])
+    live = np.concatenate([numbers.listed_entries(), numbers.unlisted, [-1]])
     for lease in numbers.leases:
         if not np.isin(lease.entries, live).all():
             yield "a lease has the number of an entry that is free"
@@ -158,7 +158,7 @@ def _in_flight(table: Any) -> Violations:
 
 
 def _expiry(table: Any, limits: Limits) -> Violations:
-    expiry, live = table.expiry, np.concatenate([table.numbers.listed(), table.numbers.unlisted])
+    expiry, live = table.expiry, np.concatenate([table.numbers.listed_entries(), table.numbers.unlisted])
     if not (math.isnan(expiry._written[-1]) and expiry._deadline[-1] == expiry._idle_deadline[-1] == math.inf):
         yield "entry -1 has a time"
     if not expiry.is_tracked:
@@ -246,16 +246,16 @@ def audit_ghost(ghost: Ghost) -> Violations:
 def audit_rows(cache: RowCache) -> list[str]:
     """Return what is wrong with a `RowCache`, whose limits always hold."""
     entries, limits, found = list(cache.entries.items()), cache.limits, []
-    held = [entry for _, entry in entries]
-    if cache.rows != sum(entry.weight for entry in held):
-        found.append(f"the entries weigh {sum(entry.weight for entry in held)}, and the cache says {cache.rows}")
-    if cache.nbytes != sum(entry.nbytes for entry in held):
-        found.append(f"the entries have {sum(entry.nbytes for entry in held)} bytes, the cache says {cache.nbytes}")
+    kept = [entry for _, entry in entries]
+    if cache.rows != sum(entry.weight for entry in kept):
+        found.append(f"the entries weigh {sum(entry.weight for entry in kept)}, and the cache says {cache.rows}")
+    if cache.nbytes != sum(entry.nbytes for entry in kept):
+        found.append(f"the entries have {sum(entry.nbytes for entry in kept)} bytes, the cache says {cache.nbytes}")
     if cache.rows > limits.rows or cache.nbytes > limits.bytes:
         found.append(f"{cache.rows} rows and {cache.nbytes} bytes are more than the limits allow")
-    if any(entry.weight < 1 for entry in held):
+    if any(entry.weight < 1 for entry in kept):
         found.append("an entry weighs nothing")
-    if any(entry.simple_until > min(entry.deadline, entry.refresh_at) for entry in held):
+    if any(entry.simple_until > min(entry.deadline, entry.refresh_at) for entry in kept):
         found.append("an entry may be used without a check after its deadline")
     if isinstance(cache.entries, PolicyStorage):
         found += _storage(cache.entries)
@@ -456,7 +456,7 @@ class Auditor:
         for executor in list(self.executors):
             executor.close()
         for cache in list(self.caches):
-            self.note(_settled, audit_columns if isinstance(cache, ColumnCache) else audit_rows, cache)
+            self.note(_audit_until_stable, audit_columns if isinstance(cache, ColumnCache) else audit_rows, cache)
         self.note(self._left_threads)
         self.note(self._left_tasks)
         self.note(self._left_files)
@@ -482,7 +482,7 @@ class Auditor:
         return [f"a file or socket is left open: {path}" for path in left if ".so" not in path]
 
 
-def _settled(audit: Callable[[Any], list[str]], subject: Any) -> list[str]:
+def _audit_until_stable(audit: Callable[[Any], list[str]], subject: Any) -> list[str]:
     """Audit what a background thread may still be changing: only a violation that stays is one."""
     return _until_empty(lambda: audit(subject), seconds=0.5)
 
@@ -508,7 +508,7 @@ def watching() -> Iterator[Auditor]:
             setattr(owner, name, original)
 
 
-def _made(group: str) -> Callable[[Auditor, Any], Any]:
+def _track_new(group: str) -> Callable[[Auditor, Any], Any]:
     def hook(auditor: Auditor, original: Any) -> Any:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             original(self, *args, **kwargs)
@@ -528,7 +528,7 @@ def _found_columns(auditor: Auditor, original: Any) -> Any:
     return find
 
 
-def _enforced(auditor: Auditor, original: Any) -> Any:
+def _check_enforcing(auditor: Auditor, original: Any) -> Any:
     def enforce_limits(self: ColumnCache, now: float) -> None:
         original(self, now)
         if auditor.is_due(self):
@@ -558,7 +558,7 @@ def _put_row(auditor: Auditor, original: Any) -> Any:
     return put
 
 
-def _opened(auditor: Auditor, original: Any) -> Any:
+def _track_open(auditor: Auditor, original: Any) -> Any:
     def open(self: PartialCacheLookup, keys: KeyBatch) -> PendingKeys:
         before = Counter(self.counters)
         pending = original(self, keys)
@@ -568,7 +568,7 @@ def _opened(auditor: Auditor, original: Any) -> Any:
     return open
 
 
-def _closed(auditor: Auditor, original: Any) -> Any:
+def _track_close(auditor: Auditor, original: Any) -> Any:
     def close(self: PartialCacheLookup, pending: Any) -> None:
         original(self, pending)
         if auditor.is_due(self):
@@ -578,16 +578,16 @@ def _closed(auditor: Auditor, original: Any) -> Any:
 
 
 _HOOKS: dict[tuple[type, str], Callable[[Auditor, Any], Any]] = {
-    (ColumnCache, "__init__"): _made("caches"),
-    (RowCache, "__init__"): _made("caches"),
-    (PartialCacheLookup, "__init__"): _made("lookups"),
-    (Executor, "__init__"): _made("executors"),
+    (ColumnCache, "__init__"): _track_new("caches"),
+    (RowCache, "__init__"): _track_new("caches"),
+    (PartialCacheLookup, "__init__"): _track_new("lookups"),
+    (Executor, "__init__"): _track_new("executors"),
     (ColumnCache, "find"): _found_columns,
-    (ColumnCache, "enforce_limits"): _enforced,
+    (ColumnCache, "enforce_limits"): _check_enforcing,
     (RowCache, "find"): _found_row,
     (RowCache, "put"): _put_row,
-    (PartialCacheLookup, "open"): _opened,
-    (FullCacheLookup, "open"): _opened,
-    (PartialCacheLookup, "close"): _closed,
-    (PartialCacheLookup, "abandon"): _closed,
+    (PartialCacheLookup, "open"): _track_open,
+    (FullCacheLookup, "open"): _track_open,
+    (PartialCacheLookup, "close"): _track_close,
+    (PartialCacheLookup, "abandon"): _track_close,
 }

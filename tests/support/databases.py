@@ -225,11 +225,11 @@ def sent_to(connector: Any) -> Callable[[], int]:
     """Return a function that returns how many queries a connector has sent since then."""
     database = connector._pool._free[0]
     queries: list[str] = []
-    fetched = database.fetched
+    fetched = database.fetch_columns
 
     def record(text: str, *rest: Any) -> Any:
         queries.append(text)
         return fetched(text, *rest)
 
-    database.fetched = record
+    database.fetch_columns = record
     return lambda: len(queries)

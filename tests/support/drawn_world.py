@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from sources import options_of
-from sql_world import once, united
+from sql_world import read_once, union_all
 
 from lookupcache import LookupSession, LookupTable
 
@@ -71,15 +71,15 @@ def different(pairs):
 
 def read(pairs, side):
     """Read the rows of some statements in one job."""
-    marked = [numbered(seed, pair[side], pair[2]) for seed, pair in pairs.items()]
+    marked = [number_rows(seed, pair[side], pair[2]) for seed, pair in pairs.items()]
     rows = {seed: (Counter(), []) for seed in pairs}
-    for row in sorted(once(united(marked)), key=lambda row: row.at) if marked else ():
+    for row in sorted(read_once(union_all(marked)), key=lambda row: row.at) if marked else ():
         rows[row.seed][0][row.row] += 1
         rows[row.seed][1].append(row.key)
     return rows
 
 
-def numbered(seed, df, ordered_by):
+def number_rows(seed, df, ordered_by):
     """Return the rows as JSON, with their order where they are ordered: their numbers and the column of ORDER BY."""
     key = df.columns.index(ordered_by) if df.columns.count(ordered_by) == 1 else None
     order = ("0", "''") if key is None else ("monotonically_increasing_id()", f"string(c{key})")

@@ -113,8 +113,8 @@ class Killer:
         import mmap
 
         for name in STEPS:
-            setattr(os, name, self._counted(getattr(os, name)))
-        fcntl.flock = self._counted(fcntl.flock)
+            setattr(os, name, self._count_calls(getattr(os, name)))
+        fcntl.flock = self._count_calls(fcntl.flock)
         plain = mmap.mmap
 
         class Counted(plain):  # type: ignore[misc,valid-type]
@@ -124,12 +124,12 @@ class Killer:
 
         mmap.mmap = Counted  # type: ignore[misc,assignment]
 
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **named: Any) -> Any:
+    def _count_calls(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def count_call(*arguments: Any, **named: Any) -> Any:
             self.step()
             return function(*arguments, **named)
 
-        return counted
+        return count_call
 
     def step(self) -> None:
         self.count += 1

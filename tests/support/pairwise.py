@@ -43,12 +43,12 @@ def covering(values: Mapping[str, Sequence[Any]], conflict: Callable[[Case], set
     found = Covering()
     while search.open:
         pair = min(search.open)
-        if not any(search.completed(pair, drawn=False) for _ in range(_ATTEMPTS)):
+        if not any(search.complete(pair, drawn=False) for _ in range(_ATTEMPTS)):
             search.open.discard(pair)
             found.excluded.append((search.case_of(pair), search.reasons[pair]))
             continue
-        candidates = [case for case in (search.completed(pair) for _ in range(_CANDIDATES)) if case]
-        candidates += [case for case in [search.completed(pair, drawn=False)] if case]
+        candidates = [case for case in (search.complete(pair) for _ in range(_CANDIDATES)) if case]
+        candidates += [case for case in [search.complete(pair, drawn=False)] if case]
         if not candidates:
             continue  # The next round draws again.
         best = max(candidates, key=lambda case: len(search.pairs_of(case) & search.open))
@@ -80,7 +80,7 @@ class _Search:
     def pairs_of(self, case: Mapping[str, int]) -> set[Pair]:
         return set(itertools.combinations(sorted(case.items()), 2))
 
-    def completed(self, pair: Pair, drawn: bool = True) -> dict[str, int] | None:
+    def complete(self, pair: Pair, drawn: bool = True) -> dict[str, int] | None:
         """Return a case with this pair; values that contradict others are replaced until none does.
 
         The other values are ``drawn``, or the defaults, from which it shows soon whether the pair can be had at all.

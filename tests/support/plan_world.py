@@ -82,7 +82,7 @@ def make_session(spark, folder):
     return session
 
 
-def compiled(session):
+def compile_statements(session):
     """Return the text of each plan by its name."""
     plans = {
         "fields": (inserts(field_statements()), None, "SCHEMA"),
@@ -135,7 +135,7 @@ def comparable(text):
 
 
 def update(name, text):
-    """Write a plan to the archive of the current version, where that is asked for and the newest is another."""
+    """Write a plan to the archive of the current version, if that is requested and the newest is another."""
     if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN") and comparable(newest(name)) != comparable(text):
         folder = ARCHIVE / lookupcache.__version__
         folder.mkdir(parents=True, exist_ok=True)

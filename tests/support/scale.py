@@ -8,6 +8,6 @@ SCALE = float(os.environ.get("LOOKUPCACHE_SCALE", "1"))
 SEED = int(os.environ.get("LOOKUPCACHE_SEED", "0"))
 
 
-def scaled(count: int) -> int:
+def scale_up(count: int) -> int:
     """Return a number of cases or steps, times the scale."""
     return max(round(count * SCALE), 1)

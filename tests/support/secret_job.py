@@ -58,7 +58,7 @@ def main(folder: Path, literal: str) -> None:
     shown: dict[str, str] = {}
     commands = _record_pickles()
     server = HttpServer(
-        lambda asked: Reply({"id": int(asked.path.strip("/").partition("?")[0]), "name": "ann"})
+        lambda requested: Reply({"id": int(requested.path.strip("/").partition("?")[0]), "name": "ann"})
     ).start()
     spark = _session(folder)
     options = {"connector": f"{Careless.__module__}:Careless", "password": literal, "token": "env:REFERRED",

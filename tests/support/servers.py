@@ -29,7 +29,7 @@ PASSWORD = "s3cret"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """A received request; the path includes the query and is not decoded."""
 
     method: str
@@ -55,15 +55,19 @@ class Reply:
 class HttpServer:
     """An HTTP server, with TLS if it has a certificate; a function returns the responses.
 
-    ``asked`` contains the received requests, ``connections`` counts their connections. `kill` breaks all connections;
+    ``requested`` has the received requests, ``connections`` counts their connections. `kill` breaks all connections;
     `start` then listens on the same port again.
     """
 
     def __init__(
-        self, reply: Callable[[Asked], Reply], *, certificate: Path | None = None, clients_of: Path | None = None
+        self,
+        reply: Callable[[ReceivedRequest], Reply],
+        *,
+        certificate: Path | None = None,
+        clients_of: Path | None = None,
     ) -> None:
         self.reply = reply
-        self.asked: list[Asked] = []
+        self.requested: list[ReceivedRequest] = []
         self.connections = 0
         self.port = 0
         self._open: set[socket.socket] = set()
@@ -101,14 +105,14 @@ class HttpServer:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def taken(self, connection: socket.socket) -> socket.socket:
+    def accept_connection(self, connection: socket.socket) -> socket.socket:
         """Accept a connection, in its own thread, because a TLS handshake waits for the client."""
         self.connections += 1
         taken = connection if self._tls is None else self._tls.wrap_socket(connection, server_side=True)
         self._open.add(taken)
         return taken
 
-    def left(self, connection: socket.socket) -> None:
+    def remove_connection(self, connection: socket.socket) -> None:
         """Remove a closed connection."""
         self._open.discard(connection)
 
@@ -127,11 +131,11 @@ class _Handler(BaseHTTPRequestHandler):
     server_of: HttpServer
 
     def setup(self) -> None:
-        self.request = self.server_of.taken(self.request)
+        self.request = self.server_of.accept_connection(self.request)
         super().setup()
 
     def finish(self) -> None:
-        self.server_of.left(self.request)
+        self.server_of.remove_connection(self.request)
         super().finish()
         # The listener closes only the plain socket, which the TLS socket has detached.
         self.request.close()
@@ -143,9 +147,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond(json.loads(self.rfile.read(int(self.headers["Content-Length"])), parse_float=Decimal))
 
     def _respond(self, body: Any) -> None:
-        asked = Asked(self.command, self.path, dict(self.headers), body)
-        self.server_of.asked.append(asked)
-        reply = self.server_of.reply(asked)
+        requested = ReceivedRequest(self.command, self.path, dict(self.headers), body)
+        self.server_of.requested.append(requested)
+        reply = self.server_of.reply(requested)
         data = reply.data()
         self.send_response(reply.status)
         for name, value in {

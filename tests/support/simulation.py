@@ -1,8 +1,8 @@
 """An event loop with virtual time, on which the worker's calls run in the thread of the test itself.
 
-`simulated` puts such a loop in the place of the worker's own, which has a thread: whoever waits for a call then runs
-the loop until it has completed, and time jumps to the next timer. Nothing depends on the machine, so a seed replays a
-run exactly, and a minute of waiting takes no time. Where nothing could ever happen any more, `Deadlock` is raised.
+`simulate_loop` replaces the worker's own loop, which has a thread, by such a loop: waiting for a call then runs the
+loop until the call has completed, and time jumps to the next timer. Nothing depends on the machine, so a seed replays
+a run exactly, and a minute of waiting takes no time. If nothing can happen any more, `Deadlock` is raised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from scale import SEED, scaled
+from scale import SEED, scale_up
 
 from lookupcache.executor import call_group
 from lookupcache.resilience.policy import ResiliencePolicy
@@ -96,7 +96,7 @@ class _Queue:
 
 
 @contextmanager
-def simulated() -> Iterator[SimulatedLoop]:
+def simulate_loop() -> Iterator[SimulatedLoop]:
     """Put a simulated loop and its time in the place of the worker's loop and of the clock."""
     loop = SimulatedLoop()
     own = {call_group.event_loop: lambda: loop, call_group.run_async: loop.run}
@@ -145,7 +145,7 @@ def simulate_seeds(simulate: Callable[[int, Counter[str]], int], steps: int, nam
     """
     seen: Counter[str] = Counter()
     done, seed = 0, SEED
-    while done < scaled(steps):
+    while done < scale_up(steps):
         try:
             done += simulate(seed, seen)
         except BaseException as error:

@@ -150,7 +150,7 @@ _all_asked = threading.Barrier(3)
 
 
 class Together:
-    """A lookup function that answers once three of them are being asked, in the same process at the same time."""
+    """A lookup function that answers once three of them are being called, in the same process at the same time."""
 
     def __init__(self, name):
         self.name = name

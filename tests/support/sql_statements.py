@@ -51,7 +51,7 @@ class Relations:
 
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def typed(self, *kinds: str) -> list[tuple[str, str]]:
+    def columns_of_type(self, *kinds: str) -> list[tuple[str, str]]:
         """Return alias and name of the columns of these types."""
         return [(a, n) for a, columns in self.columns.items() for n, kind in columns.items() if kind in kinds]
 
@@ -104,12 +104,12 @@ class Drawing:
             if token.kind == "word" and word.isupper() and self.chance(0.1):
                 word = word.lower()
             elif token.kind in ("word", "quoted") and word.isalpha() and word != NOW:
-                word = self.spelled(word)
+                word = self.respell(word)
             pieces += [gap, word]
             done = token.end
         return "".join(pieces)
 
-    def spelled(self, name: str) -> str:
+    def respell(self, name: str) -> str:
         """Return a name in another spelling that Spark takes for the same."""
         if not name.islower():
             return name
@@ -164,10 +164,10 @@ class Drawing:
         columns = (TABLES if lookup else RELATIONS)[name]
         kinds = ["JOIN", "LEFT JOIN", "INNER JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
         kind = self.draw.choice(kinds if lookup else [*kinds, "RIGHT JOIN", "FULL JOIN"])
-        left = relations.typed("INT", "BIGINT")
+        left = relations.columns_of_type("INT", "BIGINT")
         both = Relations({**relations.columns, alias: dict(columns)})
         key = f"{self.column(both, *self.draw.choice(left))} = {alias}.{self.draw.choice(['id', 'id', 'k'])}"
-        structs = relations.typed("STRUCT<id: INT, name: STRING>")
+        structs = relations.columns_of_type("STRUCT<id: INT, name: STRING>")
         if structs and self.chance(0.15):
             key = f"{'.'.join(self.draw.choice(structs))}.id = {alias}.id"
         key = " = ".join(reversed(key.split(" = "))) if self.chance(0.3) else key
@@ -186,13 +186,13 @@ class Drawing:
         return name if relations.is_unique(name) and self.chance(0.3) else f"{alias}.{name}"
 
     def number(self, relations: Relations) -> str:
-        alias, name = self.draw.choice(relations.typed("INT", "BIGINT"))
+        alias, name = self.draw.choice(relations.columns_of_type("INT", "BIGINT"))
         column = self.column(relations, alias, name)
         return self.draw.choice([column, column, f"{column} + 1", f"abs({column})", f"coalesce({column}, 0)"])
 
     def text(self, relations: Relations) -> str:
-        found = relations.typed("STRING")
-        structs = [(a, n) for a, n in relations.typed("STRUCT<id: INT, name: STRING>")]
+        found = relations.columns_of_type("STRING")
+        structs = [(a, n) for a, n in relations.columns_of_type("STRUCT<id: INT, name: STRING>")]
         if structs and self.chance(0.15):
             alias, name = self.draw.choice(structs)
             return f"{alias}.{name}.name"
@@ -212,15 +212,16 @@ class Drawing:
         ]  # fmt: skip
         if queries:
             kinds += [
-                f"{number} IN (SELECT id FROM t)", f"EXISTS (SELECT 1 FROM t WHERE name = {self.qualified(relations)})",
+                f"{number} IN (SELECT id FROM t)",
+                f"EXISTS (SELECT 1 FROM t WHERE name = {self.qualified_column(relations)})",
                 f"{number} NOT IN (SELECT k FROM o WHERE id > 1 AND k IS NOT NULL)",
                 f"{number} <= (SELECT max(id) FROM o)",
             ]  # fmt: skip
         return self.draw.choice(kinds)
 
-    def qualified(self, relations: Relations) -> str:
+    def qualified_column(self, relations: Relations) -> str:
         """Return a text column that no relation of the query inside can be taken for."""
-        found = [(a, n) for a, n in relations.typed("STRING") if a.lower() not in ("t", "o")]
+        found = [(a, n) for a, n in relations.columns_of_type("STRING") if a.lower() not in ("t", "o")]
         return ".".join(self.draw.choice(found)) if found else "'a'"
 
     def where(self, relations: Relations, depth: int) -> str:
@@ -229,7 +230,7 @@ class Drawing:
 
     def items(self, relations: Relations) -> list[str]:
         alias = self.draw.choice(list(relations.columns))
-        structs = relations.typed("STRUCT<id: INT, name: STRING>")
+        structs = relations.columns_of_type("STRUCT<id: INT, name: STRING>")
         kinds = [
             "*", f"{alias}.*", f"{self.number(relations)} AS id", f"{self.text(relations)} AS name",
             self.number(relations), self.text(relations), "to_json(struct(*)) AS j", "hash(*)",
@@ -245,7 +246,7 @@ class Drawing:
 
     def scalar(self, relations: Relations) -> str | None:
         """Return a scalar sub-query over a lookup table that reads what no relation inside can be taken for."""
-        free = [(a, n) for a, n in relations.typed("INT", "BIGINT") if a not in ("cust", *TABLES["cust"])]
+        free = [(a, n) for a, n in relations.columns_of_type("INT", "BIGINT") if a not in ("cust", *TABLES["cust"])]
         if not free:
             return None
         key, item = ".".join(self.draw.choice(free)), self.draw.choice(["cust.c", "label", "upper(cust.name)"])

@@ -66,7 +66,7 @@ def rows_of(df: Any) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row) for row in df.collect())
 
 
-def once(df: Any) -> Any:
+def read_once(df: Any) -> Any:
     """Read a large plan of few rows; compiling it would take longer than running it."""
     settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
                 "spark.sql.adaptive.enabled": "false"}  # fmt: skip
@@ -80,9 +80,9 @@ def once(df: Any) -> Any:
             df.sparkSession.conf.set(name, value)
 
 
-def united(frames: Any) -> Any:
+def union_all(frames: Any) -> Any:
     """Return the union of DataFrames, as a tree that is not deep."""
     if len(frames) == 1:
         return frames[0]
     middle = len(frames) // 2
-    return united(frames[:middle]).unionAll(united(frames[middle:]))
+    return union_all(frames[:middle]).unionAll(union_all(frames[middle:]))

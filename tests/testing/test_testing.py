@@ -39,13 +39,13 @@ def outcomes(tmp_path_factory):
         f"--junitxml={report}",
         faulty_connectors.__file__,
     ]
-    told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert told.returncode == 1, told.stdout + told.stderr
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 1, result.stdout + result.stderr
     failed = defaultdict(dict)
     for case in ElementTree.parse(report).iter("testcase"):
         checks = failed[case.get("classname").rpartition(".")[2]]
-        for trouble in (*case.iter("failure"), *case.iter("error")):
-            checks[case.get("name").partition("[")[0]] = trouble.get("message")
+        for failure in (*case.iter("failure"), *case.iter("error")):
+            checks[case.get("name").partition("[")[0]] = failure.get("message")
     return failed
 
 
@@ -70,7 +70,7 @@ def test_a_failure_has_a_hint(outcomes):
     assert silent == {}
 
 
-# ── what a suite is told ─────────────────────────────────────────────────────────────────────────────────────
+# ── settings of a suite ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_claim_of_no_known_type_or_trait_is_refused():
@@ -94,15 +94,15 @@ TestNarrow = type("TestNarrow", (ConnectorSuite,), {"unique_keys": True, "__test
 
 def test_the_kit_needs_no_spark():
     code = "import sys, lookupcache.testing; print([name for name in sys.modules if name.startswith('pyspark')])"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 def test_without_pytest_the_kit_names_what_to_install():
     code = "import sys; sys.modules['pytest'] = None; import lookupcache.testing"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "lookupcache.testing needs pytest." in told.stderr
-    assert "pip install 'lookupcache[testing]'" in told.stderr
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "lookupcache.testing needs pytest." in result.stderr
+    assert "pip install 'lookupcache[testing]'" in result.stderr
 
 
 # ── stand-ins ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,7 +128,7 @@ def word(monkeypatch):
     monkeypatch.setenv("WORD", faulty_connectors.PASSWORD)
 
 
-def test_a_recorder_keeps_what_was_asked_and_answered(table):
+def test_a_recorder_keeps_requests_and_answers(table):
     recorder = Recorder(table.connector)
     with LocalJoin(table, ID, recorder) as join:
         assert join.rows([(1,), (7,)]) == [(1, "ann")]
@@ -137,7 +137,7 @@ def test_a_recorder_keeps_what_was_asked_and_answered(table):
     assert (call.keys.to_pydict(), call.answer.to_pydict()) == ({"id": [1, 7]}, {"id": [1], "name": ["ann"]})
 
 
-def test_a_recorder_keeps_what_copies_for_threads_were_asked(table):
+def test_a_recorder_keeps_the_requests_to_copies_for_threads(table):
     recorder = Recorder(table.connector)
     one_by_one = table.with_options({"lookup.async": "true", "lookup.batch.max-size": "1"})
     with LocalJoin(one_by_one, ID, recorder) as join:
@@ -207,7 +207,7 @@ def test_a_slow_connector_delays_calls_until_they_are_released(table):
         assert not source.wait_for_calls(timeout=0)
 
 
-def test_a_clock_goes_as_it_is_told():
+def test_a_clock_shows_the_time_that_is_set():
     clock = FakeClock(start=10)
     clock.sleep(1.5)
     asyncio.run(clock.sleep_async(0.5))

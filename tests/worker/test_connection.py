@@ -6,6 +6,7 @@ import threading
 
 import pyarrow as pa
 import pytest
+from openings import ListedOpenings
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
@@ -19,26 +20,12 @@ from lookupcache.worker.source import Source
 TABLE = LookupTable.from_function("c", "id BIGINT, v STRING", key=["id"], function=lambda id: [])
 
 
-class Echo(Connector):
-    """Has the row ("x") for each key; its openings do what is listed, and then succeed."""
+class Echo(ListedOpenings, Connector):
+    """Has the row ("x") for each key."""
 
     def __init__(self, *openings):
-        super().__init__(TABLE.schema, {})
-        self.openings = list(openings)
-        self.opened = self.closed = 0
-        self.begun, self.release = threading.Event(), threading.Event()
-
-    def open(self):
-        self.begun.set()
-        step = self.openings.pop(0) if self.openings else None
-        if step == "hang":
-            assert self.release.wait(20)
-        elif step is not None:
-            raise step
-        self.opened += 1
-
-    def close(self):
-        self.closed += 1
+        ListedOpenings.__init__(self, *openings)
+        Connector.__init__(self, TABLE.schema, {})
 
     def lookup(self, request, keys):
         return pa.table({"id": keys.column("id"), "v": pa.array(["x"] * keys.num_rows)})

@@ -24,7 +24,7 @@ import pytest
 from drawing import examples
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from scale import scaled
+from scale import scale_up
 
 from lookupcache.cache import keys
 from lookupcache.config import LookupConfig
@@ -50,7 +50,7 @@ COUNTS = [
 def colliding(letters: bytes) -> list[bytes]:
     """Return texts of 16 bytes that have one hash: the second half makes good what the first does."""
     firsts = np.array([letter * 0x0101010101010101 for letter in letters], np.uint64)
-    seconds = keys._mixed(np.full(len(letters), 16, np.uint64) * keys._ODD ^ keys._SEED ^ firsts)
+    seconds = keys._mix(np.full(len(letters), 16, np.uint64) * keys._ODD ^ keys._SEED ^ firsts)
     found = [first.tobytes() + second.tobytes() for first, second in zip(firsts, seconds, strict=True)]
     assert len(set(keys.KeyBatch.of([pa.array(found)], [pa.binary()]).hashes.tolist())) == 1
     return found
@@ -181,7 +181,7 @@ class Script:
             self.changing.notify_all()
 
     def begin(self, keys: list) -> tuple[str, int, list]:
-        """Return what becomes of a call, how many batches there have been, and of which keys it has wrong rows."""
+        """Return the result of a call, how many batches there have been, and of which keys it has wrong rows."""
         with self.changing:
             self.in_flight += 1
             outcomes = [self.coming[key].popleft() if self.coming[key] else "right" for key in keys]
@@ -235,21 +235,21 @@ class Script:
 
 
 class Rows(Connector):
-    """Answers with rows of all keys, whatever it is asked for."""
+    """Answers with rows of all keys, whatever is requested."""
 
     def __init__(self, schema: pa.Schema, script: Script) -> None:
         super().__init__(schema, {})
         self.script = script
 
     def lookup(self, request, keys):
-        asked = keys.column(0).to_pylist()
-        return self.table(asked, self.script.answer(asked))
+        requested = keys.column(0).to_pylist()
+        return self.table(requested, self.script.answer(requested))
 
-    def table(self, asked: list, rows: dict[Any, list[tuple] | None] | None) -> pa.Table:
+    def table(self, requested: list, rows: dict[Any, list[tuple] | None] | None) -> pa.Table:
         if rows is None:
             return pa.table({"second": [1]})
         table = table_of(itertools.chain(*(of_key or () for of_key in rows.values())), self.schema)
-        wrong = {place: SourceError("wrong \ud800") for place, key in enumerate(asked) if rows[key] is None}
+        wrong = {place: SourceError("wrong \ud800") for place, key in enumerate(requested) if rows[key] is None}
         if wrong:
             raise WrongRowsError.of(table, wrong)
         return table
@@ -259,8 +259,8 @@ class RowsLater(Rows):
     lookup = Connector.lookup
 
     async def lookup_async(self, request, keys):
-        asked = keys.column(0).to_pylist()
-        return self.table(asked, await self.script.answer_async(asked))
+        requested = keys.column(0).to_pylist()
+        return self.table(requested, await self.script.answer_async(requested))
 
 
 def table_of(rows, schema: pa.Schema) -> pa.Table:
@@ -716,7 +716,7 @@ def options_of_calls(draw, kind: str) -> dict[str, Any]:
 
 @st.composite
 def courses(draw, hangs: bool) -> dict[int, list[str]]:
-    """Draw for each key what becomes of the calls for it, one after the other; all later ones are right."""
+    """Draw for each key the results of the calls for it, one after the other; all later ones are right."""
     course = draw(st.dictionaries(st.integers(0, 4), st.lists(OUTCOME, max_size=5)))
     if hangs:
         hung = course.setdefault(draw(st.integers(0, 4)), [])
@@ -760,7 +760,7 @@ def shared_cases(draw, kind: str) -> Case:
     return replace(case, runs=draw(runs), options=case.options | at_once, course=course)
 
 
-@settings(max_examples=examples(scaled(80)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(80)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), turns=st.lists(st.integers(0, 2), max_size=12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_if_runs_share_a_lookup(kind, data, turns):
@@ -771,14 +771,14 @@ def test_every_row_is_right_if_runs_share_a_lookup(kind, data, turns):
     join.end()
 
 
-@settings(max_examples=examples(scaled(200)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(200)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_or_marked_or_the_job_failed(kind, data):
     check(data.draw(cases(kind, hangs=False)))
 
 
-@settings(max_examples=examples(scaled(20)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(20)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_if_calls_hang(kind, data):
@@ -789,7 +789,7 @@ def test_every_row_is_right_if_calls_hang(kind, data):
 
 
 class Whole(Connector):
-    """A table that, each time it is read whole, does the next thing that was drawn."""
+    """A table that, each time it is read in full, does the next thing that was drawn."""
 
     lookup = Rows.lookup
 
@@ -932,7 +932,7 @@ def whole_cases(draw) -> tuple[Case, list[str]]:
     return Case("whole", keys, how, options, {}, runs), course
 
 
-@settings(max_examples=examples(scaled(400)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(400)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(whole_cases())
 def test_every_row_is_right_with_the_full_table_cached(drawn):
     join = WholeJoin(*drawn)
@@ -1052,13 +1052,13 @@ class Client:
         self.refuses = refuses
         self.counts: Counter[str] = Counter()
         self.threads: list[threading.Thread] = []
-        self.asked = threading.Event()
+        self.requested = threading.Event()
 
     def open(self):
         self.counts["opened"] += 1
         if self.counts["opened"] <= self.refuses:
             raise ConnectionError("no connection")
-        self.asked.wait(0.02)
+        self.requested.wait(0.02)
         self.counts["ready"] += 1
 
     def close(self):
@@ -1066,7 +1066,7 @@ class Client:
 
     def __call__(self, key):
         self.threads.append(threading.current_thread())
-        self.asked.set()
+        self.requested.set()
         if self.counts["ready"] <= self.counts["closed"]:
             raise ValueError("not open")
         return self.script.answer([key])[key]
@@ -1151,7 +1151,7 @@ def test_an_error_leaves_nothing_that_the_next_run_would_wait_for(method, monkey
 KEY_PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=6)
 
 
-@settings(max_examples=examples(scaled(60)), deadline=None)
+@settings(max_examples=examples(scale_up(60)), deadline=None)
 @given(batches=st.lists(KEY_PAIRS, max_size=3), failing=st.sets(st.integers(0, 3)), size=st.sampled_from([None, 1, 2]))
 @pytest.mark.parametrize("failure", ["error", "malformed", "mute"])
 @pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])
@@ -1192,7 +1192,7 @@ def test_a_failed_key_of_the_function_marks_all_its_rows_and_no_other(kind, fail
         tuple(row.values())[:2] + tuple(row.values())[4:] for out in runner.run(given_rows) for row in out.to_pylist()
     ]
     source.close()
-    asked = [pair for pairs in batches for pair in pairs]
-    values = [(key, match, None if key in failing or match > 1 else 10 * key + match) for key, match in asked]
+    requested = [pair for pairs in batches for pair in pairs]
+    values = [(key, match, None if key in failing or match > 1 else 10 * key + match) for key, match in requested]
     assert [row[:3] for row in shown] == values
-    assert [row[3] is not None for row in shown] == [key in failing for key, _ in asked]
+    assert [row[3] is not None for row in shown] == [key in failing for key, _ in requested]

@@ -139,7 +139,7 @@ def test_a_fault_of_clock_memory_or_threads_leaves_the_cache_sound(options, sche
         now = [0.0]
         lookup = new_lookup(schema, points.wrap("the clock", lambda: now[0]), **OPTIONS[options])
         faults = 0
-        with points.into((RowStore, "append"), (row_store, "_copied"), (Executor, "start")):
+        with points.into((RowStore, "append"), (row_store, "_copy_rows"), (Executor, "start")):
             for numbers in BATCHES:
                 now[0] += 1.5
                 try:

@@ -82,25 +82,25 @@ Ask = Callable[[Any], Any]
 def sync_one(source: Source, config: LookupConfig, runner: asyncio.Runner) -> tuple[Ask, Any]:
     lookup = cached(config, clock=source.clock)(source.answer)
 
-    def ask(key):
+    def look_up(key):
         try:
             return lookup(key)
         finally:
             lookup.close()
 
-    return ask, lookup
+    return look_up, lookup
 
 
 def sync_many(source: Source, config: LookupConfig, runner: asyncio.Runner) -> tuple[Ask, Any]:
     lookup = cached(config, clock=source.clock, batch=True)(lambda keys: [source.answer(key) for key in keys])
 
-    def ask(key):
+    def look_up(key):
         try:
             return lookup([key])[0]
         finally:
             lookup.close()
 
-    return ask, lookup
+    return look_up, lookup
 
 
 def async_one(source: Source, config: LookupConfig, runner: asyncio.Runner) -> tuple[Ask, Any]:
@@ -109,13 +109,13 @@ def async_one(source: Source, config: LookupConfig, runner: asyncio.Runner) -> t
         await asyncio.sleep(0)
         return source.answer(key)
 
-    async def ask(key):
+    async def look_up(key):
         try:
             return await lookup(key)
         finally:
             await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
-    return lambda key: runner.run(ask(key)), lookup
+    return lambda key: runner.run(look_up(key)), lookup
 
 
 KINDS = {make.__name__: make for make in (sync_one, sync_many, async_one)}
@@ -134,49 +134,49 @@ def start(request):
 
 
 def test_old_rows_are_served_while_one_call_fetches_new_ones(start):
-    source, ask, lookup = start(refresh_after_write=10)
-    ask(1)
+    source, look_up, lookup = start(refresh_after_write=10)
+    look_up(1)
     source.now, source.rows = 10.0, ["new"]
-    assert (ask(1), ask(1), source.calls) == (["old"], ["new"], 2)
+    assert (look_up(1), look_up(1), source.calls) == (["old"], ["new"], 2)
     assert (lookup.metrics().refreshes, lookup.metrics().hits, lookup.metrics().misses) == (1, 2, 1)
 
 
 def test_a_refresh_that_fails_leaves_the_old_rows_and_is_tried_again(start):
-    source, ask, lookup = start(refresh_after_write=10)
-    ask(1)
+    source, look_up, lookup = start(refresh_after_write=10)
+    look_up(1)
     source.now, source.rows, source.down = 10.0, ["new"], True
-    assert (ask(1), lookup.metrics().errors) == (["old"], 1)
+    assert (look_up(1), lookup.metrics().errors) == (["old"], 1)
     source.down = False
-    assert (ask(1), ask(1)) == (["old"], ["new"])
+    assert (look_up(1), look_up(1)) == (["old"], ["new"])
     assert (lookup.metrics().refreshes, lookup.metrics().stale) == (2, 0)
 
 
 def test_old_rows_stand_in_for_an_error_until_they_are_too_old(start):
-    source, ask, lookup = start(expire_after_write=10, stale_if_error=60)
-    ask(1)
+    source, look_up, lookup = start(expire_after_write=10, stale_if_error=60)
+    look_up(1)
     source.now, source.down = 60.0, True
-    assert (ask(1), ask(1), source.calls) == (["old"], ["old"], 3)
+    assert (look_up(1), look_up(1), source.calls) == (["old"], ["old"], 3)
     source.now = 60.1
     with pytest.raises(ConnectionError):
-        ask(1)
+        look_up(1)
     assert (lookup.metrics().stale, lookup.metrics().expirations, lookup.metrics().errors) == (2, 1, 3)
 
 
-def test_a_known_miss_has_an_age_limit_of_its_own(start):
-    source, ask, _ = start(expire_after_write=10, missing_key_expire_after_write=2)
+def test_a_known_miss_has_a_separate_age_limit(start):
+    source, look_up, _ = start(expire_after_write=10, missing_key_expire_after_write=2)
     source.rows = []
-    ask(1)
+    look_up(1)
     source.now, source.rows = 2.1, ["new"]
-    assert (ask(1), source.calls) == (["new"], 2)
+    assert (look_up(1), source.calls) == (["new"], 2)
 
 
 def test_what_was_invalidated_is_not_served_for_an_error(start):
-    source, ask, lookup = start(expire_after_write=10, stale_if_error=60)
-    ask(1)
+    source, look_up, lookup = start(expire_after_write=10, stale_if_error=60)
+    look_up(1)
     lookup.invalidate(1)
     source.down = True
     with pytest.raises(ConnectionError):
-        ask(1)
+        look_up(1)
 
 
 def test_while_a_refresh_is_under_way_no_other_begins():
@@ -246,7 +246,7 @@ class Model:
     def __init__(self, source: Source, options: dict[str, Any]) -> None:
         self.source = source
         self.options = options
-        self.held: list[Any] | None = None
+        self.stored: list[Any] | None = None
         self.written = self.used = 0.0
         self.calls = 0
 
@@ -257,17 +257,17 @@ class Model:
     def answer(self) -> list[Any] | type[Exception]:
         age, now = self.source.now - self.written, self.source.now
         expires = self.limit("expire_after_write")
-        if self.held == []:
+        if self.stored == []:
             expires = self.limit("missing_key_expire_after_write", expires)
-        if self.held is not None and age <= expires and now - self.used <= self.limit("expire_after_access"):
-            served, self.used = self.held, now
+        if self.stored is not None and age <= expires and now - self.used <= self.limit("expire_after_access"):
+            served, self.used = self.stored, now
             if age >= self.limit("refresh_after_write"):
                 self.fetch()
             return served
         if self.fetch():
             return self.source.rows
-        if self.held is not None and age <= self.limit("stale_if_error", -1.0):
-            return self.held
+        if self.stored is not None and age <= self.limit("stale_if_error", -1.0):
+            return self.stored
         return ConnectionError
 
     def fetch(self) -> bool:
@@ -275,7 +275,7 @@ class Model:
         if self.source.down:
             return False
         kept = self.source.rows or self.options.get("missing_key", True)
-        self.held = self.source.rows if kept else None
+        self.stored = self.source.rows if kept else None
         self.written = self.used = self.source.now
         return True
 
@@ -307,20 +307,20 @@ def test_every_answer_is_what_the_source_had_within_the_allowed_age(kind, option
     source = Source()
     models = [Model(source, options), Model(source, options)]
     with asyncio.Runner() as runner:
-        ask, _ = KINDS[kind](source, LookupConfig(cache="LRU", max_retries=0, **options), runner)
+        look_up, _ = KINDS[kind](source, LookupConfig(cache="LRU", max_retries=0, **options), runner)
         for event, value in events:
             if event == "wait":
                 source.now += value
             elif event == "ask":
-                assert answered(ask, value) == models[value].answer()
+                assert answered(look_up, value) == models[value].answer()
                 assert source.calls == sum(model.calls for model in models)
             else:
                 setattr(source, event, value)
 
 
-def answered(ask: Ask, key: Any) -> Any:
+def answered(look_up: Ask, key: Any) -> Any:
     try:
-        return ask(key)
+        return look_up(key)
     except Exception as error:
         return type(error)
 

@@ -10,7 +10,8 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from host_processes import in_processes
-from test_invalidation import Telling
+from host_workers import host_workers
+from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, all_names, batch, names, runner
 
 from lookupcache.cache.keys import KeyBatch
@@ -40,18 +41,8 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def workers(tmp_path):
-    """Return a function that makes a worker of this host; each has its own connection to the folder."""
-    made = []
-
-    def new(source, **config):
-        join = runner(source, **{"scope": "host", "cache_path": str(tmp_path / "cache"), **config})
-        assert isinstance(join.lookup, HostCacheLookup)
-        made.append(join.lookup)
-        return join
-
-    yield new
-    for lookup in made:
-        lookup.disconnect()
+    with host_workers(runner, HostCacheLookup, tmp_path) as new:
+        yield new
 
 
 def wait_for(lookup, pending):
@@ -73,7 +64,7 @@ def test_what_one_worker_has_requested_another_finds(workers):
     one, two = workers(source), workers(source)
     assert all_names(one, batch(1, 2, 2_000, 1)) == ["n1", "n2", None, "n1"]
     assert all_names(two, batch(2, 2_000, 3, None)) == ["n2", None, "n3", None]
-    assert source.asked == [[1, 2, 2_000], [3]]
+    assert source.requested == [[1, 2, 2_000], [3]]
     assert two.lookup.counters["host_hits"] == 2
     assert (two.lookup.counters["misses"], two.lookup.counters["hits"]) == (1, 2)
 
@@ -86,7 +77,7 @@ def test_a_key_that_another_worker_requests_is_waited_for(workers):
     source.open_gates(1, 2, 3)
     wait_for(one, first)
     wait_for(two, second)
-    assert sorted(source.asked) == [[1, 2], [3]]
+    assert sorted(source.requested) == [[1, 2], [3]]
     assert two.counters["host_waits"] == 1
     assert two.cache.gather(two.cache.starts(second.entries))[0].to_pylist() == ["n2", "n3"]
     one.close(first)
@@ -104,7 +95,7 @@ def test_when_a_call_fails_those_who_waited_request_the_key(workers):
     assert len(first.errors) == 1
     open_next_gate(source, two)
     wait_for(two, second)
-    assert (second.errors, source.asked) == ([], [[1], [1]])
+    assert (second.errors, source.requested) == ([], [[1], [1]])
     one.close(first)
     two.close(second)
 
@@ -142,7 +133,7 @@ def test_ages_and_deadlines_are_those_of_the_first_fetch(workers, clock):
     assert joined.column(2).to_pylist() == [50.0]
     clock.now += 11
     [joined] = two.run([batch(1)])
-    assert (joined.column(2).to_pylist(), source.asked) == ([0.0], [[1], [1]])
+    assert (joined.column(2).to_pylist(), source.requested) == ([0.0], [[1], [1]])
 
 
 def test_one_worker_refreshes_and_the_others_take_its_rows(workers, clock):
@@ -156,7 +147,7 @@ def test_one_worker_refreshes_and_the_others_take_its_rows(workers, clock):
     while joins[0].lookup._requests:
         joins[0].lookup.wait()
     assert [all_names(join, batch(1, 2)) for join in joins] == [["m1", "m2"]] * 3
-    assert source.asked == [[1, 2], [1, 2]]
+    assert source.requested == [[1, 2], [1, 2]]
 
 
 def test_stale_rows_of_the_host_are_served_when_the_source_fails(workers, clock):
@@ -179,34 +170,34 @@ def test_known_misses_have_their_own_age_limit(workers, clock):
     all_names(workers(source, **options), batch(1, 2_000))
     clock.now += 6
     all_names(workers(source, **options), batch(1, 2_000))
-    assert source.asked == [[1, 2_000], [2_000]]
+    assert source.requested == [[1, 2_000], [2_000]]
 
 
 def test_misses_that_are_not_to_be_remembered_stay_away(workers):
     source = Names()
     all_names(workers(source, missing_key=False), batch(1, 2_000))
     all_names(workers(source, missing_key=False), batch(1, 2_000))
-    assert source.asked == [[1, 2_000], [2_000]]
+    assert source.requested == [[1, 2_000], [2_000]]
 
 
 def test_an_invalidation_reaches_all_workers_at_their_next_batch(workers):
-    one_source, other_source = Telling(), Telling()
+    one_source, other_source = ReportsChanges(), ReportsChanges()
     one, two = workers(one_source), workers(other_source)
     for join in (one, two):
         all_names(join, batch(7))  # Connects, so that it hears of changes.
     all_names(one, batch(1, 2))
     assert all_names(two, batch(1, 2)) == ["n1", "n2"]
     one_source.name = other_source.name = "m"
-    one_source.told = (2,)
+    one_source.changes = (2,)
     all_names(one, batch(9))
     assert all_names(two, batch(1, 2)) == ["n1", "m2"]
-    one_source.told = None
+    one_source.changes = None
     all_names(one, batch(9))
     assert all_names(two, batch(1, 2)) == ["m1", "m2"]
 
 
 def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
-    one_source, other_source = Telling(), Telling()
+    one_source, other_source = ReportsChanges(), ReportsChanges()
     one, two = workers(one_source), workers(other_source)
     for join in (one, two):
         all_names(join, batch(7))
@@ -214,7 +205,7 @@ def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
     one_source.began.acquire()
     pending = one.lookup.open(ids(1))
     assert one_source.began.acquire(timeout=60)
-    other_source.told = (1,)
+    other_source.changes = (1,)
     other_source.name = "m"
     assert all_names(two, batch(1)) == ["m1"]
     one_source.gate.set()
@@ -225,7 +216,7 @@ def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
 
 
 def test_a_worker_that_did_not_listen_does_not_use_what_others_have_requested(workers):
-    one, late = Telling(), Telling()
+    one, late = ReportsChanges(), ReportsChanges()
     all_names(workers(one), batch(1))
     late.name = "m"
     assert all_names(workers(late), batch(1)) == ["m1"]
@@ -238,7 +229,7 @@ def test_a_folder_that_is_deleted_leaves_worker_scope(workers, tmp_path):
     shutil.rmtree(tmp_path / "cache")
     assert all_names(join, batch(1, 2, 2_000)) == ["n1", "n2", None]
     assert all_names(join, batch(2, 3)) == ["n2", "n3"]
-    assert source.asked == [[1], [2, 2_000], [3]]
+    assert source.requested == [[1], [2, 2_000], [3]]
     assert join.lookup.host.is_lost
     assert join.lookup.counters["host_failures"] >= 1
 
@@ -263,7 +254,7 @@ def test_a_claim_that_is_not_renewed_lapses(workers, clock):
     clock.now += 6
     open_next_gate(source, two)
     wait_for(two, second)
-    assert len(source.asked) == 2
+    assert len(source.requested) == 2
     two.close(second)
     one.abandon([first])
 
@@ -281,7 +272,7 @@ def test_claims_are_renewed_while_a_worker_waits(workers, clock):
     source.open_gates(1)
     wait_for(one, first)
     wait_for(two, second)
-    assert source.asked == [[1]]
+    assert source.requested == [[1]]
     one.close(first)
     two.close(second)
 
@@ -295,11 +286,11 @@ def test_recency_in_a_workers_own_cache_reaches_the_host(workers, clock):
         join.lookup._reported = (0.0, join.lookup._reported[1])
         all_names(join, batch(1))
     assert all_names(workers(source, expire_after_access=100.0), batch(1, 2)) == ["n1", "n2"]
-    assert source.asked == [[1, 2], [2]]
+    assert source.requested == [[1, 2], [2]]
 
 
 class Logged(Names):
-    """Notes in a file which keys it was asked for."""
+    """Notes in a file which keys were requested."""
 
     def __init__(self, path) -> None:
         super().__init__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from host_workers import host_workers
 from test_host_lookup import Ticks
 from test_lookup import Names, all_names, batch, runner
 
@@ -34,18 +35,8 @@ class Table(Names):
 
 @pytest.fixture
 def tables(tmp_path):
-    made = []
-
-    def new(source, clock=None, **config):
-        options = {"cache": "ALL", "max_rows": None, "scope": "host", "cache_path": str(tmp_path / "cache"), **config}
-        join = runner(source, clock, **options)
-        assert isinstance(join.lookup, HostFullCacheLookup)
-        made.append(join.lookup)
-        return join
-
-    yield new
-    for lookup in made:
-        lookup.disconnect()
+    with host_workers(runner, HostFullCacheLookup, tmp_path, cache="ALL", max_rows=None) as new:
+        yield new
 
 
 def test_one_worker_loads_and_the_others_map(tables):

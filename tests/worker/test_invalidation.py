@@ -13,14 +13,14 @@ from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
 
 
-class Telling(Names):
-    """Says of what it is told to that it has changed; None is everything."""
+class ReportsChanges(Names):
+    """Reports the keys in ``changes`` as changed; None is all keys."""
 
-    told: tuple[int, ...] | None = ()
+    changes: tuple[int, ...] | None = ()
 
     def changed(self, request):
-        told, self.told = self.told, ()
-        return None if told is None else pa.record_batch({"id": pa.array(told, pa.int64())})
+        changes, self.changes = self.changes, ()
+        return None if changes is None else pa.record_batch({"id": pa.array(changes, pa.int64())})
 
 
 def joined(join, *keys):
@@ -30,65 +30,65 @@ def joined(join, *keys):
 
 @pytest.mark.parametrize("cache", [{"cache": "LRU"}, {"cache": "TTL", "expire_after_write": 60.0}])
 def test_a_changed_key_is_requested_again(cache):
-    source = Telling()
+    source = ReportsChanges()
     join = runner(source, **cache)
     joined(join, 1, 2, 3)
-    source.name, source.told = "m", (2, 7)
+    source.name, source.changes = "m", (2, 7)
     assert joined(join, 1, 2, 3) == ["n1", "m2", "n3"]
-    assert source.asked == [[1, 2, 3], [2]]
+    assert source.requested == [[1, 2, 3], [2]]
     assert join.lookup.counters["invalidations"] == 1
 
 
 def test_if_anything_may_have_changed_the_cache_is_cleared():
-    source = Telling()
+    source = ReportsChanges()
     join = runner(source)
     joined(join, 1, 2)
-    source.name, source.told = "m", None
+    source.name, source.changes = "m", None
     assert joined(join, 1, 2) == ["m1", "m2"]
     assert (join.lookup.counters["invalidations"], join.lookup.cache.rows) == (2, 2)
 
 
 def test_a_key_without_rows_that_has_one_now():
-    source = Telling()
+    source = ReportsChanges()
     join = runner(source)
     joined(join, 1_000)
-    source.told = (1_000,)
+    source.changes = (1_000,)
     joined(join, 1_000)
-    assert source.asked == [[1_000], [1_000]]
+    assert source.requested == [[1_000], [1_000]]
 
 
-@pytest.mark.parametrize("told", [(1,), None])
-def test_what_changes_while_it_is_fetched_is_fetched_again(told):
-    source = Telling()
+@pytest.mark.parametrize("changes", [(1,), None])
+def test_what_changes_while_it_is_fetched_is_fetched_again(changes):
+    source = ReportsChanges()
     source.gate.clear()
     lookup = runner(source).lookup
     before = lookup.open(KeyBatch.of([pa.array([1])], [pa.int64()]))
     assert source.began.acquire(timeout=60)
-    source.told = told
+    source.changes = changes
     after = lookup.open(KeyBatch.of([pa.array([1])], [pa.int64()]))
     source.gate.set()
     while not (before.ready and after.ready):
         lookup.wait()
     lookup.close(before)
     lookup.close(after)
-    assert source.asked == [[1], [1]]
+    assert source.requested == [[1], [1]]
     assert lookup.cache.rows == 1
 
 
 def test_a_refresh_under_way_does_not_bring_an_old_row_back():
     clock = [0.0]
-    source = Telling()
+    source = ReportsChanges()
     join = runner(source, clock=lambda: clock[0], refresh_after_write=10.0)
     joined(join, 1)
     clock[0] = 11.0
     source.gate.clear()
     joined(join, 1)
-    source.name, source.told = "m", (1,)
+    source.name, source.changes = "m", (1,)
     source.gate.set()
     assert joined(join, 1) == ["m1"]
 
 
-def test_a_source_that_reports_no_changes_is_not_asked_for_them():
+def test_changes_of_a_source_that_reports_none_are_not_requested():
     assert not runner(Names()).lookup.source.reports_changes
 
 

@@ -32,21 +32,21 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 
 class Names(Connector):
-    """Knows the name of every key below a thousand: what `name` says. Remembers what it was asked."""
+    """Knows the name of every key below a thousand: what `name` says. Remembers the requests."""
 
     name = "n"
     down = False
 
     def __init__(self) -> None:
         super().__init__(SCHEMA, {})
-        self.asked: list[list[int]] = []
+        self.requested: list[list[int]] = []
         self.began = threading.Semaphore(0)
         self.gate = threading.Event()
         self.gate.set()
 
     def lookup(self, request, keys):
         ids = keys.column("id").to_pylist()
-        self.asked.append(ids)
+        self.requested.append(ids)
         self.began.release()
         self.gate.wait(60)
         if self.down:
@@ -139,7 +139,7 @@ def test_the_next_batches_are_requested_while_the_first_waits():
     source = Gated()
     feed = Feed(batch(1), batch(2), batch(3), then=lambda: source.open_gates(3, 2, 1))
     assert all_names(runner(source, async_capacity=4), feed) == ["n1", "n2", "n3"]
-    assert sorted(source.asked) == [[1], [2], [3]]  # while it connects, calls may overtake each other
+    assert sorted(source.requested) == [[1], [2], [3]]  # while it connects, calls may overtake each other
 
 
 def test_no_more_is_read_ahead_than_may_be_requested():
@@ -188,7 +188,7 @@ def test_two_runs_that_share_a_lookup_take_turns():
     assert [name for joined in other for name in names(joined)] == ["n2", "n3"]
     assert first.lookup.in_flight == 0
     assert [name for joined in one for name in names(joined)] == ["n2"]
-    assert sorted(source.asked) == [[1], [2], [3]]
+    assert sorted(source.requested) == [[1], [2], [3]]
 
 
 # ── single flight ────────────────────────────────────────────────────────────────────────────────────────
@@ -200,7 +200,7 @@ def test_a_key_in_flight_is_not_requested_again(cache):
     join = runner(source, async_capacity=5, cache=cache, max_rows=None if cache == "NONE" else 10)
     feed = Feed(batch(1, 2), batch(2, 3), batch(1, 3), then=lambda: source.open_gates(3, 1))
     assert all_names(join, feed) == ["n1", "n2", "n2", "n3", "n1", "n3"]
-    assert sorted(source.asked) == [[1, 2], [3]]  # while it connects, calls may overtake each other
+    assert sorted(source.requested) == [[1, 2], [3]]  # while it connects, calls may overtake each other
     assert (join.lookup.counters["hits"], join.lookup.counters["misses"]) == (3, 3)
 
 
@@ -221,7 +221,7 @@ def test_a_call_waits_for_the_keys_of_the_next_batches_until_it_is_full():
     source = Names()
     join = runner(source, batch_max_size=3, batch_max_delay="1 h")
     assert all_names(join, [batch(1, 2), batch(3, 4), batch(5, 6)]) == ["n1", "n2", "n3", "n4", "n5", "n6"]
-    assert source.asked == [[1, 2, 3], [4, 5, 6]]
+    assert source.requested == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_a_call_that_is_not_full_starts_after_the_delay():
@@ -291,12 +291,12 @@ def test_stopping_early_cancels_calls_and_the_next_task_requests_again():
 
 
 class Late(Names):
-    """Has a row for key 5 only from the third time on that it is asked."""
+    """Has a row for key 5 only from the third request on."""
 
     def lookup(self, request, keys):
         answer = super().lookup(request, keys)
-        asked = sum(5 in ids for ids in self.asked)
-        return answer if asked >= 3 else answer.filter(pa.array([key != 5 for key in answer["id"].to_pylist()]))
+        requested = sum(5 in ids for ids in self.requested)
+        return answer if requested >= 3 else answer.filter(pa.array([key != 5 for key in answer["id"].to_pylist()]))
 
 
 @pytest.mark.parametrize(("attempts", "found"), [(0, None), (1, None), (2, "n5")])
@@ -304,7 +304,7 @@ def test_looks_again_for_keys_that_have_no_row_yet(attempts, found):
     source = Late()
     join = runner(source, on_miss_max_attempts=attempts, on_miss_delay=0)
     assert all_names(join, batch(1, 5)) == ["n1", found]
-    assert source.asked == [[1, 5], *[[5]] * attempts]
+    assert source.requested == [[1, 5], *[[5]] * attempts]
     assert join.lookup.counters["miss_retries"] == attempts
 
 
@@ -328,7 +328,7 @@ def test_an_old_entry_is_served_while_one_call_refreshes_it():
     source.gate.set()
     settled(join)
     assert all_names(join, batch(1)) == ["m1"]
-    assert (source.asked, join.lookup.counters["refreshes"]) == ([[1], [1]], 1)
+    assert (source.requested, join.lookup.counters["refreshes"]) == ([[1], [1]], 1)
 
 
 def settled(join: Runner) -> None:
@@ -370,7 +370,7 @@ def test_unrequested_rows_become_stale_too():
     all_names(join, batch(1))
     source.down, clock.now = True, 11.0
     assert [all_names(join, batch(1)), all_names(join, batch(1))] == [["n1"], ["n1"]]
-    assert (len(source.asked), join.lookup.counters["stale"]) == (3, 2)
+    assert (len(source.requested), join.lookup.counters["stale"]) == (3, 2)
 
 
 def test_the_age_column_is_the_age_of_the_result():
@@ -446,7 +446,7 @@ def test_the_breaker_leaves_a_dead_source_alone():
     join = runner(source, on_error="null", error_column="e", batch_max_size=1, breaker_failures=2, breaker_delay="1 h")
     [joined] = join.run([batch(1, 2, 3, 4)])
     assert Counter(error["code"] for error in joined.column(2).to_pylist()) == {"LOOKUP_FAILED": 2, "LOOKUP_REFUSED": 2}
-    assert len(source.asked) == 2
+    assert len(source.requested) == 2
     assert joined.column(2)[3].as_py()["message"].startswith("Table 't': The circuit breaker is open")
 
 
@@ -611,14 +611,14 @@ def test_keys_wait_in_one_call_to_be_found():
 
 
 class Refusing(Names):
-    """Finds, while it is asked, that something is written wrongly; which is no trouble of the source."""
+    """Finds during a call that an option is wrong, which is no failure of the source."""
 
     refused: tuple[int, ...] = ()
 
     def lookup(self, request, keys):
         answer = super().lookup(request, keys)
         if set(self.refused) & set(keys.column("id").to_pylist()):
-            raise PlanError("It cannot be asked so.")
+            raise PlanError("It cannot be called so.")
         return answer
 
 

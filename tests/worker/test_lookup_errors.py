@@ -146,9 +146,9 @@ def test_a_slow_answer_in_time_is_an_answer(made, served):
     assert made({**ONCE, "lookup.timeout": "10 s"})(1) == ["ann"]
 
 
-@pytest.mark.parametrize("trouble", ["slow", "hang"])
-def test_a_service_that_takes_too_long_is_a_timeout(made, served, trouble):
-    served.slow(20) if trouble == "slow" else served.hang()
+@pytest.mark.parametrize("failure", ["slow", "hang"])
+def test_a_service_that_takes_too_long_is_a_timeout(made, served, failure):
+    served.slow(20) if failure == "slow" else served.hang()
     look = made({**QUICK, "lookup.timeout": "100 ms"})
     with pytest.raises(LookupTimeoutError, match=r"0\.1 s"):
         look(1)
@@ -251,9 +251,9 @@ def test_a_short_answer_is_an_error_and_not_retried(made_batch, served):
     assert len(served.requests()) == 2
 
 
-@pytest.mark.parametrize("trouble", ["tear", "fail"])
-def test_an_error_that_stays_is_raised_after_the_last_attempt(made, served, trouble):
-    getattr(served, trouble)()
+@pytest.mark.parametrize("failure", ["tear", "fail"])
+def test_an_error_that_stays_is_raised_after_the_last_attempt(made, served, failure):
+    getattr(served, failure)()
     look = made({**QUICK, "lookup.max-retries": "2"})
     with pytest.raises(Exception) as caught:
         look(1)
@@ -262,9 +262,9 @@ def test_an_error_that_stays_is_raised_after_the_last_attempt(made, served, trou
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("trouble", "named"), [("tear", "Incomplete|Payload"), ("fail", "503")])
-def test_a_join_that_fails_names_the_table_the_keys_and_the_attempts(served, kind, trouble, named):
-    getattr(served, trouble)()
+@pytest.mark.parametrize(("failure", "named"), [("tear", "Incomplete|Payload"), ("fail", "503")])
+def test_a_join_that_fails_names_the_table_the_keys_and_the_attempts(served, kind, failure, named):
+    getattr(served, failure)()
     look = joined(served, kind, {**QUICK, "lookup.max-retries": "2"})
     with pytest.raises(LookupFailedError, match=rf"'people'.* 1 key.* 3 attempts.*({named})") as caught:
         look(1)
@@ -315,7 +315,7 @@ def test_a_kept_connection_may_break(served, client):
 
 # ── never a miss ─────────────────────────────────────────────────────────────────────────────────────────
 
-TROUBLES = {
+FAILURES = {
     "slow": LookupTimeoutError,
     "hang": LookupTimeoutError,
     "fail": Exception,
@@ -323,26 +323,26 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_an_error_is_not_kept_as_a_miss(made, served, trouble):
-    served.slow(20) if trouble == "slow" else getattr(served, trouble)()
+@pytest.mark.parametrize("failure", FAILURES)
+def test_an_error_is_not_kept_as_a_miss(made, served, failure):
+    served.slow(20) if failure == "slow" else getattr(served, failure)()
     look = made({**ONCE, "lookup.timeout": "200 ms"})
-    with pytest.raises(TROUBLES[trouble]):
+    with pytest.raises(FAILURES[failure]):
         look(1, 9)
     served.heal()
     assert look(1, 9, 2) == ["ann", None, "bob"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("trouble", ["fail", "tear", "hang"])
-def test_a_marked_error_differs_from_a_miss(served, kind, trouble):
-    getattr(served, trouble)(times=1)
+@pytest.mark.parametrize("failure", ["fail", "tear", "hang"])
+def test_a_marked_error_differs_from_a_miss(served, kind, failure):
+    getattr(served, failure)(times=1)
     marked = {"lookup.on-error": "null", "lookup.error-column": "why", "lookup.timeout": "200 ms"}
     batch = kind.endswith("batch")
     runner = runner_of(lookup_by(KINDS[kind](served.url), {**ONCE, **marked}, batch=batch))
     [result] = runner.run([pa.record_batch({"id": [1, 9]})])
     names, errors = result.column(1).to_pylist(), result.column(2).to_pylist()
-    code = "LOOKUP_TIMEOUT" if trouble == "hang" else "LOOKUP_FAILED"
+    code = "LOOKUP_TIMEOUT" if failure == "hang" else "LOOKUP_FAILED"
     assert [error["code"] for error in errors if error] == [code] * (2 if batch else 1)
     assert [name for name, error in zip(names, errors, strict=True) if error] == [None] * (2 if batch else 1)
     assert all(error or name == right for name, error, right in zip(names, errors, ["ann", None], strict=True))
@@ -353,16 +353,16 @@ def test_a_marked_error_differs_from_a_miss(served, kind, trouble):
 
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    troubles=st.lists(st.sampled_from(["fail", "tear", "short", "none"]), max_size=6),
+    failures=st.lists(st.sampled_from(["fail", "tear", "short", "none"]), max_size=6),
     retries=st.sampled_from(["0", "2"]),
     batches=st.lists(st.lists(st.sampled_from([1, 2, 3, 9]), min_size=1, max_size=5), min_size=1, max_size=3),
 )
 @pytest.mark.parametrize("kind", ["batch", "async batch"])
-def test_every_row_is_right_or_the_job_failed(service, kind, troubles, retries, batches):
+def test_every_row_is_right_or_the_job_failed(service, kind, failures, retries, batches):
     service.reset()
     service.set_rows(ROWS)
-    for trouble in troubles:
-        service.slow(0, times=1) if trouble == "none" else getattr(service, trouble)(times=1)
+    for failure in failures:
+        service.slow(0, times=1) if failure == "none" else getattr(service, failure)(times=1)
     look = joined(service, kind, {**QUICK, "lookup.max-retries": retries})
     for keys in batches:
         right = [ROWS[key][0][1] if key in ROWS else None for key in keys]

@@ -35,10 +35,10 @@ class Memory(Connector):
     def __init__(self, table: pa.Table) -> None:
         super().__init__(table.schema, {})
         self.table = table
-        self.asked = Counter()
+        self.requested = Counter()
 
     def lookup(self, request, keys):
-        self.asked.update(map(repr, keys.to_pylist()))
+        self.requested.update(map(repr, keys.to_pylist()))
         return self.table.select(list(request.fields))
 
     def scan(self, request):
@@ -230,13 +230,13 @@ def test_left_rows_keep_their_order():
 
 def test_a_key_is_requested_once_for_many_rows():
     _, runner = run(simple(left=[(1, 0)] * 40 + [(9, 0)] * 40, batch=10))
-    assert runner.lookup.source.connector.asked == {"{'k0': 1}": 1, "{'k0': 9}": 1}
+    assert runner.lookup.source.connector.requested == {"{'k0': 1}": 1, "{'k0': 9}": 1}
     assert (runner.lookup.counters["hits"], runner.lookup.counters["misses"]) == (78, 2)
 
 
 def test_without_a_cache_each_batch_asks_again():
     _, runner = run(simple(left=[(1, 0)] * 40, batch=10, config=LookupConfig()))
-    assert runner.lookup.source.connector.asked == {"{'k0': 1}": 4}
+    assert runner.lookup.source.connector.requested == {"{'k0': 1}": 4}
 
 
 def test_a_null_key_is_not_looked_up():
@@ -457,7 +457,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("how", FOUND)
-def test_every_key_that_was_asked_for_is_told_with_whether_it_was_found(how):
+def test_every_requested_key_is_reported_with_whether_it_was_found(how):
     [batch] = of_keys(how).run([pa.record_batch(KEYS_IN)])
     assert list(zip(*(column.to_pylist() for column in batch.columns), strict=True)) == FOUND[how]
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from simulation import SimulatedLoop, simulate_seeds, simulated
+from simulation import SimulatedLoop, simulate_loop, simulate_seeds
 from test_failures import RAISED, SPOILT, Case, Join, Run, Script
 
 from lookupcache.cache import ColumnCache
@@ -149,7 +149,7 @@ class SimulatedJoin(Join):
 def simulate(seed: int, seen: Counter[str]) -> int:
     """Simulate one worker; return how many steps that took."""
     random = Random(seed)
-    with simulated() as loop:
+    with simulate_loop() as loop:
         join, turns = SimulatedJoin(random, loop, seen), 0
         waiting = deque(join.drawn_run() for _ in range(random.randint(2, 6)))
         runs: list[Run] = []

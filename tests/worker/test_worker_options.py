@@ -97,9 +97,9 @@ class DictConnector(Connector):
         self.table = table
 
     def lookup(self, request, keys):
-        asked = list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
-        asked = [key[0] for key in asked] if keys.num_columns == 1 else asked
-        return self.arrow(rows for rows in self.table.answer(asked))
+        requested = list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
+        requested = [key[0] for key in requested] if keys.num_columns == 1 else requested
+        return self.arrow(rows for rows in self.table.answer(requested))
 
     def scan(self, request):
         yield from self.arrow(self.table.answer(self.table.keys)).to_batches()

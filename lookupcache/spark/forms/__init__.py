@@ -1,8 +1,8 @@
 """One lookup join, several physical forms: which rows go through Python, and who joins. Same rows from each.
 
-    worker      every left row goes through a Python worker, which joins it: any join, batch or stream
+    worker      every left row is sent through a Python worker, which joins it: any join, batch or stream
     distinct    only the distinct keys go there; Spark joins the left side with what was looked up
-    broadcast   the whole table goes from a worker to Spark (`lookup.cache` = ALL), which joins
+    broadcast   a worker sends the full table to Spark (`lookup.cache` = ALL), which joins
 
 join_context  a planned join and both sides inside the job: names, types, SQL over both
 filters       residuals and filters that Spark evaluates

@@ -67,11 +67,11 @@ def value_of_sql(sql: str, expression: Expr | None, key: Callable[[str, str], st
     """Return an expression in a plan's SQL; ``key`` gives the key of a column, by its side and its name there."""
     reads: list[str] = []
 
-    def spelled(side: str, name: str) -> str:
+    def spell(side: str, name: str) -> str:
         reads.append(key(side, name))
         return f"l.{quote(reads[-1])}"
 
-    spark = substitute(sql, spelled)
+    spark = substitute(sql, spell)
     renamed = expression and with_columns(expression, lambda c: replace(c, side="left", name=key(c.side[0], c.name)))
     total = renamed is not None and not can_fail(renamed)
     return Value(sql, frozenset(reads), renamed, spark, deterministic=is_settled(sql), total=total)

@@ -59,7 +59,7 @@ def _table(context: JoinContext, counts: DataFrame) -> DataFrame:
     age = [AGE] if AGE in context.marks else []
     schema = T.StructType([*context.fields([*names, *age]), *context.channel.fields()])
     task = ScanTask(full, context.connector, context.channel, counted=context.counts)
-    rows = context.channel.observed(counts.mapInArrow(task, schema))
+    rows = context.channel.observe_reports(counts.mapInArrow(task, schema))
     if context.plan.never:
         rows = rows.where("false")
     keys = (

@@ -55,7 +55,7 @@ def result_columns(context: JoinContext) -> list[str] | None:
 
 def worker_columns(context: JoinContext) -> list[str]:
     """Return the columns that the worker has after a join, by their names inside the job: first the left ones."""
-    return [*context.carried, *added_columns(context)]
+    return [*context.carried_columns, *added_columns(context)]
 
 
 def added_columns(context: JoinContext) -> list[str]:
@@ -78,7 +78,7 @@ class Chain:
         if not all(step.is_plain for step in self.slots.steps) and not self.contexts[0].is_clear(self._before):
             raise NotFusedError("the first left side has columns whose names are not clear")
 
-    def extended(self, link: Link) -> Chain:
+    def extend(self, link: Link) -> Chain:
         """Return the chain with another join at its end; raises NotFusedError."""
         if self.settings is not None and self.settings != settings_text(link.context.spark):
             raise NotFusedError("the session's settings have changed since a join before that computes keys or filters")
@@ -120,7 +120,7 @@ class Chain:
         return [*self._left_in[0], *self._keys_in[0]]
 
     def task(self, output: Sequence[str] | None, channel: Channel) -> Task | ChainTask:
-        """Return what the worker runs; ``output`` are the columns that it returns, all that it has where it is None."""
+        """Return what the worker runs; ``output`` are the columns that it returns; None for all columns."""
         tasks = [self._task(number, output) for number in range(len(self.links))]
         _ = [task.plan.fingerprint for task in tasks]  # It travels with the plan.
         if not isinstance(channel, ChannelChain):
@@ -161,13 +161,13 @@ class Chain:
             columns = worker_columns(self.last)
             return None if output is None else tuple(columns.index(name) for name in output)
         available = [*self._left_in[number], *(Slot(number, name) for name in added_columns(self.contexts[number]))]
-        return tuple(available.index(slot) for slot in self._passed(number))
+        return tuple(available.index(slot) for slot in self._columns_passed_on(number))
 
     def _following(self, number: int) -> list[Slot]:
         """Return the columns of the batches of the join after this one."""
         return [*self._left_in[number + 1], *self._keys_in[number + 1]]
 
-    def _passed(self, number: int) -> list[Slot]:
+    def _columns_passed_on(self, number: int) -> list[Slot]:
         """Return the columns that a join passes on: those of the next, and what the worker computes them from."""
         following = self._following(number)
         found = [slot for slot in following if not _is_computed(slot, number)]
@@ -188,19 +188,19 @@ class Chain:
 
     def _between(self, number: int) -> Between | None:
         """Return what the worker does between a join and the next, None for nothing."""
-        following, passed = self._following(number), self._passed(number)
+        following, passed = self._following(number), self._columns_passed_on(number)
         if following == passed and not self.slots.filters[number + 1]:
             return None
         position = {slot.key: str(index) for index, slot in enumerate(passed)}
 
-        def placed(expression: Expr) -> Expr:
+        def by_position(expression: Expr) -> Expr:
             return with_columns(expression, lambda column: replace(column, name=position[column.name]))
 
         columns = [
-            placed(slot.expression) if slot.expression and _is_computed(slot, number) else passed.index(slot)
+            by_position(slot.expression) if slot.expression and _is_computed(slot, number) else passed.index(slot)
             for slot in following
         ]
-        return Between(tuple(map(placed, self.slots.filters[number + 1])), tuple(columns))
+        return Between(tuple(map(by_position, self.slots.filters[number + 1])), tuple(columns))
 
     @cached_property
     def _left_in(self) -> list[list[Slot]]:

@@ -35,9 +35,9 @@ PACKED = 2
 
 
 def choose(context: JoinContext) -> Choice:
-    """Return the form that the options ask for, or for ``auto`` the one that pays.
+    """Return the form that the options set, or for ``auto`` the cheapest one.
 
-    ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the whole table is
+    ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the full table is
     cached anyway (ALL). ``distinct`` where the left side is wide and large, no row has to be evaluated or written on
     its own, and its keys are so few that Spark will broadcast what was looked up; only to find that out, once all else
     speaks for it, a Spark job looks at a few left rows. ``worker`` else. Raises OptionError for a form that the join
@@ -46,7 +46,7 @@ def choose(context: JoinContext) -> Choice:
     plan, left = context.plan, context.left
     form = plan.config.form
     if plan.matches != "all":
-        return Choice("worker", "how many rows a left row is given is counted where its matches are")
+        return Choice("worker", "the number of matches of a left row is checked where they are joined")
     if form == "worker":
         return Choice("worker", "as 'lookup.form' says")
     if left.isStreaming:
@@ -70,7 +70,7 @@ def as_compiled(form: str, left: DataFrame) -> Choice:
 def _stream_form(form: str) -> Choice:
     if form != "auto":
         raise OptionError(
-            f"'lookup.form' = {form!r} reads its left side more than once, or the table anew, which a stream does not.",
+            f"'lookup.form' = {form!r} reads its left side more than once, or the table again; a stream does not.",
             hint="Use 'worker' or 'auto' for a stream; inside foreachBatch each micro-batch is a batch.",
         )
     return Choice("worker", "the left side is a stream")
@@ -81,7 +81,7 @@ def _full_table(plan: LookupPlan, left: DataFrame) -> Choice:
         return Choice("worker", "rows are marked, or become dead letters, where the table cannot be loaded")
     obstacle = LeftSide.of(left).obstacle
     if obstacle is None or plan.config.metrics == "off":
-        return Choice("broadcast", "the whole table is held (ALL): Spark joins with it", again=obstacle is None)
+        return Choice("broadcast", "the full table is cached (ALL): Spark joins with it", again=obstacle is None)
     return Choice("worker", f"'broadcast' reads the left side twice, to count its rows, and {obstacle}{_CURE}")
 
 
@@ -94,7 +94,7 @@ def _reasons_against_distinct(context: JoinContext) -> Iterator[str]:
     if plan.config.on_error == "dead-letter":
         yield "dead letters are written where the left rows are"
     if (plan.residual or plan.spark_residual) and plan.how != "inner":
-        yield f"a residual of a {plan.how} join is judged for each left row"
+        yield f"a residual of a {plan.how} join is evaluated for each left row"
     width = row_bytes(plan, left)
     if width < WIDE:
         yield f"the left rows are narrow ({width} bytes of those the join reads; 'distinct' pays from {WIDE} on)"

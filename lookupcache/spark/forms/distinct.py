@@ -61,7 +61,7 @@ def by_distinct_keys(context: JoinContext) -> DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class _KeyLookup:
-    """The lookup of the keys as a join of its own: one row per key, or per match, and no residual.
+    """The lookup of the keys as a separate join: one row per key, or per match, and no residual.
 
     ``lists`` says that each key has its matches in a list, since Spark evaluates the residual for each left row;
     ``found`` that each row says whether its key has a match.
@@ -125,7 +125,7 @@ def _distinct_keys(context: JoinContext, left: DataFrame, keys: Sequence[str], l
     counted = rows.groupBy(*lookup.keys).agg(*_counts(lookup))
     distinct_keys = _with_total_count(rows, lookup, context.counts) if total else counted
     tasks = parallelism(context.spark)
-    # By a hash of its own: Spark takes a second partitioning by the same columns for idle, and leaves it out.
+    # By a separate hash: Spark treats a second partitioning by the same columns as redundant, and leaves it out.
     return distinct_keys if tasks is None else distinct_keys.repartition(tasks, F.xxhash64(*lookup.keys))
 
 
@@ -173,7 +173,7 @@ def _look_up(
         ]
     )
     task = Task(lookup.plan, context.connector, lookup.layout(letters=context.letters is not None), context.channel)
-    return context.channel.observed(distinct_keys.mapInArrow(task, schema))
+    return context.channel.observe_reports(distinct_keys.mapInArrow(task, schema))
 
 
 # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -211,6 +211,6 @@ def _write_dead_letters(context: JoinContext, rows: DataFrame, lookup: _KeyLooku
     """
     assert context.letters is not None
     right = [name for name in rows.columns if name in {*context.right_names, MATCHES, AGE}]
-    passed = rows.select(*context.carried, *right, ERROR)
+    passed = rows.select(*context.carried_columns, *right, ERROR)
     task = LetterTask(context.letters, context.plan.table, context.plan.left_columns)
     return passed.mapInArrow(task, T.StructType(passed.schema.fields[:-1]))

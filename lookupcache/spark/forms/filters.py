@@ -28,7 +28,7 @@ def select_output(context: JoinContext, rows: DataFrame) -> DataFrame:
 def keep_rows(context: JoinContext, rows: DataFrame, conditions: Iterable[str]) -> DataFrame:
     """Return the joined rows that pass conditions over both sides."""
     found = [context.sql(condition) for condition in conditions]
-    return rows.where(_or_failed(context, conjunction(found))) if found else rows
+    return rows.where(_with_failed_rows(context, conjunction(found))) if found else rows
 
 
 def join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
@@ -36,13 +36,13 @@ def join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str])
     true = conjunction([context.sql(sql, "lookup_row.") for sql in conditions])
     if context.plan.how in ("semi", "anti"):
         exists = f"coalesce(exists({MATCHES}, lookup_row -> coalesce({true}, false)), false)"
-        return rows.where(_or_failed(context, exists if context.plan.how == "semi" else f"NOT {exists}"))
-    passing = F.expr(f"explode_outer({_limited(context, f'filter({MATCHES}, lookup_row -> {true})')})").alias("m")
+        return rows.where(_with_failed_rows(context, exists if context.plan.how == "semi" else f"NOT {exists}"))
+    passing = F.expr(f"explode_outer({_limit_matches(context, f'filter({MATCHES}, lookup_row -> {true})')})").alias("m")
     rows = rows.select(*(name for name in rows.columns if name != MATCHES), passing)
     return rows.select("*", *(F.col(f"m.{name}").alias(name) for name in context.right_names)).drop("m")
 
 
-def _limited(context: JoinContext, matches: str) -> str:
+def _limit_matches(context: JoinContext, matches: str) -> str:
     """Return SQL for as many of a left row's matches as the plan wants."""
     plan = context.plan
     if plan.matches == "single":
@@ -51,6 +51,6 @@ def _limited(context: JoinContext, matches: str) -> str:
     return matches if plan.matches == "all" else f"slice({matches}, 1, 1)"
 
 
-def _or_failed(context: JoinContext, condition: str) -> str:
+def _with_failed_rows(context: JoinContext, condition: str) -> str:
     """Return the condition, or where failed rows are among the others, one that keeps them too."""
     return f"({condition}) OR {ERROR} IS NOT NULL" if ERROR in context.marks else condition

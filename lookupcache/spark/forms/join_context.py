@@ -64,7 +64,7 @@ class JoinContext:
         return own_name(side, names.index(name))
 
     @property
-    def carried(self) -> list[str]:
+    def carried_columns(self) -> list[str]:
         """The left columns that the rest of the join reads."""
         return [self.column("l", name) for name in self.plan.left_columns]
 
@@ -95,7 +95,7 @@ class JoinContext:
     def keys(self) -> tuple[Sequence[str], list[str]]:
         """Return the filters to apply before the lookup, and the key expressions, as the plan writes them.
 
-        A row that fails the pre-filter has no match: it goes, or where the join keeps it, loses its key.
+        A row that fails the pre-filter has no match: it is removed, or if the join keeps it, loses its key.
         """
         keys = [key.sql for key in self.plan.keys]
         if self.plan.how in ("inner", "semi") or not self.plan.pre_filter:
@@ -112,7 +112,7 @@ class JoinContext:
         if self.is_clear([*filters, *named.values()]):
             left, column = self.left, _own
         else:
-            left, column = numbered(self.left), self.column
+            left, column = number_columns(self.left), self.column
         if filters:
             left = left.where(substitute(conjunction(filters), column))
         return left.selectExpr(*(f"({substitute(sql, column)}) AS {name}" for name, sql in named.items()))
@@ -154,7 +154,7 @@ def _own(side: str, name: str) -> str:
     return quote(name)
 
 
-def numbered(left: DataFrame) -> DataFrame:
+def number_columns(left: DataFrame) -> DataFrame:
     """Return a left side with its columns under the names that they have inside the job."""
     return left.toDF(*(own_name("l", number) for number in range(len(left.columns))))
 

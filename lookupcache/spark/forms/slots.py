@@ -32,7 +32,7 @@ _BEFORE, _WORKER = "by Spark, before the stage", "by the worker, between the joi
 
 
 class NotFusedError(Exception):
-    """Why a join needs a Python stage of its own; the text stands in `explain`."""
+    """Why a join needs a separate Python stage; `explain` shows the text."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Slots:
         if plan.spark_residual:
             raise NotFusedError(f"Spark evaluates conditions after the lookup of {plan.table}")
         for sql in plan.filter_after:
-            self._filter(number + 1, _or_failed(context, self._read(number, sql)), columns)
+            self._filter(number + 1, _with_failed_rows(context, self._read(number, sql)), columns)
         values = [self._read(number, output.sql) for output in plan.output] + [plain_column(m) for m in context.marks]
         what = f"result column of {plan.table}"
         for value in values:
@@ -187,9 +187,9 @@ class Slots:
             return columns(value.column)
         slots = {key: columns(key) for key in sorted(value.reads)}
         if self._may_precede(number, value, slots):
-            found = self._computed_before(value, slots)
+            found = self._compute_before(value, slots)
         elif value.expression is not None:
-            expression = self._inlined(number, value.expression, columns)
+            expression = self._inline(number, value.expression, columns)
             # By its content: another column may have the same text, over columns that have got new names.
             found = Slot(number - 1, repr(expression), expression)
         else:
@@ -206,7 +206,7 @@ class Slots:
             self.steps.append(self._step(value, slots))
             self.notes[number][value.text] = _BEFORE
         elif value.expression is not None:
-            self.filters[number].append(self._inlined(number, value.expression, columns))
+            self.filters[number].append(self._inline(number, value.expression, columns))
             self._drops = True
             self.notes[number][value.text] = _WORKER
         elif reports:
@@ -234,7 +234,7 @@ class Slots:
         # It might end in an error for a row that never gets there.
         return f"the {shown} is computed by Spark, and a join before drops rows"
 
-    def _inlined(self, number: int, expression: Expr, columns: SlotOf) -> Expr:
+    def _inline(self, number: int, expression: Expr, columns: SlotOf) -> Expr:
         """Return an expression over slots; what the worker computes at the same place becomes a part of it."""
 
         def column(read: expr.Column) -> Expr:
@@ -251,24 +251,24 @@ class Slots:
 
     # ── before the stage ─────────────────────────────────────────────────────────────────────────────────
 
-    def _computed_before(self, value: Value, slots: Mapping[str, Slot]) -> Slot:
+    def _compute_before(self, value: Value, slots: Mapping[str, Slot]) -> Slot:
         step = self._step(value, slots)
-        return Slot(-1, step.sql) if step.sql is not None else self._named(step)
+        return Slot(-1, step.sql) if step.sql is not None else self._name_step(step)
 
     def _step(self, value: Value, slots: Mapping[str, Slot]) -> Step:
         """Return what Spark evaluates over the first left side."""
         assert value.spark is not None
         if isinstance(value.spark, str):
-            return Step(substitute(value.spark, lambda _, key: _grouped(slots[key].name)), {})
+            return Step(substitute(value.spark, lambda _, key: _in_parentheses(slots[key].name)), {})
         return Step(value.spark, {key: self._name(slot) for key, slot in slots.items()})
 
     def _name(self, slot: Slot) -> str:
         """Return a column of the first left side for a slot; an expression becomes one."""
         if not _COLUMN.fullmatch(slot.name):
-            slot = self._named(Step(slot.name, {}))
+            slot = self._name_step(Step(slot.name, {}))
         return next(iter(columns_in(slot.name)))
 
-    def _named(self, step: Step) -> Slot:
+    def _name_step(self, step: Step) -> Slot:
         taken = {*self.contexts[0].left.columns, *(step.name for step in self.steps)}
         name = next(name for name in map("lookup_b{}".format, range(len(taken) + 1)) if name not in taken)
         self.steps.append(replace(step, name=name))
@@ -296,7 +296,7 @@ def is_plain_key(sql: str) -> bool:
     return bool(_COLUMN.fullmatch(sql) or _INTEGER_CAST.fullmatch(sql))
 
 
-def _grouped(sql: str) -> str:
+def _in_parentheses(sql: str) -> str:
     return sql if _COLUMN.fullmatch(sql) else f"({sql})"
 
 
@@ -306,7 +306,7 @@ def _is_wider(context: JoinContext, column: str, target: str) -> bool:
     return type_ in _INTEGERS and _INTEGERS.index(type_) < _INTEGERS.index(target.lower())
 
 
-def _or_failed(context: JoinContext, value: Value) -> Value:
+def _with_failed_rows(context: JoinContext, value: Value) -> Value:
     """Return a condition that keeps failed rows too, if they are among the others."""
     if ERROR not in context.marks or value.expression is None:
         return value

@@ -1,4 +1,4 @@
-"""The form `worker`: every left row goes through a Python worker, which looks up and joins.
+"""The form `worker`: every left row is sent through a Python worker, which looks up and joins.
 
 left ─► filter · key expressions (Spark) ─► mapInArrow (runner) ─► what only Spark can judge ─► select
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
-from lookupcache.report import Channel, chained
+from lookupcache.report import Channel, chain_channels
 from lookupcache.spark.forms.chain import ROW, Chain, is_bare, result_columns
 from lookupcache.spark.forms.filters import join_lists, keep_rows, select_output
 from lookupcache.spark.forms.join_context import JoinContext
@@ -17,12 +17,12 @@ from lookupcache.worker.runner import MATCHES
 
 def by_worker(context: JoinContext, chain: Chain) -> DataFrame:
     """Return the join, made by the workers; ``chain`` are the joins of the same stage, this one the last."""
-    channel = chained([one.channel for one in chain.contexts])
+    channel = chain_channels([one.channel for one in chain.contexts])
     result = None if channel.fields() else result_columns(context)
     looked_up = chain.rows().mapInArrow(chain.task(result, channel), _schema(context, result, channel))
     if result is not None:
         return looked_up
-    return select_output(context, _apply_residual(context, channel.observed(looked_up)))
+    return select_output(context, _apply_residual(context, channel.observe_reports(looked_up)))
 
 
 def result_schema(context: JoinContext) -> T.StructType | None:
@@ -49,7 +49,7 @@ def _schema(context: JoinContext, result: list[str] | None, channel: Channel) ->
         right = []
     marks = context.fields(list(context.marks))
     rows = [T.StructField(ROW, T.BooleanType())] if is_bare(context) else []
-    return T.StructType([*context.fields(context.carried), *rows, *right, *marks, *channel.fields()])
+    return T.StructType([*context.fields(context.carried_columns), *rows, *right, *marks, *channel.fields()])
 
 
 def _apply_residual(context: JoinContext, rows: DataFrame) -> DataFrame:

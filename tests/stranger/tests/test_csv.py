@@ -1,9 +1,8 @@
 """The csv connector passes what every connector should."""
 
 import pytest
-from pyarrow import csv
-
 from lookupcache.testing import ConnectorSuite
+from pyarrow import csv
 
 
 class TestCsv(ConnectorSuite):

@@ -1,0 +1,46 @@
+"""The private methods of sqlglot that the dialect wraps: a new version of sqlglot may drop or bypass one."""
+
+from __future__ import annotations
+
+import pytest
+import sqlglot
+from sqlglot import exp
+from sqlglot.parsers.spark import SparkParser
+
+from lookupcache.sql.dialect import LookupSql, parse, span_of
+from lookupcache.sql.text import Statement
+
+WRAPPED = sorted(name for name in vars(LookupSql.Parser) if name.startswith(("_parse_", "_warn_")))
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_sqlglot_has_each_method_that_is_wrapped(name):
+    assert callable(getattr(SparkParser, name, None)), f"sqlglot {sqlglot.__version__} has no {name}"
+
+
+SELECT = (
+    "WITH w AS (SELECT 1 AS one) SELECT /*+ LOOKUP('table'='c') */ *, upper(o.name) AS u, v:a.b FROM o "
+    "LEFT JOIN c FOR SYSTEM_TIME AS OF o.p ON (o.id = c.id) LATERAL VIEW explode(l) AS e WHERE o.id > :least OR o.a"
+)
+SPANS = {
+    exp.Hint: "/*+ LOOKUP('table'='c') */",
+    exp.Star: "*",
+    exp.Alias: "upper(o.name) AS u",
+    exp.JSONExtract: "v:a.b",
+    exp.From: "FROM o",
+    exp.Join: "LEFT JOIN c FOR SYSTEM_TIME AS OF o.p ON (o.id = c.id)",
+    exp.Version: "FOR SYSTEM_TIME AS OF o.p",
+    exp.Paren: "(o.id = c.id)",
+    exp.Lateral: "LATERAL VIEW explode(l) AS e",
+    exp.Where: "WHERE o.id > :least OR o.a",
+    exp.Or: "o.id > :least OR o.a",
+    exp.Placeholder: ":least",
+    exp.With: "WITH w AS (SELECT 1 AS one)",
+    exp.CTE: "w AS (SELECT 1 AS one)",
+}
+
+
+@pytest.mark.parametrize("kind", SPANS, ids=lambda kind: kind.__name__)
+def test_the_span_of_a_node_is_that_of_its_text(kind):
+    span = span_of(parse(Statement.of(SELECT)).find(kind))
+    assert SELECT[span.start : span.end] == SPANS[kind]
