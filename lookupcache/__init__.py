@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from lookupcache.hitrate import hit_rate
     from lookupcache.metrics import LookupMetrics
     from lookupcache.plan import LookupPlan
-    from lookupcache.spark.join import LookupJoin, lookup_join
+    from lookupcache.spark.join import LookupJoin, lookup, lookup_join
     from lookupcache.sql import LookupSession
     from lookupcache.table import LookupTable
 
@@ -81,6 +81,7 @@ __all__ = [
     "WrongRowsError",
     "cached",
     "hit_rate",
+    "lookup",
     "lookup_join",
 ]
 
@@ -97,6 +98,7 @@ _MODULES = {
     "PlanReference": "compiled",
     "cached": "decorator",
     "hit_rate": "hitrate",
+    "lookup": "spark.join",
     "lookup_join": "spark.join",
 }
 

@@ -5,12 +5,13 @@ left, table, condition ─► plan (planner) ─► form (forms.choice) ─► t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
 import cloudpickle
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
@@ -20,7 +21,7 @@ from lookupcache.compiled import CompiledPlan
 from lookupcache.compiled.catalog_objects import Catalog, Objects, differs, planned_lookup
 from lookupcache.compiled.nodes import LookupNode
 from lookupcache.compiled.settings import refuse_other_settings
-from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheError, PlanError
+from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheError, OptionError, PlanError
 from lookupcache.metrics import LookupMetrics
 from lookupcache.plan import Matches
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
@@ -29,6 +30,7 @@ from lookupcache.planner.column import column_sql
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
 from lookupcache.report import Channel, channel_of, is_classic
+from lookupcache.spark.declared import as_left, declare, explaining, is_declared
 from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain
 from lookupcache.spark.forms.choice import as_compiled
@@ -53,6 +55,7 @@ def lookup_join(
     *,
     where: str | None = None,
     options: Mapping[str, Any] | None = None,
+    left_schema: str | pa.Schema | T.StructType | None = None,
 ) -> DataFrame:
     """Join a DataFrame, batch or streaming, with the rows that a lookup table has for its keys.
 
@@ -74,6 +77,8 @@ def lookup_join(
         select: Columns or SQL expressions over both sides; by default all left columns, then all of the table's.
         where: SQL text that filters the result.
         options: Options that override those of the table.
+        left_schema: The columns of the left side, as DDL text, Arrow or Spark schema; only for queries of declarative
+            pipelines, where Spark cannot be asked for them. Others are not passed on.
 
     >>> names = {1: "ann", 2: "bob"}
     >>> people = LookupTable.from_function("p", "id BIGINT, name STRING", key=["id"],
@@ -82,14 +87,37 @@ def lookup_join(
     >>> lookup_join(visits, people, on=["id"], how="left", select=["left.id", "p.name"]).collect()
     [Row(id=1, name='ann'), Row(id=2, name='bob'), Row(id=3, name=None)]
     """
-    return LookupJoin(left, table, on, how, select, where=where, options=options).df
+    return LookupJoin(left, table, on, how, select, where=where, options=options, left_schema=left_schema).df
+
+
+def lookup(
+    table: LookupTable,
+    on: Condition,
+    how: str = "inner",
+    select: Sequence[str] | None = None,
+    *,
+    where: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    left_schema: str | pa.Schema | T.StructType | None = None,
+) -> Callable[[DataFrame], DataFrame]:
+    """Return `lookup_join` as a function of the left side, for `DataFrame.transform`.
+
+    Args:
+        table, on, how, select, where, options, left_schema: As for `lookup_join`.
+
+    >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
+    ...     function=lambda n: [(n, n * n)])
+    >>> spark.range(2, 4).transform(lookup(squares, on="id = s.n", select=["s.square"])).collect()
+    [Row(square=4), Row(square=9)]
+    """
+    return lambda left: lookup_join(left, table, on, how, select, where=where, options=options, left_schema=left_schema)
 
 
 class LookupJoin:
     """A planned lookup join: its ``plan``, its result ``df``, its `explain` and its `metrics`.
 
     Args:
-        left, table, on, how, select, where, options: As for `lookup_join`.
+        left, table, on, how, select, where, options, left_schema: As for `lookup_join`.
         matches: The matches of each left row in a left join: ``all``, the ``first``, or a ``single`` one: a second
             match raises TooManyRowsError, as in a scalar sub-query.
 
@@ -112,9 +140,10 @@ class LookupJoin:
         *,
         where: str | None = None,
         options: Mapping[str, Any] | None = None,
+        left_schema: str | pa.Schema | T.StructType | None = None,
         matches: Matches = "all",
     ) -> None:
-        self.left = left
+        self.left = left = left if left_schema is None else declare(left, left_schema)
         self.table = table.with_options(options) if options else table
         self.spark: SparkSession = left.sparkSession
         settings = Settings(lambda name: self.spark.conf.get(name, None))
@@ -132,7 +161,7 @@ class LookupJoin:
             ansi=settings.on(ANSI),
             settings=settings,
         )
-        self._channel: Channel = channel_of(self.plan, self.spark, streaming=left.isStreaming)
+        self._channel: Channel = _channel(self)
         self.reader = SqlReader(columns, self.table.schema, _Analyst(self), settings)
         self._restored: LookupNode | None = None
 
@@ -202,6 +231,7 @@ class LookupJoin:
         form = self.choice.form
         _ = self.chain.settings  # Those of now count.
         result = by_worker(context, self.chain) if form == "worker" else FORMS[form](context)
+        result = as_left(result, self.left)
         remember(result, self)
         return result
 
@@ -284,6 +314,7 @@ class _Analyst:
 
     join: LookupJoin
 
+    @explaining("the type of an expression", "Compute it as a column of the left side, and name that in left_schema.")
     def types(self, expressions: Sequence[str]) -> list[str]:
         """Return the types of expressions over the left side."""
         names = {name: number for number, name in enumerate(self.join.left.columns)}
@@ -295,6 +326,7 @@ class _Analyst:
             field.dataType.simpleString() for field in number_columns(self.join.left).select(*columns).schema.fields
         ]
 
+    @explaining("how it names a column", "Give the expression a name: select=['… AS name'].")
     def names(self, expressions: Sequence[str]) -> list[str]:
         """Return Spark's names of expressions over both sides, which stand after ``l`` and ``r``."""
         right = T.StructType([T.StructField(f.name, spark_type(f.type)) for f in self.join.table.schema])
@@ -305,6 +337,7 @@ class _Analyst:
             raise PlanError(f"{several!r} gives several columns.", hint="Select it after the join.")
         return [found[0] for found in names]
 
+    @explaining("the value of an expression", "Write the value itself, as a literal.")
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Return the values of expressions without columns."""
         columns = ", ".join(f"{sql} AS e{number}" for number, sql in enumerate(expressions))
@@ -320,6 +353,18 @@ def pickle_connector(table: LookupTable) -> bytes:
             f"Connector {table.connector_name!r} of table {table.name!r} cannot be pickled: {error}.",
             hint="Create clients in open(), which runs in the worker, not in __init__.",
         ) from error
+
+
+def _channel(join: LookupJoin) -> Channel:
+    """Return how counts come back; nothing could read them from a pipeline."""
+    if not is_declared(join.left):
+        return channel_of(join.plan, join.spark, streaming=join.left.isStreaming)
+    if join.plan.config.metrics in ("observe", "accumulator"):
+        raise OptionError(
+            f"'lookup.metrics' = {join.plan.config.metrics!r} is not possible with left_schema.",
+            hint="Leave the option out; in a pipeline, the join is not counted.",
+        )
+    return Channel()
 
 
 def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
@@ -346,6 +391,7 @@ def _may_be_worker(join: LookupJoin) -> bool:
     return join.choice.form == "distinct" and join.plan.config.form == "auto"
 
 
+@explaining("the columns of the left side", "Pass them: lookup_join(…, left_schema='id BIGINT, name STRING').")
 def _left_columns(left: DataFrame) -> list[LeftColumn]:
     return [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields]
 

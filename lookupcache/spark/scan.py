@@ -9,15 +9,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 
-from lookupcache.connector import offers
-from lookupcache.errors import ConnectorError
-from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.planner.coercion import is_key_type
-from lookupcache.schema import type_name
+from lookupcache.plan import LookupPlan
 from lookupcache.spark.forms.join_context import spark_type
 from lookupcache.spark.join import pickle_connector
 from lookupcache.table import LookupTable
-from lookupcache.worker.source import Source
+from lookupcache.worker.full_scan import TableScan
 from lookupcache.worker.task import send_errors, unpickle_connector
 
 
@@ -34,12 +30,7 @@ class Scan:
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if sum(batch.num_rows for batch in batches):
-            yield from (
-                Source(self.plan, unpickle_connector(self.plan, self.connector))
-                .scan()
-                .select(self.plan.schema.names)
-                .to_batches()
-            )
+            yield from TableScan(self.plan, unpickle_connector(self.plan, self.connector)).batches()
 
 
 def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
@@ -54,22 +45,6 @@ def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
     >>> read_whole(spark, customers).collect()
     [Row(id=1, name='Ann')]
     """
-    if not offers(table.connector, "scan"):
-        raise ConnectorError(
-            f"Table {table.name!r} cannot be read in full: connector {table.connector_name!r} has no scan.",
-            hint="Join it by key: JOIN … FOR SYSTEM_TIME AS OF PROCTIME() AS … ON …",
-        )
-    names = table.schema.names
-    key = next((f.name for f in table.schema if is_key_type(type_name(f.type))), names[0])
-    plan = LookupPlan(
-        table=table.name,
-        connector=table.connector_name,
-        source=table.source,
-        schema=table.schema,
-        how="inner",
-        keys=(FieldKey(column=key, sql="NULL"),),
-        columns=tuple(names),
-        config=table.config,
-    )
+    scan = TableScan.of(table)
     schema = T.StructType([T.StructField(f.name, spark_type(f.type), f.nullable) for f in table.schema])
-    return spark.range(0, 1, 1, 1).mapInArrow(Scan(plan, pickle_connector(table)), schema)
+    return spark.range(0, 1, 1, 1).mapInArrow(Scan(scan.plan, pickle_connector(table)), schema)

@@ -140,6 +140,10 @@ class Connection:
         self._errors.add_secrets(connector)
         return connector.open
 
+    def skip_advice(self) -> None:
+        """Do not warn of what makes lookups by key slow: the table is only scanned."""
+        self._is_advised = True
+
     def _advise(self, connector: Connector) -> None:
         """Warn once of what makes lookups slow; an error of the source in finding that out is ignored."""
         if self._is_advised or self._plan.config.cache == "ALL":

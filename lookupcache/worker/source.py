@@ -121,6 +121,7 @@ class Source:
 
     def scan(self) -> pa.Table:
         """Connect, return all rows of the table, and disconnect; raises what that failed with."""
+        self._connection.skip_advice()
         try:
             connector = self._connection.open()
             try:

@@ -23,6 +23,7 @@ from lookupcache.planner.clauses import own_name
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.report import Channel
 from lookupcache.schema import quote
+from lookupcache.spark.declared import known_names
 from lookupcache.worker.runner import ERROR as ERROR_TYPE
 
 AGE, ERROR = "age", "error"
@@ -115,7 +116,8 @@ class JoinContext:
             left, column = number_columns(self.left), self.column
         if filters:
             left = left.where(substitute(conjunction(filters), column))
-        return left.selectExpr(*(f"({substitute(sql, column)}) AS {name}" for name, sql in named.items()))
+        selected = left.selectExpr(*(f"({substitute(sql, column)}) AS {name}" for name, sql in named.items()))
+        return known_names(selected, self.left, list(named))
 
     def is_clear(self, expressions: Sequence[str]) -> bool:
         """Return whether left columns may go by their own names, which are quoted.

@@ -1,0 +1,163 @@
+"""`spark.read.format("lookupcache")`: a lookup table read like any other, through Spark's API for data sources.
+
+options ─► LookupTable ─► filters that the connector accepts ─► one task scans the source ─► Arrow batches
+
+`connectors/pyspark_lookupcache` is where Spark finds it: it imports every installed module whose name starts so, hence
+nothing is imported here that `lookupcache` needs only for joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import datasource as ds
+from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
+
+from lookupcache.errors import OptionError
+from lookupcache.expr import Call, Column, Expr, literal
+from lookupcache.schema import type_name
+from lookupcache.spark.forms.join_context import spark_type
+from lookupcache.table import LookupTable
+from lookupcache.worker.full_scan import TableScan
+from lookupcache.worker.task import send_errors
+
+_PUSH_FILTERS = "push-filters"
+_MOST_ALTERNATIVES = 100
+"""A longer list of values is left to Spark."""
+
+
+class TableSource(ds.DataSource):
+    """A lookup table as a data source of Spark; its options are those of `LookupTable`.
+
+    Without a schema, the source is asked for it. With one, only its columns are read. With the option ``push-filters``,
+    filters are applied by the source where the connector can do so with Spark's meaning, and Spark applies the others.
+    It requires ``spark.sql.python.filterPushdown.enabled``: Spark does not tell a data source whether that is set.
+
+    >>> import os, sqlite3, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "shop.db")
+    >>> with sqlite3.connect(path) as shop:
+    ...     _ = shop.execute("CREATE TABLE customers AS SELECT 1 AS id, 'Ann' AS name, 'Turku' AS town")
+    >>> reader = spark.read.format("lookupcache").schema("id BIGINT, name STRING")
+    >>> reader.options(connector="sql", url=f"sqlite:///{path}", table="customers").load().collect()
+    [Row(id=1, name='Ann')]
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "lookupcache"
+
+    def schema(self) -> T.StructType:
+        """Return the columns that the source reports; called where the reader has no schema."""
+        columns = self._table(None).schema
+        return T.StructType([T.StructField(f.name, spark_type(f.type), f.nullable) for f in columns])
+
+    def reader(self, schema: T.StructType) -> TableReader:
+        """Return the reader of these columns; raises ConnectorError for a source without scan."""
+        reader = FilteringReader if self._pushes_filters else TableReader
+        return reader(self._table(schema))
+
+    def writer(self, schema: T.StructType, overwrite: bool) -> ds.DataSourceWriter:
+        """Raise OptionError: sources are only read."""
+        raise OptionError("The format 'lookupcache' only reads.", hint="Write with the format of the source itself.")
+
+    def _table(self, schema: T.StructType | None) -> LookupTable:
+        options = {name: value for name, value in self.options.items() if name != _PUSH_FILTERS}
+        return LookupTable(str(options.get("table", "lookupcache")), schema, options)
+
+    @property
+    def _pushes_filters(self) -> bool:
+        value = str(self.options.get(_PUSH_FILTERS, "false"))
+        if value.lower() not in ("true", "false"):
+            raise OptionError(f"Option {_PUSH_FILTERS!r} is {value!r}.", hint="Set it to 'true' or 'false'.")
+        return value.lower() == "true"
+
+
+class TableReader(ds.DataSourceReader):
+    """Reads a lookup table in one task, which makes one scan."""
+
+    def __init__(self, table: LookupTable) -> None:
+        self.table = table
+        self.scan = TableScan.of(table)
+
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, in the worker."""
+        return send_errors(self.scan.batches())
+
+
+class FilteringReader(TableReader):
+    """Reads the rows that pass the filters which the connector accepts.
+
+    A separate class, since Spark refuses one that accepts filters where its session does not offer them.
+    """
+
+    def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:  # noqa: N802 - Spark's name
+        """Offer the connector what Spark offers; return the filters that Spark is to apply."""
+        offered = [(one, _translate(one, self.table.schema)) for one in filters]
+        accepted = self.table.connector.accept([found for _, found in offered if found is not None])
+        self.scan = TableScan.of(self.table, accepted)
+        return [one for one, found in offered if found is None or found not in accepted]
+
+
+def _translate(filter_: ds.Filter, columns: pa.Schema) -> Expr | None:
+    """Return a filter of Spark as an expression; None where Spark has to apply it."""
+    if isinstance(filter_, ds.Not):
+        inner = _translate(filter_.child, columns)
+        return None if inner is None else Call("not", (inner,))
+    translate = _TRANSLATIONS.get(type(filter_))
+    path: tuple[str, ...] = getattr(filter_, "attribute", ())
+    if translate is None or len(path) != 1 or path[0] not in columns.names:
+        return None
+    column = Column("right", path[0], columns.field(path[0]).type)
+    return translate(column, getattr(filter_, "value", None))
+
+
+def _comparison(operator: str) -> Callable[[Column, Any], Expr | None]:
+    def translate(column: Column, value: Any) -> Expr | None:
+        return Call(operator, (column, literal(value, column.type))) if _is_exact(value, column.type) else None
+
+    return translate
+
+
+def _alternatives(column: Column, values: Any) -> Expr | None:
+    found = [_comparison("=")(column, value) for value in values]
+    if not 0 < len(found) <= _MOST_ALTERNATIVES or None in found:
+        return None
+    while len(found) > 1:
+        pairs = [found[at : at + 2] for at in range(0, len(found), 2)]
+        found = [pair[0] if len(pair) == 1 else Call("or", tuple(pair)) for pair in pairs]  # type: ignore[arg-type]
+    return found[0]
+
+
+def _is_exact(value: Any, type_: pa.DataType) -> bool:
+    """Return whether a value that Spark offers for a column is a literal of the column's type.
+
+    A timestamp is offered in the time zone of Python's process, so Spark compares it itself.
+    """
+    expected = _PYTHON_TYPES.get(type_name(type_).partition("(")[0])
+    return expected is not None and type(value) is expected
+
+
+_PYTHON_TYPES: dict[str, type] = {
+    "boolean": bool, "tinyint": int, "smallint": int, "int": int, "bigint": int, "float": float, "double": float,
+    "string": str, "binary": bytes, "date": date, "decimal": Decimal,
+}  # fmt: skip
+
+_TRANSLATIONS: dict[type[ds.Filter], Callable[[Column, Any], Expr | None]] = {
+    ds.EqualTo: _comparison("="),
+    ds.EqualNullSafe: _comparison("<=>"),
+    ds.LessThan: _comparison("<"),
+    ds.LessThanOrEqual: _comparison("<="),
+    ds.GreaterThan: _comparison(">"),
+    ds.GreaterThanOrEqual: _comparison(">="),
+    ds.In: _alternatives,
+    ds.IsNull: lambda column, _: Call("is null", (column,)),
+    ds.IsNotNull: lambda column, _: Call("not", (Call("is null", (column,)),)),
+    ds.StringStartsWith: _comparison("starts with"),
+    ds.StringEndsWith: _comparison("ends with"),
+    ds.StringContains: _comparison("contains"),
+}

@@ -1,0 +1,151 @@
+"""`spark.read.format("lookupcache")`: the rows and types of the source, with filters applied there or by Spark."""
+
+import sqlite3
+from datetime import date
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import datasource as ds
+from pyspark.sql import functions as F  # noqa: N812
+
+from lookupcache import Connector, LookupTable
+from lookupcache.spark.data_source import FilteringReader
+
+ROWS = [
+    (1, "ann", 0.5, b"\x00", date(2020, 1, 1), True),
+    (2, "Bob", float("-inf"), b"", date(1969, 12, 31), False),
+    (3, None, None, None, None, None),
+    (4, "", -0.0, b"\xff", date(2020, 1, 2), True),
+    (5, "b_b%", 1e300, b"ab", date(2020, 1, 1), False),
+    (6, "ann ", 0.0, b"a", date(9999, 12, 31), None),
+]
+SCHEMA = "id BIGINT, name STRING, size DOUBLE, code BINARY, day DATE, active BOOLEAN"
+VALUES = {
+    "id": [1, 3, 9], "name": ["ann", "", "b", "%"], "size": [0.0, -0.0, 0.5, float("nan")],
+    "code": [b"\xff", b"a", b""],
+    "day": [date(2020, 1, 1), date(1970, 1, 1)], "active": [True, False],
+}  # fmt: skip
+COMPARISONS = (ds.EqualTo, ds.EqualNullSafe, ds.LessThan, ds.LessThanOrEqual, ds.GreaterThan, ds.GreaterThanOrEqual)
+FILTERS = [
+    *(kind((name,), value) for name, values in VALUES.items() for value in values for kind in COMPARISONS),
+    *(ds.In((name,), tuple(values)) for name, values in VALUES.items()),
+    *(kind((name,)) for name in VALUES for kind in (ds.IsNull, ds.IsNotNull)),
+    *(kind(("name",), part) for part in ("b", "%", "", " ") for kind in
+      (ds.StringStartsWith, ds.StringEndsWith, ds.StringContains)),
+]  # fmt: skip
+FILTERS += [ds.Not(one) for one in FILTERS]
+
+
+class ByKeyOnly(Connector):
+    """A source that cannot be scanned."""
+
+    def lookup(self, request, keys):
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("source") / "shop.db"
+    with sqlite3.connect(path) as shop:
+        shop.execute("CREATE TABLE customers (id INTEGER, name TEXT, size REAL, code BLOB, day TEXT, active INTEGER)")
+        shop.executemany("INSERT INTO customers VALUES (?, ?, ?, ?, ?, ?)", ROWS)
+    return path
+
+
+def reader(spark, path, **options):
+    return spark.read.format("lookupcache").options(connector="sql", url=f"sqlite:///{path}", **options)
+
+
+def test_the_rows_that_pass_a_pushed_filter_are_sparks_own(spark, path):
+    """Every kind of filter over every type, as Spark offers them; Spark evaluates all of them in one job."""
+    table = LookupTable("customers", SCHEMA, {"connector": "sql", "url": f"sqlite:///{path}", "table": "customers"})
+    own = spark.createDataFrame([(*row[:3], row[3] and bytearray(row[3]), *row[4:]) for row in ROWS], SCHEMA)
+    chosen = own.select("id", *(condition(one).alias(str(at)) for at, one in enumerate(FILTERS))).collect()
+    pushed = 0
+    for at, one in enumerate(FILTERS):
+        reader = FilteringReader(table)
+        left = list(reader.pushFilters([one]))
+        assert left in ([], [one])
+        if not left:
+            ids = [number for batch in reader.read(None) for number in batch.column("id").to_pylist()]
+            assert sorted(ids) == [row["id"] for row in chosen if row[str(at)]], one
+            pushed += 1
+    assert pushed > 100
+
+
+def condition(one):
+    """Return what a filter of Spark's API means."""
+    if isinstance(one, ds.Not):
+        return ~condition(one.child)
+    column = F.col(one.attribute[0])
+    if isinstance(one, ds.IsNull | ds.IsNotNull):
+        return column.isNull() if isinstance(one, ds.IsNull) else column.isNotNull()
+    value = one.value
+    if isinstance(one, ds.In):
+        return column.isin([bytearray(item) if isinstance(item, bytes) else item for item in value])
+    other = F.lit(bytearray(value) if isinstance(value, bytes) else value)
+    return {
+        ds.EqualTo: lambda: column == other, ds.EqualNullSafe: lambda: column.eqNullSafe(other),
+        ds.LessThan: lambda: column < other, ds.LessThanOrEqual: lambda: column <= other,
+        ds.GreaterThan: lambda: column > other, ds.GreaterThanOrEqual: lambda: column >= other,
+        ds.StringStartsWith: lambda: column.startswith(value), ds.StringEndsWith: lambda: column.endswith(value),
+        ds.StringContains: lambda: column.contains(value),
+    }[type(one)]()  # fmt: skip
+
+
+@pytest.mark.parametrize("pushed", [True, False])
+def test_filters_are_pushed_where_the_session_allows_it(spark, path, pushed):
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", str(pushed).lower())
+    try:
+        df = reader(spark, path, table="customers", **{"push-filters": pushed}).schema(SCHEMA).load()
+        df = df.where("id in (1, 2) and name is not null and upper(name) = 'ANN'")
+        assert [row.id for row in df.collect()] == [1]
+        plan = df._jdf.queryExecution().executedPlan().toString()
+        filters = [line for line in plan.splitlines() if " Filter " in line]
+        assert "upper(name" in filters[0]
+        assert ("id#" in filters[0]) is not pushed, plan
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_without_a_schema_the_source_is_asked(spark, path):
+    df = reader(spark, path, table="customers").load()
+    assert [field.simpleString() for field in df.schema] == [
+        "id:bigint", "name:string", "size:double", "code:binary", "day:string", "active:bigint"
+    ]  # fmt: skip
+    assert df.count() == len(ROWS)
+
+
+def test_only_the_columns_of_the_schema_are_read(spark, path):
+    assert reader(spark, path, table="customers").schema("name STRING").load().columns == ["name"]
+
+
+def test_no_secret_of_the_options_is_in_a_plan_or_error(spark):
+    options = {
+        "connector": "sql",
+        "url": "postgresql://ann:hunter2@127.0.0.1:1/x",
+        "table": "t",
+        "lookup.max-retries": 0,
+    }
+    df = spark.read.format("lookupcache").schema("id BIGINT").options(**options).load()
+    with pytest.raises(PySparkException) as raised:
+        df.collect()
+    explained = spark._jvm.PythonSQLUtils.explainString(df._jdf.queryExecution(), "extended")
+    assert "cannot be reached" in str(raised.value)
+    assert "hunter2" not in str(raised.value) + explained
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"connector": "sql", "url": "sqlite:////nowhere.db", "table": "t", "tabel": "x"}, "has no option 'tabel'"),
+        ({"connector": "test_data_source:ByKeyOnly"}, "cannot be read in full"),
+        ({"connector": "sql", "push-filters": "maybe"}, "Option 'push-filters' is 'maybe'"),
+        ({}, "has no option 'connector'"),
+    ],
+)
+def test_what_cannot_be_read_says_so(spark, options, text):
+    with pytest.raises(PySparkException, match=text):
+        spark.read.format("lookupcache").schema("id BIGINT, v STRING").options(**options).load().collect()
+    with pytest.raises(PySparkException, match="only reads"):
+        spark.range(1).write.format("lookupcache").mode("append").save()
