@@ -110,6 +110,7 @@ def measure_warm(folder: str) -> None:
         for one in feed:
             own.append(consume(worker, [one]))
             fresh.lookup.cache.clear()
+            fresh.lookup._admission.clear()
             shared.append(consume(fresh, [one]))
         assert fresh.lookup.source.connector.requested == 0
         a, b = (BATCH / statistics.median(times) for times in (own, shared))

@@ -61,7 +61,8 @@ class Found:
     deadline: Times
 
 
-_Part = tuple[Segment, Positions, Entries]
+Part = tuple[Segment, Positions, Entries]
+"""A segment, the positions of the keys in a batch that were found in it, and their entries there."""
 
 
 class HostCache:
@@ -174,19 +175,35 @@ class HostCache:
 
         With ``fresh``, entries that may be served only if the source fails are not found.
         """
+        parts = self.locate(keys, after=after, fresh=fresh)
+        self.count_hits(sum(len(positions) for _, positions, _ in parts))
+        return self.gather(parts)
+
+    def locate(self, keys: KeyBatch, *, after: float = -math.inf, fresh: bool = False) -> list[Part]:
+        """Find non-null keys as `find` does, without reading their rows; hits are counted by the caller."""
         if self._is_ready():
             with self._counting_failures():
                 self._segments.refresh()
-                parts = self._usable(self._locate(self._hashed(keys)), after, fresh)
-                return self._gather(parts)
-        return self._gather([])
+                return self._usable(self._locate(self._hashed(keys)), after, fresh)
+        return []
+
+    def count_hits(self, count: int) -> None:
+        """Count keys that were found."""
+        if count and not self.is_lost:
+            self.counters["host_hits"] += count
+            self._control["hits"] += count
+
+    @property
+    def seed(self) -> int:
+        """The seed of the hashes that all processes use."""
+        return self._seed
 
     def _hashed(self, keys: KeyBatch) -> KeyBatch:
         return keys.seeded(self._seed)
 
-    def _locate(self, keys: KeyBatch) -> list[_Part]:
+    def _locate(self, keys: KeyBatch) -> list[Part]:
         """Return the newest entry of each key, by segment: positions among the keys, and entries."""
-        parts: list[_Part] = []
+        parts: list[Part] = []
         rest: Positions | None = None
         for segment in self._segments.newest:
             entries = segment.find(keys if rest is None else keys.take(rest))
@@ -200,7 +217,7 @@ class HostCache:
                 break
         return parts
 
-    def _usable(self, parts: list[_Part], after: float, fresh: bool) -> list[_Part]:
+    def _usable(self, parts: list[Part], after: float, fresh: bool) -> list[Part]:
         """Return the parts without entries that were removed or are too old; note the use of the others."""
         now, limits = self.clock(), self.limits
         found = []
@@ -223,18 +240,18 @@ class HostCache:
 
     def _note_use(self, segment: Segment, entries: Entries, now: float) -> None:
         segment.used[entries] = now
-        marks = segment.hits[entries]
-        segment.hits[entries] = marks + ((marks & MOST_MARKS) < MOST_MARKS)
+        if self.limits.eviction != "lru":
+            marks = segment.hits[entries]
+            segment.hits[entries] = marks + ((marks & MOST_MARKS) < MOST_MARKS)
 
-    def _gather(self, parts: list[_Part]) -> Found:
+    def gather(self, parts: list[Part]) -> Found:
+        """Return the rows, counts and times of keys that were located."""
         if not parts:
             none = np.empty(0)
             rows = pa.RecordBatch.from_pylist([], self._schema)
             return Found(none.astype(np.int64), rows, none.astype(np.int64), none, none)
         rows = concatenate([segment.gather(entries) for segment, _, entries in parts])
         positions = np.concatenate([positions for _, positions, _ in parts])
-        self.counters["host_hits"] += len(positions)
-        self._control["hits"] += len(positions)
         counts, written, deadline = (
             np.concatenate([getattr(segment, column)[entries] for segment, _, entries in parts])
             for column in ("counts", "written", "deadline")

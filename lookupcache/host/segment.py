@@ -187,6 +187,18 @@ class _MappedKeys(KeyLookup):
         self._columns = columns
         self._max_steps = max_steps
 
+    def find(self, keys: KeyBatch) -> Entries:
+        """Return the entry of each non-null key, -1 if it has none; compares only the keys whose hash is here."""
+        if is_exact(self._types) or self._max_steps:
+            return super().find(keys)
+        entries = self._index.find(keys.hashes)
+        hit = np.flatnonzero(entries >= 0)
+        if hit.size == len(entries):
+            return self._verify(entries, keys)
+        if hit.size:
+            entries[hit] = self._verify(entries[hit], keys.take(hit))
+        return entries
+
     def _stored(self, entries: Entries) -> list[pa.Array]:
         missing = entries < 0
         index = pa.array(entries, mask=missing) if missing.any() else pa.array(entries)

@@ -1,6 +1,6 @@
 """`HostCacheLookup`: a cache of part of a source that all workers of a host share.
 
-missing keys ─► host.find ──found──► entries, with their true age
+missing keys ─► host.locate ──found──► entries over the mapped rows, or copies of them; with their true age
                     │ missing
                     ▼
                 host.claim ──mine──► calls ─► fill ─► host.publish ─► release
@@ -20,9 +20,12 @@ import numpy as np
 from lookupcache.cache import Limits
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import KeyBatch, Mask, Positions
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.host import Found, HostCache
+from lookupcache.host.admission import Admission, distinct_entries
+from lookupcache.host.host_cache import Part
+from lookupcache.host.segment import Segment, Times
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, Request
@@ -64,6 +67,8 @@ class HostCacheLookup(PartialCacheLookup):
 
     def __init__(self, source: Source, host: HostCache, clock: Clock | None = None) -> None:
         self.host = host
+        # Keys are hashed once, for the own cache and for the segments of the host.
+        source.hash_seed = host.seed
         super().__init__(source, host.clock if clock is None else clock)
         self._awaited: dict[int, AwaitedKeys] = {}
         self._ended: list[Request] = []
@@ -74,18 +79,91 @@ class HostCacheLookup(PartialCacheLookup):
         self._impatient_until = -math.inf
         self._listening_since = math.inf if source.reports_changes else -math.inf
         self._reported = (-math.inf, 0)
+        self._admission = Admission()
+        self._admits_all = False
 
     def _limits(self) -> Limits:
         return own_limits(super()._limits())
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
+    def prefetch(self, keys: KeyBatch) -> PendingKeys:
+        """Request missing keys that a later `open` will need, and keep those of the host in the own cache for it."""
+        self._admits_all = True
+        try:
+            return super().prefetch(keys)
+        finally:
+            self._admits_all = False
+
+    def _fetch_missing(self, keys: KeyBatch, entries: Entries, rows: Positions, now: float) -> int:
+        missing = _take(keys, rows)
+        found, requested = self._use_found(missing, now)
+        entries[rows] = found
+        if (found >= 0).all():
+            return requested
+        rest = np.flatnonzero(found < 0)
+        return requested + super()._fetch_missing(keys, entries, rows[rest], now)
+
+    def _use_found(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
+        """Return the entries of keys that the host has, -1 for others; and how many keys batches wait for.
+
+        A key that is found for the first time has an entry over the mapped rows, for this batch alone. One that was
+        found before, or is due for a refresh, is put into the own cache.
+        """
+        parts = self.host.locate(keys, after=self._listening_since)
+        self._found_at = found_at = self.host.position
         entries = np.full(len(keys), -1, dtype=np.int32)
-        rest, requested = self._take_found(keys, np.arange(len(keys)), entries, now)
-        if not rest.size:
-            return entries, requested
-        mine = self._claim(keys.take(rest))
+        admitted: list[Part] = []
+        same: list[tuple[Positions, Positions]] = []
+        for segment, positions, found in parts:
+            distinct = distinct_entries(found)
+            first, found = positions[distinct.first], found[distinct.first]
+            self.host.count_hits(len(found))
+            admits = self._admits(segment, found, keys.hashes[first])
+            entries[first[~admits]] = self._lend(segment, found[~admits], now)
+            if admits.any():
+                admitted.append((segment, first[admits], found[admits]))
+            same.append((positions, first[distinct.code]))
+        requested = self._admit(keys, entries, self.host.gather(admitted), now) if admitted else 0
+        for positions, first in same:
+            entries[positions] = entries[first]
+        # Other keys may have been looked up in the meantime.
+        self._found_at = found_at
+        return entries, requested
+
+    def _admits(self, segment: Segment, found: Entries, words: Hashes) -> Mask:
+        """Return which of the host's entries to put into the own cache."""
+        if self._admits_all:
+            return np.ones(len(found), dtype=np.bool_)
+        admits, limits = self._admission.seen(words), self.cache.limits
+        if limits.dated:
+            now = self.host.clock()
+            admits |= (segment.deadline[found] < now) | (now - segment.written[found] >= limits.refresh_seconds)
+        return admits
+
+    def _lend(self, segment: Segment, found: Entries, now: float) -> Entries:
+        """Return entries over rows as they lie in a segment."""
+        if not len(found):
+            return found
+        times: tuple[Times | float, Times | float] = (0.0, 0.0)
+        if self.cache.limits.expire or self.cache.limits.dated:
+            shift = now - self.host.clock()
+            times = segment.written[found] + shift, segment.deadline[found] + shift
+        starts, counts = segment.starts[found], segment.counts[found]
+        return self.cache.lend(segment.columns, segment.rows, starts, counts, *times)
+
+    def _admit(self, keys: KeyBatch, entries: Entries, found: Found, now: float) -> int:
+        """Put what the host has of distinct keys into the own cache; return how many keys batches wait for."""
+        kept = keys.take(found.positions)
+        new = self.cache.reserve(kept, self._next_number(), now)
+        self._fill(new, found, now)
+        entries[found.positions] = new
+        return self._renew_old(kept, new, found, now)
+
+    def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
+        """Claim distinct keys that the host does not have; request those that no other worker has claimed."""
+        entries, rest, requested = np.full(len(keys), -1, dtype=np.int32), np.arange(len(keys)), 0
+        mine = self._claim(keys)
         if self.host.has_news_since(self._found_at):
             # Whoever had claimed a key has published it before that claim was released, so before it was claimed here.
             left, more = self._take_found(keys, rest, entries, now)
@@ -107,14 +185,9 @@ class HostCacheLookup(PartialCacheLookup):
         self._found_at = found_at = self.host.position
         if not len(found.positions):
             return rows, 0
-        taken = rows[found.positions]
-        kept = _take(keys, taken)
-        new = self.cache.reserve(kept, self._next_number(), now)
-        self._fill(new, found, now)
-        entries[taken] = new
         rest = np.ones(len(rows), dtype=np.bool_)
         rest[found.positions] = False
-        requested = self._renew_old(kept, new, found, now)
+        requested = self._admit(keys, entries, replace(found, positions=rows[found.positions]), now)
         # Other keys have been looked up in the meantime.
         self._found_at = found_at
         return rows[rest], requested
