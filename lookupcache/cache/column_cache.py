@@ -118,6 +118,10 @@ class ColumnCache:
         """
         return self._table.add(keys.seeded(self._seed), group, now)
 
+    def may_lend(self, count: int) -> bool:
+        """Return whether so many rows that lie elsewhere can be numbered."""
+        return self._table.rows.may_lend(count)
+
     def lend(
         self, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries,
         written: Times | float, deadline: Times | float,

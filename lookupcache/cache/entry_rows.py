@@ -60,6 +60,10 @@ class EntryRows:
         self._start[entries] = np.where(counts > 0, first + np.cumsum(counts) - counts, -1)
         self.unique = self.unique and bool((counts <= 1).all())
 
+    def may_lend(self, count: int) -> bool:
+        """Return whether there are numbers for so many rows that are stored elsewhere."""
+        return self._store.may_lend(count)
+
     def lend(self, entries: Entries, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries) -> None:
         """Give new entries rows that are stored elsewhere, until `return_lent`; ``starts`` are numbers there."""
         first = self._store.lend(rows, count)

@@ -74,17 +74,19 @@ class RowStore:
             self._number()
         return first
 
+    def may_lend(self, count: int) -> bool:
+        """Return whether there are numbers for so many rows that are stored elsewhere."""
+        # Half of the numbers stay free for rows that are appended while these are in use.
+        return self.first_lent - count > max(len(self), _MOST_ROWS // 2)
+
     def lend(self, rows: pa.RecordBatch, count: int) -> int:
         """Make rows that are stored elsewhere part of this store, until `return_lent`; return the number of the first.
 
-        They are numbered downwards from the largest number, so that they take no numbers of appended rows. Raises
-        OverflowError if there are no numbers left.
+        They are numbered downwards from the largest number, so that they take no numbers of appended rows.
         """
         for number, one in zip(self._lent_starts, self._lent, strict=True):
             if one is rows:
                 return number
-        if len(self) + count > self.first_lent:
-            raise OverflowError("there are too many rows for numbers of 32 bits")
         self.first_lent -= count
         self._lent.insert(0, rows)
         self._lent_starts.insert(0, self.first_lent)

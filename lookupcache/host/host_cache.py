@@ -222,10 +222,10 @@ class HostCache:
         now, limits = self.clock(), self.limits
         found = []
         for segment, positions, entries in parts:
-            good = segment.gone[entries] == 0
+            good = segment.gone.take(entries) == 0
             if limits.expire or limits.dated or after > -math.inf:
-                written = segment.written[entries]
-                last = segment.deadline[entries]
+                written = segment.written.take(entries)
+                last = segment.deadline.take(entries)
                 if limits.stale_seconds and not fresh:
                     last = np.maximum(last, written + limits.stale_seconds)
                 good &= (now <= last) & (written <= now) & (written >= after)

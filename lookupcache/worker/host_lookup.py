@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.host import Found, HostCache
 from lookupcache.host.admission import Admission, distinct_entries
-from lookupcache.host.host_cache import Part
 from lookupcache.host.segment import Segment, Times
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
@@ -57,6 +56,21 @@ class AwaitedKeys:
         """Keep only these keys."""
         self.keys = self.keys.take(rows)
         self.lease.entries = self.lease.entries[rows]
+
+
+@dataclass(eq=False)
+class _FoundPart:
+    """Keys of a batch that a segment has; ``code`` is for each position which of the distinct ones it has."""
+
+    segment: Segment
+    positions: Positions
+    code: Positions
+    first: Positions
+    """A position of each distinct entry in the segment, which are ``found``."""
+    found: Entries
+    admits: Mask | None = None
+    entries: Entries = field(default_factory=lambda: np.empty(0, np.int32))
+    """The entry in the own cache of each of ``found``."""
 
 
 class HostCacheLookup(PartialCacheLookup):
@@ -112,53 +126,64 @@ class HostCacheLookup(PartialCacheLookup):
         """
         parts = self.host.locate(keys, after=self._listening_since)
         self._found_at = found_at = self.host.position
-        entries = np.full(len(keys), -1, dtype=np.int32)
-        admitted: list[Part] = []
-        same: list[tuple[Positions, Positions]] = []
+        batch: list[_FoundPart] = []
         for segment, positions, found in parts:
             distinct = distinct_entries(found)
-            first, found = positions[distinct.first], found[distinct.first]
-            self.host.count_hits(len(found))
-            admits = self._admits(segment, found, keys.hashes[first])
-            entries[first[~admits]] = self._lend(segment, found[~admits], now)
-            if admits.any():
-                admitted.append((segment, first[admits], found[admits]))
-            same.append((positions, first[distinct.code]))
-        requested = self._admit(keys, entries, self.host.gather(admitted), now) if admitted else 0
-        for positions, first in same:
-            entries[positions] = entries[first]
+            first = positions.take(distinct.first)
+            part = _FoundPart(segment, positions, distinct.code, first, found.take(distinct.first))
+            part.admits = self._admits(segment, part.found, keys.hashes.take(first))
+            part.entries = self._lend(segment, part.found, part.admits, now)
+            batch.append(part)
+        self.host.count_hits(sum(len(part.found) for part in batch))
+        requested = self._admit_parts(keys, batch, now)
         # Other keys may have been looked up in the meantime.
         self._found_at = found_at
+        entries = np.full(len(keys), -1, dtype=np.int32)
+        for part in batch:
+            entries[part.positions] = part.entries.take(part.code)
         return entries, requested
 
-    def _admits(self, segment: Segment, found: Entries, words: Hashes) -> Mask:
-        """Return which of the host's entries to put into the own cache."""
-        if self._admits_all:
+    def _admits(self, segment: Segment, found: Entries, words: Hashes) -> Mask | None:
+        """Return which of the host's entries to put into the own cache; None for none."""
+        if self._admits_all or not self.cache.may_lend(segment.rows):
             return np.ones(len(found), dtype=np.bool_)
         admits, limits = self._admission.seen(words), self.cache.limits
         if limits.dated:
             now = self.host.clock()
-            admits |= (segment.deadline[found] < now) | (now - segment.written[found] >= limits.refresh_seconds)
-        return admits
+            due = now - segment.written.take(found) >= limits.refresh_seconds
+            admits |= due | (segment.deadline.take(found) < now)
+        return admits if admits.any() else None
 
-    def _lend(self, segment: Segment, found: Entries, now: float) -> Entries:
-        """Return entries over rows as they lie in a segment."""
-        if not len(found):
-            return found
+    def _lend(self, segment: Segment, found: Entries, admits: Mask | None, now: float) -> Entries:
+        """Return entries over rows as they lie in a segment, and -1 for those that are admitted."""
+        if admits is not None:
+            entries = np.full(len(found), -1, dtype=np.int32)
+            if not admits.all():
+                entries[~admits] = self._lend(segment, found[~admits], None, now)
+            return entries
         times: tuple[Times | float, Times | float] = (0.0, 0.0)
         if self.cache.limits.expire or self.cache.limits.dated:
             shift = now - self.host.clock()
-            times = segment.written[found] + shift, segment.deadline[found] + shift
-        starts, counts = segment.starts[found], segment.counts[found]
+            times = segment.written.take(found) + shift, segment.deadline.take(found) + shift
+        starts, counts = segment.starts.take(found), segment.counts.take(found)
         return self.cache.lend(segment.columns, segment.rows, starts, counts, *times)
 
-    def _admit(self, keys: KeyBatch, entries: Entries, found: Found, now: float) -> int:
-        """Put what the host has of distinct keys into the own cache; return how many keys batches wait for."""
-        kept = keys.take(found.positions)
-        new = self.cache.reserve(kept, self._next_number(), now)
+    def _admit_parts(self, keys: KeyBatch, batch: list[_FoundPart], now: float) -> int:
+        """Put entries of the host into the own cache; return how many keys batches wait for."""
+        parts = [(part, np.flatnonzero(part.admits)) for part in batch if part.admits is not None]
+        if not parts:
+            return 0
+        found = self.host.gather([(part.segment, part.first[rows], part.found[rows]) for part, rows in parts])
+        new, requested = self._admit(keys.take(found.positions), found, now)
+        for part, rows in parts:
+            part.entries[rows], new = new[: len(rows)], new[len(rows) :]
+        return requested
+
+    def _admit(self, keys: KeyBatch, found: Found, now: float) -> tuple[Entries, int]:
+        """Put what was found of distinct keys into the own cache; also returns how many keys batches wait for."""
+        new = self.cache.reserve(keys, self._next_number(), now)
         self._fill(new, found, now)
-        entries[found.positions] = new
-        return self._renew_old(kept, new, found, now)
+        return new, self._renew_old(keys, new, found, now)
 
     def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
         """Claim distinct keys that the host does not have; request those that no other worker has claimed."""
@@ -187,7 +212,8 @@ class HostCacheLookup(PartialCacheLookup):
             return rows, 0
         rest = np.ones(len(rows), dtype=np.bool_)
         rest[found.positions] = False
-        requested = self._admit(keys, entries, replace(found, positions=rows[found.positions]), now)
+        taken = rows[found.positions]
+        entries[taken], requested = self._admit(keys.take(taken), found, now)
         # Other keys have been looked up in the meantime.
         self._found_at = found_at
         return rows[rest], requested
