@@ -31,6 +31,7 @@ _FIELDS = (
     "merging",
     "hand",
     "evicted_at",
+    "merged_bytes",
 )
 
 
@@ -43,7 +44,8 @@ class Control:
     - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
     - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none.
     - ``hand``, ``evicted_at``: times, of the eviction policy: its position in the queue, and the last eviction.
-    - ``hits``, ``published``, ``evictions``, ``merges``: counts for people, some of which get lost.
+    - ``hits``, ``published``, ``evictions``, ``merges``, ``merged_bytes``: counts for people, some of
+      which get lost.
     """
 
     def __init__(self, folder: Folder, plan: bytes, *, create: bool = True) -> None:

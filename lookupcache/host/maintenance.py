@@ -28,7 +28,9 @@ LARGE_LOCK = "large.lock"
 _SMALL_ENTRIES = 50_000
 _SMALL_BYTES = 8 << 20
 _MOST_SEGMENT_BYTES = 512 << 20
-_LEAST_RUN = 4
+_LEAST_RUN = 8
+_GROWTH = 4
+"""By how much the segment of an entry grows at least when it is merged, which bounds how often it is copied."""
 _MOST_SEGMENTS = 32
 _ALWAYS_MERGED = 64 << 10
 """Segments below this size merge with any neighbours."""
@@ -229,14 +231,13 @@ def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, mu
     """
     free = [segment for segment in newest if segment.range.low > merging]
     for start in range(len(free)):
-        run, size = [free[start]], free[start].nbytes
-        for segment in free[start + 1 :]:
-            if segment.nbytes > max(size, _ALWAYS_MERGED) or size + segment.nbytes > most_bytes:
+        size = largest = 0
+        for end, segment in enumerate(free[start:], start + 1):
+            size, largest = size + segment.nbytes, max(largest, segment.nbytes)
+            if size > most_bytes:
                 break
-            run.append(segment)
-            size += segment.nbytes
-        if len(run) >= _LEAST_RUN:
-            return run
+            if end - start >= _LEAST_RUN and largest <= max(size / _GROWTH, _ALWAYS_MERGED):
+                return free[start:end]
     gone = [int(np.count_nonzero(segment.gone)) for segment in free]
     for segment, count in zip(free, gone, strict=True):
         if count and (count == len(segment) or _GONE_PART * count > len(segment) + 64):
