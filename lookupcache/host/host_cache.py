@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.hash_index import Entries, mixed_words
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.host.claims import Claims
@@ -204,17 +204,19 @@ class HostCache:
     def _locate(self, keys: KeyBatch) -> list[Part]:
         """Return the newest entry of each key, by segment: positions among the keys, and entries."""
         parts: list[Part] = []
-        rest: Positions | None = None
+        rest = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
+        words = keys.hashes[rest] if keys.valid is not None else keys.hashes
+        mixed = mixed_words(words)
         for segment in self._segments.newest:
-            entries = segment.find(keys if rest is None else keys.take(rest))
-            hit = entries >= 0
-            if not hit.any():
-                continue
-            at = np.flatnonzero(hit)
-            parts.append((segment, at if rest is None else rest[at], entries[at]))
-            rest = np.flatnonzero(~hit) if rest is None else rest[~hit]
-            if not rest.size:
-                break
+            found, entries = segment.search(keys, rest, words, mixed)
+            if found.size:
+                parts.append((segment, rest[found], entries))
+                if found.size == rest.size:
+                    break
+                left = np.ones(len(rest), dtype=np.bool_)
+                left[found] = False
+                kept = np.flatnonzero(left)
+                rest, words, mixed = rest.take(kept), words.take(kept), mixed.take(kept)
         return parts
 
     def _usable(self, parts: list[Part], after: float, fresh: bool) -> list[Part]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.key_lookup import KeyLookup
-from lookupcache.cache.keys import Hashes, KeyBatch, Mask, column_of_words, is_exact
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, column_of_words, is_exact
 from lookupcache.cache.limits import Limits
 from lookupcache.host.clock import clock_identity
 from lookupcache.host.folder import Folder
@@ -214,17 +214,18 @@ class _MappedKeys(KeyLookup):
         self._columns = columns
         self._max_steps = max_steps
 
-    def find(self, keys: KeyBatch) -> Entries:
-        """Return the entry of each non-null key, -1 if it has none; compares only the keys whose hash is here."""
-        if is_exact(self._types) or self._max_steps:
-            return super().find(keys)
-        entries = self._index.find(keys.hashes)
-        hit = np.flatnonzero(entries >= 0)
-        if hit.size == len(entries):
-            return self._verify(entries, keys)
-        if hit.size:
-            entries[hit] = self._verify(entries[hit], keys.take(hit))
-        return entries
+    def search(self, keys: KeyBatch, rows: Positions, words: Hashes, mixed: Hashes) -> tuple[Positions, Entries]:
+        """Return which of the words are those of keys that are here, and their entries; ``rows`` are their keys."""
+        if self._max_steps:
+            entries = self.find(keys.take(rows))
+            found = np.flatnonzero(entries >= 0)
+            return found, entries[found]
+        found, entries = self._index.search(words, mixed)
+        if self._columns and found.size:
+            other = self._rows_of_others(entries, keys.take(rows[found]))
+            if other.size:
+                found, entries = np.delete(found, other), np.delete(entries, other)
+        return found, entries
 
     def _stored(self, entries: Entries) -> list[pa.Array]:
         missing = entries < 0
@@ -272,6 +273,17 @@ class Segment:
     def find(self, keys: KeyBatch) -> Entries:
         """Return the entry of each non-null key, -1 if it has none here; also of removed entries."""
         return self._lookup.find(keys)
+
+    def search(self, keys: KeyBatch, rows: Positions, words: Hashes, mixed: Hashes) -> tuple[Positions, Entries]:
+        """Find some of the keys: return which of them are here, by their position in ``rows``, and their entries.
+
+        Args:
+            keys: Keys with the hashes of the folder's seed.
+            rows: Which of them to find; none is null.
+            words: The hashes of these.
+            mixed: `mixed_words` of these.
+        """
+        return self._lookup.search(keys, rows, words, mixed)
 
     def gather(self, entries: Entries | slice) -> pa.RecordBatch:
         """Return the rows of these entries, in their order; those of all entries without a copy."""
@@ -389,7 +401,7 @@ class Segment:
         return self._read_ipc("keys")
 
     @cached_property
-    def _lookup(self) -> KeyLookup:
+    def _lookup(self) -> _MappedKeys:
         index = HashIndex.of_arrays(self._section("slots"), self._words)
         columns = [] if is_exact(self._key_types) else list(self._key_batch.columns)
         return _MappedKeys(self._key_types, index, columns, self._max_steps)
