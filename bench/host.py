@@ -4,11 +4,13 @@
 - first: rows per second of each of the first batches of a fresh worker on a warm host;
 - dilution: requests per key over the number of short-lived workers, with worker scope and host scope;
 - large: time of a probe, part of the time that merges take, and bytes per key, up to 10 M keys and 1 GB of rows;
-- mixed: rows per second of readers alone, and alongside writers.
+- mixed: rows per second of readers alone, and alongside writers;
+- eviction: hit ratios on recorded keys of one cache, of the host's alone, and of two workers that share it.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shutil
@@ -22,6 +24,7 @@ from typing import Any
 import click
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
@@ -35,6 +38,7 @@ from lookupcache.worker.source import Source
 
 BATCH = 10_000
 KEYS = 100_000
+DATA = Path(__file__).parents[1] / "tests" / "data"
 TYPES = {"int": [pa.int64()], "string": [pa.string()], "pair": [pa.int64(), pa.string()]}
 
 
@@ -274,12 +278,54 @@ def measure_mixed(folder: str) -> None:
     click.echo(f"mixed: a reader alongside a reader {alone / 1e6:.2f} M rows/s, alongside a writer {both / 1e6:.2f}")
 
 
+def measure_eviction(folder: str) -> None:
+    """Hit ratios in one cache, on the host alone, and with two workers that take turns and have caches of their own."""
+    for trace in sorted(DATA.glob("*.parquet")):
+        keys = pq.read_table(trace).column(0).combine_chunks().dictionary_encode().indices.cast(pa.int64())
+        feed = [pa.record_batch([keys[at : at + 500]], ["a"]) for at in range(0, len(keys), 500)]
+        distinct = len(keys.unique())
+        for eviction, part in itertools.product(("lru", "s3-fifo", "sieve"), (0.02, 0.1)):
+            rows = int(part * distinct)
+            path = f"{folder}/{trace.stem}-{eviction}-{rows}"
+            one = [new_runner("int", None, max_rows=rows, eviction=eviction)]
+            two = [new_runner("int", path, max_rows=rows, eviction=eviction) for _ in range(2)]
+            exact, shared = (_hit_ratio(runners, feed) for runners in (one, two))
+            host = _hit_ratio_of_host(f"{path}-alone", feed, Limits(rows=rows, eviction=eviction))
+            click.echo(
+                f"eviction {trace.stem} {eviction:7} {rows:6,} of {distinct:,} keys: one cache {exact:.2%}, the host's "
+                f"alone {host:.2%} ({100 * (host - exact):+.2f} points), with the caches of two workers {shared:.2%}"
+            )
+
+
+def _hit_ratio(runners: list[Runner], feed: list[pa.RecordBatch]) -> float:
+    for number, batch in enumerate(feed):
+        consume(runners[number % len(runners)], [batch])
+    for runner in runners:
+        runner.lookup.disconnect()
+    return 1 - sum(runner.lookup.source.connector.requested for runner in runners) / sum(map(len, feed))
+
+
+def _hit_ratio_of_host(path: str, feed: list[pa.RecordBatch], limits: Limits) -> float:
+    cache, missed = HostCache(path, "ab" * 16, [pa.int64()], pa.schema([("n", pa.int64())]), limits), 0
+    for batch in feed:
+        keys = KeyBatch.of(batch.columns, [pa.int64()])
+        keys = keys.take(np.sort(keys.distinct().first))
+        missing = np.setdiff1d(np.arange(len(keys)), cache.find(keys).positions)
+        rows = pa.table({"n": missing})
+        ones = np.ones(len(missing), np.int64)
+        cache.publish(keys.take(missing), rows, ones, cache.clock(), cache.position)
+        missed += len(missing)
+    cache.close()
+    return 1 - missed / sum(map(len, feed))
+
+
 PARTS: dict[str, Callable[[str], None]] = {
     "warm": measure_warm,
     "first": measure_first,
     "dilution": measure_dilution,
     "large": measure_large,
     "mixed": measure_mixed,
+    "eviction": measure_eviction,
 }
 
 
