@@ -32,6 +32,8 @@ _FIELDS = (
     "hand",
     "evicted_at",
     "merged_bytes",
+    "failures",
+    "full_disk",
 )
 
 
@@ -44,6 +46,7 @@ class Control:
     - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
     - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none.
     - ``hand``, ``evicted_at``: times, of the eviction policy: its position in the queue, and the last eviction.
+    - ``failures``, ``full_disk``: how often a process failed to read or write files, and because the disk was full.
     - ``hits``, ``published``, ``evictions``, ``merges``, ``merged_bytes``: counts for people, some of
       which get lost.
     """

@@ -5,9 +5,11 @@ find ─► claim ─► (calls to the source) ─► publish ─► release
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ import pyarrow as pa
 from lookupcache.cache.hash_index import Entries, mixed_words
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
+from lookupcache.errors import LookupAdvice
 from lookupcache.host.claims import Claims
 from lookupcache.host.clock import host_now, is_available
 from lookupcache.host.control import PUBLISH_LOCK, Control
@@ -507,9 +510,26 @@ class HostCache:
         """Count failures of files instead of raising them; the caller goes on as if nothing were here."""
         try:
             yield
-        except (OSError, pa.ArrowException, ValueError, IndexError, SegmentError):
+        except (OSError, pa.ArrowException, ValueError, IndexError, SegmentError) as error:
             self.counters["host_failures"] += 1
             self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        """Warn of the first failure on this host, and of the first one because the disk is full."""
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        field = "full_disk" if is_full else "failures"
+        self._control[field] += 1
+        if self._control[field] > 1:
+            return
+        what = f"Table {self._about.get('table', '')!r}: the cache that all workers of the host share in {self._path}"
+        if is_full:
+            fact = f"{what} cannot store more rows, because the disk is full; they are requested again."
+            hint = "Make space there, limit 'lookup.cache.max-bytes', or set 'lookup.cache.path' to another disk."
+        else:
+            fact = f"{what} failed: {error or type(error).__name__}. Lookups go on without it where it fails."
+            hint = "If the folder was deleted, each worker has its own cache until it starts again."
+        warnings.warn(f"{fact}\n\nHint: {hint}", LookupAdvice, stacklevel=2)
 
     def _is_ready(self) -> bool:
         """Return whether the folder is in use; a forked process first becomes a claimant of its own."""

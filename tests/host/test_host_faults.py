@@ -12,6 +12,7 @@ import pytest
 from host_processes import in_child, keys_of, look_up, new_cache, right, rows_of, store
 from scale import SCALE
 
+from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostUnavailableError, maintenance
 from lookupcache.host.segment import SegmentRange, use_name, write_segment
 
@@ -291,15 +292,22 @@ class FullDisk:
 
 @pytest.mark.parametrize("at", range(8))
 def test_on_a_full_disk_nothing_is_stored_and_nothing_fails(caches, monkeypatch, at):
-    cache = caches()
+    cache, other = caches(), caches()
     store(cache, KEYS[:10])
+
+    def write():
+        for one in (cache, other):
+            store(one, KEYS[10:])
+            one.invalidate(keys_of([]))
+
     with monkeypatch.context() as patch:
         FullDisk(patch, at)
-        store(cache, KEYS[10:])
-        cache.invalidate(keys_of([]))
+        with pytest.warns(LookupAdvice, match="the disk is full") as caught:
+            write()
     assert cache.counters["host_failures"] >= 1
     assert not cache.is_lost
     again = caches()
+    assert len(caught) == 1, "one warning for all workers of the host"
     assert right(KEYS[:10]).items() <= look_up(again, KEYS).items() <= right(KEYS).items()
     store(cache, KEYS)
     assert look_up(again, KEYS) == right(KEYS)
