@@ -34,6 +34,7 @@ _FIELDS = (
     "merged_bytes",
     "failures",
     "full_disk",
+    "quiet_until",
 )
 
 
@@ -45,6 +46,7 @@ class Control:
     - ``forgotten``: the highest number of an invalidation that is no longer there to be read.
     - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
     - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none.
+    - ``quiet_until``: the time before which no merge is made only because nothing is published any more.
     - ``hand``, ``evicted_at``: times, of the eviction policy: its position in the queue, and the last eviction.
     - ``failures``, ``full_disk``: how often a process failed to read or write files, and because the disk was full.
     - ``hits``, ``published``, ``evictions``, ``merges``, ``merged_bytes``: counts for people, some of

@@ -46,6 +46,8 @@ from lookupcache.host.segments import Segments, message_name
 WRITE_LOCK = "write.lock"
 ABOUT = "about.json"
 _MOST_BUCKETS = 1 << 13
+QUIET_LOOKUPS = 32
+"""After so many lookups without a publication, segments are merged that otherwise wait for more."""
 _random = np.random.default_rng()
 
 
@@ -109,6 +111,7 @@ class HostCache:
         self._key_types = tuple(key_types)
         self._schema = schema.remove_metadata()
         self._files = 0
+        self._quiet = 0
         self._open()
         _open_caches.add(self)
 
@@ -186,7 +189,9 @@ class HostCache:
         """Find non-null keys as `find` does, without reading their rows; hits are counted by the caller."""
         if self._is_ready():
             with self._counting_failures():
-                self._segments.refresh()
+                self._quiet = 0 if self._segments.refresh() else self._quiet + 1
+                if self._quiet == QUIET_LOOKUPS:
+                    self._maintenance.merge_quiet(self.clock())
                 return self._usable(self._locate(self._hashed(keys)), after, fresh)
         return []
 
