@@ -209,6 +209,13 @@ def measure_large(folder: str) -> None:
         busy[0] += time.process_time() - started
         if (number + 1) * BATCH in (most // 100, most // 10, most // 2, most):
             _show_large(cache, (number + 1) * BATCH, rows.nbytes / BATCH, spent[0], busy[0])
+    cache._maintenance.merge_quiet(cache.clock())
+    cache._maintenance.wait()
+    probe, floor = _probe_times(cache, most)
+    click.echo(
+        f"      when nothing is published any more: {len(cache._segments.newest)} segments, probe {probe:.2f} ms, "
+        f"{probe / floor:.1f} x"
+    )
     cache.close()
 
 
