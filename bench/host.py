@@ -4,11 +4,14 @@
 - first: rows per second of each of the first batches of a fresh worker on a warm host;
 - dilution: requests per key over the number of short-lived workers, with worker scope and host scope;
 - large: time of a probe, part of the time that merges take, and bytes per key, up to 10 M keys and 1 GB of rows;
-- mixed: rows per second of readers alone, and alongside writers.
+- mixed: rows per second of readers alone, and alongside writers;
+- eviction: hit ratios on recorded keys of one cache, of the host's alone, and of two workers that share it.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import shutil
 import statistics
@@ -21,13 +24,14 @@ from typing import Any
 import click
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
-from lookupcache.host import HostCache
-from lookupcache.host.maintenance import Maintenance
+from lookupcache.host import HostCache, maintenance
+from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -35,6 +39,7 @@ from lookupcache.worker.source import Source
 
 BATCH = 10_000
 KEYS = 100_000
+DATA = Path(__file__).parents[1] / "tests" / "data"
 TYPES = {"int": [pa.int64()], "string": [pa.string()], "pair": [pa.int64(), pa.string()]}
 
 
@@ -107,13 +112,23 @@ def measure_warm(folder: str) -> None:
         feed = batches(kind, 40)
         own, shared = [], []
         fresh = new_runner(kind, path)
+        several = len(fresh.lookup.host._segments.newest)
+        for one in feed[: QUIET_LOOKUPS + 1]:  # Merges the last segments.
+            fresh.lookup.cache.clear()
+            fresh.lookup._admission.clear()
+            consume(fresh, [one])
+        fresh.lookup.host._maintenance.wait()
         for one in feed:
             own.append(consume(worker, [one]))
             fresh.lookup.cache.clear()
+            fresh.lookup._admission.clear()
             shared.append(consume(fresh, [one]))
         assert fresh.lookup.source.connector.requested == 0
         a, b = (BATCH / statistics.median(times) for times in (own, shared))
-        click.echo(f"warm {kind:7} worker {a / 1e6:6.2f} M rows/s   host {b / 1e6:6.2f} M rows/s   {b / a:.2f} ×")
+        click.echo(
+            f"warm {kind:7} worker {a / 1e6:6.2f} M rows/s   host {b / 1e6:6.2f} M rows/s   {b / a:.2f} ×"
+            f"   ({several} segments, {len(fresh.lookup.host._segments.newest)} when nothing is published any more)"
+        )
 
 
 def measure_first(folder: str) -> None:
@@ -172,44 +187,87 @@ def measure_dilution(folder: str) -> None:
 
 
 def measure_large(folder: str) -> None:
-    """Publish 10,000 keys at a time with 100 bytes of rows each; the merges of all are added up."""
+    """Publish 10,000 keys at a time with 100 bytes of rows each; the merges of all are added up.
+
+    A probe reads one slot and one word per key from anywhere in the index, so it cannot be faster than numpy taking as
+    many numbers from two arrays of these sizes: the same machine's cost of missing its caches. The time of merges is
+    compared with the CPU time of publishing alone (a free source), and with a source that takes 10 ms per 10,000 keys,
+    or per 1,000.
+    """
     most = int(os.environ.get("LOOKUPCACHE_BENCH_KEYS", "10_000_000"))
     schema = pa.schema([("a", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
     texts = pa.array([f"{number:080}" for number in range(BATCH)])
     rows = pa.table([texts, pa.array(np.arange(BATCH)), pa.array(np.arange(BATCH) * 0.5)], schema=schema)
     cache = HostCache(folder, "ab" * 16, [pa.int64()], schema, Limits())
-    maintain, run = [0.0], Maintenance.run
-
-    def run_timed(self: Maintenance, *arguments: Any) -> None:
-        started = time.process_time()
-        run(self, *arguments)
-        self.wait()
-        maintain[0] += time.process_time() - started
-
-    Maintenance.run = run_timed  # type: ignore[method-assign]
-    started, draw, ones = time.process_time(), np.random.default_rng(0), np.ones(BATCH, np.int64)
+    busy, spent = [0.0], _timed_merges()
+    ones = np.ones(BATCH, np.int64)
     for number in range(most // BATCH):
         keys = KeyBatch.of([pa.array(np.arange(number * BATCH, (number + 1) * BATCH))], [pa.int64()])
+        started = time.process_time()
         cache.publish(keys, rows, ones, cache.clock(), cache.position)
+        cache._maintenance.wait()
+        busy[0] += time.process_time() - started
         if (number + 1) * BATCH in (most // 100, most // 10, most // 2, most):
-            count = (number + 1) * BATCH
-            probes = []
-            for _ in range(20):
-                probe = KeyBatch.of([pa.array(draw.choice(count, BATCH, replace=False))], [pa.int64()])
-                cache._segments.refresh()
-                began = time.process_time()
-                cache._locate(probe)
-                probes.append(time.process_time() - began)
-            size = sum(file.stat().st_size for file in Path(cache._path).iterdir())
-            payload = count * (rows.nbytes / BATCH)
-            click.echo(
-                f"large {count:10,} keys: probe {statistics.median(probes) * 1e3:5.2f} ms for 10,000, "
-                f"{len(cache._segments.newest)} segments, merges {maintain[0]:5.1f} of "
-                f"{time.process_time() - started:5.1f} CPU s, {size / payload:.2f} × payload, "
-                f"{(size - payload - 8 * count) / count:.0f} bytes per key besides payload and key"
-            )
-    Maintenance.run = run  # type: ignore[method-assign]
+            _show_large(cache, (number + 1) * BATCH, rows.nbytes / BATCH, spent[0], busy[0])
+    cache._maintenance.merge_quiet(cache.clock())
+    cache._maintenance.wait()
+    probe, floor = _probe_times(cache, most)
+    click.echo(
+        f"      when nothing is published any more: {len(cache._segments.newest)} segments, probe {probe:.2f} ms, "
+        f"{probe / floor:.1f} x"
+    )
     cache.close()
+
+
+def _timed_merges() -> list[float]:
+    """Count the CPU seconds of merges, also of those that run in a thread, as long as nothing else runs alongside."""
+    spent, merge = [0.0], maintenance.merge_segments
+
+    def run_timed(*arguments: Any) -> None:
+        started = time.process_time()
+        merge(*arguments)
+        spent[0] += time.process_time() - started
+
+    maintenance.merge_segments = run_timed
+    return spent
+
+
+def _show_large(cache: HostCache, count: int, row_bytes: float, merging: float, busy: float) -> None:
+    probe, floor = _probe_times(cache, count)
+    size = sum(file.stat().st_size for file in Path(cache._path).iterdir())
+    payload = count * row_bytes
+    parts = [merging / (busy + 0.01 * count / keys) for keys in (math.inf, BATCH, 1_000)]
+    click.echo(
+        f"large {count:10,} keys: probe {probe:5.2f} ms for 10,000, {probe / floor:.1f} x to take 2 x 10,000 numbers "
+        f"from arrays of these sizes, {len(cache._segments.newest)} segments"
+    )
+    click.echo(
+        f"      merges {merging:5.2f} of {busy:5.2f} CPU s: {parts[0]:.0%} where the source is free, {parts[1]:.1%} at "
+        f"10 ms per 10,000 keys, {parts[2]:.1%} at 10 ms per 1,000"
+    )
+    click.echo(
+        f"      {size / payload:.2f} x payload, {(size - payload - 8 * count) / count:.0f} bytes per key besides "
+        f"payload and key; each byte is written {1 + cache._control['merged_bytes'] / size:.1f} times"
+    )
+
+
+def _probe_times(cache: HostCache, count: int) -> tuple[float, float]:
+    """Return the milliseconds of a probe, and of taking numbers from arrays of the sizes of its index, in turn."""
+    draw = np.random.default_rng(0)
+    cache._segments.refresh()
+    slots = np.zeros(1 << (5 * count // 2 - 1).bit_length(), np.int32)
+    words = np.arange(count, dtype=np.uint64)
+    probes, floors = [], []
+    for _ in range(41):
+        keys = draw.choice(count, BATCH, replace=False)
+        at = draw.integers(0, len(slots), BATCH)
+        began = time.process_time()
+        cache._locate(KeyBatch.of([pa.array(keys)], [pa.int64()]))
+        middle = time.process_time()
+        words.take(slots.take(at) + keys)
+        probes.append(middle - began)
+        floors.append(time.process_time() - middle)
+    return statistics.median(probes) * 1e3, statistics.median(floors) * 1e3
 
 
 def measure_mixed(folder: str) -> None:
@@ -237,12 +295,54 @@ def measure_mixed(folder: str) -> None:
     click.echo(f"mixed: a reader alongside a reader {alone / 1e6:.2f} M rows/s, alongside a writer {both / 1e6:.2f}")
 
 
+def measure_eviction(folder: str) -> None:
+    """Hit ratios in one cache, on the host alone, and with two workers that take turns and have caches of their own."""
+    for trace in sorted(DATA.glob("*.parquet")):
+        keys = pq.read_table(trace).column(0).combine_chunks().dictionary_encode().indices.cast(pa.int64())
+        feed = [pa.record_batch([keys[at : at + 500]], ["a"]) for at in range(0, len(keys), 500)]
+        distinct = len(keys.unique())
+        for eviction, part in itertools.product(("lru", "s3-fifo", "sieve"), (0.02, 0.1)):
+            rows = int(part * distinct)
+            path = f"{folder}/{trace.stem}-{eviction}-{rows}"
+            one = [new_runner("int", None, max_rows=rows, eviction=eviction)]
+            two = [new_runner("int", path, max_rows=rows, eviction=eviction) for _ in range(2)]
+            exact, shared = (_hit_ratio(runners, feed) for runners in (one, two))
+            host = _hit_ratio_of_host(f"{path}-alone", feed, Limits(rows=rows, eviction=eviction))
+            click.echo(
+                f"eviction {trace.stem} {eviction:7} {rows:6,} of {distinct:,} keys: one cache {exact:.2%}, the host's "
+                f"alone {host:.2%} ({100 * (host - exact):+.2f} points), with the caches of two workers {shared:.2%}"
+            )
+
+
+def _hit_ratio(runners: list[Runner], feed: list[pa.RecordBatch]) -> float:
+    for number, batch in enumerate(feed):
+        consume(runners[number % len(runners)], [batch])
+    for runner in runners:
+        runner.lookup.disconnect()
+    return 1 - sum(runner.lookup.source.connector.requested for runner in runners) / sum(map(len, feed))
+
+
+def _hit_ratio_of_host(path: str, feed: list[pa.RecordBatch], limits: Limits) -> float:
+    cache, missed = HostCache(path, "ab" * 16, [pa.int64()], pa.schema([("n", pa.int64())]), limits), 0
+    for batch in feed:
+        keys = KeyBatch.of(batch.columns, [pa.int64()])
+        keys = keys.take(np.sort(keys.distinct().first))
+        missing = np.setdiff1d(np.arange(len(keys)), cache.find(keys).positions)
+        rows = pa.table({"n": missing})
+        ones = np.ones(len(missing), np.int64)
+        cache.publish(keys.take(missing), rows, ones, cache.clock(), cache.position)
+        missed += len(missing)
+    cache.close()
+    return 1 - missed / sum(map(len, feed))
+
+
 PARTS: dict[str, Callable[[str], None]] = {
     "warm": measure_warm,
     "first": measure_first,
     "dilution": measure_dilution,
     "large": measure_large,
     "mixed": measure_mixed,
+    "eviction": measure_eviction,
 }
 
 

@@ -76,7 +76,7 @@ LAYERS = """
     cache.limit_enforcer
     cache.column_cache
     cache
-    host.clock host.folder
+    host.clock host.folder host.admission host.joined_rows
     host.segment host.claims
     host.control
     host.segments

@@ -13,7 +13,7 @@ from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.entry_table import EntryTable
 from lookupcache.cache.expiry import Times
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import KeyBatch, Mask
+from lookupcache.cache.keys import PROCESS_SEED, KeyBatch, Mask
 from lookupcache.cache.limit_enforcer import LimitEnforcer
 from lookupcache.cache.limits import Limits
 
@@ -35,6 +35,7 @@ class ColumnCache:
         schema: Schema of the rows.
         key_types: Types of the key columns.
         limits: What bounds the cache.
+        seed: The seed of the hashes under which keys are stored.
 
     >>> cache = ColumnCache(pa.schema([("name", pa.string())]), [pa.int64()], Limits(rows=2))
     >>> keys = KeyBatch.of([pa.array([7, 8])], [pa.int64()])
@@ -45,10 +46,13 @@ class ColumnCache:
     (array([ 1, -1,  0], dtype=int32), array([0, 0, 2]))
     """
 
-    def __init__(self, schema: pa.Schema, key_types: Sequence[pa.DataType], limits: Limits) -> None:
+    def __init__(
+        self, schema: pa.Schema, key_types: Sequence[pa.DataType], limits: Limits, *, seed: int = PROCESS_SEED
+    ) -> None:
         self.limits = limits
         self.key_types = tuple(key_types)
-        self._table = EntryTable(schema, self.key_types, limits)
+        self._seed = seed
+        self._table = EntryTable(schema, self.key_types, limits, seed)
         self._enforcer = LimitEnforcer(self._table, limits)
 
     def __len__(self) -> int:
@@ -82,7 +86,7 @@ class ColumnCache:
     def find(self, keys: KeyBatch, now: float) -> Lease:
         """Lease the entry of each key, -1 if it is not cached, too old or null."""
         table = self._table
-        lease = Lease(table.keys.find(keys))
+        lease = Lease(table.keys.find(keys.with_seed(self._seed)))
         if table.expiry.is_tracked:
             too_old = table.expiry.check(lease, table.in_flight, now)
             if too_old.any():
@@ -93,7 +97,16 @@ class ColumnCache:
 
     def touch(self, lease: Lease) -> int:
         """Record that a batch uses its entries, in the order of its rows; return the number of distinct entries."""
-        return self._table.policy.touch(lease.entries)
+        entries, unlisted = lease.entries, self._table.numbers.unlisted
+        if not unlisted.size:
+            return self._table.policy.touch(entries)
+        # The policy must not know entries that are not listed: it would choose them for eviction.
+        mask = np.zeros(self._table.numbers.size + 1, dtype=np.bool_)
+        mask[unlisted] = True
+        is_unlisted = mask.take(entries, mode="wrap")
+        mask[:] = False
+        mask[entries[is_unlisted]] = True
+        return self._table.policy.touch(np.where(is_unlisted, -1, entries)) + int(np.count_nonzero(mask))
 
     def reserve(self, keys: KeyBatch, group: int, now: float) -> Entries:
         """Make entries for distinct keys that are not cached and are now being fetched.
@@ -103,7 +116,27 @@ class ColumnCache:
             group: The number of the call group that fetches them, above 0; batches that find them wait for it.
             now: The time.
         """
-        return self._table.add(keys, group, now)
+        return self._table.add(keys.with_seed(self._seed), group, now)
+
+    def may_lend(self, count: int) -> bool:
+        """Return whether so many rows that lie elsewhere can be numbered."""
+        return self._table.rows.may_lend(count)
+
+    def lend(
+        self, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries,
+        written: Times | float, deadline: Times | float,
+    ) -> Entries:  # fmt: skip
+        """Make entries over rows that lie elsewhere, for the batch that leases them next: nobody else finds them.
+
+        Args:
+            rows: The rows, which are not copied.
+            count: How many there are, also where they have no columns.
+            starts: For each entry the number of its first row.
+            counts: How many rows each entry has.
+            written: When each entry was written.
+            deadline: When each entry expires.
+        """
+        return self._table.add_lent(rows, count, starts, counts, written, deadline)
 
     def request_again(self, entries: Entries, group: int, *, wait: bool) -> None:
         """Record that cached entries are being fetched again, and whether a batch that finds them must wait."""
@@ -181,10 +214,13 @@ class ColumnCache:
         Batches that lease them still have their rows. Rows that are being fetched for them are not cached when they
         arrive: the source may have read them before the change.
         """
-        entries = self._table.numbers.listed_entries() if keys is None else np.unique(self._table.keys.find(keys))
+        table = self._table
+        entries = (
+            table.numbers.listed_entries() if keys is None else np.unique(table.keys.find(keys.with_seed(self._seed)))
+        )
         entries = entries[entries >= 0]
         if entries.size:
-            self._table.drop(entries)
+            table.drop(entries)
         return len(entries)
 
     def release(self, lease: Lease) -> None:

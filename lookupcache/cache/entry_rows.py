@@ -60,9 +60,27 @@ class EntryRows:
         self._start[entries] = np.where(counts > 0, first + np.cumsum(counts) - counts, -1)
         self.unique = self.unique and bool((counts <= 1).all())
 
+    def may_lend(self, count: int) -> bool:
+        """Return whether there are numbers for so many rows that are stored elsewhere."""
+        return self._store.may_lend(count)
+
+    def lend(self, entries: Entries, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries) -> None:
+        """Give new entries rows that are stored elsewhere, until `return_lent`; ``starts`` are numbers there."""
+        first = self._store.lend(rows, count)
+        self._count[entries] = counts
+        self._start[entries] = np.where(counts > 0, first + starts, -1)
+        self.unique = self.unique and bool((counts <= 1).all())
+
+    def return_lent(self) -> None:
+        """Forget the rows that are stored elsewhere: no entry has them any more."""
+        self._store.return_lent()
+
     def mark_dead(self, entries: Entries) -> None:
-        """Count the rows of entries as dead."""
-        self.dead += int(self._count[entries].sum())
+        """Count the rows of entries as dead, but for those that are stored elsewhere."""
+        counts = self._count[entries]
+        if self._store.has_lent:
+            counts = counts[self._start[entries] < self._store.first_lent]
+        self.dead += int(counts.sum())
 
     def counts(self, entries: Entries) -> Numbers:
         """Return the number of rows of each entry, 0 for -1."""

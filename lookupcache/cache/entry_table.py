@@ -14,7 +14,7 @@ from lookupcache.cache.expiry import Expiry, Times
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.key_lookup import KeyLookup
-from lookupcache.cache.keys import Hashes, KeyBatch, Mask
+from lookupcache.cache.keys import PROCESS_SEED, Hashes, KeyBatch, Mask
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.policies import policy_of
 
@@ -27,8 +27,11 @@ class EntryTable:
     It decides nothing: which entries are to be removed is up to its callers.
     """
 
-    def __init__(self, schema: pa.Schema, key_types: Sequence[pa.DataType], limits: Limits) -> None:
+    def __init__(
+        self, schema: pa.Schema, key_types: Sequence[pa.DataType], limits: Limits, seed: int = PROCESS_SEED
+    ) -> None:
         self._schema = schema
+        self._seed = seed
         self._key_types = key_types
         self._limits = limits
         self.clear()
@@ -37,7 +40,7 @@ class EntryTable:
         """Remove everything, and give the memory back."""
         self.weight = 0
         self.numbers = EntryNumbers()
-        self.keys = KeyLookup(self._key_types)
+        self.keys = KeyLookup(self._key_types, self._seed)
         self.rows = EntryRows(self._schema)
         self.in_flight = InFlight()
         self.expiry = Expiry(self._limits)
@@ -67,6 +70,22 @@ class EntryTable:
         self.weight += len(entries)
         self.policy.admit(entries, words)
         self.in_flight.start(entries, group)
+        return entries
+
+    def add_lent(
+        self, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries,
+        written: Times | float, deadline: Times | float,
+    ) -> Entries:  # fmt: skip
+        """Add entries that are not listed, over rows that are stored elsewhere; they last until no lease has them."""
+        entries = self.numbers.allocate(len(counts))
+        try:
+            self._make_space()
+            self.rows.lend(entries, rows, count, starts, counts)
+        except BaseException:
+            self.numbers.free(entries)
+            raise
+        self.expiry.write(entries, counts, written, deadline)
+        self.numbers.unlist(entries)
         return entries
 
     def fill(
@@ -118,6 +137,8 @@ class EntryTable:
         """Free the numbers of unlisted entries that are no longer leased."""
         if self.numbers.unlisted.size:
             self.rows.mark_dead(self.numbers.free_unlisted())
+            if not self.numbers.unlisted.size:
+                self.rows.return_lent()
 
     def weights(self, entries: Entries) -> Numbers:
         """Return what each entry weighs; the policy calls it."""

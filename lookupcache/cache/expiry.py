@@ -71,7 +71,9 @@ class Expiry:
         if self._has_idle_limit:
             self._idle_deadline[entries] = now + self._limits.access_seconds
 
-    def write(self, entries: Entries, counts: Numbers, written: float | Times, deadline: Times | None = None) -> None:
+    def write(
+        self, entries: Entries, counts: Numbers | Entries, written: float | Times, deadline: float | Times | None = None
+    ) -> None:
         """Note when entries were written; ``counts`` are their numbers of rows, ``deadline`` when they expire."""
         if not self.is_tracked:
             return

@@ -15,6 +15,16 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
 
+def mixed_words(words: Hashes) -> Hashes:
+    """Return words whose top bits say at which slot the search for a word starts, in a table of any size.
+
+    Fibonacci hashing: a product with an odd constant. It carries bits only upwards, so the high half of a word would
+    reach few of the top bits; it is folded into the low half first. Without that, keys such as multiples of a power
+    of two would share a few slots.
+    """
+    return (words ^ (words >> _HALF)) * _ODD
+
+
 class HashIndex:
     """Finds the entry that a word belongs to.
 
@@ -46,6 +56,33 @@ class HashIndex:
         index._slots, index.words = slots, words
         return index
 
+    @classmethod
+    def of_words(cls, words: Hashes) -> HashIndex:
+        """Return an index of distinct words, for the entries 0, 1, 2 …; it is only searched.
+
+        Sorted by the slot at which their search starts, words take the first slot that is free after those before
+        them: a running maximum instead of probing, and the table is written in its own order.
+
+        >>> HashIndex.of_words(np.array([50, 60], dtype=np.uint64)).find(np.array([60, 70, 50], dtype=np.uint64))
+        array([ 1, -1,  0], dtype=int32)
+        """
+        index = cls()
+        while 5 * len(words) > 2 << index._bits:
+            index._bits += 1
+        index.words = np.concatenate([words, np.zeros(2, np.uint64)])
+        index._slots = np.full(1 << index._bits, _EMPTY)
+        index._live = index._used = len(words)
+        # Home slot and entry in one word: sorting these is several times faster than sorting an order.
+        pairs = index._home(words).view(np.uint64) << _HALF | np.arange(len(words), dtype=np.uint64)
+        pairs.sort()
+        entries = pairs.astype(np.uint32).view(np.int32)
+        numbers = np.arange(len(words))
+        position = np.maximum.accumulate((pairs >> _HALF).view(np.int64) - numbers) + numbers
+        last = int(np.searchsorted(position, len(index._slots)))
+        index._slots[position[:last]] = entries[:last]
+        index._fill_slots(words[entries[last:]], entries[last:])
+        return index
+
     @property
     def slots(self) -> Entries:
         """The slots of the table."""
@@ -74,6 +111,23 @@ class HashIndex:
         if removed.any():
             entries[removed] = self._probe(words[removed], position[removed])
         return entries
+
+    def search(self, words: Hashes, mixed: Hashes) -> tuple[Positions, Entries]:
+        """Return the positions of the words that are here, in order, and their entries; nothing was ever removed.
+
+        Faster than `find` where most words are absent: only used slots are compared. ``mixed`` are `mixed_words`.
+        """
+        position = (mixed >> np.uint64(64 - self._bits)).view(np.int64)
+        entries = self._slots.take(position)
+        found = np.flatnonzero(entries >= 0)
+        entries = entries.take(found)
+        wrong = np.flatnonzero(self.words.take(entries) != words.take(found))
+        if wrong.size:
+            rows = found.take(wrong)
+            entries[wrong] = self._probe(words.take(rows), position.take(rows))
+            kept = np.flatnonzero(entries >= 0)
+            found, entries = found.take(kept), entries.take(kept)
+        return found, entries
 
     def insert(self, words: Hashes, entries: Entries) -> None:
         """Add words that are distinct and not in the index, for entries that are not in use."""
@@ -104,13 +158,8 @@ class HashIndex:
         self.__init__()  # type: ignore[misc]
 
     def _home(self, words: Hashes) -> Positions:
-        """Return the slot at which the search for each word starts.
-
-        Fibonacci hashing: the top bits of a product with an odd constant. A product carries bits only upwards, so
-        the high half of a word would reach few of them; it is folded into the low half first. Without that, keys
-        such as multiples of a power of two would share a few slots.
-        """
-        return (((words ^ (words >> _HALF)) * _ODD) >> np.uint64(64 - self._bits)).view(np.int64)
+        """Return the slot at which the search for each word starts: the top bits of `mixed_words`."""
+        return (mixed_words(words) >> np.uint64(64 - self._bits)).view(np.int64)
 
     def _probe(self, words: Hashes, position: Positions) -> Entries:
         """Find words whose slot at ``position`` has another word, in the slots that follow."""

@@ -23,7 +23,10 @@ Hashes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_SEED = np.uint64(int.from_bytes(os.urandom(8), "little") | 1)
+PROCESS_SEED = int.from_bytes(os.urandom(8), "little") | 1
+"""The seed of hashes that no other process has to know."""
+
+_PROCESS_WORD = np.uint64(PROCESS_SEED)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _BYTE_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
@@ -38,21 +41,23 @@ class KeyBatch:
     ``columns`` hold the key values under Spark's equality (-0.0 is 0.0, every NaN the same NaN).
     ``hashes`` has one word per row; where `is_exact` says so of the types, equal words mean equal keys, else the
     columns decide. ``valid`` is None where no key column holds a null, else False for the rows that have one.
+    ``seed`` is that of the hashes, by default one of this process.
     """
 
     columns: tuple[pa.Array, ...]
     hashes: Hashes
     valid: Mask | None
+    seed: int = PROCESS_SEED
 
     @classmethod
-    def of(cls, columns: Sequence[pa.Array], types: Sequence[pa.DataType]) -> KeyBatch:
+    def of(cls, columns: Sequence[pa.Array], types: Sequence[pa.DataType], seed: int = PROCESS_SEED) -> KeyBatch:
         """Normalise and hash key columns, in the types of the lookup table's key columns.
 
         >>> KeyBatch.of([pa.array([0.0, -0.0, None])], [pa.float64()]).distinct().first
         array([0])
         """
         normal = tuple(_normal(column, type_) for column, type_ in zip(columns, types, strict=True))
-        return cls(normal, hash_keys(normal), _valid(normal))
+        return cls(normal, hash_keys(normal, np.uint64(seed)), _valid(normal), seed)
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -61,7 +66,7 @@ class KeyBatch:
         """Return the keys of these rows."""
         index = pa.array(rows)
         valid = None if self.valid is None else self.valid[rows]
-        return KeyBatch(tuple(column.take(index) for column in self.columns), self.hashes[rows], valid)
+        return KeyBatch(tuple(column.take(index) for column in self.columns), self.hashes[rows], valid, self.seed)
 
     def mask(self) -> Mask:
         """Return which rows have a key, one without nulls."""
@@ -74,14 +79,14 @@ class KeyBatch:
         >>> bool((keys.with_seed(7).hashes == keys.with_seed(7).hashes).all())
         True
         """
-        if is_exact([column.type for column in self.columns]):
+        if seed == self.seed or is_exact([column.type for column in self.columns]):
             return self
-        return KeyBatch(self.columns, hash_keys(self.columns, np.uint64(seed)), self.valid)
+        return KeyBatch(self.columns, hash_keys(self.columns, np.uint64(seed)), self.valid, seed)
 
     def concat_with(self, other: KeyBatch) -> KeyBatch:
         """Return these keys and then the others; neither holds a null."""
         columns = tuple(pa.concat_arrays(pair) for pair in zip(self.columns, other.columns, strict=True))
-        return KeyBatch(columns, np.concatenate([self.hashes, other.hashes]), None)
+        return KeyBatch(columns, np.concatenate([self.hashes, other.with_seed(self.seed).hashes]), None, self.seed)
 
     def distinct(self) -> Distinct:
         """Return which rows are the first of their key, and for each row which key it has; nulls have none."""
@@ -101,7 +106,7 @@ class Distinct:
     code: Positions
 
 
-def hash_keys(columns: Sequence[pa.Array], seed: np.uint64 = _SEED) -> Hashes:
+def hash_keys(columns: Sequence[pa.Array], seed: np.uint64 = _PROCESS_WORD) -> Hashes:
     """Return a 64-bit word for each row of normalised key columns; by default with a seed of this process.
 
     The seed keeps anybody who chooses keys from choosing many with the same hash.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache.cache.keys import Positions
 
 _MOST_BYTES_IN_A_RUN = 1 << 30
 """Offsets of Arrow strings have 32 bits, so a column of a run must stay well below 2 GiB."""
+
+_MOST_ROWS = 2**31 - 1
+"""Numbers of rows have 32 bits where they are stored."""
 
 _IDLE_GATHERS = 8
 """After so many gathers without an append the store is taken as complete, and its runs are merged."""
@@ -35,9 +41,17 @@ class RowStore:
         self._runs: list[pa.RecordBatch] = []
         self._starts = np.zeros(1, dtype=np.int64)
         self._idle = 0
+        self._borrow: list[pa.RecordBatch] = []
+        self._lent_starts: list[int] = []
+        self.first_lent = _MOST_ROWS
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    @property
+    def has_lent(self) -> bool:
+        """Whether there are rows that are stored elsewhere; their numbers are those from `first_lent` on."""
+        return bool(self._borrow)
 
     @property
     def nbytes(self) -> int:
@@ -60,42 +74,57 @@ class RowStore:
             self._number()
         return first
 
+    def may_lend(self, count: int) -> bool:
+        """Return whether there are numbers for so many rows that are stored elsewhere."""
+        # Half of the numbers stay free for rows that are appended while these are in use.
+        return self.first_lent - count > max(len(self), _MOST_ROWS // 2)
+
+    def lend(self, rows: pa.RecordBatch, count: int) -> int:
+        """Make rows that are stored elsewhere part of this store, until `return_lent`; return the number of the first.
+
+        They are numbered downwards from the largest number, so that they take no numbers of appended rows.
+        """
+        for number, one in zip(self._lent_starts, self._borrow, strict=True):
+            if one is rows:
+                return number
+        self.first_lent -= count
+        self._borrow.insert(0, rows)
+        self._lent_starts.insert(0, self.first_lent)
+        return self.first_lent
+
+    def return_lent(self) -> None:
+        """Forget the rows that are stored elsewhere."""
+        self._borrow, self._lent_starts, self.first_lent = [], [], _MOST_ROWS
+
     def gather(self, numbers: Positions) -> list[pa.Array]:
         """Return the columns of these rows; -1 gives a row of nulls."""
         if not len(self.schema):
             return []
         self._merge_when_idle()
-        if len(self._runs) <= 1 or not len(numbers):
-            return self._gather_run(self._runs[0] if self._runs else _empty(self.schema), numbers)
-        run_of = np.searchsorted(self._starts, numbers, side="right") - 1
-        runs = np.unique(run_of)
-        if len(runs) == 1:
-            return self._gather_part(int(runs[0]), numbers)
-        # One take per run; then the rows are put back into the order of the request.
+        batches = [*self._runs, *self._borrow]
+        if (len(batches) <= 1 and not self._borrow) or not len(numbers):
+            return _take(batches[0] if batches else _empty(self.schema), numbers)
+        starts = np.array([*self._starts[:-1], *self._lent_starts])
+        present = numbers if numbers.min() >= 0 else numbers[numbers >= 0]
+        least, most = np.searchsorted(starts, [present.min(initial=_MOST_ROWS), present.max(initial=-1)], "right") - 1
+        if least >= most:
+            return _take(batches[most], numbers - starts[most])
+        # Few different values of 16 bits: numpy sorts these by radix.
+        run_of = (np.searchsorted(starts, numbers, side="right") - 1).astype(np.int16)
         order = np.argsort(run_of, kind="stable")
-        pieces = [self._gather_part(int(run), numbers[run_of == run]) for run in runs]
-        back = np.empty(len(order), dtype=np.int64)
-        back[order] = np.arange(len(order))
-        return [pa.concat_arrays(column).take(pa.array(back)) for column in zip(*pieces, strict=True)]
+        return _gather_runs(batches, starts, numbers[order], run_of[order], order)
 
     def keep(self, numbers: Positions) -> None:
-        """Keep only these rows, numbered from 0 in this order."""
+        """Keep only these rows, numbered from 0 in this order; rows that are stored elsewhere are copied."""
         columns = self.gather(numbers)
+        self.return_lent()
         self._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if len(numbers) and columns else []
         self._starts = np.array([0, len(numbers)])
 
     def clear(self) -> None:
         """Remove all rows."""
         self._runs, self._starts = [], np.zeros(1, dtype=np.int64)
-
-    def _gather_part(self, run: int, numbers: Positions) -> list[pa.Array]:
-        """Gather rows of one run; run -1 stands for rows of number -1, which are null in any run."""
-        return self._gather_run(self._runs[max(run, 0)], numbers - self._starts[run] if run >= 0 else numbers)
-
-    def _gather_run(self, run: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:
-        missing = numbers < 0
-        index = pa.array(numbers, mask=missing) if missing.any() else pa.array(numbers)
-        return [column.take(index) for column in run.columns]
+        self.return_lent()
 
     def _merge_when_idle(self) -> None:
         """Merge all runs after some gathers without an append."""
@@ -117,6 +146,34 @@ class RowStore:
     def _number(self) -> None:
         self._idle = 0
         self._starts = np.cumsum([0, *(run.num_rows for run in self._runs)])
+
+
+def _take(batch: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:
+    missing = numbers < 0
+    index = pa.array(numbers, mask=missing) if missing.any() else pa.array(numbers)
+    return [column.take(index) for column in batch.columns]
+
+
+def _gather_runs(
+    batches: list[pa.RecordBatch],
+    starts: Positions,
+    numbers: Positions,
+    run_of: npt.NDArray[np.int16],
+    order: Positions,
+) -> list[pa.Array]:
+    """Take the rows of each run, which are adjacent; then put them back into the order of the request.
+
+    Run -1 stands for rows of number -1, which are null in any run.
+    """
+    bounds = [0, *(np.flatnonzero(np.diff(run_of)) + 1).tolist(), len(numbers)]
+    pieces = []
+    for first, last in itertools.pairwise(bounds):
+        run = int(run_of[first])
+        part = numbers[first:last]
+        pieces.append(_take(batches[max(run, 0)], part - starts[run] if run >= 0 else part))
+    back = np.empty(len(order), dtype=np.int64)
+    back[order] = np.arange(len(order))
+    return [pa.concat_arrays(column).take(pa.array(back)) for column in zip(*pieces, strict=True)]
 
 
 def _copy_rows(rows: pa.Table) -> pa.RecordBatch:

@@ -31,6 +31,10 @@ _FIELDS = (
     "merging",
     "hand",
     "evicted_at",
+    "merged_bytes",
+    "failures",
+    "full_disk",
+    "quiet_until",
 )
 
 
@@ -42,8 +46,11 @@ class Control:
     - ``forgotten``: the highest number of an invalidation that is no longer there to be read.
     - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
     - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none.
+    - ``quiet_until``: the time before which no merge is made only because nothing is published any more.
     - ``hand``, ``evicted_at``: times, of the eviction policy: its position in the queue, and the last eviction.
-    - ``hits``, ``published``, ``evictions``, ``merges``: counts for people, some of which get lost.
+    - ``failures``, ``full_disk``: how often a process failed to read or write files, and because the disk was full.
+    - ``hits``, ``published``, ``evictions``, ``merges``, ``merged_bytes``: counts for people, some of
+      which get lost.
     """
 
     def __init__(self, folder: Folder, plan: bytes, *, create: bool = True) -> None:

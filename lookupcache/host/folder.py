@@ -7,7 +7,7 @@ import fcntl
 import mmap
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ _NETWORK = {
     "smbfs",
 }  # fmt: skip
 """Types of file systems whose locks and mapped files other machines take part in."""
+
+_SMALL_PART = 4096
 
 
 class HostUnavailableError(Exception):
@@ -94,11 +96,20 @@ class Folder:
         finally:
             os.close(fd)
 
-    def write(self, name: str, parts: Iterable[Any]) -> os.stat_result:
-        """Write a new file from buffers; if that fails, remove it. Returns what `os.fstat` says of it."""
+    def write(
+        self, name: str, parts: Iterable[Any], seal: Callable[[memoryview], tuple[int, bytes]] | None = None
+    ) -> os.stat_result:
+        """Write a new file from buffers; if that fails, remove it. Returns what `os.fstat` says of it.
+
+        ``seal`` gets the mapped content and returns a position and bytes to write there last, such as a checksum.
+        """
         with self._new_file(name) as fd:
-            for part in parts:
-                _write_all(fd, memoryview(part).cast("B"))
+            for part in _joined_small(parts):
+                _write_all(fd, part)
+            if seal is not None:
+                with mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped, memoryview(mapped) as content:
+                    position, data = seal(content)
+                os.pwrite(fd, data, position)
             return os.fstat(fd)
 
     def allocate(self, name: str, size: int, head: bytes = b"") -> None:
@@ -110,7 +121,7 @@ class Folder:
     @contextmanager
     def _new_file(self, name: str) -> Iterator[int]:
         """Create a file and yield its descriptor; the file is removed if what writes it fails."""
-        fd = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        fd = self.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             yield fd
         except BaseException:
@@ -171,6 +182,24 @@ def _lock(fd: int, wait: bool) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _joined_small(parts: Iterable[Any]) -> Iterator[memoryview]:
+    """Yield parts as bytes, small ones together."""
+    small = bytearray()
+    for part in parts:
+        view = memoryview(part)
+        if not view.nbytes:
+            continue
+        if view.nbytes < _SMALL_PART:
+            small += view.cast("B")
+            continue
+        if small:
+            yield memoryview(bytes(small))
+            small.clear()
+        yield view.cast("B")
+    if small:
+        yield memoryview(bytes(small))
 
 
 def _write_all(fd: int, data: memoryview) -> None:

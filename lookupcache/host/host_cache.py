@@ -5,9 +5,11 @@ find ─► claim ─► (calls to the source) ─► publish ─► release
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +19,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.hash_index import Entries, mixed_words
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
+from lookupcache.errors import LookupAdvice
 from lookupcache.host.claims import Claims
 from lookupcache.host.clock import host_now, is_available
 from lookupcache.host.control import PUBLISH_LOCK, Control
@@ -43,6 +46,8 @@ from lookupcache.host.segments import Segments, message_name
 WRITE_LOCK = "write.lock"
 ABOUT = "about.json"
 _MOST_BUCKETS = 1 << 13
+QUIET_LOOKUPS = 32
+"""After so many lookups without a publication, segments are merged that otherwise wait for more."""
 _random = np.random.default_rng()
 
 
@@ -61,7 +66,8 @@ class Found:
     deadline: Times
 
 
-_Part = tuple[Segment, Positions, Entries]
+Part = tuple[Segment, Positions, Entries]
+"""A segment, the positions of the keys in a batch that were found in it, and their entries there."""
 
 
 class HostCache:
@@ -105,6 +111,7 @@ class HostCache:
         self._key_types = tuple(key_types)
         self._schema = schema.remove_metadata()
         self._files = 0
+        self._quiet = 0
         self._open()
         _open_caches.add(self)
 
@@ -174,41 +181,61 @@ class HostCache:
 
         With ``fresh``, entries that may be served only if the source fails are not found.
         """
+        parts = self.locate(keys, after=after, fresh=fresh)
+        self.count_hits(sum(len(positions) for _, positions, _ in parts))
+        return self.gather(parts)
+
+    def locate(self, keys: KeyBatch, *, after: float = -math.inf, fresh: bool = False) -> list[Part]:
+        """Find non-null keys as `find` does, without reading their rows; hits are counted by the caller."""
         if self._is_ready():
             with self._counting_failures():
-                self._segments.refresh()
-                parts = self._usable(self._locate(self._hash_keys(keys)), after, fresh)
-                return self._gather(parts)
-        return self._gather([])
+                self._quiet = 0 if self._segments.refresh() else self._quiet + 1
+                if self._quiet == QUIET_LOOKUPS:
+                    self._maintenance.merge_quiet(self.clock())
+                return self._usable(self._locate(self._hash_keys(keys)), after, fresh)
+        return []
+
+    def count_hits(self, count: int) -> None:
+        """Count keys that were found."""
+        if count and not self.is_lost:
+            self.counters["host_hits"] += count
+            self._control["hits"] += count
+
+    @property
+    def seed(self) -> int:
+        """The seed of the hashes that all processes use."""
+        return self._seed
 
     def _hash_keys(self, keys: KeyBatch) -> KeyBatch:
         return keys.with_seed(self._seed)
 
-    def _locate(self, keys: KeyBatch) -> list[_Part]:
+    def _locate(self, keys: KeyBatch) -> list[Part]:
         """Return the newest entry of each key, by segment: positions among the keys, and entries."""
-        parts: list[_Part] = []
-        rest: Positions | None = None
+        parts: list[Part] = []
+        rest = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
+        words = keys.hashes[rest] if keys.valid is not None else keys.hashes
+        mixed = mixed_words(words)
         for segment in self._segments.newest:
-            entries = segment.find(keys if rest is None else keys.take(rest))
-            hit = entries >= 0
-            if not hit.any():
-                continue
-            at = np.flatnonzero(hit)
-            parts.append((segment, at if rest is None else rest[at], entries[at]))
-            rest = np.flatnonzero(~hit) if rest is None else rest[~hit]
-            if not rest.size:
-                break
+            found, entries = segment.search(keys, rest, words, mixed)
+            if found.size:
+                parts.append((segment, rest[found], entries))
+                if found.size == rest.size:
+                    break
+                left = np.ones(len(rest), dtype=np.bool_)
+                left[found] = False
+                kept = np.flatnonzero(left)
+                rest, words, mixed = rest.take(kept), words.take(kept), mixed.take(kept)
         return parts
 
-    def _usable(self, parts: list[_Part], after: float, fresh: bool) -> list[_Part]:
+    def _usable(self, parts: list[Part], after: float, fresh: bool) -> list[Part]:
         """Return the parts without entries that were removed or are too old; note the use of the others."""
         now, limits = self.clock(), self.limits
         found = []
         for segment, positions, entries in parts:
-            good = segment.gone[entries] == 0
+            good = segment.gone.take(entries) == 0
             if limits.expire or limits.needs_write_times or after > -math.inf:
-                written = segment.written[entries]
-                last = segment.deadline[entries]
+                written = segment.written.take(entries)
+                last = segment.deadline.take(entries)
                 if limits.stale_seconds and not fresh:
                     last = np.maximum(last, written + limits.stale_seconds)
                 good &= (now <= last) & (written <= now) & (written >= after)
@@ -223,18 +250,18 @@ class HostCache:
 
     def _note_use(self, segment: Segment, entries: Entries, now: float) -> None:
         segment.used[entries] = now
-        marks = segment.hits[entries]
-        segment.hits[entries] = marks + ((marks & MOST_MARKS) < MOST_MARKS)
+        if self.limits.eviction != "lru":
+            marks = segment.hits[entries]
+            segment.hits[entries] = marks + ((marks & MOST_MARKS) < MOST_MARKS)
 
-    def _gather(self, parts: list[_Part]) -> Found:
+    def gather(self, parts: list[Part]) -> Found:
+        """Return the rows, counts and times of keys that were located."""
         if not parts:
             none = np.empty(0)
             rows = pa.RecordBatch.from_pylist([], self._schema)
             return Found(none.astype(np.int64), rows, none.astype(np.int64), none, none)
         rows = concatenate([segment.gather(entries) for segment, _, entries in parts])
         positions = np.concatenate([positions for _, positions, _ in parts])
-        self.counters["host_hits"] += len(positions)
-        self._control["hits"] += len(positions)
         counts, written, deadline = (
             np.concatenate([getattr(segment, column)[entries] for segment, _, entries in parts])
             for column in ("counts", "written", "deadline")
@@ -488,9 +515,26 @@ class HostCache:
         """Count failures of files instead of raising them; the caller continues as if the cache were empty."""
         try:
             yield
-        except (OSError, pa.ArrowException, ValueError, IndexError, SegmentError):
+        except (OSError, pa.ArrowException, ValueError, IndexError, SegmentError) as error:
             self.counters["host_failures"] += 1
             self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        """Warn of the first failure on this host, and of the first one because the disk is full."""
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        field = "full_disk" if is_full else "failures"
+        self._control[field] += 1
+        if self._control[field] > 1:
+            return
+        what = f"Table {self._about.get('table', '')!r}: the cache that all workers of the host share in {self._path}"
+        if is_full:
+            fact = f"{what} cannot store more rows, because the disk is full; they are requested again."
+            hint = "Make space there, limit 'lookup.cache.max-bytes', or set 'lookup.cache.path' to another disk."
+        else:
+            fact = f"{what} failed: {error or type(error).__name__}. Lookups go on without it where it fails."
+            hint = "If the folder was deleted, each worker has its own cache until it starts again."
+        warnings.warn(f"{fact}\n\nHint: {hint}", LookupAdvice, stacklevel=2)
 
     def _is_ready(self) -> bool:
         """Return whether the folder is in use; a forked process first becomes a separate claimant."""

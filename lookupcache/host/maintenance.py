@@ -28,11 +28,17 @@ LARGE_LOCK = "large.lock"
 _SMALL_ENTRIES = 50_000
 _SMALL_BYTES = 8 << 20
 _MOST_SEGMENT_BYTES = 512 << 20
-_LEAST_RUN = 4
+_LEAST_RUN = 8
+_GROWTH = 4
+"""By how much the segment of an entry grows at least when it is merged, which bounds how often it is copied."""
 _MOST_SEGMENTS = 32
 _ALWAYS_MERGED = 64 << 10
 """Segments below this size merge with any neighbours."""
 _GONE_PART = 3
+_QUIET_SECONDS = 10.0
+_QUIET_BYTES_PER_SECOND = 5 << 20
+_MOST_QUIET_SECONDS = 600.0
+"""More than any such time: a later one was written before the machine started again."""
 _SLACK = 64
 _SLACK_FROM = 100_000
 
@@ -102,6 +108,25 @@ class Maintenance:
                 self._merge(self._segments, run, now)
                 if needed and self.fits(needed):
                     break
+
+    def merge_quiet(self, now: float) -> None:
+        """Merge what lies around when nothing is published any more: a lookup takes longer for each segment.
+
+        The larger the segments, the longer it takes until the next such merge, so that one key now and then does not
+        cause all to be copied each time.
+        """
+        until = self._control.time("quiet_until")
+        if len(self._segments.newest) < 2 or now < until < now + _MOST_QUIET_SECONDS:
+            return
+        with self._folder.lock(SMALL_LOCK, wait=False) as is_locked:
+            run = quiet_run(self._segments.newest, self.most_bytes, self._merging) if is_locked else []
+            if len(run) < 2 or not self._segments.is_current or not self.fits(_bytes_of(run)):
+                return
+            self._control.set_time("quiet_until", now + max(_QUIET_SECONDS, _bytes_of(run) / _QUIET_BYTES_PER_SECOND))
+            if _is_large(run):
+                self._start_large_merge(run, now)
+            else:
+                self._merge(self._segments, run, now)
 
     def _is_due(self) -> bool:
         if self._control["weight"] > self._limits.rows:
@@ -237,14 +262,13 @@ def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, mu
     """
     free = [segment for segment in newest if segment.range.low > merging]
     for start in range(len(free)):
-        run, size = [free[start]], free[start].nbytes
-        for segment in free[start + 1 :]:
-            if segment.nbytes > max(size, _ALWAYS_MERGED) or size + segment.nbytes > most_bytes:
+        size = largest = 0
+        for end, segment in enumerate(free[start:], start + 1):
+            size, largest = size + segment.nbytes, max(largest, segment.nbytes)
+            if size > most_bytes:
                 break
-            run.append(segment)
-            size += segment.nbytes
-        if len(run) >= _LEAST_RUN:
-            return run
+            if end - start >= _LEAST_RUN and largest <= max(size / _GROWTH, _ALWAYS_MERGED):
+                return free[start:end]
     gone = [int(np.count_nonzero(segment.gone)) for segment in free]
     for segment, count in zip(free, gone, strict=True):
         if count and (count == len(segment) or _GONE_PART * count > len(segment) + 64):
@@ -257,6 +281,16 @@ def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, mu
         pair = min(pairs, key=_bytes_of)
         return pair if _bytes_of(pair) <= most_bytes else []
     return []
+
+
+def quiet_run(newest: Sequence[Segment], most_bytes: float, merging: int) -> list[Segment]:
+    """Return the newest segments, as many as fit into one."""
+    run: list[Segment] = []
+    for segment in newest:
+        if segment.range.low <= merging or _bytes_of(run) + segment.nbytes > most_bytes:
+            break
+        run.append(segment)
+    return run
 
 
 def _is_large(run: Sequence[Segment]) -> bool:

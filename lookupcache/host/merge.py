@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.cache.limits import Limits
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.folder import Folder
@@ -18,7 +18,7 @@ from lookupcache.host.segment import (
     Segment,
     SegmentData,
     SegmentRange,
-    concatenate,
+    has_repeated,
     is_too_old,
     use_columns,
     use_name,
@@ -26,7 +26,21 @@ from lookupcache.host.segment import (
 )
 from lookupcache.host.segments import Segments
 
-_Part = tuple[Segment, Entries]
+
+@dataclass(frozen=True)
+class _Part:
+    """Entries of a segment to keep, which are ``count``; a slice stands for all, which are copied without an index."""
+
+    segment: Segment
+    entries: Entries | slice
+    count: int
+
+    @classmethod
+    def of(cls, segment: Segment, kept: Mask) -> _Part:
+        """Return the entries of a mask."""
+        entries = np.flatnonzero(kept).astype(np.int32)
+        is_all = len(entries) == len(segment)
+        return cls(segment, slice(None) if is_all else entries, len(entries))
 
 
 def merge_segments(
@@ -49,10 +63,8 @@ def merge_segments(
         limits: Entries that are older than these allow are dropped.
         now: The time.
     """
-    parts = [(segment, _live_entries(run[:at], segment, limits, now)) for at, segment in enumerate(run)]
-    parts = [(segment, entries) for segment, entries in reversed(parts) if len(entries)]
-    if parts:
-        write_segment(folder, name, _merge_parts(parts, control["seed"]), segments.plan)
+    parts = _kept_parts(run, limits, now)
+    written = _write_merged(folder, name, parts, control["seed"], segments.plan) if parts else 0
     with folder.lock(PUBLISH_LOCK):
         number = control["next"] + 1
         control["next"] = number
@@ -63,6 +75,7 @@ def merge_segments(
             folder.rename(name, final)
         control["weight"] -= _dropped_weight(run, parts)
         control["merges"] += 1
+        control["merged_bytes"] += written
         control["generation"] = number
     for segment in run:
         # The segment first: a use file without one is known to be left over.
@@ -71,59 +84,80 @@ def merge_segments(
     segments.refresh()
 
 
-def _live_entries(newer: Sequence[Segment], segment: Segment, limits: Limits, now: float) -> Entries:
-    """Return the entries of a segment that are neither removed nor too old, and have no newer version."""
+def _kept_parts(run: Sequence[Segment], limits: Limits, now: float) -> list[_Part]:
+    """Return what to keep of segments, the oldest first: what is neither removed nor too old, nor has a newer version.
+
+    Older versions are removed when a newer one is published, so keys are compared only where a hash occurs twice.
+    """
+    masks = [_usable(segment, limits, now) for segment in run]
+    parts = [_Part.of(segment, mask) for segment, mask in zip(run, masks, strict=True)]
+    words = np.concatenate([part.segment.words[part.entries] for part in parts])
+    if has_repeated(words) or not all(segment.words_are_hashes for segment in run):
+        for at, segment in enumerate(run):
+            _drop_older(run[:at], segment, masks[at])
+        parts = [_Part.of(segment, mask) for segment, mask in zip(run, masks, strict=True)]
+    return [part for part in reversed(parts) if part.count]
+
+
+def _usable(segment: Segment, limits: Limits, now: float) -> Mask:
     kept = segment.gone == 0
     if limits.expire:
         kept &= ~is_too_old(segment, limits, now)
+    return kept
+
+
+def _drop_older(newer: Sequence[Segment], segment: Segment, kept: Mask) -> None:
+    """Remove from a mask the entries whose keys newer segments have."""
     entries = np.flatnonzero(kept).astype(np.int32)
-    if newer and entries.size:
-        keys = segment.keys(entries)
-        for other in newer:
-            entries_there = other.find(keys)
-            if (entries_there >= 0).any():
-                absent = np.flatnonzero(entries_there < 0)
-                entries, keys = entries[absent], keys.take(absent)
-    return entries
+    if not newer or not entries.size:
+        return
+    keys = segment.keys(entries)
+    for other in newer:
+        found = other.find(keys) >= 0
+        kept[entries[found]] = False
+        absent = np.flatnonzero(~found)
+        entries, keys = entries[absent], keys.take(absent)
 
 
-def _merge_parts(parts: Sequence[_Part], seed: int) -> SegmentData:
-    keys = [segment.keys(entries) for segment, entries in parts]
+def _write_merged(folder: Folder, name: str, parts: Sequence[_Part], seed: int, plan: bytes) -> int:
+    rows = [part.segment.gather(part.entries) for part in parts]
+    return write_segment(folder, name, _merge_parts(parts, rows[0], seed), plan, rows)
+
+
+def _merge_parts(parts: Sequence[_Part], rows: pa.RecordBatch, seed: int) -> SegmentData:
+    keys = [part.segment.keys(part.entries) for part in parts]
     columns = tuple(pa.concat_arrays(column) for column in zip(*(one.columns for one in keys), strict=True))
     joined = KeyBatch(columns, np.concatenate([one.hashes for one in keys]), None)
-    if not all(segment.words_are_hashes for segment, _ in parts):
+    if not all(part.segment.words_are_hashes for part in parts):
         joined = joined.with_seed(seed)
 
     def column(name: str) -> Any:
-        return np.concatenate([getattr(segment, name)[entries] for segment, entries in parts])
+        return np.concatenate([getattr(part.segment, name)[part.entries] for part in parts])
 
     return SegmentData(
-        joined, _rows(parts), column("counts").astype(np.int64), column("written"), column("deadline"),
+        joined, rows, column("counts").astype(np.int64), column("written"), column("deadline"),
         column("used"), column("queued"), column("hits"),
     )  # fmt: skip
-
-
-def _rows(parts: Sequence[_Part]) -> pa.RecordBatch:
-    return concatenate([segment.gather(entries) for segment, entries in parts])
 
 
 def _copy_marks(folder: Folder, name: str, parts: Sequence[_Part]) -> None:
     """Copy what was noted of the entries since they were read."""
     use, _ = folder.map(use_name(name), writable=True)
-    used, queued, hits, gone = use_columns(use, sum(len(entries) for _, entries in parts))
+    used, queued, hits, gone = use_columns(use, sum(part.count for part in parts))
     start = 0
-    for segment, entries in parts:
-        at = slice(start, start + len(entries))
+    for part in parts:
+        at, segment, entries = slice(start, start + part.count), part.segment, part.entries
         used[at], queued[at] = segment.used[entries], segment.queued[entries]
         hits[at], gone[at] = segment.hits[entries], segment.gone[entries]
-        start += len(entries)
+        start += part.count
 
 
 def _dropped_weight(run: Sequence[Segment], parts: Sequence[_Part]) -> int:
     """Return the weight of the entries that were not removed before, and are not in the new segment."""
 
-    def weight(segment: Segment, live: npt.NDArray[Any]) -> int:
-        return int(np.maximum(segment.counts[live], 1).sum())
+    def weight(segment: Segment, entries: Entries | slice) -> int:
+        live = segment.gone[entries] == 0
+        return int((np.maximum(segment.counts[entries], 1) * live).sum())
 
-    before = sum(weight(segment, segment.gone == 0) for segment in run)
-    return before - sum(weight(segment, entries[segment.gone[entries] == 0]) for segment, entries in parts)
+    before = sum(weight(segment, slice(None)) for segment in run)
+    return before - sum(weight(part.segment, part.entries) for part in parts)

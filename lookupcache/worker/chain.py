@@ -182,7 +182,7 @@ class Prefetching:
             return
         if len(self._pending) < _MOST_PREFETCHED:
             columns = [batch.column(position) for position in self._keys]
-            keys = KeyBatch.of(columns, self._lookup.source.reader.key_types)
+            keys = KeyBatch.of(columns, self._lookup.source.reader.key_types, self._lookup.source.hash_seed)
             self._pending[self._entered] = self._lookup.prefetch(keys)
         self._entered += 1
 

@@ -1,6 +1,6 @@
 """`HostCacheLookup`: a cache of part of a source that all workers of a host share.
 
-missing keys ─► host.find ──found──► entries, with their true age
+missing keys ─► host.locate ──found──► entries over the mapped rows, or copies of them; with their true age
                     │ missing
                     ▼
                 host.claim ──mine──► calls ─► fill ─► host.publish ─► release
@@ -13,16 +13,18 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from lookupcache.cache import Limits
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import KeyBatch, Mask, Positions
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.host import Found, HostCache
+from lookupcache.host.admission import Admission, distinct_entries
+from lookupcache.host.segment import Segment, Times
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, Request
@@ -56,6 +58,21 @@ class AwaitedKeys:
         self.lease.entries = self.lease.entries[rows]
 
 
+@dataclass(eq=False)
+class _FoundPart:
+    """Keys of a batch that a segment has; ``code`` is for each position which of the distinct ones it has."""
+
+    segment: Segment
+    positions: Positions
+    code: Positions
+    first: Positions
+    """A position of each distinct entry in the segment, which are ``found``."""
+    found: Entries
+    admits: Mask | None = None
+    entries: Entries = field(default_factory=lambda: np.empty(0, np.int32))
+    """The entry in the own cache of each of ``found``."""
+
+
 class HostCacheLookup(PartialCacheLookup):
     """Finds missing keys in the cache of the host before it requests them, and publishes what it has requested.
 
@@ -64,6 +81,8 @@ class HostCacheLookup(PartialCacheLookup):
 
     def __init__(self, source: Source, host: HostCache, clock: Clock | None = None) -> None:
         self.host = host
+        # Keys are hashed once, for the own cache and for the segments of the host.
+        source.hash_seed = host.seed
         super().__init__(source, host.clock if clock is None else clock)
         self._awaited: dict[int, AwaitedKeys] = {}
         self._ended: list[Request] = []
@@ -74,18 +93,102 @@ class HostCacheLookup(PartialCacheLookup):
         self._impatient_until = -math.inf
         self._listening_since = math.inf if source.reports_changes else -math.inf
         self._reported = (-math.inf, 0)
+        self._admission = Admission()
+        self._admits_all = False
 
     def _limits(self) -> Limits:
         return own_limits(super()._limits())
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
+    def prefetch(self, keys: KeyBatch) -> PendingKeys:
+        """Request missing keys that a later `open` will need, and keep those of the host in the own cache for it."""
+        self._admits_all = True
+        try:
+            return super().prefetch(keys)
+        finally:
+            self._admits_all = False
+
+    def _fetch_missing(self, keys: KeyBatch, entries: Entries, rows: Positions, now: float) -> int:
+        missing = _take(keys, rows)
+        found, requested = self._use_found(missing, now)
+        entries[rows] = found
+        if (found >= 0).all():
+            return requested
+        rest = np.flatnonzero(found < 0)
+        return requested + super()._fetch_missing(keys, entries, rows[rest], now)
+
+    def _use_found(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
+        """Return the entries of keys that the host has, -1 for others; and how many keys batches wait for.
+
+        A key that is found for the first time has an entry over the mapped rows, for this batch alone. One that was
+        found before, or is due for a refresh, is put into the own cache.
+        """
+        parts = self.host.locate(keys, after=self._listening_since)
+        self._found_at = found_at = self.host.position
+        batch: list[_FoundPart] = []
+        for segment, positions, found in parts:
+            distinct = distinct_entries(found)
+            first = positions.take(distinct.first)
+            part = _FoundPart(segment, positions, distinct.code, first, found.take(distinct.first))
+            part.admits = self._admits(segment, part.found, keys.hashes.take(first))
+            part.entries = self._lend(segment, part.found, part.admits, now)
+            batch.append(part)
+        self.host.count_hits(sum(len(part.found) for part in batch))
+        requested = self._admit_parts(keys, batch, now)
+        # Other keys may have been looked up in the meantime.
+        self._found_at = found_at
         entries = np.full(len(keys), -1, dtype=np.int32)
-        rest, requested = self._take_found(keys, np.arange(len(keys)), entries, now)
-        if not rest.size:
-            return entries, requested
-        mine = self._claim(keys.take(rest))
+        for part in batch:
+            entries[part.positions] = part.entries.take(part.code)
+        return entries, requested
+
+    def _admits(self, segment: Segment, found: Entries, words: Hashes) -> Mask | None:
+        """Return which of the host's entries to put into the own cache; None for none."""
+        if self._admits_all or not self.cache.may_lend(segment.rows):
+            return np.ones(len(found), dtype=np.bool_)
+        admits, limits = self._admission.seen(words), self.cache.limits
+        if limits.needs_write_times:
+            now = self.host.clock()
+            due = now - segment.written.take(found) >= limits.refresh_seconds
+            admits |= due | (segment.deadline.take(found) < now)
+        return admits if admits.any() else None
+
+    def _lend(self, segment: Segment, found: Entries, admits: Mask | None, now: float) -> Entries:
+        """Return entries over rows as they lie in a segment, and -1 for those that are admitted."""
+        if admits is not None:
+            entries = np.full(len(found), -1, dtype=np.int32)
+            if not admits.all():
+                entries[~admits] = self._lend(segment, found[~admits], None, now)
+            return entries
+        times: tuple[Times | float, Times | float] = (0.0, 0.0)
+        if self.cache.limits.expire or self.cache.limits.needs_write_times:
+            shift = now - self.host.clock()
+            times = segment.written.take(found) + shift, segment.deadline.take(found) + shift
+        starts, counts = segment.starts.take(found), segment.counts.take(found)
+        return self.cache.lend(segment.columns, segment.rows, starts, counts, *times)
+
+    def _admit_parts(self, keys: KeyBatch, batch: list[_FoundPart], now: float) -> int:
+        """Put entries of the host into the own cache; return how many keys batches wait for."""
+        parts = [(part, np.flatnonzero(part.admits)) for part in batch if part.admits is not None]
+        if not parts:
+            return 0
+        found = self.host.gather([(part.segment, part.first[rows], part.found[rows]) for part, rows in parts])
+        new, requested = self._admit(keys.take(found.positions), found, now)
+        for part, rows in parts:
+            part.entries[rows], new = new[: len(rows)], new[len(rows) :]
+        return requested
+
+    def _admit(self, keys: KeyBatch, found: Found, now: float) -> tuple[Entries, int]:
+        """Put what was found of distinct keys into the own cache; also returns how many keys batches wait for."""
+        new = self.cache.reserve(keys, self._next_number(), now)
+        self._fill(new, found, now)
+        return new, self._renew_old(keys, new, found, now)
+
+    def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
+        """Claim distinct keys that the host does not have; request those that no other worker has claimed."""
+        entries, rest, requested = np.full(len(keys), -1, dtype=np.int32), np.arange(len(keys)), 0
+        mine = self._claim(keys)
         if self.host.has_news_since(self._found_at):
             # Whoever had claimed a key has published it before that claim was released, so before it was claimed here.
             left, more = self._take_found(keys, rest, entries, now)
@@ -107,14 +210,10 @@ class HostCacheLookup(PartialCacheLookup):
         self._found_at = found_at = self.host.position
         if not len(found.positions):
             return rows, 0
-        taken = rows[found.positions]
-        kept = _take(keys, taken)
-        new = self.cache.reserve(kept, self._next_number(), now)
-        self._fill(new, found, now)
-        entries[taken] = new
         rest = np.ones(len(rows), dtype=np.bool_)
         rest[found.positions] = False
-        requested = self._renew_old(kept, new, found, now)
+        taken = rows[found.positions]
+        entries[taken], requested = self._admit(keys.take(taken), found, now)
         # Other keys have been looked up in the meantime.
         self._found_at = found_at
         return rows[rest], requested

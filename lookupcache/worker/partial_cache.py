@@ -19,7 +19,7 @@ import pyarrow as pa
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import KeyBatch, match
+from lookupcache.cache.keys import KeyBatch, Positions, match
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.metrics import Counters, counting_context, counting_into, counting_part
@@ -241,15 +241,20 @@ class PartialCacheLookup:
         entries, requested = lease.entries, 0
         missing = entries < 0 if keys.valid is None else (entries < 0) & keys.valid
         if missing.any():
-            pending = keys.take(np.flatnonzero(missing))
-            distinct = pending.distinct()
-            new, requested = self._fetch_new(pending.take(distinct.first), now)
-            entries[missing] = new[distinct.code]
+            requested = self._fetch_missing(keys, entries, np.flatnonzero(missing), now)
         if lease.expired.size:
             requested += self._fetch_again(keys.take(lease.expired), entries[lease.expired], now, wait=True)
         if lease.aging.size:
             refreshes = self._fetch_again(keys.take(lease.aging), entries[lease.aging], now, wait=False)
             self.counters["refreshes"] += refreshes
+        return requested
+
+    def _fetch_missing(self, keys: KeyBatch, entries: Entries, rows: Positions, now: float) -> int:
+        """Write the entries of some of the keys that had none; return how many keys are requested for them."""
+        missing = keys.take(rows)
+        distinct = missing.distinct()
+        new, requested = self._fetch_new(missing.take(distinct.first), now)
+        entries[rows] = new[distinct.code]
         return requested
 
     def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
@@ -412,7 +417,8 @@ class PartialCacheLookup:
     def _new_cache(self, limits: Limits | None = None) -> ColumnCache:
         plan = self.source.plan
         schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
-        return ColumnCache(schema, self.source.reader.key_types, limits or self._limits())
+        types, seed = self.source.reader.key_types, self.source.hash_seed
+        return ColumnCache(schema, types, limits or self._limits(), seed=seed)
 
     def _limits(self) -> Limits:
         return Limits.of(self.source.plan.config)

@@ -197,7 +197,7 @@ class Runner:
             self.lookup.counters["rows"] += int(self._weights(left)[0].sum())
             return _OpenBatch(left, None)
         columns = [batch.column(position) for position in self.layout.keys]
-        keys = KeyBatch.of(columns, self.lookup.source.reader.key_types)
+        keys = KeyBatch.of(columns, self.lookup.source.reader.key_types, self.lookup.source.hash_seed)
         pending = self.lookup.open(keys)
         if self.layout.weights is not None:
             rows, keyed = self._weights(left)

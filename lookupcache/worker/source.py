@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.keys import PROCESS_SEED, KeyBatch
 from lookupcache.connector import Connector, offers
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import Executor
@@ -44,6 +44,8 @@ class Source:
         self.plan = plan
         self.connector = connector
         self.counters = Counters() if counters is None else counters
+        self.hash_seed = PROCESS_SEED
+        """The seed of the hashes with which the lookup of this source finds keys."""
         self.resilience = ResiliencePolicy(
             plan.config, retryable=connector.retryable, counters=self.counters, limiter=_limiter(plan)
         )

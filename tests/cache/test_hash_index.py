@@ -54,3 +54,20 @@ def test_churn_does_not_grow_it():
         index.insert(words, np.arange(1_000, dtype=np.int32))
         index.remove(np.arange(1_000, dtype=np.int32))
     assert (len(index), index.nbytes) == (0, 26_400)
+
+
+def words_at(slot: int, count: int) -> list[int]:
+    """Return words whose search starts at a slot of a table of 1,024."""
+    inverse = pow(0x9E3779B97F4A7C15, -1, 1 << 64)
+    mixed = [((slot << 54) + number) * inverse % (1 << 64) for number in range(count)]
+    return [word ^ word >> 32 for word in mixed]
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.sets(WORDS, max_size=100), st.integers(0, 60), st.sampled_from([0, 1_000, 1_022, 1_023]), st.randoms())
+def test_an_index_that_is_built_at_once_finds_the_same(words, count, slot, draw):
+    distinct = [*(words | set(words_at(slot, count)))]
+    draw.shuffle(distinct)
+    index = HashIndex.of_words(np.array(distinct, np.uint64))
+    absent = {word + 1 for word in distinct if word < 2**64 - 1} - set(distinct)
+    assert_finds(index, {word: number for number, word in enumerate(distinct)}, {*distinct, *absent})

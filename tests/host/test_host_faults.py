@@ -12,7 +12,9 @@ import pytest
 from host_processes import in_child, keys_of, look_up, new_cache, right, rows_of, store
 from scale import SCALE
 
+from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostUnavailableError, maintenance
+from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.host.segment import SegmentRange, use_name, write_segment
 
 KEYS = list(range(40))
@@ -26,6 +28,7 @@ def publish_some(path):
 
 
 def merge(path):
+    maintenance._LEAST_RUN = 4
     cache = new_cache(path)
     for start in (10, 15, 20, 25):
         store(cache, KEYS[start : start + 5])
@@ -35,6 +38,13 @@ def merge(path):
 def merge_in_a_thread(path):
     maintenance._SMALL_ENTRIES = 0
     merge(path)
+
+
+def merge_what_is_left(path):
+    cache = new_cache(path)
+    for _ in range(QUIET_LOOKUPS + 1):
+        look_up(cache, KEYS[:10])
+    assert len(cache._segments.newest) == 1
 
 
 def evict(path):
@@ -63,13 +73,23 @@ def write_within_bytes(path):
 
 WORK = {
     work.__name__: work
-    for work in (publish_some, merge, merge_in_a_thread, evict, invalidate, claim_and_hold, start, write_within_bytes)
+    for work in (
+        publish_some,
+        merge,
+        merge_in_a_thread,
+        merge_what_is_left,
+        evict,
+        invalidate,
+        claim_and_hold,
+        start,
+        write_within_bytes,
+    )
 }
 
 
 EACH = {
-    "publish_some": 4, "merge": 8, "merge_in_a_thread": 8, "evict": 6, "invalidate": 4, "claim_and_hold": 3, "start": 3,
-    "write_within_bytes": 5,
+    "publish_some": 4, "merge": 8, "merge_in_a_thread": 8, "merge_what_is_left": 8, "evict": 6, "invalidate": 4,
+    "claim_and_hold": 3, "start": 3, "write_within_bytes": 5,
 }  # fmt: skip
 """Every so many steps are tried, from a random one on; all of them with `LOOKUPCACHE_SCALE` = 8."""
 
@@ -291,15 +311,22 @@ class FullDisk:
 
 @pytest.mark.parametrize("at", range(8))
 def test_on_a_full_disk_nothing_is_stored_and_nothing_fails(caches, monkeypatch, at):
-    cache = caches()
+    cache, other = caches(), caches()
     store(cache, KEYS[:10])
+
+    def write():
+        for one in (cache, other):
+            store(one, KEYS[10:])
+            one.invalidate(keys_of([]))
+
     with monkeypatch.context() as patch:
         FullDisk(patch, at)
-        store(cache, KEYS[10:])
-        cache.invalidate(keys_of([]))
+        with pytest.warns(LookupAdvice, match="the disk is full") as caught:
+            write()
     assert cache.counters["host_failures"] >= 1
     assert not cache.is_lost
     again = caches()
+    assert len(caught) == 1, "one warning for all workers of the host"
     assert right(KEYS[:10]).items() <= look_up(again, KEYS).items() <= right(KEYS).items()
     store(cache, KEYS)
     assert look_up(again, KEYS) == right(KEYS)

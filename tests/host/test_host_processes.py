@@ -72,7 +72,7 @@ def churn(path, number: int, limits: dict, most_bytes: float) -> None:
     """Publish, refresh, invalidate and read at random; what is found must be right, and the files small enough."""
     draw = random.Random(number)
     cache = new_cache(path, **limits)
-    for _ in range(30):
+    for _ in range(15):
         batch = draw.sample(range(2_000), 40)
         found = look_up(cache, batch)
         assert found == right(found)
@@ -98,7 +98,7 @@ def sizes(cache) -> list[int]:
 @pytest.mark.parametrize("limits", [{"rows": 500.0}, {"bytes": 600_000.0}, {"write_seconds": 0.05}], ids=str)
 def test_processes_that_write_and_read_at_once_stay_within_the_limits(limits, tmp_path):
     most = 1.1 * limits["bytes"] if "bytes" in limits else np.inf
-    in_processes(8, lambda number: churn(tmp_path / "cache", number, limits, most))
+    in_processes(PROCESSES, lambda number: churn(tmp_path / "cache", number, limits, most))
     after = new_cache(tmp_path / "cache", **limits)
     found = look_up(after, range(2_000))
     assert found == right(found)

@@ -132,6 +132,10 @@ def _rows(table: Any, listed: Any) -> Violations:
     counts, starts = rows._count[live].astype(np.int64), rows._start[live].astype(np.int64)
     if (rows._count[-1], rows._start[-1]) != (0, -1):
         yield "entry -1 has rows"
+    lent = (counts > 0) & (starts >= rows._store.first_lent)
+    if np.isin(live[lent], listed).any() or (starts + counts)[lent].max(initial=0) > 2**31 - 1:
+        yield "a listed entry has rows that are stored elsewhere"
+    live, counts, starts = live[~lent], counts[~lent], starts[~lent]
     if (counts < 0).any() or (starts[counts > 0] < 0).any() or (starts + counts > len(rows)).any():
         yield "an entry has rows that are not stored"
     order = np.argsort(starts[counts > 0])

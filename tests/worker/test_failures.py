@@ -50,7 +50,7 @@ COUNTS = [
 def colliding(letters: bytes) -> list[bytes]:
     """Return texts of 16 bytes that have one hash: the second half makes good what the first does."""
     firsts = np.array([letter * 0x0101010101010101 for letter in letters], np.uint64)
-    seconds = keys._mix(np.full(len(letters), 16, np.uint64) * keys._ODD ^ keys._SEED ^ firsts)
+    seconds = keys._mix(np.full(len(letters), 16, np.uint64) * keys._ODD ^ np.uint64(keys.PROCESS_SEED) ^ firsts)
     found = [first.tobytes() + second.tobytes() for first, second in zip(firsts, seconds, strict=True)]
     assert len(set(keys.KeyBatch.of([pa.array(found)], [pa.binary()]).hashes.tolist())) == 1
     return found

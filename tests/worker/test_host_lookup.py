@@ -69,6 +69,17 @@ def test_what_one_worker_has_requested_another_finds(workers):
     assert (two.lookup.counters["misses"], two.lookup.counters["hits"]) == (1, 2)
 
 
+def test_the_own_cache_admits_a_key_that_is_found_on_the_host_again(workers):
+    source = Names()
+    one, two = workers(source), workers(source)
+    all_names(one, batch(1, 2, 2_000))
+    for found, cached in ((3, 0), (6, 3), (6, 3)):
+        assert all_names(two, batch(1, 2_000, None, 2, 1)) == ["n1", None, None, "n2", "n1"]
+        assert (two.lookup.counters["host_hits"], len(two.lookup.cache)) == (found, cached)
+    assert source.requested == [[1, 2, 2_000]]
+    assert two.lookup.counters["keys"] == 9
+
+
 def test_a_key_that_another_worker_requests_is_waited_for(workers):
     source = Gated()
     one, two = workers(source).lookup, workers(source).lookup

@@ -1,0 +1,53 @@
+"""When segments are merged, and how often an entry is copied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from host_processes import keys_of, look_up, new_cache, right, store
+
+from lookupcache.host.host_cache import QUIET_LOOKUPS
+from lookupcache.host.maintenance import _MOST_SEGMENTS
+
+
+def look_up_until_quiet(cache, keys) -> None:
+    for _ in range(QUIET_LOOKUPS + 1):
+        assert look_up(cache, keys) == right(keys)
+
+
+def test_what_is_left_is_merged_when_nothing_is_published_any_more(tmp_path):
+    now = 100.0
+    cache = new_cache(tmp_path, clock=lambda: now)
+    for start in (0, 10, 20):
+        store(cache, range(start, start + 10))
+    cache._segments.refresh()
+    assert len(cache._segments.newest) == 3
+    look_up_until_quiet(cache, range(30))
+    assert len(cache._segments.newest) == 1
+    store(cache, range(30, 40))
+    look_up_until_quiet(cache, range(40))
+    assert len(cache._segments.newest) == 2, "not again so soon"
+    now = 200.0
+    store(cache, [40])
+    look_up_until_quiet(cache, range(41))
+    assert len(cache._segments.newest) == 1
+    cache._control.set_time("quiet_until", 1e9)  # Written before the machine started again.
+    store(cache, [41])
+    look_up_until_quiet(cache, range(42))
+    assert len(cache._segments.newest) == 1
+    cache.close()
+
+
+def test_an_entry_is_copied_a_few_times(tmp_path):
+    cache, size, draw = new_cache(tmp_path), 2_000, np.random.default_rng(1)
+    numbers = draw.permutation(64 * size)
+    for part in np.array_split(numbers, 64):
+        rows = pa.table({"id": part.astype(str), "match": part})
+        cache.publish(keys_of(part), rows, np.ones(size, np.int64), cache.clock(), cache.position)
+        cache._maintenance.wait()
+        assert len(cache._segments.newest) <= _MOST_SEGMENTS
+    cache._segments.refresh()
+    assert sum(map(len, cache._segments.newest)) == len(numbers)
+    # Eight of a size into one, and these again: two copies.
+    assert cache._control["merged_bytes"] <= 2.2 * cache._segments.nbytes
+    cache.close()
