@@ -85,7 +85,8 @@ LAYERS = """
     host.host_cache
     host.inspection
     host
-    decorator.arguments
+    decorator.arguments decorator.value_codec
+    decorator.shared_cache
     decorator.batching decorator.keyed_function
     decorator.single_flight
     decorator.sync_lookup decorator.async_lookup

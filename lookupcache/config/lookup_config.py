@@ -81,7 +81,8 @@ class LookupConfig:
     scope: Scope = _option(
         "lookup.cache.scope", "auto", one_of(Scope, str.lower),
         "who shares a cache: `worker`: each Python worker has its own; `host`: all workers of a machine share one in "
-        "local files, apart from a smaller one of each worker; `auto` is `worker`", "`auto`",
+        "local files, apart from a smaller one of each worker; `auto` is `host`, and `worker` where Spark's local "
+        "directory cannot be used", "`auto`",
     )  # fmt: skip
     cache_path: str | None = _option(
         "lookup.cache.path", None, parse_name,
@@ -270,8 +271,8 @@ class LookupConfig:
 
     @property
     def is_host_scope(self) -> bool:
-        """Whether the workers of a host share one cache; scope ``auto`` is each worker's own."""
-        return self.scope == "host" and self.cache != "NONE"
+        """Whether the workers of a host share one cache; with scope ``auto``, where they have a folder for it."""
+        return self.scope != "worker" and self.cache != "NONE"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, by option key."""

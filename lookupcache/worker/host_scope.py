@@ -20,8 +20,13 @@ _SPARK_FOLDER = "lookupcache"
 
 
 def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | None:
-    """Return the host's cache for the plan of a source; None, with a warning, where there can be none."""
+    """Return the host's cache for the plan of a source; None, with a warning, where there can be none.
+
+    With scope ``auto`` there is no warning outside of Spark's workers: such a process has no others to share with.
+    """
     plan = source.plan
+    if plan.config.scope == "auto" and plan.config.cache_path is None and not _local_directories():
+        return None
     schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
     try:
         return HostCache(
@@ -41,6 +46,7 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
             counters=source.counters,
         )
     except HostUnavailableError as error:
+        source.counters["host_failures"] += 1
         warnings.warn(
             f"Table {plan.table!r}: each worker has its own cache, because workers cannot share one: {error}.",
             LookupAdvice,
@@ -64,7 +70,7 @@ def folder_of(config: LookupConfig) -> Path:
     """
     if config.cache_path is not None:
         return Path(config.cache_path)
-    directories = [name for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name]
+    directories = _local_directories()
     if not directories:
         raise HostUnavailableError("this process has no local directory of Spark, and 'lookup.cache.path' is not set")
     executor = Path(directories[0])
@@ -72,3 +78,8 @@ def folder_of(config: LookupConfig) -> Path:
     if application.name.startswith(("executor-", "application_")):
         return application / _SPARK_FOLDER
     return executor / _SPARK_FOLDER
+
+
+def _local_directories() -> list[str]:
+    """Return the local directories that Spark has given this process; outside of its workers there are none."""
+    return [name for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name]
