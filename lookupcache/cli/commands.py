@@ -154,9 +154,9 @@ main.add_command(plan)
 def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     """Check a Spark session: which settings to change for lookup joins, and why.
 
-    It starts a session with the settings of spark-defaults.conf and --conf, as your programs do, and runs no job. For
-    an existing session, call lookupcache.spark.doctor.examine(spark); examine(spark, df) also checks the plan of a
-    query. The exit code is 1 if a required setting is wrong.
+    It starts a session with the settings of spark-defaults.conf and --conf, as your programs do, and runs one small job
+    in the workers. For an existing session, call lookupcache.spark.doctor.examine(spark); examine(spark, df) also
+    checks the plan of a query. The exit code is 1 if a required setting is wrong.
     """
     console = Console()
     findings = _examine_session(remote, dict(pair.partition("=")[::2] for pair in conf))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from lookupcache.cache import Limits
 from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostCache, HostUnavailableError
+from lookupcache.host.folder import why_unusable
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
 
@@ -78,6 +81,16 @@ def folder_of(config: LookupConfig) -> Path:
     if application.name.startswith(("executor-", "application_")):
         return application / _SPARK_FOLDER
     return executor / _SPARK_FOLDER
+
+
+def check_folder(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the name of this host, and why its workers cannot share caches, null if they can; runs in a worker."""
+    for _ in batches:
+        try:
+            problem = why_unusable(folder_of(LookupConfig()))
+        except HostUnavailableError as error:
+            problem = str(error)
+        yield pa.record_batch({"host": [socket.gethostname()], "problem": pa.array([problem], pa.string())})
 
 
 def _local_directories() -> list[str]:
