@@ -143,6 +143,7 @@ LAYERS = """
     testing
     hitrate.reuse
     hitrate.curve hitrate.keys
+    hitrate.host_replay
     hitrate.ageing hitrate.shards hitrate.replay hitrate.width
     hitrate.deployment hitrate.age_sample
     hitrate.advice hitrate.spark

@@ -62,6 +62,7 @@ def test_it_prints_json_and_draws(visits, tmp_path):
     )
     assert [column["title"] for column in told["columns"]] == [
         "plain", "batches of 10,000", "2 workers, rows by key", "2 workers, rows at random",
+        "2 workers, one cache",
     ]  # fmt: skip
     assert told["ages"][0]["after_access"] == 0.975
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -153,7 +154,10 @@ def test_a_join_hits_as_often_as_was_predicted(spark, tmp_path, eviction):
     pq.write_table(pa.table({"id": requests.ids.astype(np.int64)[:60_000]}), tmp_path / "keys.parquet")
     table = LookupTable.from_function(
         "c", "id BIGINT, v BIGINT", key=["id"], function=_rows, batch=True,
-        options={"lookup.cache": "LRU", "lookup.cache.max-rows": "500", "lookup.cache.eviction": eviction},
+        options={
+            "lookup.cache": "LRU", "lookup.cache.scope": "worker", "lookup.cache.max-rows": "500",
+            "lookup.cache.eviction": eviction,
+        },
     )  # fmt: skip
     join = LookupJoin(spark.read.parquet(str(tmp_path / "keys.parquet")).coalesce(1), table, ["id"], select=["c.v"])
     join.df.write.format("noop").mode("overwrite").save()
