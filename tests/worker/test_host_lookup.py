@@ -15,6 +15,7 @@ from test_lookup import Gated, Names, all_names, batch, names, runner
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import LookupFailedError
+from lookupcache.metrics import LookupMetrics
 from lookupcache.worker.host_lookup import HostCacheLookup
 
 
@@ -76,6 +77,9 @@ def test_what_one_worker_has_requested_another_finds(workers):
     assert source.asked == [[1, 2, 2_000], [3]]
     assert two.lookup.counters["host_hits"] == 2
     assert (two.lookup.counters["misses"], two.lookup.counters["hits"]) == (1, 2)
+    all_names(two, batch(1, 2, 2, 9))
+    counts = LookupMetrics.of(two.lookup.counters)
+    assert (counts.worker_hits, counts.host_hits, counts.host_waits, counts.requested_keys) == (1, 3, 0, 2)
 
 
 def test_a_key_that_another_worker_requests_is_waited_for(workers):
