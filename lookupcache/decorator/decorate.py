@@ -185,8 +185,8 @@ def cached(
     same name, has its own. ``lookup.cache.max-bytes`` measures a value when it is cached, with all that it refers to,
     not when it changes later.
 
-    With ``cache_path``, all processes of a machine that decorate this function share what it returned: one call per key.
-    Then arguments and values must be plain data, and the function must have a module and a name;
+    With ``cache_path``, all processes of a machine that decorate this function share what it returned, with one call
+    per key. Then arguments and values must be plain data, and the function must have a module and a name;
     ``docs/host-cache.md`` says which data, and how.
 
     A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
