@@ -196,7 +196,7 @@ def _examine_session(remote: str | None, settings: dict[str, str]) -> list[Findi
 @click.option("--rows", type=click.IntRange(1), help="Use only the first ROWS of the 336,776 flights.")
 @click.option("--stream", is_flag=True, help="Run as a stream over files that arrive in steps.")
 @click.option("--cache", default="LRU", show_default=True, help="NONE, LRU, TTL or ALL.")
-@click.option("--max-rows", help="Maximum number of rows cached per worker, for LRU and TTL.")
+@click.option("--max-rows", help="Maximum number of rows cached, for LRU and TTL.")
 def demo(rows: int | None, stream: bool, cache: str, max_rows: str | None) -> None:
     """Join the flights from New York in 2013 with a SQLite database, and compare the result with Spark's join."""
     demo = _import_demo()

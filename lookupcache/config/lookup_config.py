@@ -91,12 +91,12 @@ class LookupConfig:
     )  # fmt: skip
     max_rows: int | None = _option(
         "lookup.cache.max-rows", None, parse_count,
-        "maximum number of rows (not keys) cached per worker, with scope `host` by all of them; a key without rows "
-        "counts as one row", "10000 with `LRU`",
+        "maximum number of rows (not keys) cached by all workers of a machine, with scope `worker` by each; a key "
+        "without rows counts as one row", "10000 with `LRU`",
     )  # fmt: skip
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
-        "maximum number of bytes cached per worker, including keys and index, with scope `host` of all files; `cached` "
+        "maximum number of bytes, including keys and index, of a machine's files, with scope `worker` of each; `cached` "
         "measures a value once, when it is added, with everything that it refers to, but not the memory that objects "
         "of other libraries hold outside of Python and do not report", "none",
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -14,6 +15,7 @@ from host_processes import in_child, keys_of, look_up, new_cache, right, rows_of
 from scale import SCALE
 
 from lookupcache.host import HostUnavailableError, maintenance
+from lookupcache.host.folder import why_unusable
 from lookupcache.host.segment import SegmentRange, use_name, write_segment
 
 KEYS = list(range(40))
@@ -330,6 +332,19 @@ def test_where_there_is_no_space_to_begin_with_the_cache_is_unavailable(tmp_path
     FullDisk(monkeypatch, at)
     with pytest.raises(HostUnavailableError, match="No space left"):
         new_cache(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(("error", "reason"), [(errno.ENOSPC, "No space left"), (errno.EROFS, "Read-only file system")])
+def test_a_check_of_a_folder_says_why_it_cannot_be_used(tmp_path, monkeypatch, error, reason):
+    assert why_unusable(tmp_path / "cache") is None
+    assert list((tmp_path / "cache").iterdir()) == []
+
+    def fail(*arguments):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    assert reason in why_unusable(tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_a_forked_process_is_a_claimant_of_its_own(caches):
