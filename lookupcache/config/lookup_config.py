@@ -96,9 +96,9 @@ class LookupConfig:
     )  # fmt: skip
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
-        "maximum number of bytes, including keys and index, of a machine's files, with scope `worker` of each; `cached` "
-        "measures a value once, when it is added, with everything that it refers to, but not the memory that objects "
-        "of other libraries hold outside of Python and do not report", "none",
+        "maximum number of bytes, including keys and index, of a machine's files, with scope `worker` of each worker; "
+        "`cached` measures a value once, when it is added, with everything that it refers to, but not the memory that "
+        "objects of other libraries hold outside of Python and do not report", "none",
     )  # fmt: skip
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", one_of(Eviction, to_dashes),
