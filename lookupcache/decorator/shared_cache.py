@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod, ref
+from weakref import WeakMethod, finalize, ref
 
 import numpy as np
 import pyarrow as pa
@@ -98,14 +98,18 @@ class SharedCache:
         self._limits = Limits.of(config)
         self._counters = counters
         self._host_clock = host_clock
+        self._close: Callable[[], object] = _do_nothing
+        self._lock = threading.RLock()
+        self._forget_files()
+        self._start_without_threads()
+
+    def _forget_files(self) -> None:
         self._host: HostCache | None = None
         self._is_opened = False
         self._seen = 0
         self._claimed: dict[bytes, float] = {}
-        self._start_without_threads()
 
     def _start_without_threads(self) -> None:
-        self._lock = threading.RLock()
         self._keeper: threading.Thread | None = None
         self._closed = threading.Event()
         self._executor: ThreadPoolExecutor | None = None
@@ -113,6 +117,10 @@ class SharedCache:
     def reset_after_fork(self) -> None:
         """Drop the threads of the parent process, which do not exist in this process, and its claims."""
         self._claimed = {}
+        if not self._lock.acquire(blocking=False):
+            # A thread of the parent was at work on them.
+            self._forget_files()
+        self._lock = threading.RLock()
         self._start_without_threads()
 
     def close(self) -> None:
@@ -121,9 +129,8 @@ class SharedCache:
         with self._lock:
             if self._executor is not None:
                 self._executor.shutdown(wait=False)
-            if self._host is not None:
-                self._host.close()
-            self._host, self._is_opened, self._claimed = None, False, {}
+            self._close()
+            self._forget_files()
             self._start_without_threads()
 
     @property
@@ -144,6 +151,10 @@ class SharedCache:
             if not self._is_opened:
                 self._is_opened = True
                 self._host = self._open()
+                if self._host is not None:
+                    # A function may be freed without being closed, as the copies in Spark's tasks are.
+                    self._close = finalize(self, self._host.close)
+                    self._close.atexit = False
                 self._seen = 0 if self._host is None else self._host.position
             if self._host is not None and self._keeper is None:
                 self._keeper = threading.Thread(
@@ -341,6 +352,10 @@ class SharedCache:
             return [self._codec.read(data) for data in keys.columns[0].to_pylist()]
         except ValueError:
             return None
+
+
+def _do_nothing() -> None:
+    """Close nothing: there is nothing open."""
 
 
 def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop], closed: threading.Event) -> None:

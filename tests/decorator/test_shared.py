@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import gc
 import math
 import os
 import shutil
@@ -17,11 +18,13 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from click.testing import CliRunner
 from host_processes import in_processes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lookupcache import LookupConfig, OptionError, cached
+from lookupcache.cli.commands import main
 from lookupcache.decorator.shared_cache import SharedCache
 from lookupcache.decorator.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
 
@@ -302,6 +305,34 @@ def test_a_process_that_is_killed_holding_a_claim_is_not_waited_for(shared):
     os.waitpid(child, 0)
     assert one(1) == [1, 0]
     assert one.metrics().host_waits == 0
+
+
+def test_a_function_that_is_freed_closes_its_files(tmp_path):
+    one = cached(cache_path=str(tmp_path / "cache"))(number_of)
+    one(1)
+    host = one.lookup.shared._host
+    del one
+    while not host.is_lost:
+        gc.collect()
+
+
+def test_a_forked_process_is_a_claimant_of_its_own(shared):
+    one = shared(number_of)
+    one(1)
+
+    def work(number):
+        assert one(number + 2) == [number + 2, 0]
+        assert one.lookup.shared._host._claims.number != parent
+
+    parent = one.lookup.shared._host._claims.number
+    in_processes(2, work)
+    assert (one(2), one(3), source.calls) == ([2, 0], [3, 0], [1])
+
+
+def test_the_command_shows_what_is_shared(shared, tmp_path):
+    shared(number_of)(1)
+    shown = CliRunner().invoke(main, ["cache", "ls", str(tmp_path / "cache")], env={"COLUMNS": "200"})
+    assert "test_shared.number_of" in shown.output
 
 
 def test_a_folder_that_is_deleted_is_done_without(shared, tmp_path):
