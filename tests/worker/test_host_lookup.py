@@ -78,7 +78,7 @@ def test_what_one_worker_has_requested_another_finds(workers):
     assert source.asked == [[1, 2, 2_000], [3]]
     assert two.lookup.counters["host_hits"] == 2
     assert (two.lookup.counters["misses"], two.lookup.counters["hits"]) == (1, 2)
-    all_names(two, batch(1, 2, 2, 9))
+    all_names(two, batch(1, 3, 3, 9))
     counts = LookupMetrics.of(two.lookup.counters)
     assert (counts.worker_hits, counts.host_hits, counts.host_waits, counts.requested_keys) == (1, 3, 0, 2)
 
