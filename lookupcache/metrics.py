@@ -24,7 +24,9 @@ class LookupMetrics:
     - ``misses``: distinct keys of a batch that were not in the cache, or had expired, and were not already requested.
       Rows with a null key are neither hits nor misses.
     - ``host_hits``: distinct keys of a batch that were not in the worker's cache, but in the one that the workers of a
-      host share; ``host_waits``: those that another worker was requesting. Both count as hits.
+      host share; ``host_waits``: those that another worker was requesting. Both count as hits. The others of ``keys``
+      are ``misses``, or ``worker_hits``, which were in the worker's own cache. (With `cached`, the processes of a host
+      are its workers.)
     - ``host_failures``: failures to read or write the shared cache, which lookups then do without;
       ``host_dropped_files``: its files that could not be used; ``host_unstored``: keys for which it had no space.
     - ``calls``: calls to the source, including retries; ``requested_keys``: keys in them.
@@ -84,6 +86,11 @@ class LookupMetrics:
     def hit_rate(self) -> float:
         """Hits ÷ (hits + misses); 0 if there were neither."""
         return self.hits / (self.hits + self.misses) if self.hits + self.misses else 0.0
+
+    @property
+    def worker_hits(self) -> int:
+        """Distinct keys of a batch that were in the worker's own cache, or that it was requesting already."""
+        return max(self.keys - self.misses - self.host_hits - self.host_waits, 0)
 
     def __add__(self, other: LookupMetrics) -> LookupMetrics:
         names = [field.name for field in dataclasses.fields(self)]

@@ -85,7 +85,8 @@ LAYERS = """
     host.host_cache
     host.inspection
     host
-    decorator.arguments
+    decorator.arguments decorator.value_codec
+    decorator.shared_cache
     decorator.batching decorator.keyed_function
     decorator.single_flight
     decorator.sync_lookup decorator.async_lookup
@@ -143,6 +144,7 @@ LAYERS = """
     testing
     hitrate.reuse
     hitrate.curve hitrate.keys
+    hitrate.host_replay
     hitrate.ageing hitrate.shards hitrate.replay hitrate.width
     hitrate.deployment hitrate.age_sample
     hitrate.advice hitrate.spark

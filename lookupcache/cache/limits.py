@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lookupcache.config import Eviction, LookupConfig
 
@@ -93,3 +93,19 @@ class Limits:
 
 def _or_infinity(value: float | None) -> float:
     return math.inf if value is None else value
+
+
+_OWN_ROWS = 10_000
+_OWN_BYTES = 16 << 20
+_OWN_PART = 16
+
+
+def own_limits(limits: Limits) -> Limits:
+    """Return the limits of a worker's own cache, which is smaller than that of the host.
+
+    >>> own_limits(Limits(rows=5_000)).rows, own_limits(Limits(rows=1_000_000)).rows
+    (5000, 62500)
+    """
+    rows = min(limits.rows, max(_OWN_ROWS, limits.rows // _OWN_PART))
+    most = min(limits.bytes, max(_OWN_BYTES, limits.bytes // _OWN_PART))
+    return replace(limits, rows=rows, bytes=most)

@@ -154,9 +154,9 @@ main.add_command(plan)
 def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     """Check a Spark session: which settings to change for lookup joins, and why.
 
-    It starts a session with the settings of spark-defaults.conf and --conf, as your programs do, and runs no job. For
-    an existing session, call lookupcache.spark.doctor.examine(spark); examine(spark, df) also checks the plan of a
-    query. The exit code is 1 if a required setting is wrong.
+    It starts a session with the settings of spark-defaults.conf and --conf, as your programs do, and runs one small job
+    in the workers. For an existing session, call lookupcache.spark.doctor.examine(spark); examine(spark, df) also
+    checks the plan of a query. The exit code is 1 if a required setting is wrong.
     """
     console = Console()
     findings = _examine_session(remote, dict(pair.partition("=")[::2] for pair in conf))
@@ -196,7 +196,7 @@ def _examine_session(remote: str | None, settings: dict[str, str]) -> list[Findi
 @click.option("--rows", type=click.IntRange(1), help="Use only the first ROWS of the 336,776 flights.")
 @click.option("--stream", is_flag=True, help="Run as a stream over files that arrive in steps.")
 @click.option("--cache", default="LRU", show_default=True, help="NONE, LRU, TTL or ALL.")
-@click.option("--max-rows", help="Maximum number of rows cached per worker, for LRU and TTL.")
+@click.option("--max-rows", help="Maximum number of rows cached, for LRU and TTL.")
 def demo(rows: int | None, stream: bool, cache: str, max_rows: str | None) -> None:
     """Join the flights from New York in 2013 with a SQLite database, and compare the result with Spark's join."""
     demo = _import_demo()

@@ -26,6 +26,7 @@ from lookupcache.hitrate.width import Width, left_names, measure_width
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_PLOTTED_WORKERS = (1, 2, 4, 8, 16)
 _FILES = (".parquet", ".pq", ".csv", ".gz")
 
 
@@ -36,7 +37,9 @@ _FILES = (".parquet", ".pq", ".csv", ".gz")
 @click.option("--sizes", metavar="ROWS", help="Cache sizes to show, separated by commas.")
 @click.option("--ttl", "ttls", multiple=True, metavar="LIMIT", help="A maximum age: '10 min', or a number of requests.")
 @click.option("--batch", default=10_000, show_default=True, help="Rows per batch; 1 for single rows.")
-@click.option("--workers", default=1, show_default=True, help="Number of Python workers, each with its own cache.")
+@click.option("--workers", default=1, show_default=True, help="Number of Python workers of a host.")
+@click.option("--scope", type=click.Choice(["host", "worker"]), default="host", show_default=True,
+              help="Whether the workers share a cache, as with lookup.cache.scope.")  # fmt: skip
 @click.option("--shuffle", is_flag=True, help="Partition rows by key, as with lookup.shuffle.")
 @click.option("--rows-per-key", default=1, show_default=True, help="Number of rows per key at the source.")
 @click.option("--missing", default="0", help="Fraction of the keys without rows at the source, e.g. 10%.")
@@ -53,7 +56,12 @@ _FILES = (".parquet", ".pq", ".csv", ".gz")
 @click.option("--rate", type=float, help="Rows per second, if there is no time column.")
 @click.option("--sample", default="auto", show_default=True, help="Fraction of the keys to sample, auto, or no.")
 @click.option("--lru-only", is_flag=True, help="Skip the other eviction policies, which take the longest.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Plot the curves.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.png",
+    help="Plot the curves, and requests per key by the number of workers.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def hitrate(source: str, as_json: bool, plot: Path | None, **flags: Any) -> None:
     """Predict a cache's hit rate from the keys that will be looked up.
@@ -71,6 +79,8 @@ def hitrate(source: str, as_json: bool, plot: Path | None, **flags: Any) -> None
             batch=flags["batch"],
             workers=flags["workers"],
             spread="key" if flags["shuffle"] else "random",
+            scope=flags["scope"],
+            dilution=() if plot is None else _PLOTTED_WORKERS,
             rows_per_key=flags["rows_per_key"],
             missing=_parse_fraction(flags["missing"]),
             remember_misses=not flags["forget_misses"],

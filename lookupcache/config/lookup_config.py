@@ -81,7 +81,8 @@ class LookupConfig:
     scope: Scope = _option(
         "lookup.cache.scope", "auto", one_of(Scope, str.lower),
         "who shares a cache: `worker`: each Python worker has its own; `host`: all workers of a machine share one in "
-        "local files, apart from a smaller one of each worker; `auto` is `worker`", "`auto`",
+        "local files, apart from a smaller one of each worker; `auto` is `host`, and `worker` where Spark's local "
+        "directory cannot be used", "`auto`",
     )  # fmt: skip
     cache_path: str | None = _option(
         "lookup.cache.path", None, parse_name,
@@ -90,14 +91,14 @@ class LookupConfig:
     )  # fmt: skip
     max_rows: int | None = _option(
         "lookup.cache.max-rows", None, parse_count,
-        "maximum number of rows (not keys) cached per worker, with scope `host` by all of them; a key without rows "
-        "counts as one row", "10000 with `LRU`",
+        "maximum number of rows (not keys) cached by all workers of a machine, with scope `worker` by each; a key "
+        "without rows counts as one row", "10000 with `LRU`",
     )  # fmt: skip
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
-        "maximum number of bytes cached per worker, including keys and index, with scope `host` of all files; `cached` "
-        "measures a value once, when it is added, with everything that it refers to, but not the memory that objects "
-        "of other libraries hold outside of Python and do not report", "none",
+        "maximum number of bytes, including keys and index, of a machine's files, with scope `worker` of each worker; "
+        "`cached` measures a value once, when it is added, with everything that it refers to, but not the memory that "
+        "objects of other libraries hold outside of Python and do not report", "none",
     )  # fmt: skip
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", one_of(Eviction, to_dashes),
@@ -270,8 +271,8 @@ class LookupConfig:
 
     @property
     def is_host_scope(self) -> bool:
-        """Whether the workers of a host share one cache; scope ``auto`` is each worker's own."""
-        return self.scope == "host" and self.cache != "NONE"
+        """Whether the workers of a host share one cache; with scope ``auto``, where they have a folder for it."""
+        return self.scope != "worker" and self.cache != "NONE"
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, by option key."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from contextvars import copy_context
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import Call
-from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
+from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, merged, without_rows
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, set_current_call, waiting_for
 from lookupcache.executor.task_slots import TaskSlots
 from lookupcache.functions.adapter import POLL_SECONDS
+
+if TYPE_CHECKING:
+    from lookupcache.decorator.shared_cache import SharedCall
 
 
 class AsyncLookup(SingleFlight):
@@ -35,6 +38,8 @@ class AsyncLookup(SingleFlight):
             self._record_failure(cast(_CallJob, job).call, asyncio.CancelledError("The decorated function was closed."))
         await slots.cancel(lambda job: True)
         await self.function.adapter.close()
+        if self.shared is not None:
+            self.shared.close()
 
     async def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""
@@ -67,11 +72,38 @@ class AsyncLookup(SingleFlight):
         try:
             await self.batches.wait_closed_async(job.call)
             started = self._begin(job.call)
-            self._slots_here().start_timeout(job)
             set_current_call(job.call)
+            if self.shared is not None and self.shared.open(self._drop):
+                return await self._share(job, self.shared.call(job.call.keys, refresh=job.call.refresh))
+            self._slots_here().start_timeout(job)
             return await self.resilience.until_found(self._request, job.call.keys, without_rows)
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
+
+    async def _share(self, job: _CallJob, work: SharedCall) -> list[tuple[list[Key], Answers]]:
+        """Take what other processes have fetched, and request the other keys; work on files is done in a thread."""
+        answered: list[tuple[list[Key], Answers]] = []
+        job.call.shared, files, is_timed = work.found, work.shared.executor, False
+        in_thread = asyncio.get_running_loop().run_in_executor
+        try:
+            while not work.is_complete:
+                if mine := await in_thread(files, work.step):
+                    self._begin(job.call)
+                    if not is_timed:
+                        self._slots_here().start_timeout(job)
+                        is_timed = True
+                    answered += (new := await self.resilience.until_found(self._request, mine, without_rows))
+                    await in_thread(files, work.publish, merged(new))
+                elif not work.is_complete:
+                    await asyncio.sleep(work.wait_seconds())
+            return answered
+        except Exception:
+            await in_thread(files, work.find_stale)
+            raise
+        finally:
+            # Not awaited: after a cancellation nothing can be. The thread releases after it has claimed.
+            files.submit(work.release)
+            self.counters.add("host_waits", work.waited)
 
     def _end_call(self, call: Call, answer: Any) -> None:
         try:

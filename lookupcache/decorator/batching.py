@@ -12,12 +12,15 @@ import threading
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lookupcache.decorator.arguments import key_text
 from lookupcache.executor.job import Job
 from lookupcache.executor.latch import Latch
 from lookupcache.executor.nesting import NestedCall
+
+if TYPE_CHECKING:
+    from lookupcache.decorator.shared_cache import Shared
 
 Key = Hashable
 
@@ -27,11 +30,13 @@ class Call(NestedCall):
 
     With neither, it was interrupted, and waiting callers request the keys again. ``loop`` is the event
     loop that it is made on, None for threads; ``deadline``, by `time.monotonic`, is when it counts as hung; ``job``
-    makes it in a slot, None in its opener's own thread. It is made for a method of ``owner``.
+    makes it in a slot, None in its opener's own thread. It is made for a method of ``owner``, and with ``refresh``
+    while old values are served. ``shared`` are the values that other processes have fetched.
     """
 
     def __init__(self, loop: AbstractEventLoop | None = None, owner: Any = None) -> None:
         super().__init__()
+        self.refresh = False
         self.loop = loop
         self.owner = owner
         self.keys: list[Any] = []
@@ -40,6 +45,7 @@ class Call(NestedCall):
         self.full: Latch | None = None
         self.answers: dict[Any, Any] | None = None
         self.error: BaseException | None = None
+        self.shared: Shared | None = None
         self.deadline = math.inf
         self.job: Job | None = None
 

@@ -13,7 +13,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from lookupcache.config import LookupConfig
@@ -34,6 +34,9 @@ from lookupcache.metrics import Counters
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.resilience.retry import retry_after_of
+
+if TYPE_CHECKING:
+    from lookupcache.decorator.shared_cache import SharedCache
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -182,6 +185,10 @@ def cached(
     same name, has its own. ``lookup.cache.max-bytes`` measures a value when it is cached, with all that it refers to,
     not when it changes later.
 
+    With ``cache_path``, all processes of a machine that decorate this function share what it returned, with one call
+    per key. Then arguments and values must be plain data, and the function must have a module and a name;
+    ``docs/host-cache.md`` says which data, and how.
+
     A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
     is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.
 
@@ -299,11 +306,27 @@ def lookup_of(
         config, retryable=retryable, retry_after=retry_after, counters=Counters(), limiter=limiter, clock=clock
     )
     keyed = KeyedFunction(function, batch, config.timeout)
+    shared = _shared_cache(function, config, resilience.counters, clock)
     if not keyed.adapter.is_async:
-        return SyncLookup(keyed, config, resilience, clock)
+        return SyncLookup(keyed, config, resilience, clock, shared)
     if config.async_ is False:
         raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
-    return AsyncLookup(keyed, config, resilience, clock)
+    return AsyncLookup(keyed, config, resilience, clock, shared)
+
+
+def _shared_cache(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> SharedCache | None:
+    """Return what a function's processes share, if its options name the folder."""
+    if config.scope == "host" and config.cache != "NONE" and config.cache_path is None:
+        raise OptionError(
+            "'lookup.cache.scope' = 'host' needs a folder here: without Spark there is none that all processes know.",
+            hint="Set 'lookup.cache.path' (cache_path) to a local folder.",
+        )
+    if config.scope == "worker" or config.cache_path is None:
+        return None
+    # Functions that do not share do not import what it takes.
+    from lookupcache.decorator.shared_cache import SharedCache
+
+    return SharedCache(function, config, counters, clock, None if clock is time.monotonic else clock)
 
 
 _limit_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from lookupcache.cache import Limits, RowCache
@@ -32,10 +32,14 @@ from lookupcache.decorator.arguments import (
 )
 from lookupcache.decorator.batching import Batches, Call
 from lookupcache.decorator.keyed_function import KeyedFunction
+from lookupcache.errors import OptionError
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import open_call
 from lookupcache.metrics import LookupMetrics
 from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
+
+if TYPE_CHECKING:
+    from lookupcache.decorator.shared_cache import Shared, SharedCache
 
 Answers = dict[Key, Any]
 
@@ -73,8 +77,10 @@ class SingleFlight:
         config: LookupConfig,
         resilience: ResiliencePolicy,
         clock: Callable[[], float],
+        shared: SharedCache | None = None,
     ) -> None:
         self.config = config
+        self.shared = shared
         self.resilience = resilience
         self.counters = resilience.counters
         self.clock = clock
@@ -108,6 +114,8 @@ class SingleFlight:
         self.resilience.reset_after_fork()
         self.function.adapter.reset_after_fork()
         self.instances.reset_after_fork()
+        if self.shared is not None:
+            self.shared.reset_after_fork()
 
     def metrics(self) -> LookupMetrics:
         """Return the counts so far."""
@@ -126,9 +134,25 @@ class SingleFlight:
         Equal keys of other types are removed too: if key 1 has changed, so has 1.0.
         """
         with self._lock:
-            keys = [values, *(with_kinds(values, kinds) for kinds in self._kinds if len(kinds) == len(values))]
+            keys = self._of_all_kinds(values)
             found = [self._disown(key) | self.cache.remove(key) for key in keys]
+        if self.shared is not None and self.shared.open(self._drop):
+            self.shared.invalidate(keys)
         return any(found)
+
+    def _drop(self, keys: Sequence[Key] | None) -> None:
+        """Remove what another process has invalidated."""
+        with self._lock:
+            if keys is None:
+                self.cache.clear()
+                keys = list(self._calls)
+            for key in [one for values in keys for one in self._of_all_kinds(values)]:
+                self._disown(key)
+                self.cache.remove(key)
+
+    def _of_all_kinds(self, values: Key) -> list[Key]:
+        """Return the keys that some arguments have with each combination of types that was used."""
+        return [values, *(with_kinds(values, kinds) for kinds in self._kinds if len(kinds) == len(values))]
 
     def clear(self, instance: Any = None) -> None:
         """Remove every key, or those of one object's method."""
@@ -141,6 +165,8 @@ class SingleFlight:
                 if instance is None or instance_of(key) is instance:
                     self._disown(key)
             self._drop_unused_kinds()
+        if instance is None and self.shared is not None and self.shared.open(self._drop):
+            self.shared.invalidate(None)
 
     def _disown(self, key: Key) -> bool:
         """Keep the call for a key from changing the cache, unless it still waits for more keys."""
@@ -243,7 +269,7 @@ class SingleFlight:
         """Put keys into calls, and return the new ones, ``in_background`` if their caller does not wait."""
         calls, opened = self.batches.add(keys, self._loop(), owner_of(keys[0]))
         for call in opened:
-            call.maker, call.outer = self, open_call()
+            call.maker, call.outer, call.refresh = self, open_call(), in_background
             call.job = self._new_job(call, in_background)
         for key, call in zip(keys, calls, strict=True):
             self._calls[key] = call
@@ -291,22 +317,36 @@ class SingleFlight:
         return time.perf_counter()
 
     def _record_answers(self, call: Call, answered: list[tuple[list[Key], Answers]]) -> None:
-        answers = {key: value for _, answer in answered for key, value in answer.items()}
+        answers = merged(answered)
         with self._lock:
             now = self.clock()
+            self.counters["fetched_rows"] += sum(map(rows_in, answers.values()))
             for key, value in answers.items():
                 if self._calls.get(key) is call:
                     self.cache.put(key, value, now)
-            self.counters["fetched_rows"] += sum(map(rows_in, answers.values()))
+            if call.shared is not None:
+                self._put_shared(call, call.shared)
+                answers |= call.shared.values
             self._end(call, answers)
             self._until_purge -= len(answers)
             if self._until_purge < 0:
                 self._purge()
 
+    def _put_shared(self, call: Call, shared: Shared) -> None:
+        """Cache what other processes have fetched, as old as it is."""
+        for key, value in shared.values.items():
+            if self._calls.get(key) is call:
+                self.cache.put(key, value, shared.written[key])
+        if not call.refresh:
+            self.counters["misses"] -= len(shared.values)
+            self.counters["hits"] += len(shared.values)
+
     def _record_failure(self, call: Call, error: BaseException | None) -> None:
         """End a call with an error for all waiting callers, or with None: they then request the keys again."""
         with self._lock:
             if not call.ended.is_open:
+                if call.shared is not None:
+                    self._put_shared(call, call.shared)
                 self._end(call, error=_cause(error))
 
     def _end(self, call: Call, answers: Answers | None = None, error: BaseException | None = None) -> None:
@@ -323,6 +363,8 @@ class SingleFlight:
         """Return the values of a call, or their replacement; request the keys again if the call did not end."""
         keys = pending.calls.pop(call)
         if error is not None:
+            if call.shared is not None:
+                keys = self._take_shared(pending, keys)
             # Not a generator: it would turn a StopIteration into a RuntimeError.
             pending.found.update({key: self._replacement(key, error) for key in keys})
         elif call.answers is not None:
@@ -331,6 +373,13 @@ class SingleFlight:
             with self._lock:
                 self._claim(keys, pending)
 
+    def _take_shared(self, pending: PendingKeys, keys: list[Key]) -> list[Key]:
+        """Take the values that other processes had for a call that has failed; return the other keys."""
+        with self._lock:
+            entries = {key: self.cache.find(key, self.clock()) for key in keys}
+        pending.found.update((key, entry.value) for key, entry in entries.items() if entry is not None)
+        return [key for key, entry in entries.items() if entry is None]
+
     def _replacement(self, key: Key, error: BaseException) -> Any:
         """Return a stale value, or None, instead of an error, if the options allow it; else raise the error."""
         with self._lock:
@@ -338,7 +387,7 @@ class SingleFlight:
             if entry is not None:
                 self.counters["stale"] += 1
                 return entry.value
-        if self.config.on_error == "null" and isinstance(error, Exception):
+        if self.config.on_error == "null" and isinstance(error, Exception) and not isinstance(error, OptionError):
             self.counters.add("failed_rows")
             return None
         raise error
@@ -350,6 +399,11 @@ class SingleFlight:
 def without_rows(keys: list[Key], answers: Answers) -> list[Key] | None:
     """Return the keys that the source does not know, or None."""
     return [key for key in keys if not rows_in(answers[key])] or None
+
+
+def merged(answered: Iterable[tuple[list[Key], Answers]]) -> Answers:
+    """Return the values of all keys that were answered."""
+    return {key: value for _, answers in answered for key, value in answers.items()}
 
 
 def _cause(error: BaseException | None) -> BaseException | None:

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import Call
 from lookupcache.decorator.keyed_function import KeyedFunction
-from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
+from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, merged, without_rows
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, run_within, waiting_for
 from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.resilience.policy import ResiliencePolicy
+
+if TYPE_CHECKING:
+    from lookupcache.decorator.shared_cache import SharedCache, SharedCall
 
 
 class SyncLookup(SingleFlight):
     """A sync function with the cache; thread-safe."""
 
     def __init__(
-        self, function: KeyedFunction, config: LookupConfig, resilience: ResiliencePolicy, clock: Callable[[], float]
+        self,
+        function: KeyedFunction,
+        config: LookupConfig,
+        resilience: ResiliencePolicy,
+        clock: Callable[[], float],
+        shared: SharedCache | None = None,
     ) -> None:
-        super().__init__(function, config, resilience, clock)
+        super().__init__(function, config, resilience, clock, shared)
         self._stops_at_error = config.on_error == "fail" and config.stale_if_error is None
 
     def _start_without_calls(self) -> None:
@@ -35,6 +43,8 @@ class SyncLookup(SingleFlight):
         refuse_close_within(self)
         self.slots.join(self.config.timeout)
         self.function.adapter.close()
+        if self.shared is not None:
+            self.shared.close()
 
     def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""
@@ -92,11 +102,36 @@ class SyncLookup(SingleFlight):
             self.batches.wait_closed(call)
             started = self._begin(call)
             with run_within(call):
-                self._record_answers(call, self.resilience.until_found_sync(self._request, call.keys, without_rows))
+                self._record_answers(call, self._answers(call))
         except Exception as error:
             self._record_failure(call, error)
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
+
+    def _answers(self, call: Call) -> list[tuple[list[Key], Answers]]:
+        if self.shared is None or not self.shared.open(self._drop):
+            return self.resilience.until_found_sync(self._request, call.keys, without_rows)
+        return self._share(call, self.shared.call(call.keys, refresh=call.refresh))
+
+    def _share(self, call: Call, work: SharedCall) -> list[tuple[list[Key], Answers]]:
+        """Take what other processes have fetched, and request the other keys."""
+        answered: list[tuple[list[Key], Answers]] = []
+        call.shared = work.found
+        try:
+            while not work.is_complete:
+                if mine := work.step():
+                    self._begin(call)
+                    answered += (new := self.resilience.until_found_sync(self._request, mine, without_rows))
+                    work.publish(merged(new))
+                elif not work.is_complete:
+                    time.sleep(work.wait_seconds())
+            return answered
+        except Exception:
+            work.find_stale()
+            raise
+        finally:
+            work.release()
+            self.counters.add("host_waits", work.waited)
 
     def _make_in_slot(self, call: Call) -> None:
         try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.hitrate.curve import Curve
-from lookupcache.hitrate.deployment import Deployment
+from lookupcache.hitrate.deployment import Deployment, Scope
 from lookupcache.hitrate.width import Width
 
 _WORTH_A_CHANGE = 0.005
@@ -16,8 +17,9 @@ _WORTH_A_CHANGE = 0.005
 class Advice:
     """A cache size, the reason for it, and its effects.
 
-    ``rows`` is the size of one worker's cache; ``calls`` is the number of keys requested from the source per second,
-    ``in_flight`` the average number of calls in flight; None if unknown. ``options`` are a table's options.
+    ``rows`` is the size of one worker's cache, or of the one that the workers share (``scope``). ``calls`` is the
+    number of keys requested from the source per second, ``in_flight`` the average number of calls in flight; None if
+    unknown. ``options`` are a table's options.
     """
 
     rows: int
@@ -26,6 +28,7 @@ class Advice:
     knee: int
     best: float
     workers: int
+    scope: Scope
     calls: float | None
     in_flight: float | None
     bytes_per_worker: float | None
@@ -73,6 +76,8 @@ def choose_size(
     ratio = float(curve.ratio([rows])[0])
     calls = None if rate is None else rate * (1 - ratio)
     weight = None if width is None else rows * width.calc / _mean_rows(width.rows)
+    is_shared = deployment.scope == "host" and deployment.workers > 1
+    own = own_limits(Limits(rows=rows)).rows / rows if is_shared else 1.0
     return Advice(
         rows=rows,
         why=_why(target, reached, curve.best),
@@ -80,10 +85,11 @@ def choose_size(
         knee=knee,
         best=curve.best,
         workers=deployment.workers,
+        scope=deployment.scope,
         calls=calls,
         in_flight=None if calls is None or cost is None else calls * cost,
-        bytes_per_worker=weight,
-        bytes_in_all=None if weight is None else weight * deployment.workers,
+        bytes_per_worker=None if weight is None else weight * own,
+        bytes_in_all=None if weight is None else weight * (own * deployment.workers + is_shared),
         options=_options(rows, deployment, eviction),
     )
 
@@ -127,6 +133,8 @@ def _options(rows: int, deployment: Deployment, eviction: str) -> dict[str, str]
         options["lookup.cache.eviction"] = eviction
     if not deployment.remember_misses:
         options["lookup.cache.missing-key"] = "false"
+    if deployment.workers > 1 and deployment.scope == "worker":
+        options["lookup.cache.scope"] = "worker"
     if deployment.workers > 1 and deployment.spread == "key":
         options["lookup.shuffle"] = "true"
     return options

@@ -12,11 +12,13 @@ import numpy.typing as npt
 from lookupcache.cache.keys import Hashes
 from lookupcache.errors import OptionError
 from lookupcache.hitrate.curve import Curve, total
+from lookupcache.hitrate.host_replay import host_curve
 from lookupcache.hitrate.keys import Requests
 from lookupcache.hitrate.reuse import NEVER, Numbers, distances, previous
 from lookupcache.hitrate.shards import Choice, Sample, estimate
 
 Spread = Literal["random", "key"]
+Scope = Literal["worker", "host"]
 
 _ROWS_LOOKED_AT = 200_000
 _MIX = np.uint64(0xD6E8FEB86659FD93)
@@ -29,7 +31,8 @@ class Deployment:
     A ``batch`` of rows looks up each of its keys once, and entries are evicted after it. Each of ``workers``
     has its own cache; rows are assigned to them at ``random`` or by ``key``, as with ``lookup.shuffle``. ``rows`` are
     numbers of rows that keys have, each as often as it occurs, 0 for a key that the source does not know; it weighs
-    one where ``remember_misses``, and is otherwise requested in every batch. Sizes are rows of one worker's cache.
+    one where ``remember_misses``, and is otherwise requested in every batch. Sizes are rows of one worker's cache, or
+    with ``scope`` host of the cache that they share.
     """
 
     batch: int = 1
@@ -37,6 +40,7 @@ class Deployment:
     spread: Spread = "random"
     rows: tuple[int, ...] = (1,)
     remember_misses: bool = True
+    scope: Scope = "worker"
 
     def __post_init__(self) -> None:
         for name in ("batch", "workers"):
@@ -117,13 +121,31 @@ def _batches(deployment: Deployment, count: int, worker: npt.NDArray[np.int16] |
     return ((number - begins) // deployment.batch + np.repeat(before, counts)).astype(np.int32)
 
 
+def shared_curve(requests: Requests, deployment: Deployment, sizes: list[int]) -> Curve:
+    """Return the hits of the workers of a host, which share a cache, at some sizes.
+
+    >>> requests = Requests(np.array([1, 2, 1, 2, 3, 1], np.uint64))
+    >>> shared_curve(requests, Deployment(workers=2, scope="host"), [3]).ratio([3]).tolist()
+    [0.5]
+    """
+    ids, worker = requests.ids, deployment.workers_of(requests.words)
+    if not deployment.remember_misses and 0 in deployment.rows:
+        known = deployment.rows_of(requests.words) > 0
+        ids, worker = ids[known], worker[known]
+    entry_counts = [max(round(size / deployment.mean_weight), 1) for size in sizes]
+    curve = host_curve(ids, worker, deployment.batch, entry_counts)
+    return Curve(np.array(sizes, dtype=np.int64), curve.ratio(entry_counts) * curve.requests, float(len(requests)))
+
+
 class Survey:
     """A sample of the keys under one deployment, for each worker; its size does not depend on the input's."""
 
     def __init__(self, deployment: Deployment, hot: Hashes, rate: float) -> None:
         choice = Choice(rate, hot, deployment.batch)
         self.deployment = deployment
-        self.samples = [Sample(choice) for _ in range(deployment.workers)]
+        # What workers share is as good as one cache, unless it is smaller than the keys of a batch.
+        self.caches = deployment.workers if deployment.scope == "worker" else 1
+        self.samples = [Sample(choice) for _ in range(self.caches)]
         self.forgotten = 0
 
     def add(self, words: Hashes, times: Numbers | None = None) -> None:
@@ -132,7 +154,7 @@ class Survey:
         if not self.deployment.remember_misses and 0 in self.deployment.rows:
             requested = words[self.deployment.rows_of(words) > 0]
             self.forgotten += len(words) - len(requested)
-        if self.deployment.workers == 1:
+        if self.caches == 1:
             return self.samples[0].add(requested, times if len(requested) == len(words) else None)
         worker = self.deployment.workers_of(requested)
         for number, sample in enumerate(self.samples):

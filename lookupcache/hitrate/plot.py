@@ -20,8 +20,11 @@ def plot(found: Prediction, path: Path, title: str = "") -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(10, 6), layout="constrained")
+    figure, parts = plt.subplots(1, 2 if found.dilution else 1, figsize=(10, 6), layout="constrained", squeeze=False)
+    axes = parts[0][0]
     draw(found, axes)
+    if found.dilution:
+        draw_dilution(found, parts[0][1])
     axes.set_title(title or f"{found.requests:,} requests for {found.keys:,} keys")
     figure.savefig(path, dpi=120)
     plt.close(figure)
@@ -39,6 +42,17 @@ def draw(found: Prediction, axes: Any) -> None:
     for name, mark in zip((one for one in (alone[0].ratios if alone else {}) if one != "lru"), "^sD", strict=False):
         axes.plot([row.size for row in alone], [100 * row.ratios[name] for row in alone], mark, label=f"{name}, plain")
     axes.axvline(found.advice.rows, color="grey", linestyle=":", label=f"{found.advice.rows:,} rows")
-    axes.set(xscale="log", ylim=(0, 100), xlabel="rows in each worker's cache", ylabel="rows that hit, %")
+    axes.set(xscale="log", ylim=(0, 100), xlabel="rows in the cache", ylabel="rows that hit, %")
     axes.grid(alpha=0.3)
     axes.legend(loc="upper left", fontsize=8)
+
+
+def draw_dilution(found: Prediction, axes: Any) -> None:
+    """Draw how often each key is requested, over the number of workers, in both scopes, into matplotlib's axes."""
+    workers = [row.workers for row in found.dilution]
+    axes.plot(workers, [row.worker_scope for row in found.dilution], "o-", label="scope worker")
+    axes.plot(workers, [row.host_scope for row in found.dilution], "s-", label="scope host")
+    axes.set(xscale="log", xlabel="workers of a host", ylabel="requests per key", ylim=(0, None))
+    axes.set_title(f"{found.advice.rows:,} rows")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)

@@ -18,7 +18,16 @@ from lookupcache.hitrate.advice import Advice, choose_size, rows_that_fit, winne
 from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
-from lookupcache.hitrate.deployment import Deployment, Spread, exact_curve, mix, needed_sizes, survey_requests
+from lookupcache.hitrate.deployment import (
+    Deployment,
+    Scope,
+    Spread,
+    exact_curve,
+    mix,
+    needed_sizes,
+    shared_curve,
+    survey_requests,
+)
 from lookupcache.hitrate.keys import Progress, Requests, read_requests
 from lookupcache.hitrate.replay import replay
 from lookupcache.hitrate.reuse import distances, previous
@@ -34,6 +43,7 @@ _LONG = 20_000_000
 _KEYS_WANTED = 2 * LEAST_KEYS
 _REPLAYED = 400_000
 _LEAST_REPLAYED_SIZE = 100
+_MOST_REPLAYED_SIZES = 10
 _PARTS = (0.01, 0.1, 0.2)
 
 
@@ -68,6 +78,15 @@ class PolicyRow:
     ratios: dict[str, float]
 
 
+@dataclass(frozen=True)
+class DilutionRow:
+    """How often each key is requested from the source, on average, by so many workers at one cache size."""
+
+    workers: int
+    worker_scope: float
+    host_scope: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The predicted hits of a cache with these keys; ``columns[0]`` is the plain curve, the last one the deployment."""
@@ -82,6 +101,7 @@ class Prediction:
     policies: list[PolicyRow]
     fits: dict[str, tuple[int, float]]
     advice: Advice
+    dilution: list[DilutionRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -106,6 +126,7 @@ class Prediction:
             "policies": [vars(row) for row in self.policies],
             "max-bytes": {name: {"rows": rows, "ratio": ratio} for name, (rows, ratio) in self.fits.items()},
             "advice": self.advice.to_json(),
+            "dilution": [vars(row) for row in self.dilution],
             "notes": self.notes,
         }
 
@@ -133,6 +154,7 @@ class Wanted:
     max_bytes: int | None
     width: Width | None
     policies: tuple[str, ...]
+    dilution: tuple[int, ...] = ()
 
 
 def hit_rate(
@@ -145,6 +167,8 @@ def hit_rate(
     batch: int = 10_000,
     workers: int = 1,
     spread: Spread = "random",
+    scope: Scope = "host",
+    dilution: Sequence[int] = (),
     rows_per_key: int = 1,
     missing: float = 0.0,
     remember_misses: bool = True,
@@ -171,8 +195,10 @@ def hit_rate(
         sizes: The cache sizes in rows; by default a range up to the number of keys.
         ttls: Age limits, as durations or as numbers of requests.
         batch: Rows in a batch of the join.
-        workers: The number of workers, each with its own cache.
+        workers: The number of workers of a host.
         spread: How rows are distributed over workers: ``random``, or by ``key`` (``lookup.shuffle``).
+        scope: Whether the workers share a cache (``host``), or each has its own (``worker``).
+        dilution: Numbers of workers for which to compare both scopes.
         rows_per_key: How many rows a key has in the lookup table.
         missing: The fraction of keys without rows.
         remember_misses: Whether missing keys are cached.
@@ -192,7 +218,7 @@ def hit_rate(
     >>> [round(found.ratio(size), 3) for size in (1, 2, 3)]
     [0.0, 0.333, 0.5]
     """
-    deployment = Deployment(batch=batch, workers=workers, spread=spread, remember_misses=remember_misses)
+    deployment = Deployment(batch=batch, workers=workers, spread=spread, remember_misses=remember_misses, scope=scope)
     deployment = deployment.with_rows(rows_per_key, missing)
     if width is not None:
         deployment = Deployment(**{**vars(deployment), "rows": width.rows})
@@ -209,6 +235,7 @@ def hit_rate(
         max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
         width=width,
         policies=tuple(policies),
+        dilution=tuple(dilution),
     )
     if hasattr(source, "sparkSession"):
         return _predict_on_spark(source, keys, time, wanted, auto=sample == "auto")
@@ -258,6 +285,7 @@ def predict(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progres
         policies=policies,
         fits=fits(last.curve, wanted),
         advice=chosen,
+        dilution=[_diluted(requests, wanted.deployment, workers, chosen.rows) for workers in wanted.dilution],
         notes=notes,
     )
 
@@ -316,6 +344,8 @@ def deployments(last: Deployment) -> list[tuple[str, Deployment]]:
             found.append((f"{last.workers} workers, {title}", one))
         if last.spread == "random":
             found[-2:] = found[:-3:-1]
+        if last.scope == "host":
+            found.append((f"{last.workers} workers, one cache", replace(last, rows=(1,), remember_misses=True)))
     if last.rows != (1,):
         found.append((_rows_title(last), last))
     return found
@@ -330,9 +360,23 @@ def _rows_title(last: Deployment) -> str:
 
 def _column(title: str, deployment: Deployment, requests: Requests, rate: float | None, sizes: list[int]) -> Column:
     if rate is None or rate >= 1:
+        if deployment.scope == "host" and deployment.workers > 1:
+            return Column(title, deployment, shared_curve(requests, deployment, _replayed_sizes(sizes, requests)))
         return Column(title, deployment, exact_curve(requests, deployment))
     survey = survey_requests(requests.words, deployment, rate)
     return Column(title, deployment, survey.curve(sizes), survey.keys)
+
+
+def _replayed_sizes(sizes: list[int], requests: Requests) -> list[int]:
+    """Return the sizes to replay: of long input only some, the largest among them."""
+    step = 1 if len(requests) <= _REPLAYED else -(-len(sizes) // _MOST_REPLAYED_SIZES)
+    return sizes[::-1][::step][::-1]
+
+
+def _diluted(requests: Requests, deployment: Deployment, workers: int, size: int) -> DilutionRow:
+    each = replace(deployment, workers=workers, scope="worker", spread="random")
+    curves = exact_curve(requests, each), shared_curve(requests, replace(each, scope="host"), [size])
+    return DilutionRow(workers, *((1 - float(one.ratio([size])[0])) * len(requests) / requests.keys for one in curves))
 
 
 def _advice(curve: Curve, wanted: Wanted, requests: Requests, eviction: str = "lru") -> Advice:

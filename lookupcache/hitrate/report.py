@@ -44,7 +44,7 @@ def _span(found: Prediction) -> str:
 
 
 def _columns(found: Prediction) -> Table:
-    table = Table(title="Rows that hit, LRU, by rows in each worker's cache")
+    table = Table(title="Rows that hit, LRU, by rows in the cache")
     table.add_column("rows", justify="right")
     for column in found.columns:
         table.add_column(column.title, justify="right")
@@ -128,9 +128,10 @@ def _policies(found: Prediction) -> Table | None:
 def advice_lines(found: Prediction) -> list[str]:
     """Return the recommended options and their effects."""
     advice = found.advice
-    per_worker = (
-        "" if advice.workers == 1 else f" in each of {advice.workers} workers, {advice.rows * advice.workers:,} in all"
-    )
+    per_worker = ""
+    if advice.workers > 1:
+        in_each = f" in each of {advice.workers} workers, {advice.rows * advice.workers:,} in all"
+        per_worker = in_each if advice.scope == "worker" else f" in the cache that {advice.workers} workers share"
     lines = [f"[bold]{advice.rows:,} rows[/]{per_worker}: {advice.ratio:.2%} of rows hit ({advice.why})."]
     lines.append(f"The knee is at {advice.knee:,} rows; an endless cache has {advice.best:.2%}.")
     if advice.calls is None:

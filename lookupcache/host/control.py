@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import struct
 
 import numpy as np
@@ -102,9 +102,9 @@ class Control:
 
     def _create(self) -> None:
         """Make the page, unless another process is faster."""
-        name = f"control-{secrets.token_hex(8)}.new"
+        name = f"control-{os.urandom(8).hex()}.new"
         head = _HEAD.pack(_MAGIC, FORMAT, 0, self._plan).ljust(_FIELDS_AT, b"\0") + struct.pack(
-            "<q", secrets.randbits(62) | 1
+            "<q", int.from_bytes(os.urandom(8)) >> 2 | 1
         )
         self._folder.allocate(name, _SIZE, head)
         try:

@@ -12,6 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+_TRIED_BYTES = 4 << 20
+"""More than the files that a new cache has."""
+
 _NETWORK = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.mount-s3", "fuse.s3fs",
     "fuse.sshfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "smb2", "smb3",
@@ -208,13 +211,26 @@ def _write_all(fd: int, data: memoryview) -> None:
 
 
 def why_unusable(path: str | os.PathLike[str]) -> str | None:
-    """Return why a directory cannot have the caches of a host; None if it can."""
-    kind = file_system_of(Path(path))
-    if kind in _NETWORK:
-        return f"it is on a network file system ({kind})"
-    if not os.path.isdir(path):
-        return "it is not a directory"
-    return None if os.access(path, os.W_OK | os.X_OK) else "it may not be written"
+    """Return why the caches of a host cannot be in a directory, None if they can: create what each of them needs.
+
+    >>> why_unusable("/proc/lookupcache")
+    '/proc/lookupcache: No such file or directory'
+    """
+    try:
+        folder = Folder(path)
+    except HostUnavailableError as error:
+        return str(error)
+    name = f"try-{os.getpid()}"
+    try:
+        folder.allocate(name, _TRIED_BYTES)
+        folder.map(name, writable=True)[0].close()
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    finally:
+        with suppress(OSError):
+            folder.remove(name)
+        folder.close()
+    return None
 
 
 def file_system_of(path: Path) -> str:

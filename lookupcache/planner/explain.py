@@ -112,7 +112,8 @@ def _scope(config: LookupConfig) -> str:
     if not config.is_host_scope:
         return "worker: each Python worker has its own"
     folder = "Spark's local directory" if config.cache_path is None else config.cache_path
-    return f"host: all workers of a machine share one, in {folder}"
+    chosen = " (auto; each its own where that cannot be used)" if config.scope == "auto" else ""
+    return f"host: all workers of a machine share one, in {folder}{chosen}"
 
 
 def _limits(config: LookupConfig) -> Iterator[Line]:

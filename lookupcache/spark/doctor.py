@@ -1,7 +1,7 @@
 """What a Spark session could do better for lookup joins, and why: `lookupcache doctor`.
 
-It looks at settings, Java, packages and drivers, on the driver alone, and where it is given one at the plan of a query;
-it changes nothing and runs no job.
+It looks at settings, Java, packages and drivers, on the driver alone, and where it is given one at the plan of a query.
+One small job lets workers try whether they can share their caches. It changes nothing.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lookupcache.connector import connector_class, connector_names
 from lookupcache.errors import LookupCacheError
-from lookupcache.host.folder import why_unusable
 from lookupcache.java import parse_version, usable
 from lookupcache.report import is_classic
 from lookupcache.spark.stages import python_stages
@@ -109,7 +108,7 @@ def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding
         *(_check_rule(spark, rule) for rule in RULES),
         pool,
         own,
-        *_local_directory(spark),
+        *_cache_folders(spark),
         *_java(spark),
         *_packages(),
         *_drivers(),
@@ -203,15 +202,46 @@ def setting(spark: SparkSession, key: str, default: str) -> str:
     return default if value is None else str(value)
 
 
-def _local_directory(spark: SparkSession) -> Iterator[Finding]:
-    """Look at Spark's local directory, on the driver: caches that the workers of a machine share lie there."""
-    if not is_classic(spark):
-        return
-    path = os.environ.get("SPARK_LOCAL_DIRS") or setting(spark, "spark.local.dir", tempfile.gettempdir())
-    reason = why_unusable(path.split(",")[0])
-    wanted = None if reason is None else "a local directory that may be written"
-    why = f"workers with 'lookup.cache.scope' = 'host' share no cache, since {reason}" if reason else ""
-    yield Finding("spark.local.dir", path, wanted, why)
+_FOLDER = "cache folder of the workers"
+_JOB_SECONDS = 60.0
+
+
+def _cache_folders(spark: SparkSession) -> list[Finding]:
+    """Let workers try their cache folder; one finding for each reason why they share no cache, or one that they do."""
+    try:
+        checks = _check_in_workers(spark)
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0]
+        return [
+            Finding(_FOLDER, "unknown", "workers that can import lookupcache", f"the job that checks it failed: {text}")
+        ]
+    hosts = len({host for host, _ in checks})
+    problems = [(host, problem) for host, problem in checks if problem]
+    if not problems:
+        return [Finding(_FOLDER, f"usable on {hosts} host{'s' * (hosts != 1)}", None, "")]
+    return [
+        Finding(
+            _FOLDER, f"not usable on {host}", "a local directory (spark.local.dir) that may be written",
+            f"each worker there has its own cache, with 'lookup.cache.scope' auto or host: {problem}",
+        )
+        for host, problem in problems
+    ]  # fmt: skip
+
+
+def _check_in_workers(spark: SparkSession) -> list[tuple[str, str | None]]:
+    """Return hosts, and for each why its workers cannot share caches; the job is cancelled if no executor runs it."""
+    from lookupcache.worker.host_scope import check_folder
+
+    tag, tasks = f"lookupcache-doctor-{os.getpid()}", tasks_at_a_time(spark) or 2
+    timer = threading.Timer(_JOB_SECONDS, spark.interruptTag, [tag])
+    spark.addTag(tag)
+    timer.start()
+    try:
+        checked = spark.range(0, tasks, 1, tasks).mapInArrow(check_folder, "host string, problem string")
+        return sorted({(row.host, row.problem) for row in checked.collect()}, key=str)
+    finally:
+        timer.cancel()
+        spark.removeTag(tag)
 
 
 def _java(spark: SparkSession) -> Iterator[Finding]:

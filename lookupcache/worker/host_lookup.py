@@ -13,14 +13,14 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from lookupcache.cache import Limits
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions
+from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.host import Found, HostCache
 from lookupcache.host.admission import Admission, distinct_entries
@@ -35,9 +35,6 @@ CLAIM_SECONDS = 5.0
 
 _POLL_SECONDS = 0.002
 _PATIENT_AGAIN_SECONDS = 60.0
-_OWN_ROWS = 10_000
-_OWN_BYTES = 16 << 20
-_OWN_PART = 16
 _REPORT_SECONDS = 1.0
 
 
@@ -475,14 +472,3 @@ def _take(keys: KeyBatch, rows: Positions) -> KeyBatch:
     """Return the keys of these rows; if they are all rows in order, without a copy."""
     is_all = len(rows) == len(keys) and bool((np.diff(rows) == 1).all())
     return keys if is_all else keys.take(rows)
-
-
-def own_limits(limits: Limits) -> Limits:
-    """Return the limits of a worker's own cache, which is smaller than that of the host.
-
-    >>> own_limits(Limits(rows=5_000)).rows, own_limits(Limits(rows=1_000_000)).rows
-    (5000, 62500)
-    """
-    rows = min(limits.rows, max(_OWN_ROWS, limits.rows // _OWN_PART))
-    most = min(limits.bytes, max(_OWN_BYTES, limits.bytes // _OWN_PART))
-    return replace(limits, rows=rows, bytes=most)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from lookupcache.cache import Limits
 from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostCache, HostUnavailableError
+from lookupcache.host.folder import why_unusable
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
 
@@ -20,8 +23,13 @@ _SPARK_FOLDER = "lookupcache"
 
 
 def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | None:
-    """Return the host's cache for the plan of a source; None, with a warning, where there can be none."""
+    """Return the host's cache for the plan of a source; None, with a warning, where there can be none.
+
+    With scope ``auto`` there is no warning outside of Spark's workers: such a process has no others to share with.
+    """
     plan = source.plan
+    if plan.config.scope == "auto" and plan.config.cache_path is None and not _local_directories():
+        return None
     schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
     try:
         return HostCache(
@@ -41,6 +49,7 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
             counters=source.counters,
         )
     except HostUnavailableError as error:
+        source.counters["host_failures"] += 1
         warnings.warn(
             f"Table {plan.table!r}: each worker has its own cache, because workers cannot share one: {error}.",
             LookupAdvice,
@@ -64,7 +73,7 @@ def folder_of(config: LookupConfig) -> Path:
     """
     if config.cache_path is not None:
         return Path(config.cache_path)
-    directories = [name for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name]
+    directories = _local_directories()
     if not directories:
         raise HostUnavailableError("this process has no local directory of Spark, and 'lookup.cache.path' is not set")
     executor = Path(directories[0])
@@ -72,3 +81,18 @@ def folder_of(config: LookupConfig) -> Path:
     if application.name.startswith(("executor-", "application_")):
         return application / _SPARK_FOLDER
     return executor / _SPARK_FOLDER
+
+
+def check_folder(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the name of this host, and why its workers cannot share caches, null if they can; runs in a worker."""
+    for _ in batches:
+        try:
+            problem = why_unusable(folder_of(LookupConfig()))
+        except HostUnavailableError as error:
+            problem = str(error)
+        yield pa.record_batch({"host": [socket.gethostname()], "problem": pa.array([problem], pa.string())})
+
+
+def _local_directories() -> list[str]:
+    """Return the local directories that Spark has given this process; outside of its workers there are none."""
+    return [name for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name]

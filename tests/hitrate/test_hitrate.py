@@ -15,7 +15,7 @@ from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookupcache import OptionError, SchemaError, hit_rate
+from lookupcache import LookupConfig, LookupTable, OptionError, SchemaError, hit_rate
 from lookupcache.cache import ColumnCache, Limits, RowCache
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.policies import policy_of
@@ -23,10 +23,14 @@ from lookupcache.cache.policy import OneEach
 from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
-from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, survey_requests
+from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, shared_curve, survey_requests
 from lookupcache.hitrate.keys import Requests, read_requests
 from lookupcache.hitrate.replay import misses, replay
 from lookupcache.hitrate.reuse import distances, previous
+from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
 
 DATA = Path(__file__).parents[1] / "data"
 TRACES = ["flights_tailnum_100k", "web12_product_pages"]
@@ -249,6 +253,52 @@ def test_workers_by_key_share_the_keys_and_at_random_each_hold_all():
     at_random = exact_curve(requests, Deployment(workers=4))
     assert by_key.smallest(0.95) == pytest.approx(250, abs=40)
     assert at_random.best < by_key.best == 0.95
+
+
+@pytest.mark.parametrize(("workers", "size", "batch"), [(1, 2_000, 2_000), (3, 1_000, 500), (4, 2_000, 1_000)])
+def test_workers_of_a_host_request_as_many_keys_as_was_predicted(trace, tmp_path, workers, size, batch):
+    requests, deployment = trace[0], Deployment(workers=workers, batch=batch, scope="host")
+    requests = Requests(requests.ids[:20_000].astype(np.uint64))
+    counted = joined_by_workers(tmp_path, requests.ids, deployment.workers_of(requests.words), size, batch)
+    predicted = shared_curve(requests, deployment, [size]).ratio([size])[0]
+    assert counted == pytest.approx(predicted, abs=0.01)
+
+
+def joined_by_workers(path: Path, ids, worker, size: int, batch: int) -> float:
+    """Return the hit ratio that workers count which share a cache in a folder, and take turns."""
+    table = LookupTable.from_function("c", "id BIGINT, v BIGINT", key=["id"], function=rows_of, batch=True)
+    plan = LookupPlan(
+        table="c", connector="function", source=table.source, schema=table.schema, how="left", columns=("v",),
+        keys=(FieldKey(column="id", sql="l.`id`"),), left_columns=("id",),
+        config=LookupConfig(cache="LRU", max_rows=size, scope="host", cache_path=str(path)),
+    )  # fmt: skip
+    lookups = [lookup_of(Source(plan, table.connector)) for _ in range(worker.max() + 1)]
+    parts = [ids[worker == number].astype(np.int64) for number in range(len(lookups))]
+    for start in range(0, max(map(len, parts)), batch):
+        for lookup, part in zip(lookups, parts, strict=True):
+            if start < len(part):
+                rows = pa.record_batch({"id": part[start : start + batch]})
+                assert sum(one.num_rows for one in Runner(plan, Layout(("id",), (0,)), lookup).run([rows])) == len(rows)
+    hits, rows = (sum(lookup.counters[name] for lookup in lookups) for name in ("hits", "rows"))
+    for lookup in lookups:
+        lookup.disconnect()
+    return hits / rows
+
+
+def rows_of(keys):
+    return [[(key, key)] for key in keys]
+
+
+def test_more_workers_ask_more_often_unless_they_share_a_cache():
+    requests = zipf(0.9, 40_000, keys=2_000)
+    table = pa.table({"key": requests.ids})
+    found = hit_rate(table, sizes=[2_000], workers=4, batch=500, policies=["lru"], dilution=[1, 4, 16])
+    assert found.columns[-1].title == "4 workers, one cache"
+    assert [row.host_scope for row in found.dilution] == pytest.approx([1.0] * 3, abs=0.01)
+    assert found.dilution[-1].worker_scope > 2 * found.dilution[0].worker_scope
+    assert "lookup.cache.scope" not in found.advice.options
+    alone = hit_rate(table, sizes=[2_000], workers=4, batch=500, policies=["lru"], scope="worker")
+    assert alone.advice.options["lookup.cache.scope"] == "worker"
 
 
 def test_keys_without_rows_weigh_one_or_are_requested_again():

@@ -62,6 +62,7 @@ def test_it_prints_json_and_draws(visits, tmp_path):
     )
     assert [column["title"] for column in printed["columns"]] == [
         "plain", "batches of 10,000", "2 workers, rows by key", "2 workers, rows at random",
+        "2 workers, one cache",
     ]  # fmt: skip
     assert printed["ages"][0]["after_access"] == 0.975
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -147,13 +148,32 @@ def test_a_dataframe_whose_times_run_backwards_is_refused(spark, sample):
 
 
 @pytest.mark.spark
+def test_workers_that_share_hit_as_often_as_was_predicted(spark, tmp_path):
+    ids = np.random.default_rng(5).permutation(read_requests(WEB).ids.astype(np.int64)[:60_000])
+    pq.write_table(pa.table({"id": ids}), tmp_path / "keys.parquet")
+    table = LookupTable.from_function(
+        "c", "id BIGINT, v BIGINT", key=["id"], function=_rows, batch=True,
+        options={"lookup.cache": "LRU", "lookup.cache.max-rows": "8000"},
+    )  # fmt: skip
+    left = spark.read.parquet(str(tmp_path / "keys.parquet")).repartition(2)
+    join = LookupJoin(left, table, ["id"], select=["c.v"])
+    join.df.write.format("noop").mode("overwrite").save()
+    found = hit_rate(tmp_path / "keys.parquet", sizes=[8_000], policies=["lru"], workers=2)
+    predicted = float(found.columns[-1].curve.ratio([8_000])[0])
+    assert join.metrics().hits / join.metrics().rows == pytest.approx(predicted, abs=0.01)
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("eviction", ["lru", "s3-fifo", "sieve"])
 def test_a_join_hits_as_often_as_was_predicted(spark, tmp_path, eviction):
     requests = read_requests(WEB)
     pq.write_table(pa.table({"id": requests.ids.astype(np.int64)[:60_000]}), tmp_path / "keys.parquet")
     table = LookupTable.from_function(
         "c", "id BIGINT, v BIGINT", key=["id"], function=_rows, batch=True,
-        options={"lookup.cache": "LRU", "lookup.cache.max-rows": "500", "lookup.cache.eviction": eviction},
+        options={
+            "lookup.cache": "LRU", "lookup.cache.scope": "worker", "lookup.cache.max-rows": "500",
+            "lookup.cache.eviction": eviction,
+        },
     )  # fmt: skip
     join = LookupJoin(spark.read.parquet(str(tmp_path / "keys.parquet")).coalesce(1), table, ["id"], select=["c.v"])
     join.df.write.format("noop").mode("overwrite").save()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from scale import SCALE
 
 from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostUnavailableError, maintenance
+from lookupcache.host.folder import why_unusable
 from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.host.segment import SegmentRange, use_name, write_segment
 
@@ -272,6 +275,25 @@ def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
         new_cache(tmp_path / "cache")
 
 
+@pytest.mark.parametrize("suffix", [".seg", ".use"])
+def test_a_file_of_another_user_is_dropped(caches, monkeypatch, suffix):
+    """Only root may give files away, so the kernel's answer is changed instead."""
+    cache = caches()
+    store(cache, KEYS)
+    [path] = segment_files(cache)
+    inode, plain = os.stat(path.replace(".seg", suffix)).st_ino, os.fstat
+
+    def fstat(fd):
+        found = plain(fd)
+        return os.stat_result((*found[:4], found.st_uid + 1, *found[5:10])) if found.st_ino == inode else found
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    again = caches()
+    assert look_up(again, KEYS) == {}
+    assert again.counters["host_dropped_files"] == 1
+    monkeypatch.undo()
+
+
 def test_a_link_instead_of_a_folder_is_refused(tmp_path):
     new_cache(tmp_path / "cache").close()
     [folder] = (tmp_path / "cache").iterdir()
@@ -339,6 +361,19 @@ def test_where_there_is_no_space_to_begin_with_the_cache_is_unavailable(tmp_path
         new_cache(tmp_path / "cache")
 
 
+@pytest.mark.parametrize(("error", "reason"), [(errno.ENOSPC, "No space left"), (errno.EROFS, "Read-only file system")])
+def test_a_check_of_a_folder_says_why_it_cannot_be_used(tmp_path, monkeypatch, error, reason):
+    assert why_unusable(tmp_path / "cache") is None
+    assert list((tmp_path / "cache").iterdir()) == []
+
+    def fail(*arguments):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    assert reason in why_unusable(tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
 def test_a_forked_process_is_a_separate_claimant(caches):
     parent = caches()
     store(parent, KEYS[:20])
@@ -380,6 +415,18 @@ def test_a_clock_of_another_boot_makes_ages_unknown(caches, monkeypatch):
     monkeypatch.setattr("lookupcache.host.segments.clock_identity", lambda: b"another boot....")
     assert look_up(caches(), KEYS) == right(KEYS)
     assert look_up(caches(write_seconds=60.0), KEYS) == {}
+
+
+@pytest.mark.parametrize("step", [-10_000.0, 10_000.0])
+def test_steps_of_the_wall_clock_change_no_age(caches, monkeypatch, step):
+    cache = caches(write_seconds=60.0)
+    store(cache, KEYS)
+    wall = time.time()
+    monkeypatch.setattr(time, "time", lambda: wall + step)
+    monkeypatch.setattr(time, "time_ns", lambda: int((wall + step) * 1e9))
+    assert look_up(cache, KEYS) == look_up(caches(write_seconds=60.0), KEYS) == right(KEYS)
+    assert caches().claim(keys_of([100]), 60).all()
+    assert not caches().claim(keys_of([100]), 60).any()
 
 
 def test_an_entry_from_the_future_is_not_believed(caches):

@@ -13,7 +13,7 @@ import pytest
 from lookupcache import LookupTable, lookup_join
 from lookupcache.demo import flights
 from lookupcache.demo.run import SETTINGS, chain
-from lookupcache.spark.doctor import DAEMON, POOL, RULES, daemon, examine, idle_pool, tasks_at_a_time
+from lookupcache.spark.doctor import DAEMON, POOL, RULES, _cache_folders, daemon, examine, idle_pool, tasks_at_a_time
 from lookupcache.spark.stages import python_stages
 
 pytestmark = pytest.mark.spark
@@ -51,6 +51,35 @@ def test_what_is_correct_is_reported_too(spark):
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.key)
 def test_the_demo_sets_what_helps(rule):
     assert rule.well(SETTINGS.get(rule.key, rule.default))
+
+
+def test_workers_try_the_folder_of_their_caches(spark):
+    [found] = _cache_folders(spark)
+    assert (found.found, found.wanted) == ("usable on 1 host", None)
+
+
+def test_why_workers_share_no_cache_is_told(spark, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    # Defined here, it is pickled with what it does, and tries another folder in the workers.
+    monkeypatch.setattr("lookupcache.worker.host_scope.check_folder", check_in(str(tmp_path / "file" / "blockmgr")))
+    [found] = _cache_folders(spark)
+    assert "file" in found.why
+    assert found.wanted is not None
+
+
+def check_in(path):
+    """Return a check of another local directory."""
+
+    def check(batches):
+        import os
+
+        from lookupcache.worker.host_scope import check_folder
+
+        before, os.environ["SPARK_LOCAL_DIRS"] = os.environ["SPARK_LOCAL_DIRS"], path
+        yield from check_folder(batches)
+        os.environ["SPARK_LOCAL_DIRS"] = before
+
+    return check
 
 
 # ── idle workers ─────────────────────────────────────────────────────────────────────────────────────────

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
+import host_application
 import pytest
 
 from lookupcache import LookupTable, lookup_join
@@ -27,7 +31,7 @@ def test_all_workers_request_each_key_once(spark, tmp_path):
     path = str(tmp_path / "log")
     table = LookupTable.from_function(
         "names", "id BIGINT, name STRING", key=["id"], function=logged(path),
-        options={"lookup.cache": "LRU", "lookup.cache.scope": "host"},
+        options={"lookup.cache": "LRU"},
     )  # fmt: skip
     left = spark.range(4 * KEYS, numPartitions=4).selectExpr(f"id % {KEYS} AS k")
     joined = lookup_join(left, table, on="k = names.id", how="left", select=["k", "name"])
@@ -53,3 +57,40 @@ def test_a_path_outlives_the_workers(spark, tmp_path):
     [folder] = Path(cache).iterdir()
     assert any(folder.glob("*.seg"))
     assert len(Path(path).read_text().split()) == 100
+
+
+@pytest.fixture(scope="module")
+def applications(spark, tmp_path_factory):
+    """Return the folder of two applications that have shared a cache; the workers of one of them end with each task."""
+    folder = tmp_path_factory.mktemp("applications")
+    command = [sys.executable, host_application.__file__, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout.readline() == "ready\n"
+            other.stdin.write("go\n")
+            other.stdin.flush()
+            counted = host_application.batch(spark, folder)
+            other.communicate(timeout=300)
+        finally:
+            other.kill()
+    assert other.returncode == 0
+    return folder, counted, json.loads((folder / "counts.json").read_text())
+
+
+ALL_RIGHT = [4 * host_application.KEYS, 0]
+
+
+def test_two_applications_that_share_a_path_request_each_key_once(applications):
+    folder, ours, theirs = applications
+    assert [list(ours), theirs["batch"]] == [ALL_RIGHT, ALL_RIGHT]
+    requested = (folder / "batch.log").read_text().split()
+    assert len(requested) == len(set(requested)) == host_application.KEYS
+
+
+def test_micro_batches_whose_workers_end_request_each_key_once(applications):
+    folder, _, theirs = applications
+    counts, keys = theirs["stream"], host_application.KEYS
+    assert counts["counted"] == [3 * keys, 0]
+    assert (counts["rows"], counts["requested_keys"]) == ([keys] * 3, [keys, 0, 0])
+    assert (counts["hits"], counts["host_hits"]) == ([0, keys, keys], [0, keys, keys])
+    assert len((folder / "stream.log").read_text().split()) == keys

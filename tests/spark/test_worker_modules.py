@@ -135,6 +135,20 @@ def packages(names):
     return {name for name in names if name not in sys.stdlib_module_names and not name.startswith("_")}
 
 
+HOST = """
+    host host.claims host.clock host.control host.eviction host.folder host.host_cache host.maintenance host.merge
+    host.segment host.segments worker.host_lookup worker.host_scope worker.host_table
+"""
+
+
+def test_of_a_cache_that_workers_share(loaded):
+    options = {"lookup.cache": "LRU"}
+    table = LookupTable.from_function("s", SCHEMA, key=["n"], function=squares_of, options=options)
+    own, others = loaded("host", table)
+    assert own == ours(*HOST.split())
+    assert not SLOW & others
+
+
 def test_of_a_function(loaded):
     own, others = loaded("function", function_table(squares_of))
     assert own == ours()

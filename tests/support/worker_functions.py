@@ -27,3 +27,10 @@ def squares_of(n):
 async def squares_of_async(n):
     """Return the rows of a key."""
     return [(n, n * n)]
+
+
+def logged_name(path, number):
+    """Return the rows of a key, and note in a file that it was requested."""
+    with open(path, "a") as log:
+        log.write(f"{number}\n")
+    return [(number, f"n{number}")] if number % 5 else []

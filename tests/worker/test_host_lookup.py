@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
+import warnings
 from collections import Counter
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, all_names, batch, names, runner
 
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.errors import LookupFailedError
+from lookupcache.errors import LookupAdvice, LookupFailedError
+from lookupcache.metrics import LookupMetrics
 from lookupcache.worker.host_lookup import HostCacheLookup
 
 
@@ -67,6 +69,9 @@ def test_what_one_worker_has_requested_another_finds(workers):
     assert source.requested == [[1, 2, 2_000], [3]]
     assert two.lookup.counters["host_hits"] == 2
     assert (two.lookup.counters["misses"], two.lookup.counters["hits"]) == (1, 2)
+    all_names(two, batch(1, 3, 3, 9))
+    counts = LookupMetrics.of(two.lookup.counters)
+    assert (counts.worker_hits, counts.host_hits, counts.host_waits, counts.requested_keys) == (1, 3, 0, 2)
 
 
 def test_the_own_cache_admits_a_key_that_is_found_on_the_host_again(workers):
@@ -251,6 +256,24 @@ def test_without_a_folder_each_worker_has_its_own_cache(tmp_path):
         join = runner(Names(), scope="host", cache_path=str(tmp_path / "file"))
     assert not isinstance(join.lookup, HostCacheLookup)
     assert all_names(join, batch(1)) == ["n1"]
+
+
+def test_scope_auto_shares_where_spark_has_a_local_directory(tmp_path, monkeypatch):
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not isinstance(runner(Names()).lookup, HostCacheLookup)
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path / 'blockmgr-1'},{tmp_path / 'other'}")
+        join = runner(Names())
+    assert isinstance(join.lookup, HostCacheLookup)
+    assert [path.name for path in (tmp_path / "blockmgr-1").iterdir()] == ["lookupcache"]
+    join.lookup.disconnect()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "file"))
+    with pytest.warns(LookupAdvice, match="each worker has its own cache"):
+        join = runner(Names())
+    assert not isinstance(join.lookup, HostCacheLookup)
+    assert join.lookup.counters["host_failures"] == 1
 
 
 def test_a_claim_that_is_not_renewed_lapses(workers, clock):

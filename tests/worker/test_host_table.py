@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
 import threading
 
 import pytest
+from host_processes import in_child
 from host_workers import host_workers
+from scale import SCALE
 from test_host_lookup import Ticks
 from test_lookup import Names, all_names, batch, runner
 
@@ -99,3 +104,64 @@ def test_a_table_that_is_empty_is_shared_too(tables):
     for _ in range(2):
         assert all_names(tables(source), batch(1)) == [None]
     assert source.scans == 1
+
+
+EVERY = 6
+"""Every so many steps are tried, from a random one on; all of them with `LOOKUPCACHE_SCALE` = 8."""
+
+RELOADED = {"reload_interval": 60.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_reload", [False, True], ids=["load", "reload"])
+def test_a_loader_that_is_killed_at_any_step_leaves_the_others_their_table(is_reload, tables, tmp_path):
+    made, path = tmp_path / "made", tmp_path / "cache"
+    made.mkdir()
+    if is_reload:
+        names_at(tables, 1_000.0, "n", made)
+    stride = max(int(EVERY / SCALE), 1)
+    step, killed = -secrets.randbelow(stride), True
+    while killed:
+        step += stride
+        shutil.copytree(made, path)
+        other = tables(Table(), at(1_000.0), **RELOADED)
+        if is_reload:
+            assert all_names(other, batch(1, 3)) == ["n1", None]
+        killed, _ = in_child(lambda: names_at(tables, 1_061.0, "m", path), step)
+        go_on(other, is_reload, step)
+        shutil.rmtree(path)
+    assert step > 10 or stride > 1, "the steps were not counted"
+
+
+def at(now):
+    """Return a clock that stands."""
+    clock = Ticks()
+    clock.now = now
+    return clock
+
+
+def names_at(tables, now, name, path):
+    """Load the table, or reload it, as a worker does at a time; return the names of two keys."""
+    source = Table()
+    source.name = name
+    join = tables(source, at(now), cache_path=str(path), **RELOADED)
+    found = all_names(join, batch(1, 3))
+    while join.lookup._loading is not None:
+        found = all_names(join, batch(1, 3))
+    join.lookup.disconnect()
+    return found
+
+
+def go_on(other, is_reload, step):
+    """Look up in the worker that lives: it has the old table or the new one, and reloads if nobody has."""
+    source, clock = other.lookup.source.connector, other.lookup.clock
+    source.name, clock.now = "m", 1_061.0
+    first = all_names(other, batch(1, 3))
+    assert first in ([["n1", None], ["m1", None]] if is_reload else [["m1", None]]), step
+    while other.lookup._loading is not None:
+        all_names(other, batch(1, 3))
+    assert all_names(other, batch(1, 2, 3)) == ["m1", "m2", None], step
+    assert other.lookup.counters["host_failures"] == other.lookup.counters["host_dropped_files"] == 0, step
+    other.lookup.disconnect()
+    again = other.lookup.host._path
+    assert not [name for name in os.listdir(again) if name.endswith(".new")], step

@@ -1,0 +1,491 @@
+"""`SharedCache`: what `cached` shares with other processes of a host, in the files of `lookupcache.host`.
+
+missing in this process ─► found in the files ──────────────────────────────► value, with its true age
+                           │ not: claim ──mine──► call ─► publish ─► release ─┘
+                           └────────another process's──► wait, and look again ┘
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod, finalize, ref
+
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache import Limits
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.row_cache import rows_in
+from lookupcache.config import LookupConfig
+from lookupcache.decorator.arguments import Instance, Key, arguments_of
+from lookupcache.decorator.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
+from lookupcache.errors import LookupAdvice, OptionError
+from lookupcache.host import HostCache, HostUnavailableError
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+CLAIM_SECONDS = 5.0
+"""How long a claim lasts that is not renewed, unless ``lookup.timeout`` is shorter."""
+
+_KEEPER_SECONDS = 0.25
+_FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.02
+_KEY = [pa.binary()]
+_SCHEMA = pa.schema([("value", pa.binary()), ("kind", pa.int8())])
+_VALUE, _ROW, _NO_ROWS = 0, 1, 2
+"""Kinds of rows: a value, a row of a list, and an empty list."""
+
+
+Drop = Callable[[Sequence[Key] | None], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Values that other processes have fetched, and when, by the clock of this process's cache.
+
+    ``position`` is the number of the last publication that was there when they were looked up.
+    """
+
+    position: int = 0
+    values: dict[Key, Any] = field(default_factory=dict)
+    written: dict[Key, float] = field(default_factory=dict)
+
+    def add(self, other: Shared) -> None:
+        """Add other values."""
+        self.values.update(other.values)
+        self.written.update(other.written)
+
+
+class SharedCache:
+    """The part of a decorated function's cache that all processes of a host share; thread-safe.
+
+    The folder is opened by the first call. Where it cannot be used, a warning says why, and nothing is shared.
+
+    Args:
+        function: The decorated function, which other processes find by its module and name.
+        config: The options; ``cache_path`` is the folder.
+        counters: Where hits, waits and failures are counted.
+        clock: The clock of the process's own cache.
+        host_clock: The clock of all processes; None for the one that counts from boot.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        config: LookupConfig,
+        counters: Counter[str],
+        clock: Callable[[], float],
+        host_clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.name = _importable_name(function)
+        self.config = config
+        self.clock = clock
+        self.claim_seconds = min(CLAIM_SECONDS, config.timeout)
+        self._fingerprint = _fingerprint(self.name, config)
+        self._codec = ValueCodec(dataclasses_of(function))
+        self._limits = Limits.of(config)
+        self._counters = counters
+        self._host_clock = host_clock
+        self._close: Callable[[], object] = _do_nothing
+        self._lock = threading.RLock()
+        self._forget_files()
+        self._start_without_threads()
+
+    def _forget_files(self) -> None:
+        self._host: HostCache | None = None
+        self._is_opened = False
+        self._seen = 0
+        self._claimed: dict[bytes, float] = {}
+
+    def _start_without_threads(self) -> None:
+        self._keeper: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._executor: ThreadPoolExecutor | None = None
+
+    def reset_after_fork(self) -> None:
+        """Drop the threads of the parent process, which do not exist in this process, and its claims."""
+        self._claimed = {}
+        if not self._lock.acquire(blocking=False):
+            # A thread of the parent was at work on them.
+            self._forget_files()
+        self._lock = threading.RLock()
+        self._start_without_threads()
+
+    def close(self) -> None:
+        """Release the claims of this process, and close the files; the next call opens them again."""
+        self._closed.set()
+        with self._lock:
+            if self._executor is not None:
+                self._executor.shutdown(wait=False)
+            self._close()
+            self._forget_files()
+            self._start_without_threads()
+
+    @property
+    def executor(self) -> ThreadPoolExecutor:
+        """One thread for the work on files, so that it does not block an event loop."""
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, "lookupcache shared cache")
+            return self._executor
+
+    def open(self, drop: Drop) -> bool:
+        """Open the files, if they are not; return whether they can be used.
+
+        Args:
+            drop: Called, in another thread, with keys that another process has invalidated, or None for all.
+        """
+        with self._lock:
+            if not self._is_opened:
+                self._is_opened = True
+                self._host = self._open()
+                if self._host is not None:
+                    # A function may be freed without being closed, as the copies in Spark's tasks are.
+                    self._close = finalize(self, self._host.close)
+                    self._close.atexit = False
+                self._seen = 0 if self._host is None else self._host.position
+            if self._host is not None and self._keeper is None:
+                self._keeper = threading.Thread(
+                    target=_keep,
+                    args=(ref(self), WeakMethod(drop), self._closed),
+                    name="lookupcache keeper",
+                    daemon=True,
+                )
+                self._keeper.start()
+            return self._host is not None and not self._host.is_lost
+
+    def _open(self) -> HostCache | None:
+        assert self.config.cache_path is not None
+        about = {"table": self.name, "connector": "cached", "keys": "the arguments", "plan": self._fingerprint}
+        try:
+            return HostCache(
+                self.config.cache_path, self._fingerprint, _KEY, _SCHEMA, self._limits,
+                about=about, clock=self._host_clock, counters=self._counters,
+            )  # fmt: skip
+        except HostUnavailableError as error:
+            warnings.warn(
+                f"{self.name}: each process has its own cache, because they cannot share one: {error}.",
+                LookupAdvice,
+                stacklevel=2,
+            )
+            return None
+
+    def call(self, keys: Sequence[Key], *, refresh: bool) -> SharedCall:
+        """Return the work of a call for these keys."""
+        return SharedCall(self, keys, refresh=refresh)
+
+    # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def encoded(self, key: Key) -> bytes:
+        """Return a key as other processes write it; raises OptionError for one that they do not have."""
+        values = arguments_of(key)
+        if values and type(values[0]) is Instance:
+            raise OptionError(
+                f"{self.name} is a method, whose objects other processes do not have, so they cannot share its cache.",
+                hint="Decorate a function or a static method, or set 'lookup.cache.scope' to worker.",
+            )
+        try:
+            return self._codec.write(tuple(values))
+        except UnsupportedValueError as error:
+            raise self._unsupported_error("is called with", error) from None
+
+    def _unsupported_error(self, does: str, error: UnsupportedValueError) -> OptionError:
+        return OptionError(
+            f"{self.name} {does} a value that the processes of this host cannot share: {error}.",
+            hint=(
+                "Use None, bool, int, float, str, bytes, date, datetime, timedelta, Decimal, UUID, and list, tuple and "
+                "dict of these, or dataclasses that the return annotation names; or set 'lookup.cache.scope' to worker."
+            ),
+        )
+
+    # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def find(self, keys: Sequence[Key], *, after: float = -math.inf, stale: bool = False) -> Shared:
+        """Return the values that were written after a time of the host's clock; with ``stale``, also those too old."""
+        host = self._host
+        if host is None or not keys:
+            return Shared(self.position)
+        with self._lock:
+            found = host.find(_batch(map(self.encoded, keys)), after=after, fresh=not stale)
+            # With the lock: another thread may see a later one, among whose values nobody has looked for these keys.
+            now, position = host.clock(), host.position
+        shift, shared, start = self.clock() - now, Shared(position), 0
+        values, kinds = (found.rows.column(name).to_pylist() for name in ("value", "kind"))
+        for position, count, written in zip(found.positions, found.counts, found.written, strict=True):
+            end = start + int(count)
+            with suppress(ValueError):
+                self._add(shared, keys[position], values[start:end], kinds[start:end], written, now, shift)
+            start = end
+        return shared
+
+    def _add(
+        self, shared: Shared, key: Key, values: list[bytes], kinds: list[int], written: float, now: float, shift: float
+    ) -> None:
+        value = self._value(values, kinds)
+        # An empty list is stored as one row, whose age limit is that of a known miss.
+        if rows_in(value) or now <= written + max(self._limits.miss_seconds, self._limits.stale_seconds):
+            shared.values[key] = value
+            shared.written[key] = float(written) + shift
+
+    def _value(self, values: list[bytes], kinds: list[int]) -> Any:
+        if not values:
+            return None
+        if kinds[0] == _VALUE:
+            return self._codec.read(values[0])
+        return [self._codec.read(value) for value in values if kinds[0] == _ROW]
+
+    @property
+    def position(self) -> int:
+        """The number of the last publication that has been seen."""
+        return 0 if self._host is None else self._host.position
+
+    def has_news_since(self, position: int) -> bool:
+        """Return whether another process has published something since."""
+        return self._host is not None and self._host.has_news_since(position)
+
+    def refreshed_after(self) -> float:
+        """Return when a value must have been written, by the host's clock, so that it need not be refreshed."""
+        return -math.inf if self._host is None else self._host.clock() - self._limits.refresh_seconds
+
+    # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def claim(self, keys: Sequence[Key]) -> list[Key]:
+        """Claim keys; return those that this process is to request."""
+        host, encoded = self._host, [self.encoded(key) for key in keys]
+        if host is None or not keys:
+            return list(keys)
+        with self._lock:
+            mine = host.claim(_batch(encoded), self.claim_seconds)
+            claimed = [(key, data) for key, data, is_mine in zip(keys, encoded, mine, strict=True) if is_mine]
+            self._claimed.update((data, time.monotonic()) for _, data in claimed)
+        return [key for key, _ in claimed]
+
+    def release(self, keys: Sequence[Key]) -> None:
+        """End this process's claims of keys."""
+        with self._lock:
+            encoded = [data for data in map(self.encoded, keys) if self._claimed.pop(data, None) is not None]
+            if encoded and self._host is not None:
+                self._host.release(_batch(encoded))
+
+    def all_claimed(self, keys: Sequence[Key]) -> bool:
+        """Return whether living processes have claimed all of these keys."""
+        if self._host is None or self._host.is_lost:
+            return False
+        with self._lock:
+            return bool((self._host.claimants(_batch(map(self.encoded, keys))) != 0).all())
+
+    def renew(self) -> None:
+        """Extend the claims of this process that are a third of their time old."""
+        with self._lock:
+            now = time.monotonic()
+            old = [data for data, since in self._claimed.items() if now - since >= self.claim_seconds / 3]
+            if old and self._host is not None:
+                self._host.renew(_batch(old), self.claim_seconds)
+                self._claimed.update(dict.fromkeys(old, now))
+
+    # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, answers: dict[Key, Any], since: int) -> None:
+        """Store values for all processes; raises OptionError for one that they cannot read.
+
+        Args:
+            answers: The values by key.
+            since: `position` when they were requested.
+        """
+        keys, rows, kinds, counts = [], [], [], []
+        for key, value in answers.items():
+            if not (self._limits.misses or rows_in(value)):
+                continue
+            data, kind = self._rows(value)
+            keys.append(self.encoded(key))
+            rows += data
+            kinds += [kind] * len(data)
+            counts.append(len(data))
+        if keys and self._host is not None:
+            table = pa.table([pa.array(rows, pa.binary()), pa.array(kinds, pa.int8())], schema=_SCHEMA)
+            with self._lock:
+                self._host.publish(_batch(keys), table, np.array(counts, np.int64), self._host.clock(), since)
+
+    def _rows(self, value: Any) -> tuple[list[bytes], int]:
+        try:
+            if value is None:
+                return [], _VALUE
+            if type(value) is not list:
+                return [self._codec.write(value)], _VALUE
+            return ([self._codec.write(row) for row in value], _ROW) if value else ([b""], _NO_ROWS)
+        except UnsupportedValueError as error:
+            raise self._unsupported_error("returned", error) from None
+
+    # ── invalidation ─────────────────────────────────────────────────────────────────────────────────────
+
+    def invalidate(self, keys: Sequence[Key] | None) -> None:
+        """Remove keys, or with None all, from the caches of all processes."""
+        encoded = None if keys is None else dict.fromkeys(map(self.encoded, keys))
+        with self._lock:
+            if self._host is not None:
+                self._host.invalidate(None if encoded is None else _batch(encoded))
+
+    def news(self) -> list[Sequence[Key] | None]:
+        """Return the keys that processes have invalidated since the last call; None stands for all."""
+        with self._lock:
+            host = self._host
+            if host is None or not (host.has_news or host.position != self._seen):
+                return []
+            messages = host.invalidations_since(self._seen)
+            self._seen = host.position
+        return [None if keys is None else self._decoded(keys) for keys in messages]
+
+    def _decoded(self, keys: KeyBatch) -> Sequence[Key] | None:
+        try:
+            return [self._codec.read(data) for data in keys.columns[0].to_pylist()]
+        except ValueError:
+            return None
+
+
+def _do_nothing() -> None:
+    """Close nothing: there is nothing open."""
+
+
+def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop], closed: threading.Event) -> None:
+    """Renew claims, and drop what other processes have invalidated, until the cache is closed or freed."""
+    while not closed.wait(_KEEPER_SECONDS) and (cache := shared()) is not None:
+        cache.renew()
+        for keys in cache.news():
+            if (drop_now := drop()) is not None:
+                drop_now(keys)
+        del cache
+
+
+class SharedCall:
+    """One call's keys, as long as they are neither found nor requested: each `step` looks for them, or claims them.
+
+    Args:
+        shared: The cache.
+        keys: Distinct keys.
+        refresh: Whether their old values are served meanwhile.
+    """
+
+    def __init__(self, shared: SharedCache, keys: Sequence[Key], *, refresh: bool) -> None:
+        self.shared = shared
+        self.found = Shared()
+        self.waited = 0
+        self._after = shared.refreshed_after() if refresh else -math.inf
+        named = {shared.encoded(key): key for key in reversed(keys)}
+        self._rest = [key for key in keys if named[shared.encoded(key)] is key]
+        # Keys that are written like others, such as two NaN: they are requested, but not shared.
+        self._alone = [key for key in keys if named[shared.encoded(key)] is not key]
+        self._refresh = refresh
+        self._mine: list[Key] = []
+        self._until = time.monotonic() + shared.config.timeout
+        self._looked_at = self._since = -1
+        self._pause = _FIRST_WAIT
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all keys were found, or given to the caller to request."""
+        return not self._rest and not self._alone
+
+    def step(self) -> list[Key]:
+        """Return keys to request now; those of other processes stay, and so do the keys that are found then."""
+        shared = self.shared
+        if self._alone:
+            alone, self._alone = self._alone, []
+            return alone
+        if self._looked_at >= 0 and not self._is_over() and not self._is_worth_a_look():
+            return []
+        self._find(self._after)
+        self._since = self._looked_at
+        if self._is_over():
+            mine = self._rest
+        else:
+            mine = shared.claim(self._rest)
+            if mine and shared.has_news_since(self._looked_at):
+                # Whoever had claimed a key has published it before that claim was released.
+                claimed, before = mine, set(self._rest)
+                self._find(self._after)
+                self._since = self._looked_at
+                left = set(self._rest)
+                shared.release([key for key in claimed if key in before - left])
+                mine = [key for key in claimed if key in left]
+        chosen = set(mine)
+        self._rest = [key for key in self._rest if key not in chosen]
+        if self._refresh and self._rest:
+            # Another process refreshes them: its old values are served.
+            self._refresh, self._after = False, -math.inf
+            self._find(-math.inf)
+        self._mine += mine
+        return mine
+
+    def wait_seconds(self) -> float:
+        """Return how long to wait before the next step: longer each time."""
+        if not self.waited:
+            self.waited = len(self._rest)
+        pause, self._pause = self._pause, min(self._pause * 1.5, _LONGEST_WAIT)
+        return pause
+
+    def publish(self, answers: dict[Key, Any]) -> None:
+        """Store the values of keys that were requested, and end their claims."""
+        try:
+            own = set(self._mine)
+            self.shared.publish({key: value for key, value in answers.items() if key in own}, self._since)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """End the claims of keys that were requested."""
+        mine, self._mine = self._mine, []
+        self.shared.release(mine)
+
+    def find_stale(self) -> None:
+        """Add the old values that may be served for keys whose request has failed."""
+        if self.shared.config.stale_if_error is not None:
+            self.found.add(self.shared.find(self._mine, stale=True))
+
+    def _find(self, after: float) -> None:
+        found = self.shared.find(self._rest, after=after)
+        self._looked_at = found.position
+        self.found.add(found)
+        self._rest = [key for key in self._rest if key not in found.values]
+
+    def _is_over(self) -> bool:
+        return time.monotonic() >= self._until
+
+    def _is_worth_a_look(self) -> bool:
+        return self.shared.has_news_since(self._looked_at) or not self.shared.all_claimed(self._rest)
+
+
+def _importable_name(function: Any) -> str:
+    """Return the module and name by which all processes know a function; raises OptionError if it has none."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name or "<" in name:
+        shown = name or type(function).__qualname__
+        raise OptionError(
+            f"{shown} has no name by which other processes know it, so they cannot share its cache.",
+            hint="Decorate a function or class of a module, or set 'lookup.cache.scope' to worker.",
+        )
+    if module == "__main__":
+        module = os.path.realpath(getattr(sys.modules["__main__"], "__file__", None) or "__main__")
+    return f"{module}.{name}"
+
+
+def _fingerprint(name: str, config: LookupConfig) -> str:
+    """Return the identity of the cache: the function's name and the options, but for where the folder is."""
+    options = {key: value for key, value in config.to_json().items() if key != "lookup.cache.path"}
+    identity = json.dumps(["cached", name, options], sort_keys=True, default=str)
+    return hashlib.sha256(identity.encode()).hexdigest()[:32]
+
+
+def _batch(encoded: Iterable[bytes]) -> KeyBatch:
+    return KeyBatch.of([pa.array(list(encoded), pa.binary())], _KEY)

@@ -1,0 +1,195 @@
+"""Writes keys and values of `cached` as JSON, for other processes: data only, and nothing that is executed when read.
+
+What JSON does not have is an object with one member, whose name says the type: ``{"$bytes": "AAE="}``.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime as dt
+import json
+import typing
+import uuid
+import zoneinfo
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+_PLAIN = (type(None), bool, int, float, str)
+
+
+class UnsupportedValueError(Exception):
+    """A value cannot be written; the text names its type."""
+
+
+class ValueCodec:
+    """Writes values and reads them; what is read is equal, and of the same types.
+
+    >>> codec = ValueCodec()
+    >>> codec.read(codec.write({"id": 7, "at": dt.date(2024, 2, 29), "raw": b"x", 1: (Decimal("1.50"), [None])}))
+    {'id': 7, 'at': datetime.date(2024, 2, 29), 'raw': b'x', 1: (Decimal('1.50'), [None])}
+
+    Args:
+        classes: Dataclasses whose objects may be written, by name.
+    """
+
+    def __init__(self, classes: Mapping[str, type] | None = None) -> None:
+        self._classes = dict(classes or {})
+        self._names = {kind: name for name, kind in self._classes.items()}
+
+    def write(self, value: Any) -> bytes:
+        """Return a value as JSON; raises UnsupportedValueError."""
+        try:
+            return json.dumps(self._to_json(value), separators=(",", ":")).encode()
+        except RecursionError:
+            raise UnsupportedValueError("a value that contains itself, or is nested too deeply") from None
+        except ValueError as error:
+            raise UnsupportedValueError(f"a number that has no text ({error})") from None
+
+    def read(self, data: bytes) -> Any:
+        """Return the value of some JSON; raises ValueError for what `write` does not write."""
+        try:
+            return self._from_json(json.loads(data))
+        except (TypeError, KeyError, AttributeError, ArithmeticError) as error:
+            raise ValueError(f"not a value: {error}") from None
+
+    def _to_json(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is list:
+            return [self._to_json(each) for each in value]
+        if kind is dict:
+            return self._dict_to_json(value)
+        if kind is tuple:
+            return {"$tuple": [self._to_json(each) for each in value]}
+        if kind in _WRITERS:
+            return _WRITERS[kind](value)
+        if kind in self._names:
+            fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
+            return {"$object": [self._names[kind], [self._to_json(each) for each in fields]]}
+        raise UnsupportedValueError(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+
+    def _dict_to_json(self, value: dict[Any, Any]) -> Any:
+        if all(type(name) is str and not name.startswith("$") for name in value):
+            return {name: self._to_json(each) for name, each in value.items()}
+        return {"$dict": [[self._to_json(name), self._to_json(each)] for name, each in value.items()]}
+
+    def _from_json(self, data: Any) -> Any:
+        if isinstance(data, list):
+            return [self._from_json(each) for each in data]
+        if not isinstance(data, dict):
+            return data
+        if len(data) == 1:
+            [(name, content)] = data.items()
+            if name.startswith("$"):
+                return self._typed_from_json(name, content)
+        return {name: self._from_json(each) for name, each in data.items()}
+
+    def _typed_from_json(self, name: str, content: Any) -> Any:
+        if name == "$tuple":
+            return tuple(self._from_json(each) for each in content)
+        if name == "$dict":
+            return {self._from_json(key): self._from_json(each) for key, each in content}
+        if name == "$object":
+            kind, fields = self._classes[content[0]], [self._from_json(each) for each in content[1]]
+            return _new_object(kind, fields)
+        return _READERS[name](content)
+
+
+def _new_object(kind: type, values: list[Any]) -> Any:
+    """Return an object of a dataclass with these values of its fields, without its ``__init__``, as it was written."""
+    value: Any = object.__new__(kind)
+    fields = dataclasses.fields(kind)
+    if len(fields) != len(values):
+        raise ValueError(f"{kind.__name__} has other fields")
+    for field, each in zip(fields, values, strict=True):
+        object.__setattr__(value, field.name, each)
+    return value
+
+
+def dataclasses_of(function: Any) -> dict[str, type]:
+    """Return the dataclasses that a function's annotation says it returns, and those of their fields, by name.
+
+    >>> @dataclasses.dataclass
+    ... class City:
+    ...     name: str
+    >>> def cities_of(country: str) -> list[City] | None: ...
+    >>> cities_of.__annotations__["return"] = list[City] | None
+    >>> list(dataclasses_of(cities_of))
+    ['City']
+    """
+    found: dict[str, type] = {}
+    for kind in _annotated(function, "return"):
+        _add_dataclasses(kind, found)
+    return found
+
+
+def _add_dataclasses(annotation: Any, found: dict[str, type]) -> None:
+    for argument in typing.get_args(annotation):
+        _add_dataclasses(argument, found)
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) and annotation not in found.values():
+        found.setdefault(annotation.__qualname__, annotation)
+        for field in dataclasses.fields(annotation):
+            for kind in _annotated(annotation, field.name):
+                _add_dataclasses(kind, found)
+
+
+def _annotated(annotated: Any, name: str) -> Iterator[Any]:
+    """Yield an annotation; none, if a name in it is not defined."""
+    try:
+        hints = typing.get_type_hints(annotated)
+    except (NameError, TypeError, AttributeError):
+        return
+    if name in hints:
+        yield hints[name]
+
+
+def _datetime_to_json(value: dt.datetime) -> Any:
+    zone = value.tzinfo
+    if zone is None:
+        return {"$datetime": [value.isoformat(), value.fold]}
+    if type(zone) is zoneinfo.ZoneInfo and zone.key:
+        return {"$datetime": [value.replace(tzinfo=None).isoformat(), value.fold, zone.key]}
+    if type(zone) is dt.timezone and repr(zone) in ("datetime.timezone.utc", repr(dt.timezone(zone.utcoffset(None)))):
+        offset = zone.utcoffset(None)
+        return {"$datetime": [value.replace(tzinfo=None).isoformat(), value.fold, offset.total_seconds()]}
+    raise UnsupportedValueError(f"datetime with a time zone of type {type(zone).__qualname__}")
+
+
+def _datetime_from_json(content: list[Any]) -> dt.datetime:
+    text, fold, *zones = content
+    value = dt.datetime.fromisoformat(text).replace(fold=fold)
+    if not zones:
+        return value
+    [zone] = zones
+    is_name = isinstance(zone, str)
+    return value.replace(tzinfo=zoneinfo.ZoneInfo(zone) if is_name else dt.timezone(dt.timedelta(seconds=zone)))
+
+
+def _timedelta_to_json(value: dt.timedelta) -> Any:
+    return {"$timedelta": [value.days, value.seconds, value.microseconds]}
+
+
+def _bytes_to_json(value: bytes) -> Any:
+    return {"$bytes": base64.b64encode(value).decode()}
+
+
+_WRITERS: dict[type, Callable[[Any], Any]] = {
+    bytes: _bytes_to_json,
+    dt.date: lambda value: {"$date": value.isoformat()},
+    dt.datetime: _datetime_to_json,
+    dt.timedelta: _timedelta_to_json,
+    Decimal: lambda value: {"$decimal": str(value)},
+    uuid.UUID: lambda value: {"$uuid": value.hex},
+}
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "$bytes": base64.b64decode,
+    "$date": dt.date.fromisoformat,
+    "$datetime": _datetime_from_json,
+    "$timedelta": lambda content: dt.timedelta(*content),
+    "$decimal": Decimal,
+    "$uuid": lambda text: uuid.UUID(hex=text),
+}

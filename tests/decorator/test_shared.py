@@ -1,0 +1,414 @@
+"""`cached` in several processes of a host: one call per key, true ages, clear errors, and no event loop that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import gc
+import math
+import os
+import shutil
+import signal
+import threading
+import uuid
+from decimal import Decimal
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from click.testing import CliRunner
+from host_processes import in_processes
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lookupcache import LookupConfig, OptionError, cached
+from lookupcache.cli.commands import main
+from lookupcache.decorator.shared_cache import SharedCache
+from lookupcache.decorator.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
+
+FOREVER = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class City:
+    name: str
+    people: int
+
+
+class Source:
+    """What the functions of this module read: it logs each call, waits for ``gate``, and fails when ``down``."""
+
+    def __init__(self) -> None:
+        self.log: Path | None = None
+        self.calls: list[object] = []
+        self.version = 0
+        self.down = False
+        self.gate: threading.Event | None = None
+        self.began = threading.Event()
+
+    def read(self, key):
+        self.calls.append(key)
+        if self.log is not None:
+            with self.log.open("a") as log:
+                log.write(f"{key}\n")
+        self.began.set()
+        if self.gate is not None:
+            assert self.gate.wait(FOREVER)
+        if self.down:
+            raise ConnectionError("the source is down")
+        return self.version
+
+
+source = Source()
+
+
+@pytest.fixture(autouse=True)
+def new_source():
+    source.__init__()
+
+
+def number_of(key):
+    return [key, source.read(key)]
+
+
+async def number_later(key):
+    return [key, source.read(key)]
+
+
+async def number_when_open(key):
+    source.calls.append(key)
+    while source.gate is not None and not source.gate.is_set():
+        await asyncio.sleep(0.001)
+    return [key, 0]
+
+
+def numbers_of(keys):
+    return {key: [source.read(key)] for key in keys if key % 5}
+
+
+def city_of(name: str) -> list[City]:
+    return [City(name, 7)]
+
+
+def nothing_of(key):
+    source.read(key)
+    return [] if key % 2 else None
+
+
+def a_set(key):
+    return {key}
+
+
+class Sized:
+    @cached(cache="LRU", scope="worker")
+    def one(self, key):
+        return key
+
+
+class Ticks:
+    now = 1_000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """Return a function that decorates one as another process of this host would."""
+    made = []
+
+    def new(function, **options):
+        found = cached(**{"scope": "host", "cache_path": str(tmp_path / "cache"), **options})(function)
+        made.append(found)
+        return found
+
+    yield new
+    for one in made:
+        shared_cache = one.lookup.shared
+        shared_cache.close()
+
+
+def test_what_one_process_has_called_another_finds(shared):
+    one, two = shared(number_of), shared(number_of)
+    assert [one(1), two(1), two(2), one(2), one(1)] == [[1, 0], [1, 0], [2, 0], [2, 0], [1, 0]]
+    assert source.calls == [1, 2]
+    assert (two.metrics().host_hits, two.metrics().hits, two.metrics().misses) == (1, 1, 1)
+
+
+def test_a_dataclass_is_shared_where_the_annotation_names_it(shared):
+    one, two = shared(city_of), shared(city_of)
+    assert one("Rome") == two("Rome") == [City("Rome", 7)]
+    assert two.metrics().requested_keys == 0
+
+
+@pytest.mark.slow
+def test_16_processes_make_one_call_per_key(shared, tmp_path):
+    one = shared(number_of)
+    source.log = tmp_path / "log"
+
+    def work(number):
+        assert [one((number + key) % 20) for key in range(20)] == [[(number + key) % 20, 0] for key in range(20)]
+
+    in_processes(16, work)
+    called = source.log.read_text().split()
+    assert len(called) == len(set(called)) == 20
+
+
+def test_a_batch_asks_only_for_what_no_process_has(shared):
+    one, two = shared(numbers_of, batch=True), shared(numbers_of, batch=True)
+    assert one([1, 2, 5]) == [[0], [0], None]
+    assert two([1, 2, 3, 5]) == [[0], [0], [0], None]
+    assert (source.calls, two.metrics().requested_keys) == ([1, 2, 3], 1)
+
+
+def test_a_call_of_another_process_is_waited_for(shared):
+    source.gate = threading.Event()
+    one, two = shared(number_of), shared(number_of)
+    found = {}
+    threads = [threading.Thread(target=lambda f=f, n=n: found.__setitem__(n, f(1))) for n, f in enumerate((one, two))]
+    threads[0].start()
+    assert source.began.wait(FOREVER)
+    threads[1].start()
+    while two.lookup.shared._host is None or not two.lookup._calls:
+        assert threads[1].is_alive()
+    source.gate.set()
+    for thread in threads:
+        thread.join(FOREVER)
+    assert (found, source.calls) == ({0: [1, 0], 1: [1, 0]}, [1])
+
+
+def test_an_event_loop_runs_while_another_process_is_waited_for(shared):
+    source.gate = threading.Event()
+    one, two = shared(number_when_open), shared(number_when_open)
+
+    async def scenario():
+        first = asyncio.create_task(one(1))
+        while not source.calls:
+            await asyncio.sleep(0)
+        second = asyncio.create_task(two(1))
+        steps = 0
+        while steps < 100 or not two.lookup._calls:
+            await asyncio.sleep(0)
+            steps += 1
+        assert not second.done()
+        source.gate.set()
+        return await asyncio.gather(first, second)
+
+    assert asyncio.run(scenario()) == [[1, 0], [1, 0]]
+    assert source.calls == [1]
+
+
+def test_a_cancelled_call_leaves_no_claim(shared):
+    source.gate = threading.Event()
+    one, two = shared(number_when_open, timeout=30), shared(number_later, timeout=30)
+
+    async def cancel():
+        task = asyncio.create_task(one(1))
+        while not source.calls:
+            await asyncio.sleep(0)
+        await one.close()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert two.lookup.shared.name != one.lookup.shared.name
+    again = shared(number_when_open, timeout=30)
+    source.gate.set()
+    assert asyncio.run(again(1)) == [1, 0]
+    assert again.metrics().host_waits == 0
+
+
+def test_an_error_is_not_shared_and_frees_the_key(shared):
+    one, two = (shared(number_of, max_retries=0) for _ in range(2))
+    source.down = True
+    with pytest.raises(ConnectionError):
+        one(1)
+    source.down = False
+    assert (two(1), source.calls) == ([1, 0], [1, 1])
+
+
+def test_ages_are_those_of_the_first_call(shared):
+    clock = Ticks()
+    options = {"clock": clock, "expire_after_write": 60, "max_rows": 100}
+    one, two = shared(number_of, **options), shared(number_of, **options)
+    one(1)
+    clock.now += 59
+    assert two(1) == [1, 0]
+    clock.now += 2
+    source.version = 1
+    assert two(1) == [1, 1]
+
+
+@pytest.mark.parametrize("key", [1, 2])
+def test_known_misses_have_their_own_age_limit(shared, key):
+    clock = Ticks()
+    options = {"clock": clock, "expire_after_write": 60, "missing_key_expire_after_write": 10, "max_rows": 100}
+    one, two = shared(nothing_of, **options), shared(nothing_of, **options)
+    assert one(key) == two(key)
+    assert type(two(key)) is type(one(key))
+    clock.now += 11
+    two(key)
+    assert source.calls == [key, key]
+
+
+def test_old_values_of_another_process_are_served_if_the_source_fails(shared):
+    clock = Ticks()
+    options = {"clock": clock, "expire_after_write": 10, "stale_if_error": 60, "max_rows": 100, "max_retries": 0}
+    one, two = shared(number_of, **options), shared(number_of, **options)
+    one(1)
+    clock.now += 20
+    source.down = True
+    assert two(1) == [1, 0]
+    assert two.metrics().stale == 1
+    clock.now += 60
+    with pytest.raises(ConnectionError):
+        two(1)
+
+
+def test_one_process_refreshes(shared):
+    clock = Ticks()
+    options = {"clock": clock, "refresh_after_write": 10, "expire_after_write": 60, "max_rows": 100}
+    one, two = shared(number_of, **options), shared(number_of, **options)
+    assert one(1) == two(1) == [1, 0]
+    clock.now += 11
+    source.version = 1
+    assert one(1) == [1, 0]
+    one.lookup.slots.join(FOREVER)
+    assert two(1) == [1, 0]
+    two.lookup.slots.join(FOREVER)
+    assert (one(1), two(1), source.calls) == ([1, 1], [1, 1], [1, 1])
+
+
+def test_an_invalidation_reaches_all_processes(shared):
+    one, two = shared(number_of), shared(number_of)
+    assert one(1) == two(1) == [1, 0]
+    source.version = 1
+    one.invalidate(1)
+    for keys in two.lookup.shared.news():
+        two.lookup._drop(keys)
+    assert two(1) == [1, 1]
+    one.clear()
+    for keys in two.lookup.shared.news():
+        two.lookup._drop(keys)
+    assert (two(1), source.calls) == ([1, 1], [1, 1, 1])
+
+
+def test_a_process_that_is_killed_holding_a_claim_is_not_waited_for(shared):
+    one = shared(number_of, timeout=30)
+    child = os.fork()
+    if not child:
+        one.lookup.shared.open(one.lookup._drop)
+        one.lookup.shared.claim([(1,)])
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert one(1) == [1, 0]
+    assert one.metrics().host_waits == 0
+
+
+def test_a_function_that_is_freed_closes_its_files(tmp_path):
+    one = cached(cache_path=str(tmp_path / "cache"))(number_of)
+    one(1)
+    host = one.lookup.shared._host
+    del one
+    while not host.is_lost:
+        gc.collect()
+
+
+def test_a_forked_process_is_a_separate_claimant(shared):
+    one = shared(number_of)
+    one(1)
+
+    def work(number):
+        assert one(number + 2) == [number + 2, 0]
+        assert one.lookup.shared._host._claims.number != parent
+
+    parent = one.lookup.shared._host._claims.number
+    in_processes(2, work)
+    assert (one(2), one(3), source.calls) == ([2, 0], [3, 0], [1])
+
+
+def test_the_command_shows_what_is_shared(shared, tmp_path):
+    shared(number_of)(1)
+    shown = CliRunner().invoke(main, ["cache", "ls", str(tmp_path / "cache")], env={"COLUMNS": "200"})
+    assert "test_shared.number_of" in shown.output
+
+
+def test_a_folder_that_is_deleted_is_done_without(shared, tmp_path):
+    one = shared(number_of)
+    one(1)
+    shutil.rmtree(tmp_path / "cache")
+    assert [one(1), one(2), one(2)] == [[1, 0], [2, 0], [2, 0]]
+    assert source.calls == [1, 2]
+
+
+def test_where_the_folder_cannot_be_used_each_process_has_its_own(shared, tmp_path):
+    (tmp_path / "file").write_text("")
+    one = shared(number_of, cache_path=str(tmp_path / "file" / "cache"))
+    with pytest.warns(UserWarning, match="each process has its own cache"):
+        assert one(1) == [1, 0]
+    assert one(1) == [1, 0]
+
+
+def test_what_cannot_be_shared_is_refused_and_the_cure_is_named(shared, tmp_path):
+    with pytest.raises(OptionError, match=r"a_set returned a value .* share: set") as error:
+        shared(a_set)(1)
+    assert "scope" in error.value.hint
+    with pytest.raises(OptionError, match=r"number_of is called with .*: object"):
+        shared(number_of)(object())
+    with pytest.raises(OptionError, match="has no name by which other processes"):
+        shared(lambda key: key)
+    with pytest.raises(OptionError, match="needs a folder"):
+        cached(scope="host")(number_of)
+    config = LookupConfig(cache="LRU", scope="host", cache_path=str(tmp_path))
+    Sized.two = cached(config)(Sized.__dict__["one"].__wrapped__)
+    with pytest.raises(OptionError, match="is a method"):
+        Sized().two(1)
+    Sized.two.lookup.shared.close()
+
+
+def test_without_a_path_nothing_is_shared_and_nothing_imported(shared):
+    assert cached(number_of).lookup.shared is None
+    assert cached(scope="worker")(number_of).lookup.shared is None
+    assert isinstance(shared(number_of).lookup.shared, SharedCache)
+
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.dates()
+    | st.datetimes(timezones=st.none() | st.just(dt.UTC) | st.just(ZoneInfo("Europe/Rome"))) | st.timedeltas()
+    | st.decimals(allow_nan=False) | st.uuids() | st.builds(City, st.text(), st.integers())
+)  # fmt: skip
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=10,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(values)
+def test_values_are_read_as_they_were_written(value):
+    codec = ValueCodec({"City": City})
+    found = codec.read(codec.write(value))
+    assert (found, repr(found)) == (value, repr(value))
+
+
+@pytest.mark.parametrize("value", [{1}, object(), math, [frozenset()], type("Text", (str,), {})("a"), City("a", 1)])
+def test_other_values_are_refused(value):
+    with pytest.raises(UnsupportedValueError):
+        ValueCodec().write(value)
+
+
+@given(st.binary() | st.sampled_from([b'{"$object": ["os.system", ["x"]]}', b'{"$tuple": 1}', b'{"$uuid": "z"}']))
+def test_other_bytes_are_no_values(data):
+    codec = ValueCodec()
+    with contextlib.suppress(ValueError):
+        codec.write(codec.read(data))
+
+
+def test_dataclasses_are_found_in_annotations():
+    assert dataclasses_of(city_of) == {"City": City}
+    assert dataclasses_of(number_of) == {}
+    assert ValueCodec().read(b'[1, "a"]') == [1, "a"]
+    assert uuid.UUID(int=1) != Decimal(1)
