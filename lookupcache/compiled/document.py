@@ -10,7 +10,7 @@ from typing import Any
 
 import lookupcache
 from lookupcache.compiled.lookup_fields import read_schema, write_schema
-from lookupcache.compiled.nodes import Insert, LeftSide, Node, describe, read_node, write_node
+from lookupcache.compiled.nodes import Insert, LeftSide, Node, SparkQuery, describe, read_node, write_node
 from lookupcache.compiled.reading import Reader
 from lookupcache.errors import CompiledPlanError
 
@@ -79,6 +79,11 @@ class Document:
     def is_join(self) -> bool:
         """Whether it is a lookup join of the DataFrame API, which needs a left side."""
         return any(isinstance(node, LeftSide) for node in self.nodes)
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether a statement of it reads a stream."""
+        return any(isinstance(node, SparkQuery) and node.streaming for node in self.nodes)
 
     def node(self, number: int) -> Node:
         """Return a node by its id."""
