@@ -43,6 +43,7 @@ from lookupcache.compiled.nodes import (
 from lookupcache.compiled.settings import close_clone, session_of, settings_of
 from lookupcache.errors import CompiledPlanError, LookupCacheError
 from lookupcache.planner.clauses import tokens
+from lookupcache.redaction import hide_userinfo, is_secret
 from lookupcache.schema import quote
 from lookupcache.spark.freezing import columns_of, lookup_node
 from lookupcache.spark.join import LookupJoin
@@ -247,6 +248,11 @@ def _write_value(name: str, value: Any) -> Any:
         raise CompiledPlanError(
             f"Parameter {name!r} is a value of type {type(value).__name__}, which a plan cannot have.",
             hint="Pass a number, text, date, timestamp, decimal, binary or truth value.",
+        )
+    if is_secret(name) or (isinstance(value, str) and hide_userinfo(value) != value):
+        raise CompiledPlanError(
+            f"Parameter {name!r} is a secret, whose value would stand in the plan.",
+            hint="Keep secrets in options of tables, as references such as 'env:NAME'.",
         )
     return expr.to_json(expr.literal(value, pa.scalar(value).type))
 

@@ -391,6 +391,10 @@ def test_parameters_keep_their_values(session, text):
     plan = session.compile_plan_sql(sql, values)
     session.execute_plan(PlanReference.from_json_string(plan.as_json_string()))
     assert rows(session) == Counter([(6, "it's {x}1.5truetrue0027")])
+    for secret in ({"api_key": "hunter2"}, {"url": "postgresql://ann:hunter2@db/x"}):
+        with pytest.raises(CompiledPlanError, match="is a secret, whose value would stand in the plan") as caught:
+            session.compile_plan_sql(f"INSERT INTO plan_sink SELECT 1, :{next(iter(secret))}", secret)
+        assert "hunter2" not in str(caught.value)
     with pytest.raises(CompiledPlanError, match="Parameter 'i' is a value of type list"):
         session.compile_plan_sql("INSERT INTO plan_sink SELECT :i[0], 'x'", {"i": [1]})
 
