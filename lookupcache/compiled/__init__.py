@@ -1,7 +1,7 @@
 """Compiled plans: a statement or a lookup join as it was planned, as versioned JSON, to be run later or elsewhere.
 
 reading · lookup_fields · nodes · document    the format: JSON data, nodes, versions, checksums
-code · catalog_objects · settings             functions by name; tables by the matrix; what must be the same
+code · catalog_objects · settings             functions by name; tables by the matrix; the settings of a plan
 files · show · plan                           plans in files, for people, in programs
 diff · check                                  what differs between two plans, and whether one would run here
 """

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal as OneOf
 
+import pyarrow as pa
+
 from lookupcache.compiled.catalog_objects import Catalog, Objects, differs, planned_lookup
 from lookupcache.compiled.code import is_installed, refuse_name
 from lookupcache.compiled.document import Definition, Document
@@ -15,6 +17,7 @@ from lookupcache.compiled.lookup_fields import columns_of_schema
 from lookupcache.compiled.nodes import CallUse, LookupNode
 from lookupcache.connector import connector_class, offers
 from lookupcache.errors import LookupCacheError
+from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
 
 Kind = OneOf["ok", "missing", "not checked"]
@@ -88,6 +91,8 @@ def _of_connector(what: str, connector: str) -> Iterator[Finding]:
     for module, package in kind.drivers.items():
         if importlib.util.find_spec(module) is None:
             yield Finding("missing", what, f"driver {module} is not installed: pip install {package!r}")
+        else:
+            yield Finding("ok", what, f"driver {module} is installed")
 
 
 def _of_code(what: str, definition: Definition) -> Finding:
@@ -115,18 +120,40 @@ def _of_lookup(
         planned_lookup(node, table, objects.document.source)
         yield Finding("ok", what, f"the lookup of {node.alias} is the one that was planned")
         if connect is not None:
-            _compare_source(node, table, objects.document.source)
+            yield from _compare_source(what, node, table, objects.document.source)
             yield Finding("ok", what, connect(table))
     except LookupCacheError as error:
         yield Finding("missing", what, f"{error.fact} {error.hint or ''}".strip())
 
 
-def _compare_source(node: LookupNode, table: LookupTable, source: str) -> None:
-    """Raise an error where the source reports other types for the columns that the lookup reads."""
+def _compare_source(what: str, node: LookupNode, table: LookupTable, source: str) -> Iterator[Finding]:
+    """Yield the columns that the lookup reads whose types the source reports otherwise.
+
+    Raises CompiledPlanError for a column that the source does not have, and for one that cannot be converted.
+    """
     if not offers(table.connector, "infer_schema") or table.function is not None:
         return
     found = LookupTable(table.name, None, table.options).schema
-    here = {name.lower() for name in found.names}
-    if any(name.lower() not in here for name in node.reads.names):
-        what = f"The columns that the source of {getattr(node.use, 'table', node.alias)!r} reports"
-        raise differs(what, columns_of_schema(node.reads), columns_of_schema(found), source)
+    here = {field.name.lower(): field.type for field in found}
+    kinds = {field.name: _compare_types(here.get(field.name.lower()), field.type) for field in node.reads}
+    if "missing" in kinds.values():
+        reported = f"The columns that the source of {getattr(node.use, 'table', node.alias)!r} reports"
+        raise differs(reported, columns_of_schema(node.reads), columns_of_schema(found), source)
+    for field in (field for field in node.reads if kinds[field.name] == "not checked"):
+        types = type_name(here[field.name.lower()]).upper(), type_name(field.type).upper()
+        text = f"column {field.name!r} is {types[0]} at the source and {types[1]} in the plan"
+        yield Finding("not checked", what, f"{text}: a lookup fails for a value that cannot be converted")
+
+
+def _compare_types(here: pa.DataType | None, planned: pa.DataType) -> Kind:
+    """Return whether all, some or none of the values of a source's column can be converted to the plan's type."""
+    if here is None:
+        return "missing"
+    both = (pa.types.is_integer, pa.types.is_floating)
+    if here == planned or any(is_(here) and is_(planned) and here.bit_width <= planned.bit_width for is_ in both):
+        return "ok"
+    try:
+        pa.array([], here).cast(planned)
+    except (pa.ArrowException, TypeError):
+        return "missing"
+    return "not checked"

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import lookupcache
-from lookupcache.compiled.lookup_fields import read_schema, write_schema
-from lookupcache.compiled.nodes import Insert, LeftSide, Node, describe, read_node, write_node
+from lookupcache import expr
+from lookupcache.compiled.lookup_fields import read_expression, read_schema, write_schema
+from lookupcache.compiled.nodes import Insert, LeftSide, Node, SparkQuery, describe, read_node, write_node
 from lookupcache.compiled.reading import Reader
 from lookupcache.errors import CompiledPlanError
 
@@ -79,6 +80,11 @@ class Document:
     def is_join(self) -> bool:
         """Whether it is a lookup join of the DataFrame API, which needs a left side."""
         return any(isinstance(node, LeftSide) for node in self.nodes)
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether a statement of it reads a stream."""
+        return any(isinstance(node, SparkQuery) and node.streaming for node in self.nodes)
 
     def node(self, number: int) -> Node:
         """Return a node by its id."""
@@ -167,7 +173,7 @@ def read(text: str, source: str = "(in memory)") -> Document:
         keeps=keeps,
         settings={name: _text_or_none(one) for name, one in reader.entry("settings").entries().items()},
         defaults=defaults,
-        parameters={name: one.data for name, one in reader.entry("parameters").entries().items()},
+        parameters={name: _read_parameter(one) for name, one in reader.entry("parameters").entries().items()},
         tables={name: _read_definition(one) for name, one in reader.entry("tables").entries().items()},
         functions={name: _read_definition(one) for name, one in reader.entry("functions").entries().items()},
         nodes=nodes,
@@ -182,7 +188,10 @@ def _parse_json(text: str, source: str) -> Any:
     if len(text) > _MOST_LETTERS:
         raise Reader(None, "", source).wrong("it is too large to be a plan.")
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_fields)
+        data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_fields)
+        # Numbers that are too large became infinite, and escapes may be half of a letter: neither can be written.
+        json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+        return data
     except json.JSONDecodeError as error:
         ended = " The file ends too early." if error.pos >= len(text.rstrip()) else ""
         raise CompiledPlanError(
@@ -225,6 +234,13 @@ def _check_sums(reader: Reader) -> None:
     altered = [name for name in found if found[name] != expected[name]]
     if altered:
         raise reader.wrong(f"{', '.join(altered)} was altered after the plan was compiled.")
+
+
+def _read_parameter(reader: Reader) -> Any:
+    """Return a parameter's value as data, null or a literal."""
+    if reader.data is not None and not isinstance(read_expression(reader), expr.Literal):
+        raise reader.wrong("it is not a literal.")
+    return reader.data
 
 
 def _text_or_none(reader: Reader) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import uuid
@@ -33,14 +34,16 @@ def read_text(path: str) -> str:
     with _Failing(path, "cannot be read"):
         system, inner = _open(path)
         with system.open_input_stream(inner) as file:
-            return bytes(file.read()).decode()
+            return bytes(file.read()).decode("utf-8-sig")  # editors of Windows put a mark before the text
 
 
 def write_text(path: str, text: str, *, overwrite: bool = False) -> None:
     """Write a file: aside first, then under its name, so that no reader sees half of it; missing folders are made.
 
     Raises CompiledPlanError if there is a file already, unless ``overwrite``. Of several that write a local file at
-    once, one succeeds; object stores cannot promise that.
+    once, one succeeds. Where a file cannot get its name on the condition that the name is free, as on object stores,
+    the file is read again after it was written: one that another program replaced meanwhile is an error too. Of two
+    that write at the very same moment both may succeed, and the file is one of both.
     """
     with _Failing(path, "cannot be written"):
         system, inner = _open(path)
@@ -60,21 +63,44 @@ def _publish(system: Any, aside: str, inner: str, text: str, path: str, *, overw
     try:
         with system.open_output_stream(aside) as file:
             file.write(text.encode())
-        if overwrite or not isinstance(system, fs.LocalFileSystem):
-            if not overwrite and system.get_file_info(inner).type != fs.FileType.NotFound:
-                raise _there_is_one(path)
+        if overwrite:
             system.move(aside, inner)
-            return
-        try:
-            # A link, unlike a rename, fails where the name is taken since it was looked for.
-            os.link(aside, inner)
-        except FileExistsError:
-            raise _there_is_one(path) from None
-        system.delete_file(aside)
+        elif not _has_linked(system, aside, inner, path):
+            _move_to_free(system, aside, inner, text, path)
     except BaseException:
         if system.get_file_info(aside).type != fs.FileType.NotFound:
             system.delete_file(aside)
         raise
+
+
+def _has_linked(system: Any, aside: str, inner: str, path: str) -> bool:
+    """Give a local file its name by a link, which unlike a rename fails if the name is taken; False without links."""
+    if not isinstance(system, fs.LocalFileSystem):
+        return False
+    try:
+        os.link(aside, inner)
+    except FileExistsError:
+        raise _there_is_one(path) from None
+    except OSError as error:
+        if error.errno in _WITHOUT_LINKS:
+            return False
+        raise
+    system.delete_file(aside)
+    return True
+
+
+# What file systems without links report, such as FAT and some network drives.
+_WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+
+
+def _move_to_free(system: Any, aside: str, inner: str, text: str, path: str) -> None:
+    """Rename a file to a name that is free; raises FileExists if another program wrote the name meanwhile."""
+    if system.get_file_info(inner).type != fs.FileType.NotFound:
+        raise _there_is_one(path)
+    system.move(aside, inner)
+    with system.open_input_stream(inner) as file:
+        if bytes(file.read()) != text.encode():
+            raise _there_is_one(path)
 
 
 def _open(path: str) -> tuple[Any, str]:
@@ -83,7 +109,8 @@ def _open(path: str) -> tuple[Any, str]:
     if _URI.match(path):
         system, inner = fs.FileSystem.from_uri(_S3.sub("s3://", path))
         return system, str(inner)
-    return fs.LocalFileSystem(), os.fspath(path)
+    # A link to a file stays, and the file is what is written: the name of a link can be renamed over.
+    return fs.LocalFileSystem(), os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
 
 
 def refuse_existing(path: str) -> None:

@@ -39,12 +39,34 @@ def _texts(reader: Reader) -> tuple[str, ...]:
 
 
 def read_expression(reader: Reader) -> expr.Expr:
-    """Return an expression; raises an error for one with an operator that is not known here."""
-    read = reader.read(expr.from_json)
-    for call in _calls(read):
-        if call.op not in OPERATOR_VERSIONS:
-            raise reader.wrong(f"there is no operator {call.op!r}.")
-    return read
+    """Return an expression; raises an error for one that is not as `expr.to_json` writes it."""
+    parts = reader.items()
+    if len(parts) < 2:
+        raise reader.wrong("it is not an expression.")
+    head = parts[0].text()
+    if head in ("left", "right", "literal") and len(parts) != 3:
+        raise reader.wrong(f"{head!r} has {len(parts) - 1} parts in place of two.")
+    if head in ("left", "right"):
+        return expr.Column("left" if head == "left" else "right", parts[1].text(), parts[2].read(parse_type))
+    if head == "literal":
+        return _read_literal(parts[1].read(parse_type), parts[2])
+    if head not in OPERATOR_VERSIONS:
+        raise reader.wrong(f"there is no operator {head!r}.")
+    if len(parts) - 2 != (1 if head in _OF_ONE else 2):
+        raise reader.wrong(f"operator {head!r} has {len(parts) - 2} arguments.")
+    return expr.Call(head, tuple(map(read_expression, parts[2:])), parts[1].read(parse_type))
+
+
+_OF_ONE = ("not", "is null", "cast")
+"""The operators of one argument; all others have two."""
+
+
+def _read_literal(type_: pa.DataType, reader: Reader) -> expr.Literal:
+    if isinstance(reader.data, list | dict):
+        raise reader.wrong("it is not a value.")
+    found = expr.Literal(reader.data, type_)
+    reader.read(lambda _: pa.scalar(expr.python_value(found), type_))
+    return found
 
 
 def _calls(node: Any) -> list[expr.Call]:
@@ -138,10 +160,15 @@ def operators_of(lookup: LookupPlan) -> dict[str, int]:
 
 def columns_read(lookup: LookupPlan) -> pa.Schema:
     """Return the columns of the table that a lookup reads, in the table's order."""
-    expressions = (*lookup.pushed, *lookup.calc, *lookup.residual)
-    names = {*lookup.key_columns, *lookup.columns, *(one.column for one in lookup.constants)}
-    names |= {c.name for one in expressions for c in expr.columns_of(one) if c.side == "right"}
+    names = set(columns_needed(lookup))
     return pa.schema([f for f in lookup.schema if f.name in names])
+
+
+def columns_needed(lookup: LookupPlan) -> list[str]:
+    """Return the names of the columns of the table that a lookup reads."""
+    expressions = (*lookup.pushed, *lookup.calc, *lookup.residual)
+    found = [c.name for one in expressions for c in expr.columns_of(one) if c.side == "right"]
+    return [*lookup.key_columns, *lookup.columns, *(one.column for one in lookup.constants), *found]
 
 
 # ── types as text ────────────────────────────────────────────────────────────────────────────────────────

@@ -268,7 +268,7 @@ def _read_lookup(reader: Reader, defaults: Mapping[str, Any]) -> LookupNode:
     if not lookup.keys:
         raise reader.entry("keys").wrong("a lookup has a key.")
     configuration = read_configuration(reader.entry("configuration"), defaults)
-    if unknown := [name for name in (*lookup.key_columns, *lookup.columns) if name not in reads.names]:
+    if unknown := [name for name in lookup_fields.columns_needed(lookup) if name not in reads.names]:
         raise reader.entry("reads").wrong(f"column {unknown[0]!r} is missing.")
     return LookupNode(
         use=_read_use(reader.entry("use")),
@@ -328,6 +328,8 @@ def _read_scan(reader: Reader, defaults: Mapping[str, Any]) -> FullScan:
 
 def _read_insert(reader: Reader, _: Mapping[str, Any]) -> Insert:
     sink, columns = reader.optional("sink"), reader.optional("sinkColumns")
+    if reader.entry("output").items():
+        raise reader.entry("output").wrong("an INSERT has no result.")
     name = reader.entry("queryName")
     if not re.fullmatch(r"\w[\w.-]*", name.text()):  # it is the name of a folder
         raise name.wrong(f"{name.data!r} is not the name of a stream.")

@@ -11,6 +11,10 @@ from lookupcache.errors import CompiledPlanError, LookupCacheError, nearest
 Value = TypeVar("Value")
 
 DAMAGED = "Compile the statement again, or restore the file from a copy: a plan is not edited by hand."
+_ERRORS = (
+    TypeError, ValueError, KeyError, IndexError, AttributeError, AssertionError, RecursionError, ArithmeticError,
+    NotImplementedError,
+)  # fmt: skip
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number"}
 
 
@@ -92,7 +96,7 @@ class Reader:
             raise
         except LookupCacheError as error:
             raise self.wrong(error.fact, error.hint or DAMAGED) from None
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError, AssertionError, RecursionError) as error:
+        except _ERRORS as error:
             raise self.wrong(f"it cannot be read: {type(error).__name__}: {str(error)[:200]}.") from None
 
     def _of(self, kind: type) -> Any:

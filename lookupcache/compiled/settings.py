@@ -1,7 +1,8 @@
-"""Settings of a session under which the same text means something else: a plan has them, and runs only under the same.
+"""Settings of a session under which the same text means something else: a plan has them, and runs under the same.
 
-They are compared, not set: a DataFrame is evaluated later, when they would be the session's again, and other queries of
-the session run at the same time.
+A plan of batches that meets other settings runs in a clone of the session that has the plan's: the session itself is
+not changed, since other queries of it run at the same time. Streams and joins of the DataFrame API belong to the
+session of the user, so for them other settings are an error.
 """
 
 from __future__ import annotations
@@ -72,14 +73,87 @@ def differences(planned: Mapping[str, str | None], here: Mapping[str, str | None
 
 def refuse_other_settings(document: Document, spark: Any) -> None:
     """Raise CompiledPlanError where a session has other settings than the plan was compiled with."""
-    found = differences(document.settings, settings_of(spark))
+    _refuse(document, differences(document.settings, settings_of(spark)))
+
+
+def _refuse(document: Document, found: Mapping[str, tuple[Any, Any]], hint: str = "Run {cures}") -> None:
     if found:
         rows = "\n".join(f"  {name}: plan {planned!r}, here {here!r}" for name, (planned, here) in found.items())
         cures = "; ".join(_cure(name, planned) for name, (planned, _) in found.items())
         raise CompiledPlanError(
             f"Compiled plan {document.source} means something else under the settings of this session:\n{rows}",
-            hint=f"Run {cures}",
+            hint=hint.format(cures=cures),
         )
+
+
+def session_of(document: Document, spark: Any) -> Any:
+    """Return a session with the settings of a plan of statements: a clone, where the session has others.
+
+    The caller closes a clone with `close_clone`. Raises CompiledPlanError where settings differ and cannot be set: for
+    streams, which would belong to the clone, and for settings that this Spark does not have.
+    """
+    found = differences(document.settings, settings_of(spark))
+    if not found:
+        return spark
+    if document.has_streams:
+        _refuse(document, found, "A stream runs in the session itself, so its settings have to be those: {cures}")
+    clone = _clone(spark)
+    if clone is None:
+        _refuse(document, found)
+    try:
+        failed = _not_set(clone, found)
+        _refuse(document, failed, "This Spark does not take them: compile the statement again, or run {cures}")
+    except BaseException:
+        close_clone(clone, spark)
+        raise
+    return clone
+
+
+def close_clone(clone: Any, spark: Any) -> None:
+    """Release a session that `session_of` cloned; it does nothing for the session itself."""
+    # On classic Spark, `stop` would end the application; there a clone is garbage like any object.
+    if clone is not spark and not hasattr(clone, "_jsparkSession"):
+        clone.stop()
+
+
+def _clone(spark: Any) -> Any:
+    """Return a session with the same tables, views and functions; None where this Spark cannot clone one."""
+    jvm = getattr(spark, "_jsparkSession", None)
+    if jvm is not None:
+        return type(spark)(spark._sc, jvm.cloneSession())
+    return spark.cloneSession() if hasattr(spark, "cloneSession") else None
+
+
+def _not_set(clone: Any, found: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Give a session the settings of a plan; return those that it does not take, as in ``found``."""
+    failed = {}
+    for name, (planned, here) in found.items():
+        try:
+            if name not in (CATALOG, SCHEMA):
+                _set(clone, name, planned)
+        except Exception:  # Spark's own: a setting that is static, was removed, or has no such value
+            failed[name] = planned, here
+    try:
+        _use(clone, {name: planned for name, (planned, _) in found.items()})
+    except Exception:
+        failed |= {name: found[name] for name in (CATALOG, SCHEMA) if name in found}
+    return failed
+
+
+def _set(clone: Any, name: str, planned: str | None) -> None:
+    if planned is None:
+        clone.conf.unset(name)  # the Spark of the plan did not have it, so this one's default is the nearest
+        return
+    clone.conf.get(name)  # fails for a setting that this Spark does not have, unlike `set`
+    clone.conf.set(name, planned)
+
+
+def _use(clone: Any, planned: Mapping[str, str | None]) -> None:
+    schema = planned.get(SCHEMA) or clone.catalog.currentDatabase()
+    if catalog := planned.get(CATALOG):
+        clone.catalog.setCurrentCatalog(catalog)
+    if CATALOG in planned or SCHEMA in planned:
+        clone.catalog.setCurrentDatabase(schema)
 
 
 def _cure(name: str, planned: str | None) -> str:

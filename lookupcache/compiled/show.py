@@ -29,7 +29,7 @@ def _needs(document: Document) -> Iterator[str]:
         yield _section("Parameters", [f"{name} = {value}" for name, value in document.parameters.items()])
     settings = [f"{name} = {value}" for name, value in document.settings.items() if value is not None]
     if settings:
-        yield _section("Settings of the session, which must be the same", settings)
+        yield _section("Settings of the session, with which it runs", settings)
 
 
 def _definition(one: Definition) -> str:

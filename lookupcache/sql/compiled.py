@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from lookupcache import expr
 from lookupcache.compiled.catalog_objects import (
@@ -40,9 +40,10 @@ from lookupcache.compiled.nodes import (
     TableUse,
     defaults_now,
 )
-from lookupcache.compiled.settings import refuse_other_settings, settings_of
+from lookupcache.compiled.settings import close_clone, session_of, settings_of
 from lookupcache.errors import CompiledPlanError, LookupCacheError
 from lookupcache.planner.clauses import tokens
+from lookupcache.redaction import hide_userinfo, is_secret
 from lookupcache.schema import quote
 from lookupcache.spark.freezing import columns_of, lookup_node
 from lookupcache.spark.join import LookupJoin
@@ -85,7 +86,7 @@ class Compiler:
         rows = query.df()
         result = _QueryNodes(self, query).number_of(rows)
         parts = None if sink is None else sink.parts
-        columns = None if parts is None else sink_columns(self.setting, parts)
+        columns = None if parts is None else sink_columns(self.setting.spark, parts)
         if parts is not None and columns is None and not rows.isStreaming:
             raise CompiledPlanError(
                 f"There is no table {'.'.join(parts)!r}, to which the statement writes.", hint="Create it first."
@@ -226,10 +227,10 @@ def _refuse_variables(text: str) -> None:
         )
 
 
-def sink_columns(setting: Setting, parts: Sequence[str]) -> Columns | None:
+def sink_columns(spark: SparkSession, parts: Sequence[str]) -> Columns | None:
     """Return the columns of a table that is written to, None where it is not there."""
     try:
-        return columns_of(setting.spark.table(".".join(map(quote, parts))))
+        return columns_of(spark.table(".".join(map(quote, parts))))
     except AnalysisException as error:
         if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
             return None
@@ -248,6 +249,11 @@ def _write_value(name: str, value: Any) -> Any:
             f"Parameter {name!r} is a value of type {type(value).__name__}, which a plan cannot have.",
             hint="Pass a number, text, date, timestamp, decimal, binary or truth value.",
         )
+    if is_secret(name) or (isinstance(value, str) and hide_userinfo(value) != value):
+        raise CompiledPlanError(
+            f"Parameter {name!r} is a secret, whose value would stand in the plan.",
+            hint="Keep secrets in options of tables, as references such as 'env:NAME'.",
+        )
     return expr.to_json(expr.literal(value, pa.scalar(value).type))
 
 
@@ -265,13 +271,22 @@ def _read_value(data: Any) -> Any:
 
 @dataclass
 class Restored:
-    """A plan in a session: the DataFrames of its nodes, made when they are first used."""
+    """A plan in a session: the DataFrames of its nodes, made when they are needed; `close` it after use."""
 
     setting: Setting
     document: Document
     restore: str = "ALL"
     made: dict[int, DataFrame] = field(default_factory=dict)
     joins: dict[int, LookupJoin] = field(default_factory=dict)
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session in which the plan runs: that of the setting, or a clone with the settings of the plan."""
+        return session_of(self.document, self.setting.spark)
+
+    def close(self) -> None:
+        """Release the session of the plan, where it has its own."""
+        close_clone(vars(self).get("spark", self.setting.spark), self.setting.spark)
 
     @cached_property
     def objects(self) -> Objects:
@@ -284,8 +299,7 @@ class Restored:
         return {name: _read_value(data) for name, data in self.document.parameters.items()} or None
 
     def check(self) -> None:
-        """Make all DataFrames; raises CompiledPlanError if something has changed."""
-        refuse_other_settings(self.document, self.setting.spark)
+        """Make all DataFrames; raises CompiledPlanError where something is not what it was."""
         if self.document.is_join:
             raise CompiledPlanError(
                 f"Compiled plan {self.document.source} is a lookup join, which needs a left side.",
@@ -314,7 +328,7 @@ class Restored:
     def _check_sink(self, insert: Insert) -> None:
         if insert.sink is None:
             return
-        found = sink_columns(self.setting, insert.sink)
+        found = sink_columns(self.spark, insert.sink)
         name, source = ".".join(insert.sink), self.document.source
         if found is None and insert.sink_columns is not None:
             raise CompiledPlanError(
@@ -350,7 +364,7 @@ class Restored:
         """Give a text of a node to Spark, with the results that it reads."""
         views = {name: self.df(view) for name, view in node.views.items()}
         try:
-            return self.setting.spark.sql(text, self.parameters, **views)
+            return self.spark.sql(text, self.parameters, **views)
         except PySparkException as error:
             raise CompiledPlanError(
                 f"Compiled plan {self.document.source}, node {number}: {fact_of(error)}",
@@ -368,7 +382,7 @@ class Restored:
         return self.joins[number].df
 
     def _full_scan(self, number: int, node: FullScan) -> DataFrame:
-        df = read_whole(self.setting.spark, self.objects.with_config(node.use, node.configuration))
+        df = read_whole(self.spark, self.objects.with_config(node.use, node.configuration))
         if node.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in node.computed.items()))
         return df

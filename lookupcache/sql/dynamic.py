@@ -59,6 +59,11 @@ def _text(setting: Setting, statement: Statement, found: Sequence[Token]) -> str
     return setting.settings.readable(text) if isinstance(text, str) else None
 
 
+def has_identifiers(found: Sequence[Token]) -> bool:
+    """Return whether a statement has names that Spark computes: IDENTIFIER(…)."""
+    return any(a.text == "IDENTIFIER" and b.text == "(" for a, b in pairwise(found))
+
+
 def with_identifiers(setting: Setting, statement: Statement, args: dict[str, Any] | None) -> Statement:
     """Return a statement with IDENTIFIER(expression) replaced by the name that the expression gives.
 

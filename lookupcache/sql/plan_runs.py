@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -15,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from lookupcache.compiled import files
 from lookupcache.compiled.document import Document
 from lookupcache.compiled.nodes import Insert, SparkQuery
+from lookupcache.compiled.settings import CATALOG, SCHEMA
 from lookupcache.errors import CompiledPlanError
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
@@ -31,8 +33,17 @@ def execute(restored: Restored) -> DataFrame:
 
     Returns a row for each stream that was started, or nothing.
     """
-    restored.check()
+    with closing(restored):
+        started = _run(restored)
     spark = restored.setting.spark
+    if not started:
+        return spark.createDataFrame([], T.StructType([]))
+    return spark.createDataFrame(started, "sink STRING, query STRING")
+
+
+def _run(restored: Restored) -> list[tuple[str, str]]:
+    """Run the statements of a plan; return the streams that were started."""
+    restored.check()
     streams = [(number, one) for number, one in restored.document.inserts if restored.df(one.input).isStreaming]
     for _, insert in streams:
         _refuse_stream(restored, insert)
@@ -43,9 +54,22 @@ def execute(restored: Restored) -> DataFrame:
         else:
             text, node = restored.text_of(insert)
             restored.spark_sql(number, text, node)
-    if not streams:
-        return spark.createDataFrame([], T.StructType([]))
-    return spark.createDataFrame(started, "sink STRING, query STRING")
+            _refresh(restored, insert)
+    return started
+
+
+def _refresh(restored: Restored, insert: Insert) -> None:
+    """Let the session of the user see what a clone of it has written: sessions cache the files of tables."""
+    spark = restored.setting.spark
+    if restored.spark is not spark and insert.sink is not None:
+        spark.catalog.refreshTable(".".join(map(quote, _qualified(restored, insert.sink))))
+
+
+def _qualified(restored: Restored, sink: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the name of a sink that is the same in any session, whatever its current schema is."""
+    settings = restored.document.settings
+    before = [str(settings[name]) for name in (CATALOG, SCHEMA) if settings.get(name)]
+    return (*before[: max(0, 3 - len(sink))], *sink) if len(before) == 2 else sink
 
 
 def _start(restored: Restored, insert: Insert) -> tuple[str, str]:
@@ -121,13 +145,19 @@ def _refuse_stream(restored: Restored, insert: Insert) -> None:
     folder = checkpoint_of(restored, insert)
     before = None if folder is None else _read_stamp(f"{folder}/{STAMP}")
     now = stream_identity(restored.document, insert, restored.df(insert.input))
-    if before is not None and before != now:
-        what = ", ".join(name for name in now if before.get(name) != now[name])
+    changed = [] if before is None else [name for name in now if _is_other(before.get(name), now[name])]
+    if changed:
+        what = ", ".join(changed)
         raise CompiledPlanError(
             f"The checkpoint {folder!r} is of another stream than compiled plan {source}: other {what}.\n"
             f"  checkpoint: {json.dumps(before)}\n  plan: {json.dumps(now)}",
             hint=f"Run the plan that it belongs to, or set another {CHECKPOINTS}: the stream then starts again.",
         )
+
+
+def _is_other(before: Any, now: Any) -> bool:
+    """Return whether a part of an identity differs; Spark Connect does not know all parts."""
+    return before is not None and now is not None and before != now
 
 
 def _read_stamp(path: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,12 @@ from lookupcache.compiled.document import KEEPS
 from lookupcache.errors import LookupCacheError, OptionError, StatementError, nearest
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.compiled import Compiler, Restored
+from lookupcache.sql.dynamic import has_identifiers, with_identifiers
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.plan_runs import execute
 from lookupcache.sql.query import Setting
 from lookupcache.sql.statement_target import TokenReader, insert_target
-from lookupcache.sql.statements import nothing, plan_inserts
+from lookupcache.sql.statements import has_inserts, nothing, plan_inserts
 from lookupcache.sql.text import Span, Statement
 
 Args = dict[str, Any] | None
@@ -142,6 +144,9 @@ def compile_statement(setting: Setting, statement: Statement, args: Args = None)
     found = list(tokens(statement.sql))
     while found and found[-1].text == ";":
         statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
+    if has_identifiers(found):
+        statement = with_identifiers(setting, statement, args)
+        found = list(tokens(statement.sql))
     _refuse_other(statement, found)
     words = [token.text for token in found[:4]]
     if words[0] == "STATEMENT":
@@ -155,7 +160,7 @@ def compile_statement(setting: Setting, statement: Statement, args: Args = None)
 def _refuse_other(statement: Statement, found: Sequence[Token]) -> None:
     words = [token.text for token in found]
     if (
-        words[:1] == ["INSERT"]
+        has_inserts(statement, found)
         or words[:3] == ["STATEMENT", "SET", "BEGIN"]
         or words[:3] == ["EXECUTE", "STATEMENT", "SET"]
     ):
@@ -198,7 +203,8 @@ def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) ->
 def fitting(setting: Setting, path: str) -> str:
     """Return what EXPLAIN PLAN says of whether a plan would run in a session."""
     try:
-        restore(setting, CompiledPlan(PlanReference.from_file(path).load())).check()
+        with closing(restore(setting, CompiledPlan(PlanReference.from_file(path).load()))) as restored:
+            restored.check()
     except LookupCacheError as error:
         return f"\nIt would not run in this session: {error}\n"
     return "\nIt would run in this session.\n"

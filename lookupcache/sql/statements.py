@@ -28,7 +28,7 @@ from lookupcache.sql.analysis import add_analysis_edits
 from lookupcache.sql.catalog import Names
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.dynamic import immediate_of, with_identifiers
+from lookupcache.sql.dynamic import has_identifiers, immediate_of, with_identifiers
 from lookupcache.sql.explain import explain_query, mode_of
 from lookupcache.sql.functions import create_function
 from lookupcache.sql.inserts import inserts_of
@@ -53,7 +53,7 @@ def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     found = list(tokens(statement.sql))
     while found and found[-1].text == ";":
         statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
-    if any(a.text == "IDENTIFIER" and b.text == "(" for a, b in pairwise(found)):
+    if has_identifiers(found):
         statement = with_identifiers(setting, statement, args)
         found = list(tokens(statement.sql))
     for begin, do in _KINDS.items():
@@ -114,7 +114,8 @@ def _query(setting: Setting, statement: Statement, found: Sequence[Token], args:
     if later is not None and concerns(setting, list(tokens(body[later]))):
         raise _no_query(statement, Span(later.start, later.start + 2))
     query = query_of(setting, body, prefix, args, body if later is None else body.with_blanks([later]))
-    if not isinstance(query.tree, exp.Query) or query.tree.find(exp.DML, exp.MultitableInserts):
+    values = isinstance(query.tree, exp.Values) and not concerns(setting, found)
+    if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise _no_query(statement, _at(body, 0, found[0].end - found[0].start))
     return query
 
@@ -268,14 +269,21 @@ def _is_query_before_insert(found: Sequence[Token], setting: Setting, statement:
 
 def _insert_behind(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     """Plan all INSERTs that follow the beginning of their query, then run them in order."""
+    for query, words in _plan_behind(setting, statement, found, args):
+        _run_insert(query, words)
+    return nothing(setting)
+
+
+def _plan_behind(
+    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None
+) -> list[tuple[Query, list[Token]]]:
     planned = []
     for insert in inserts_of(statement, found):
-        _refuse_sink(setting, statement.part(insert.start), list(tokens(insert.prefix)))
+        head = list(tokens(insert.prefix))
+        _refuse_sink(setting, statement.part(insert.start), head)
         words = list(tokens(insert.query.sql))
-        planned.append((rewrite_query(setting, insert.query, words, args, insert.prefix), insert.prefix))
-    for query, prefix in planned:
-        _run_insert(query, list(tokens(prefix)))
-    return nothing(setting)
+        planned.append((rewrite_query(setting, insert.query, words, args, insert.prefix), head))
+    return planned
 
 
 def _plan_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
@@ -316,19 +324,32 @@ def _run_set(setting: Setting, statement: Statement, found: Sequence[Token], arg
 def plan_inserts(
     setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None
 ) -> list[tuple[Query, list[Token]]]:
-    """Return the planned INSERT statements of a statement set, or of an INSERT alone, with their tokens."""
-    if _words(found)[:1] == ["INSERT"]:
-        return [(_plan_insert(setting, statement, found, args), list(found))]
+    """Return the planned INSERT statements of a statement set, or of a single statement, with their tokens."""
+    if _words(found)[1:3] != ["STATEMENT", "SET"]:
+        return _plan_inserts_of_one(setting, statement, found, args)
     planned = []
     for part, words in _parts(statement, found):
-        if _words(words)[:1] != ["INSERT"]:
+        if not has_inserts(part, words):
             raise StatementError(
                 "A statement set can only contain INSERT statements.",
                 hint="Write EXECUTE STATEMENT SET BEGIN INSERT INTO … SELECT …; … END.",
                 position=part.position(part.span),
             )
-        planned.append((_plan_insert(setting, part, words, args), words))
+        planned += _plan_inserts_of_one(setting, part, words, args)
     return planned
+
+
+def has_inserts(statement: Statement, found: Sequence[Token]) -> bool:
+    """Return whether a single statement is one or more INSERTs, before or behind their query."""
+    return _words(found)[:1] == ["INSERT"] or bool(inserts_of(statement, found))
+
+
+def _plan_inserts_of_one(
+    setting: Setting, statement: Statement, found: Sequence[Token], args: Args
+) -> list[tuple[Query, list[Token]]]:
+    if _words(found)[:1] == ["INSERT"]:
+        return [(_plan_insert(setting, statement, found, args), list(found))]
+    return _plan_behind(setting, statement, found, args)
 
 
 def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement, list[Token]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 
@@ -96,3 +97,79 @@ def test_a_file_system_without_links_is_written_by_a_rename(monkeypatch):
     with pytest.raises(CompiledPlanError, match="already"):
         files.write_text("folder/a.json", "y")
     assert files.read_text("folder/a.json") == "x"
+
+
+def test_a_file_that_another_program_replaces_at_once_is_not_taken_for_ours(monkeypatch):
+    system = fs._MockFileSystem()
+
+    class Busy:
+        def __getattr__(self, name):
+            return getattr(system, name)
+
+        def move(self, aside, inner):
+            system.move(aside, inner)
+            with system.open_output_stream(inner) as file:
+                file.write(b"another's")
+
+    monkeypatch.setattr(files, "_open", lambda path: (Busy(), path))
+    with pytest.raises(files.FileExists, match="already"):
+        files.write_text("a.json", "x")
+    assert files.read_text("a.json") == "another's"
+
+
+def test_a_local_folder_without_links_is_written_by_a_rename(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(files.os, "link", refuse)
+    files.write_text(str(tmp_path / "a.json"), "x")
+    with pytest.raises(CompiledPlanError, match="already"):
+        files.write_text(str(tmp_path / "a.json"), "y")
+    assert (files.read_text(str(tmp_path / "a.json")), os.listdir(tmp_path)) == ("x", ["a.json"])
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "a.json")
+    files.write_text(str(tmp_path / "link.json"), "x")
+    files.write_text(str(tmp_path / "link.json"), "y", overwrite=True)
+    assert (tmp_path / "a.json").read_text() == "y"
+    assert (tmp_path / "link.json").is_symlink()
+    with pytest.raises(CompiledPlanError, match="already"):
+        files.write_text(str(tmp_path / "link.json"), "z")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_program_that_is_killed_leaves_no_plan_or_a_complete_one(tmp_path, overwrite):
+    """Ends a process as SIGKILL does at each call of the file system, and writes again after it."""
+    path, text = tmp_path / "folder" / "a.json", "x" * 100
+    for step in range(20):
+        child = os.fork()
+        if child == 0:
+            _die_at(step)
+            files.write_text(str(path), text, overwrite=overwrite)
+            os._exit(1)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert not path.exists() or path.read_text() == text
+        if status == 1:
+            break
+        path.unlink(missing_ok=True)
+    assert 3 <= step < 19  # it died before each call, and not in the last run
+    assert path.read_text() == text
+
+
+def _die_at(step):
+    """End this process before call number ``step`` of the file system."""
+    calls = itertools.count()
+
+    def counted(function):
+        def call(*arguments, **options):
+            if next(calls) == step:
+                os._exit(9)
+            return function(*arguments, **options)
+
+        return call
+
+    names = ("get_file_info", "create_dir", "open_output_stream", "move", "delete_file")
+    dying = type("Dying", (fs.LocalFileSystem,), {name: counted(getattr(fs.LocalFileSystem, name)) for name in names})
+    files._open = lambda path: (dying(), path)
+    files.os.link = counted(os.link)

@@ -6,15 +6,19 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_plan import PLANS as LOOKUPS
 
 from lookupcache import CompiledPlan, CompiledPlanError, LookupConfig, PlanReference
+from lookupcache.compiled.check import findings
+from lookupcache.compiled.diff import differences
 from lookupcache.compiled.document import Definition, Document, checksums, read, write
-from lookupcache.compiled.lookup_fields import columns_read
+from lookupcache.compiled.lookup_fields import columns_needed, columns_read
 from lookupcache.compiled.nodes import LeftSide, LookupNode, TableUse, config_of, defaults_now
+from lookupcache.compiled.show import show_plan
 
 PLANS = sorted((Path(__file__).parent / "archive").glob("*/*.json"))
 TEXT = next(path for path in PLANS if path.stem == "functions").read_text()
@@ -50,6 +54,8 @@ def test_blanks_and_the_order_of_names_do_not_matter():
     lookup=LOOKUPS.filter(lambda plan: plan.keys), alias=st.text(max_size=5), version=st.sampled_from(["0.0.1", "9.9"])
 )
 def test_any_lookup_join_goes_through_its_plan_unchanged(lookup, alias, version):
+    missing = set(columns_needed(lookup)) - set(lookup.schema.names)
+    lookup = replace(lookup, schema=pa.schema([*lookup.schema, *(pa.field(name, pa.int64()) for name in missing)]))
     reads = columns_read(lookup)
     node = LookupNode(
         use=TableUse(table=alias, hints={"url": alias}),
@@ -106,7 +112,12 @@ def test_a_plan_with_another_letter_is_refused_or_means_the_same(position, lette
         (lambda p: p["nodes"][1]["operators"].update({">": 2}), "nodes[1].operators", "has version 2"),
         (lambda p: p["nodes"][1]["operators"].clear(), "nodes[1].operators", "they are []"),
         (lambda p: p["nodes"][1]["calc"].append(["rm", "int"]), "nodes[1].calc[1]", "no operator 'rm'"),
-        (lambda p: p["nodes"][1]["calc"].append(["rm"]), "nodes[1].calc[1]", "it cannot be read"),
+        (lambda p: p["nodes"][1]["calc"].append(["rm"]), "nodes[1].calc[1]", "it is not an expression"),
+        (lambda p: p["nodes"][1]["calc"][0].append(["literal", "int", 1]), "nodes[1].calc[0]", "has 3 arguments"),
+        (lambda p: p["nodes"][1]["calc"][0][2].append(1), "nodes[1].calc[0][2]", "has 3 parts in place of two"),
+        (lambda p: p["nodes"][1]["calc"][0][3].__setitem__(2, "x"), "nodes[1].calc[0][3][2]", "it cannot be read"),
+        (lambda p: p["nodes"][1]["calc"][0][2].__setitem__(1, "q"), "nodes[1].reads", "column 'q' is missing"),
+        (lambda p: p["parameters"].update(x=["right", "a", "int"]), "parameters.x", "it is not a literal"),
         (lambda p: p["nodes"][1]["reads"][0].update(type="it"), "nodes[1].reads[0].type", "not a type"),
         (lambda p: p["nodes"][1]["reads"].pop(0), "nodes[1].reads", "column 'id' is missing"),
         (lambda p: p["nodes"][1]["use"].update(table="q"), "nodes[1].use", "table 'q' is not in the plan"),
@@ -145,7 +156,73 @@ def test_an_altered_part_is_named(change, part):
         read(altered(change, sealed=False))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "1", '"x"', "{}", "[" * 100_000, '{"format": NaN}', '{"a": 1, "a": 2}'])
+VALUES = (None, True, -1, 1.5, "", "x", [], [[]], {}, {"x": 1}, 2**70)
+
+
+def paths(data, path=()):
+    """Yield the path of each part of a plan."""
+    yield path
+    parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for name, part in parts:
+        yield from paths(part, (*path, name))
+
+
+def changes(path, number):
+    """Return changes of one part: another value, removed, repeated, or with a further name."""
+
+    def part_of(plan):
+        for name in path[:-1]:
+            plan = plan[name]
+        return plan
+
+    def extend(plan):
+        one = part_of(plan)[path[-1]]
+        one.update(unknown=1) if isinstance(one, dict) else one.append(one[0] if one else 1)
+
+    if number % 2:
+        yield lambda plan: part_of(plan).__setitem__(path[-1], VALUES[number % len(VALUES)])
+    else:
+        yield [lambda plan: part_of(plan).__delitem__(path[-1]), extend][number // 2 % 2]
+
+
+@pytest.mark.parametrize("text", [JOIN, TEXT], ids=["join", "statements"])
+def test_a_plan_of_which_any_part_is_another_is_refused_or_is_a_plan(text):
+    """Whatever is read can be written, shown, compared and checked; what cannot is refused when it is read."""
+    refused, plan = 0, read(text)
+    for number, path in enumerate(path for path in paths(json.loads(text)) if path and path[0] != "checksums"):
+        for change in changes(path, number):
+            try:
+                changed = altered(change, text)
+                found = read(changed, "p.json")
+            except CompiledPlanError as error:
+                refused += error.fact.startswith("Compiled plan p.json")
+                continue
+            except (AttributeError, TypeError):
+                continue  # neither a list nor an object, so it cannot be extended
+            assert write(read(write(found))) == write(found), path
+            assert show_plan(found)
+            assert [str(one) for one in differences(plan, found)] or write(found) == write(plan) or len(path) > 1
+            assert list(findings(found, {}, "ALL", None))
+    assert refused > 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '"\\ud800"',
+        "1e999",
+        f"{'9' * 5000}",
+        "\ufeff{}",
+        "1",
+        '"x"',
+        "{}",
+        "[" * 100_000,
+        '{"format": NaN}',
+        '{"a": 1, "a": 2}',
+    ],
+)
 def test_what_is_no_plan_is_refused(text):
     with pytest.raises(CompiledPlanError):
         read(text)

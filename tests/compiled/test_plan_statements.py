@@ -21,6 +21,7 @@ from lookupcache import (
     PlanReference,
     StatementError,
 )
+from lookupcache.compiled.settings import settings_of
 
 pytestmark = pytest.mark.spark
 
@@ -34,9 +35,11 @@ def spark_session(spark):
     own = spark.newSession()
     own.conf.set("spark.sql.session.timeZone", "UTC")
     own.range(4).coalesce(1).createOrReplaceTempView("numbers")
-    own.sql("CREATE TABLE plan_sink (id BIGINT, name STRING) USING parquet")
+    for sink in ("plan_sink", "second_sink"):
+        own.sql(f"CREATE TABLE {sink} (id BIGINT, name STRING) USING parquet")
     yield own
     own.sql("DROP TABLE plan_sink")
+    own.sql("DROP TABLE second_sink")
 
 
 @pytest.fixture
@@ -54,8 +57,8 @@ def text(spark_session):
     return session.compile_plan_sql(INSERT).as_json_string()
 
 
-def rows(session):
-    return Counter(map(tuple, session.spark.table("plan_sink").collect()))
+def rows(session, sink="plan_sink"):
+    return Counter(map(tuple, session.spark.table(sink).collect()))
 
 
 def test_compile_execute_and_explain(session, tmp_path):
@@ -99,6 +102,45 @@ def test_a_statement_set_is_one_plan(session, tmp_path):
     broken = f"STATEMENT SET BEGIN {INSERT}; INSERT INTO plan_sink SELECT p.nothing FROM people AS p; END"
     with pytest.raises(Exception, match="nothing"):
         session.compile_plan_sql(broken)
+
+
+FOUND = Counter([(1, "ann"), (2, "rob")])
+INSERTS = {
+    "WITH before it": (f"WITH a AS ({QUERY}) INSERT INTO plan_sink SELECT * FROM a", ROWS, Counter()),
+    "several behind a query, in a set": (
+        f"STATEMENT SET BEGIN FROM ({QUERY}) AS q INSERT INTO plan_sink SELECT id, name WHERE name IS NULL "
+        "INSERT OVERWRITE second_sink SELECT id, name WHERE name IS NOT NULL; "
+        f"WITH a AS ({QUERY}) INSERT INTO second_sink SELECT * FROM a; END",
+        ROWS - FOUND,
+        ROWS + FOUND,
+    ),
+    "several behind a join": (
+        f"FROM numbers AS n JOIN people {NOW} AS p ON n.id = p.id AND p.country = 'NL' "
+        "INSERT INTO second_sink SELECT n.id, p.name INSERT INTO plan_sink SELECT n.id, p.name",
+        FOUND,
+        FOUND,
+    ),
+    "without a query": (
+        "INSERT INTO plan_sink VALUES (1, 'x'), (2, NULL)", Counter([(1, "x"), (2, None)]), Counter()
+    ),
+    "a name that Spark computes": (f"INSERT INTO IDENTIFIER(:sink) {QUERY}", ROWS, Counter()),
+    "columns, comments and braces": (
+        "/* {x} */ INSERT /* y */ INTO TABLE default.plan_sink (name, id) -- z\n"
+        f"SELECT concat(q.name, '{{lookup_1}};--'), q.id FROM ({QUERY}) AS q",
+        Counter((number, None if name is None else f"{name}{{lookup_1}};--") for number, name in ROWS),
+        Counter(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", INSERTS)
+def test_every_kind_of_insert_is_compiled(session, kind):
+    statement, first, second = INSERTS[kind]
+    session.spark.sql("TRUNCATE TABLE second_sink")
+    text = session.compile_plan_sql(statement, {"sink": "plan_sink"}).as_json_string()
+    session.execute_plan(PlanReference.from_json_string(text))
+    assert rows(session) == first
+    assert rows(session, "second_sink") == second
 
 
 @pytest.mark.parametrize(
@@ -167,32 +209,81 @@ def refused(session, text, match):
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("spark.sql.session.timeZone", "Asia/Tokyo"), ("spark.sql.ansi.enabled", "false"),
-     ("spark.sql.caseSensitive", "true"), ("spark.sql.legacy.timeParserPolicy", "LEGACY")],
-)  # fmt: skip
-def test_another_setting_is_refused_with_its_cure(session, text, setting, value):
-    before = session.spark.conf.get(setting)
-    session.spark.conf.set(setting, value)
+MEANINGS = {
+    "spark.sql.session.timeZone": ("Asia/Tokyo", "concat(timestamp_seconds(0), current_timezone())"),
+    "spark.sql.ansi.enabled": ("false", "CAST(n.id + 2147483647 AS INT)"),
+    "spark.sql.caseSensitive": ("true", "concat(n.ID, P.NAME)"),
+    "spark.sql.legacy.castComplexTypesToString.enabled": ("true", "CAST(struct(n.id) AS STRING)"),
+    "spark.sql.ansi.doubleQuotedIdentifiers": ("true", 'concat("id", "x")'),
+}
+
+
+@pytest.mark.parametrize("setting", MEANINGS)
+def test_the_settings_of_the_plan_beat_the_sessions(session, setting):
+    """The statement means something else, or nothing, under the value that the session has when the plan runs."""
+    value, sql = MEANINGS[setting]
+    conf, before = session.spark.conf, settings_of(session.spark)
+    on = "ON n.id = p.id WHERE n.id = 0" if "ansi" in setting else "ON n.id = p.id"
+    insert = f"INSERT INTO plan_sink SELECT n.id, {sql} FROM numbers AS n LEFT JOIN people {NOW} AS p {on}"
+    if "doubleQuoted" not in setting:
+        session.sql(insert)
+    else:
+        session.sql(insert.replace('"id"', "'id'").replace('"x"', "'x'"))
+    expected = rows(session)
+    assert expected
+    text = session.compile_plan_sql(insert).as_json_string()
+    session.spark.sql("TRUNCATE TABLE plan_sink")
+    conf.set(setting, value)
+    conf.set("spark.sql.ansi.enabled", "true") if "doubleQuoted" in setting else None
     try:
-        error = refused(session, text, f"{setting}: plan .*, here {value!r}")
+        here = settings_of(session.spark)
+        session.execute_plan(PlanReference.from_json_string(text))
+        assert settings_of(session.spark) == here != before
+        assert rows(session) == expected
     finally:
-        session.spark.conf.set(setting, before)
-        session.spark.conf.unset(setting) if "legacy" in setting else None
-    assert setting in str(error.hint)
+        _reset(conf, before)
 
 
-def test_another_schema_is_refused(session, text):
+def _reset(conf, before):
+    for name, value in before.items():
+        if name.startswith("spark."):
+            conf.set(name, value)
+    conf.unset("spark.sql.legacy.castComplexTypesToString.enabled")
+
+
+def test_another_schema_does_not_matter(session, text):
     session.spark.sql("CREATE DATABASE IF NOT EXISTS other_schema")
     session.spark.sql("USE other_schema")
     try:
-        with pytest.raises(CompiledPlanError, match="current_schema: plan 'default', here 'other_schema'") as caught:
-            session.execute_plan(PlanReference.from_json_string(text))
-        assert "USE default" in str(caught.value.hint)
+        session.execute_plan(PlanReference.from_json_string(text))
+        assert session.spark.catalog.currentDatabase() == "other_schema"
     finally:
         session.spark.sql("USE default")
-        session.spark.sql("DROP DATABASE other_schema")
+    assert rows(session) == ROWS
+    elsewhere = altered(lambda plan: plan["settings"].update(current_schema="other_schema"), text)
+    session.spark.sql("DROP DATABASE other_schema")
+    with pytest.raises(CompiledPlanError, match="current_schema: plan 'other_schema', here 'default'"):
+        session.execute_plan(PlanReference.from_json_string(elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("spark.sql.noSuchSetting", "1"), ("spark.sql.session.timeZone", "Nowhere/Land"),
+     ("spark.sql.legacy.createHiveTableByDefault", "perhaps")],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_given_is_refused_with_both(session, text, name, value):
+    here = settings_of(session.spark)
+    error = refused(
+        session, altered(lambda plan: plan["settings"].update({name: value}), text), f"{name}: plan {value!r}"
+    )
+    assert "This Spark does not take them" in str(error.hint)
+    assert settings_of(session.spark) == here
+
+
+def test_a_setting_that_the_spark_of_the_plan_did_not_have_is_left_at_its_default(session, text):
+    older = altered(lambda plan: plan["settings"].update({"spark.sql.groupByOrdinal": None}), text)
+    session.execute_plan(PlanReference.from_json_string(older))
+    assert rows(session) == ROWS
 
 
 def test_another_left_side_is_refused_with_both(session, text):
@@ -300,6 +391,10 @@ def test_parameters_keep_their_values(session, text):
     plan = session.compile_plan_sql(sql, values)
     session.execute_plan(PlanReference.from_json_string(plan.as_json_string()))
     assert rows(session) == Counter([(6, "it's {x}1.5truetrue0027")])
+    for secret in ({"api_key": "hunter2"}, {"url": "postgresql://ann:hunter2@db/x"}):
+        with pytest.raises(CompiledPlanError, match="is a secret, whose value would stand in the plan") as caught:
+            session.compile_plan_sql(f"INSERT INTO plan_sink SELECT 1, :{next(iter(secret))}", secret)
+        assert "hunter2" not in str(caught.value)
     with pytest.raises(CompiledPlanError, match="Parameter 'i' is a value of type list"):
         session.compile_plan_sql("INSERT INTO plan_sink SELECT :i[0], 'x'", {"i": [1]})
 

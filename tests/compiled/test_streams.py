@@ -92,6 +92,8 @@ def test_a_stream_continues_from_its_checkpoint_with_another_planner(session, tm
     arrive(tmp_path, "b.json", 1, 3)
     assert run_until_idle(session, path) == first
     assert rows(session) == expected(1, 2, 9, 1, 3)
+    stamp = tmp_path / "checkpoints" / "stream_sink" / STAMP  # as Spark Connect writes it
+    stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "sources": None}))
     again = tmp_path / "plans" / "again.json"
     session.compile_plan_sql(INSERT.replace("a.k = p.id", "p.id = a.k AND p.name <> 'x'")).write_to_file(again)
     arrive(tmp_path, "c.json", 2, 4)
@@ -160,3 +162,12 @@ def test_a_stream_without_a_checkpoint_says_so(session):
     session.spark.conf.unset(CHECKPOINTS)
     with pytest.raises(CompiledPlanError, match=CHECKPOINTS):
         plan.execute()
+
+
+def test_a_stream_is_refused_under_other_settings_before_it_starts(session):
+    plan = session.compile_plan_sql(INSERT)
+    session.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    with pytest.raises(CompiledPlanError, match="timeZone: plan 'UTC', here 'Asia/Tokyo'") as caught:
+        plan.execute()
+    assert "A stream runs in the session itself" in str(caught.value.hint)
+    assert not session.spark.streams.active
