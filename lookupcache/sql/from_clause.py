@@ -24,7 +24,7 @@ from lookupcache.errors import PlanError, SchemaError
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.query import Query, view_marker
-from lookupcache.sql.scope import Fold, Relation
+from lookupcache.sql.scope import Fold, Relation, star_columns
 from lookupcache.sql.text import Edits, Span
 
 Columns = Mapping[tuple[Relation, str], str]
@@ -196,11 +196,12 @@ def _resolve_relations(query: Query, clause: FromClause, with_text: str) -> list
     for plain, column in zip(visible, structs, strict=True):
         assert isinstance(column.dataType, T.StructType)
         fields = column.dataType.fields
-        before = {query.fold(name) for one in (*clause.relations, *found) for name in one.column_names}
-        using = before if plain.merges_all else set(map(query.fold, plain.using))
-        merged = {query.fold(f.name) for f in fields} & using
+        before = [query.fold(name) for _, name in star_columns((*clause.relations, *found), query.fold)]
+        using = before if plain.merges_all else list(map(query.fold, plain.using))
+        own = {query.fold(f.name) for f in fields}
+        merged = dict.fromkeys(name for name in using if name in own)
         types = tuple((f.name, f.dataType.simpleString()) for f in fields)
-        relation = Relation(plain.names, types, frozenset(merged))
+        relation = Relation(plain.names, types, tuple(merged))
         _by_column(query, plain, relation, fields, [f.name for f in fields])
         found.append(relation)
     return found
@@ -265,7 +266,7 @@ def _columns_in(sql: str) -> list[exp.Column]:
 def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iterator[Plain]:
     """Yield the Spark relations of a part of a FROM; joins in parentheses are more than one."""
     node = without_parentheses(node)
-    if isinstance(node, exp.Subquery) and not node.alias and isinstance(node.this, exp.Table):
+    if is_group(node):
         yield from plain_of(query, node.this, join)
     else:
         yield plain_alone(query, node, join)
@@ -273,10 +274,15 @@ def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iter
         yield from plain_of(query, inner.this, inner)
 
 
+def is_group(node: exp.Expr) -> bool:
+    """Return whether a relation is joins in parentheses without an alias."""
+    return isinstance(node, exp.Subquery) and not _alias(node) and isinstance(node.this, exp.Table | exp.Subquery)
+
+
 def without_parentheses(node: exp.Expr) -> exp.Expr:
     """Return joins that stand in several parentheses as those in the innermost."""
     while isinstance(node, exp.Subquery) and isinstance(node.this, exp.Subquery) and not _alias(node):
-        if node.args.get("joins"):
+        if node.args.get("joins") or _alias(node.this):
             break
         node = node.this
     return node

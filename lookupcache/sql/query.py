@@ -79,6 +79,8 @@ class Query:
     uses: list[Any] = field(default_factory=list)
     scans: dict[str, tuple[str, SqlTable]] = field(default_factory=dict)
     texts: list[SparkText] = field(default_factory=list)
+    full_scans: list[Any] = field(default_factory=list)
+    """The tables that are read completely since they cannot be looked up: as `FullScan`."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -187,6 +189,10 @@ class Query:
             return None
         hidden = any(self.fold(cte.alias) == self.fold(node.name) for _, ctes in _withs(node) for cte in ctes)
         return None if hidden else self.setting.catalog.tables[node.name]
+
+    def is_full_scan(self, node: exp.Expr) -> bool:
+        """Return whether a lookup table is read completely here since it cannot be looked up."""
+        return any(scan.start == span_of(node).start for scan in self.full_scans)
 
     # ── tables read whole ────────────────────────────────────────────────────────────────────────────────
 

@@ -41,7 +41,7 @@ from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, names_of, outside
 from lookupcache.sql.scalars import Scalar, scalar_lookup
-from lookupcache.sql.scope import Name, Relation, aliases, is_count_of_rows
+from lookupcache.sql.scope import Name, Relation, aliases, is_count_of_rows, star_columns
 from lookupcache.sql.text import Edit, Span
 
 
@@ -133,7 +133,7 @@ def _inner_joins(node: exp.Expr) -> list[exp.Join]:
     """Return the joins of a relation that is a group in parentheses."""
     node = without_parentheses(node)
     joins = list(node.args.get("joins") or [])
-    if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
+    if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
         return [*(node.this.args.get("joins") or []), *joins]
     return joins
 
@@ -159,8 +159,7 @@ def _refuse_first(query: Query, node: exp.Select) -> None:
 def _refuse_pivot(query: Query, node: exp.Select) -> None:
     """Raise PlanError for PIVOT, which reads columns that it does not name, unless it is of the first relation."""
     pivots = [pivot for pivot in node.find_all(exp.Pivot) if pivot.find_ancestor(exp.Select) is node]
-    first = node.args.get("from_")
-    pivots = [pivot for pivot in pivots if first is None or pivot.parent is not first.this or not pivot.alias]
+    pivots = [pivot for pivot in pivots if not _is_of_first(query, pivot)]
     if pivots:
         raise PlanError(
             "PIVOT and UNPIVOT are not supported in a SELECT with lookups.",
@@ -168,6 +167,14 @@ def _refuse_pivot(query: Query, node: exp.Select) -> None:
             "is pivoted before the lookups: FROM o PIVOT (…) AS p JOIN ….",
             position=query.statement.position(span_of(pivots[0])),
         )
+
+
+def _is_of_first(query: Query, pivot: exp.Pivot) -> bool:
+    """Return whether a PIVOT is of the first relation of a FROM, or of joins in parentheses, and gives it a name."""
+    relation = pivot.parent
+    if relation is None or not pivot.alias or _has_lookups(query, relation):
+        return False
+    return isinstance(relation.parent, exp.From | exp.Subquery) and relation.arg_key == "this"
 
 
 def _refuse_recursion(query: Query, node: exp.Select) -> None:
@@ -241,10 +248,18 @@ def _group(select: Select, joined: Joined, node: exp.Expr) -> tuple[Joined, From
     group = replace(
         clause,
         text=f"({from_text(clause)})",
-        plain=(*(Plain(node, one.names) for one in clause.relations), *clause.plain),
+        plain=(
+            *(Plain(node, one.names, one.merged) for one in clause.relations if _is_read(clause, one)),
+            *clause.plain,
+        ),
         inner_views=tuple(one.split(".")[0] for one in clause.internal),
     )
     return replace(inner, clause=joined.clause), group
+
+
+def _is_read(clause: FromClause, relation: Relation) -> bool:
+    """Return whether the FROM clause has columns of a relation."""
+    return any(clause.is_carried(relation, name) for name in relation.column_names)
 
 
 def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Join]) -> Joined:
@@ -602,10 +617,8 @@ def _expand_star(select: Select, clause: FromClause, star: exp.Star) -> Iterator
             hint="Name the columns, or write the condition with ON.",
             position=query.statement.position(span_of(star)),
         )
-    every = [(one, name) for one in clause.relations for name in one.column_names if fold(name) not in one.merged]
-    first = [key for key in every if fold(key[1]) in clause.merged]
     without = {fold(column.name) for column in star.args.get("except_") or []}
-    for relation, name in (*first, *(key for key in every if key not in first)):
+    for relation, name in star_columns(clause.relations, fold):
         if fold(name) not in without:
             yield f"{quote(relation.alias)}.{quote(name)}"
 
@@ -674,7 +687,8 @@ def _scalar_text(select: Select, clause: FromClause, scalar: Scalar, lookup: Loo
 
 def _is_grouped(node: exp.Select, scalar: Scalar) -> bool:
     """Return whether a sub-query is outside of aggregates in a SELECT that groups rows, and not by it."""
-    own = any(one.find_ancestor(exp.Select) is node for one in node.find_all(exp.AggFunc))
+    calls = [one for one in node.find_all(exp.AggFunc) if not isinstance(one.parent, exp.Window)]
+    own = any(one.find_ancestor(exp.Select, exp.Pivot) is node for one in calls)
     if node.args.get("group") is None and not own:
         return False
     inside = scalar.node.find_ancestor(exp.AggFunc, exp.Group, exp.Where, exp.Select)

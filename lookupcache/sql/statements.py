@@ -30,6 +30,7 @@ from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.dynamic import immediate_of, with_identifiers
 from lookupcache.sql.explain import explain_query, mode_of
+from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.functions import create_function
 from lookupcache.sql.inserts import inserts_of
 from lookupcache.sql.laterals import refuse_unknown
@@ -74,7 +75,15 @@ def rewrite_query(
     setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = ""
 ) -> Query:
     """Return the query of a statement, rewritten so that its lookups are joined; ``prefix`` is text before it."""
-    query = _query(setting, statement, found, args, prefix)
+
+    def read() -> Query:
+        return _query(setting, statement, found, args, prefix)
+
+    return with_full_scans(read(), _rewritten, read)
+
+
+def _rewritten(query: Query) -> Query:
+    """Return a query with its lookups joined; Spark's errors, and ours, are raised."""
     refuse_strangers(query, query.tree)
     refuse_unknown(query, query.tree)
     add_analysis_edits(query)
@@ -455,12 +464,19 @@ def _refuse_target(setting: Setting, statement: Statement, found: Sequence[Token
     if target is not None and target.name.plain is not None and target.name.plain in setting.catalog.tables:
         raise StatementError(
             f"{target.name.plain!r} is a lookup table, which does not support {target.verb}.",
-            hint=_CURES.get(
-                target.verb, "A lookup table is read-only; write the schema before the name if you mean a Spark table."
-            ),
+            hint=_cure(target.verb),
             position=statement.position(_at(statement, target.name.start, target.name.end)),
         )
     return nothing(setting)
+
+
+def _cure(verb: str) -> str:
+    if verb.startswith(("SHOW", "DESC")):
+        return "Write SHOW COLUMNS IN name, SHOW CREATE TABLE name, or DESCRIBE [EXTENDED] name [column]."
+    if verb.endswith(" VIEW") and verb.startswith("CREATE"):
+        return "Choose another name: a lookup table's comes before that of a view."
+    default = "A lookup table is read-only; write the schema before the name if you mean a Spark table."
+    return _CURES.get(verb, default)
 
 
 _CURES = {
@@ -567,8 +583,8 @@ _KINDS: dict[Any, Any] = {
     _is_function: _function,
     _is_drop: _drop,
     _is_listing: _list,
-    _is_view: _create_view,
     _is_refused: _refuse_target,
+    _is_view: _create_view,
     _is_change: _change,
     _is_insert: _insert,
     _is_query_before_insert: _insert_behind,
