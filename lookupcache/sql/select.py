@@ -310,7 +310,7 @@ def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, ma
     where = {} if makes_rows_up or not select.where else _where(select, joined, conditions)
     taken = (*joined.taken, *where)
     done = (*joined.done, *(part.span for part in taken))
-    relations = frame.relations if _is_hidden(lookup) else (*frame.relations, lookup.relation)
+    relations = (*frame.relations, *_visible(lookup))
     read = columns_read(outside(select.names, done), relations, query.fold)
     read += [(one.relation, name) for scalar, one in joined.found for name in scalar.columns]
     read += columns_read([name for scalar, _ in joined.found for name in scalar.outer], relations, query.fold)
@@ -332,8 +332,11 @@ def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, ma
     )
 
 
-def _is_hidden(lookup: Lookup) -> bool:
-    return lookup.scalar or lookup.how in ("semi", "anti")
+def _visible(lookup: Lookup) -> list[Relation]:
+    """Return the relation that a lookup adds; of a semi or anti join only the order that its USING gives to ``*``."""
+    if lookup.scalar or lookup.how in ("semi", "anti"):
+        return [Relation(("",), (), lookup.relation.merged)] if lookup.using else []
+    return [lookup.relation]
 
 
 def _marks(lookup: Lookup) -> dict[tuple[Relation, str], str]:
