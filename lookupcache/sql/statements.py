@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -35,8 +36,8 @@ from lookupcache.sql.functions import create_function
 from lookupcache.sql.inserts import inserts_of
 from lookupcache.sql.laterals import refuse_unknown
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
-from lookupcache.sql.pipes import pipes_of, without_pipes
-from lookupcache.sql.query import Query, Setting, query_of, selects
+from lookupcache.sql.pipes import Part, part_of, pipes_of, without_pipes
+from lookupcache.sql.query import Query, Setting, query_of, selects, view_marker
 from lookupcache.sql.redaction import STARS
 from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
@@ -72,12 +73,17 @@ def nothing(setting: Setting) -> DataFrame:
 
 
 def rewrite_query(
-    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = ""
+    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = "", views: str = ""
 ) -> Query:
-    """Return the query of a statement, rewritten so that its lookups are joined; ``prefix`` is text before it."""
+    """Return the query of a statement, rewritten so that its lookups are joined.
+
+    ``prefix`` is text before it; ``views`` begins the names of its views.
+    """
 
     def read() -> Query:
-        return _query(setting, statement, found, args, prefix)
+        query = _query(setting, statement, found, args, prefix)
+        query.view_prefix = views
+        return query
 
     return with_full_scans(read(), _rewritten, read)
 
@@ -104,6 +110,9 @@ def _rewritten(query: Query) -> Query:
 def _query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args, prefix: str) -> Query:
     """Parse the query of a statement; raise StatementError where it has none, or more than one."""
     start = query_start(found)
+    part = None if start is None else part_of(statement.part(statement.span.start + start), partial(concerns, setting))
+    if part is not None:
+        return _query_over(setting, statement, part, args, prefix)
     nested = [token for token in pipes_of(found) if token.depth]
     if start is None or nested or (start == 0 and found[:1] and found[0].text not in (*QUERIES, "(")):
         where = nested[0] if nested else found[0]
@@ -117,6 +126,27 @@ def _query(setting: Setting, statement: Statement, found: Sequence[Token], args:
     query = query_of(setting, body, prefix, args, body if later is None else body.blanked([later]))
     if not isinstance(query.tree, exp.Query) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise _no_query(statement, _at(body, 0, found[0].end - found[0].start))
+    return query
+
+
+def _query_over(setting: Setting, statement: Statement, part: Part, args: Args, prefix: str) -> Query:
+    """Parse the query of a statement in which a relation stands for a query that is rewritten alone."""
+    name = next(name for name in map("_q{}".format, range(1000)) if name not in statement.code)
+    code, (start, end) = part.code(name), part.replaced
+    if code is None:
+        raise _no_query(statement, part.span)
+    changed = statement.with_code(statement.code[:start] + code + statement.code[end:])
+    query = _query(setting, changed, list(tokens(changed.sql)), args, prefix)
+    inner, own = statement.part(*part.span), part.name_span(name)
+    words = list(tokens(inner.sql))
+    if concerns(setting, words):
+        alone = rewrite_query(setting, inner, words, args, views=f"{start}_")
+        query.adopt(alone)
+        query.edits.replace(own, view_marker(query.view(alone.df())))
+        query.analysis.replace(own, f"({alone.analysis.text(inner.span)})")
+    else:
+        query.edits.replace(own, f"({inner.sql})")
+        query.analysis.replace(own, f"({inner.sql})")
     return query
 
 
