@@ -405,8 +405,8 @@ OF_SPARK = [
     "COMMENT ON COLUMN {}.name IS 'x'", "DROP TEMPORARY VARIABLE {}", "SHOW PARTITIONS default.{}", "EXPLAIN", "{}",
     "SELECT * FROM default.{}", "REFRESH FUNCTION {}", "CALL {}()", "SELECT {}(1)", "DROP DATABASE {}",
     "SET VAR {} = 1", "ALTER TABLE none RENAME TO {}", "ANALYZE TABLES IN {} COMPUTE STATISTICS", "USE CATALOG {}",
-    "REPLACE TABLE {} (a INT) USING parquet", "DESCRIBE PROCEDURE {}", "SHOW PROCEDURES IN {}", "SET CATALOG {}",
-    "SHOW VIEWS IN {}", "SHOW TABLE EXTENDED IN {} LIKE 'x'", "SHOW COLUMNS IN x.{}", "ADD FILE '/none/{}'", "SHOW {}",
+    "REPLACE TABLE {} (a INT) USING parquet", "DESCRIBE PROCEDURE {}", "SHOW PROCEDURES IN {}",
+    "SHOW VIEWS IN {}", "SHOW TABLE EXTENDED IN {} LIKE 'x'", "SHOW COLUMNS IN x.{}", "SHOW {}",
     "ALTER DATABASE {} SET LOCATION 'x'", "DROP CATALOG {}", "DESCRIBE CATALOG {}", "DECLARE VARIABLE {} INT DEFAULT z",
 ]  # fmt: skip
 """Statements with that name that mean something else, which is not there."""

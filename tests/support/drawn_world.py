@@ -30,6 +30,8 @@ ROWS = {
 }  # fmt: skip
 
 
+SCANNED = {"cust_all": "cust", "many_all": "many"}
+"""Tables with the rows of others that are read completely where they cannot be looked up."""
 SMALL = {"spark.sql.shuffle.partitions": "1", "spark.sql.leafNodeDefaultParallelism": "1",
          "spark.sql.autoBroadcastJoinThreshold": "-1"}  # fmt: skip
 """Settings for few rows: one task for each stage, and no job of its own for one side of a join."""
@@ -56,6 +58,8 @@ def make_worlds(spark):
         f"'{key}' = '{value}'" for key, value in session._setting.catalog.tables["cust"].table.options.items()
     )
     session.sql(f"CREATE OR REPLACE TABLE cust ({ROWS['cust'][0]}, label AS upper(name)) WITH ({options})")
+    for name, like in SCANNED.items():
+        session.sql(f"CREATE OR REPLACE TABLE {name} WITH ('lookup.full-scan' = 'true') LIKE {like}")
     return session, theirs
 
 
@@ -73,6 +77,8 @@ def make_views(spark):
         frame.createOrReplaceTempView(name)
         if name in ("o", "t"):
             ours.createDataFrame(table_of(name), schema).coalesce(1).createOrReplaceTempView(name)
+    for name, like in SCANNED.items():
+        theirs.table(like).createOrReplaceTempView(name)
     return ours, theirs
 
 

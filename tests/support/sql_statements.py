@@ -25,6 +25,8 @@ TABLES = {
     "cust": {"id": "BIGINT", "k": "INT", "name": "STRING", "c": "STRING", "label": "STRING"},
     "many": {"id": "BIGINT", "k": "INT", "name": "STRING", "s": "STRUCT<id: INT, name: STRING>"},
 }
+TABLES |= {f"{name}_all": columns for name, columns in TABLES.items()}
+"""Of these the full tables are read where a lookup is not possible."""
 ALIASES = ("c", "d", "x", "s", "name", "k", "o", "t", "v", "Id2")
 LITERALS = ("'a'", "'b'", "'-- a'", "'/* b'", "'a'' AND ''b'", "'SELECT * FROM cust'", "'{x}'", "'it\\'s'", "r'\\d'",
             "'a\\n'")  # fmt: skip
@@ -184,11 +186,12 @@ class Drawing:
         return name if alias == name else f"{name} AS {alias}"
 
     def join(self, relations: Relations, lookup: bool, last: int) -> str:
-        name = self.draw.choice(list(TABLES if lookup else RELATIONS))
+        scanned = lookup and self.chance(0.06)
+        name = self.draw.choice([one for one in (TABLES if lookup else RELATIONS) if one.endswith("_all") == scanned])
         alias = name if self.chance(0.2) and name not in relations.columns else self.alias(relations)
         columns = (TABLES if lookup else RELATIONS)[name]
         kinds = ["JOIN", "LEFT JOIN", "INNER JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
-        kind = self.draw.choice(kinds if lookup else [*kinds, "RIGHT JOIN", "FULL JOIN"])
+        kind = self.draw.choice(kinds if lookup and not scanned else [*kinds, "RIGHT JOIN", "FULL JOIN"])
         left = relations.typed("INT", "BIGINT")
         both = Relations({**relations.columns, alias: dict(columns)})
         key = f"{self.column(both, *self.draw.choice(left))} = {alias}.{self.draw.choice(['id', 'id', 'k'])}"
