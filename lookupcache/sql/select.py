@@ -172,7 +172,10 @@ def _refuse_pivot(query: Query, node: exp.Select) -> None:
 def _is_of_first(query: Query, pivot: exp.Pivot) -> bool:
     """Return whether a PIVOT is of the first relation of a FROM, or of joins in parentheses, and gives it a name."""
     relation = pivot.parent
-    if relation is None or not pivot.alias or _has_lookups(query, relation):
+    if relation is None or not pivot.alias:
+        return False
+    group = relation.this if isinstance(relation, exp.Subquery) and not isinstance(relation.this, exp.Query) else None
+    if isinstance(relation.this, exp.Subquery) or (group is not None and any(_inner_joins(group))):
         return False
     return isinstance(relation.parent, exp.From | exp.Subquery) and relation.arg_key == "this"
 
@@ -356,7 +359,8 @@ def _where(select: Select, joined: Joined, conditions: Conditions) -> dict[Conju
 def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
     """Return a column of the table that an equality of the condition makes non-null in matches."""
     if lookup.using:
-        return lookup.relation.column(lookup.using[0], query.fold)
+        shared = [lookup.relation.column(name, query.fold) for name in lookup.using]
+        return next((name for name in shared if name not in lookup.relation.computed), None)
     conditions = Conditions(query, frame, lookup)
     for part in conjuncts_of(query, lookup.on_node):
         sides = equality(query.statement[part.span]) or ()
@@ -459,7 +463,7 @@ def _plan_join(
 def _is_plain_pair(frame: Frame, lookup: Lookup, name: str, query: Query) -> bool:
     """Return whether the column of USING has its own name in the left DataFrame."""
     owners = _owners(frame.relations, name, query)
-    return len(owners) == 1 and frame.columns[owners[0]] == owners[0][1]
+    return len(owners) == 1 and frame.columns.get(owners[0]) == owners[0][1] and name not in lookup.relation.computed
 
 
 def _owners(relations: Iterable[Relation], name: str, query: Query) -> list[tuple[Relation, str]]:
@@ -469,9 +473,10 @@ def _owners(relations: Iterable[Relation], name: str, query: Query) -> list[tupl
 
 
 def _pair(frame: Frame, lookup: Lookup, conditions: Conditions, name: str, query: Query) -> str:
+    """Return the equality of a column of USING."""
     owner = _owners(frame.relations, name, query)[0]
     right = lookup.relation.column(name, query.fold) or name
-    return f"{conditions.left_column(frame.columns[owner])} = {quote(lookup.relation.alias)}.{quote(right)}"
+    return f"{conditions.column(*owner)} = {conditions.column(lookup.relation, right)}"
 
 
 def _select_item(frame: Frame, lookup: Lookup, conditions: Conditions, key: tuple[Relation, str], name: str) -> str:

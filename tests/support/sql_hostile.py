@@ -5,6 +5,10 @@ from __future__ import annotations
 from sql_statements import NOW as PERIOD
 
 _STATEMENTS = (
+    "SELECT x.*, label FROM o JOIN cust NOW AS k ON o.id = k.id NATURAL JOIN cust NOW AS x",
+    "SELECT label FROM o LEFT JOIN cust NOW AS k ON o.id = k.id JOIN cust NOW AS x USING (label, k)",
+    "SELECT q.m, c.name FROM ((SELECT k, v, id FROM o) PIVOT (max(k) AS m FOR v IN ('a' AS a)) AS q "
+    "JOIN cust NOW AS c ON q.id = c.id) JOIN many NOW AS d ON d.id = c.id",
     "SELECT * FROM o JOIN many NOW AS m USING (id) JOIN cust NOW AS c USING (id)",
     "SELECT * FROM o JOIN many NOW AS m USING (k, id) JOIN cust NOW AS c USING (id)",
     "SELECT * FROM o JOIN many NOW AS m USING (k, id)",
