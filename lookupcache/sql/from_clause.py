@@ -112,10 +112,19 @@ def _is_alone(clause: FromClause) -> bool:
 
 def _laterals(clause: FromClause) -> Iterator[str]:
     for relation in clause.relations:
-        columns = [name for name in relation.column_names if clause.is_carried(relation, name)]
+        columns = [name for name in _qualified_star(clause, relation) if clause.is_carried(relation, name)]
         items = ", ".join(f"{_item(clause, relation, name)} AS {quote(name)}" for name in columns)
         if items:
             yield f"JOIN LATERAL (SELECT {items}) AS {quote(relation.alias)}"
+
+
+def _qualified_star(clause: FromClause, relation: Relation) -> list[str]:
+    """Return the columns of ``relation.*``: those that USING hides, then the others in the order of ``*``."""
+    if not clause.merged:
+        return relation.column_names
+    hidden = [known for name in relation.merged if (known := relation.column(name, str.lower)) is not None]
+    shown = [name for one, name in star_columns(clause.relations, str.lower) if one is relation]
+    return list(dict.fromkeys([*hidden, *shown, *relation.column_names]))
 
 
 def _item(clause: FromClause, relation: Relation, column: str) -> str:

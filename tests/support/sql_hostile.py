@@ -5,6 +5,8 @@ from __future__ import annotations
 from sql_statements import NOW as PERIOD
 
 _STATEMENTS = (
+    "SELECT d.*, m.*, d.s.* FROM o AS d JOIN many NOW AS m USING (name, k)",
+    "SELECT to_json(struct(c.*)), m.*, o.* FROM o JOIN many NOW AS m USING (k) LEFT JOIN cust NOW AS c USING (id)",
     "SELECT x.*, label FROM o JOIN cust NOW AS k ON o.id = k.id NATURAL JOIN cust NOW AS x",
     "SELECT label FROM o LEFT JOIN cust NOW AS k ON o.id = k.id JOIN cust NOW AS x USING (label, k)",
     "SELECT q.m, c.name FROM ((SELECT k, v, id FROM o) PIVOT (max(k) AS m FOR v IN ('a' AS a)) AS q "
