@@ -168,7 +168,8 @@ def star_columns(relations: Sequence[Relation], fold: Fold) -> list[tuple[Relati
     """
     found: list[tuple[Relation, str]] = []
     for relation in relations:
-        first = [key for name in relation.merged for key in found if fold(key[1]) == name]
+        names = {fold(key[1]): key for key in reversed(found)}  # of several columns of a name, the first is merged
+        first = [names[name] for name in relation.merged if name in names]
         own = [(relation, name) for name in relation.column_names if fold(name) not in relation.merged]
         found = [*first, *(key for key in found if key not in first), *own]
     return found

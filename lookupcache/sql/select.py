@@ -597,9 +597,7 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
     for star in _stars(select.node):
         span = span_of(star)
         if not span.end:  # of a FROM without a SELECT
-            before = select.query.statement.code[: span_of(select.node.args["from_"].this).start]
-            start = before.upper().rindex("FROM")
-            yield Edit(Span(start, start), f"SELECT {_all_but(views)} ")
+            yield from _edits_of_from(select, views)
             continue
         if clause.merged:
             yield Edit(span, ", ".join(_expand_star(select, clause, star)))
@@ -610,6 +608,18 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
         elif excepted is not None and views and star.args.get("except_"):
             end = span.start + excepted.end
             yield Edit(Span(end, end), f"{', '.join(views)}, ")
+
+
+def _edits_of_from(select: Select, views: Sequence[str]) -> Iterator[Edit]:
+    """Yield the edit that adds SELECT to a FROM without one; ``TABLE t`` has an edit already, which is replaced."""
+    query, end = select.query, span_of(select.node.args["from_"].this).start
+    table = next((span for span in query.statement.tables if not query.statement[Span(span.end, end)].strip()), None)
+    if table is not None and table.end <= end:
+        query.edits.made = [edit for edit in query.edits.made if edit.span != table]
+        yield Edit(table, f"SELECT {_all_but(views)} FROM")
+        return
+    start = query.statement.code[:end].upper().rindex("FROM")
+    yield Edit(Span(start, start), f"SELECT {_all_but(views)} ")
 
 
 def _all_but(views: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from lookupcache import LookupCacheError
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", "200"))
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "150"))
 
 
 @pytest.fixture(scope="module")
