@@ -143,7 +143,7 @@ OPTION_RULES: dict[str, Rule] = {
     "lookup.error-column": _MARKED, "lookup.age-column": _MARKED,
     "lookup.dead-letter.path": Rule("dead letters are written elsewhere", {RESULT: "may change", CACHE: "changes"}),
     "lookup.breaker.failures": _FAILING, "lookup.breaker.delay": _FAILING, "lookup.form": _PLACED,
-    "lookup.fuse": _PLACED, "lookup.shuffle": _PLACED, "lookup.metrics": _PLACED,
+    "lookup.fuse": _PLACED, "lookup.full-scan": _PLACED, "lookup.shuffle": _PLACED, "lookup.metrics": _PLACED,
 }  # fmt: skip
 """What a difference in an option means; every option changes the identity of the cache."""
 

@@ -243,6 +243,11 @@ class LookupConfig:
         "whether the join shares a Python stage with the lookup join that its left side is the result of: `auto`: "
         "where nothing between them needs Spark, and `explain` shows what does; `off`", "`auto`",
     )  # fmt: skip
+    full_scan: bool = _option(
+        "lookup.full-scan", False, parse_bool,
+        "in SQL, read the full table where a join with it cannot be a lookup, as in FULL JOIN; EXPLAIN shows where and "
+        "why; else such a join is an error", "`false`",
+    )  # fmt: skip
     shuffle: bool = _option(
         "lookup.shuffle", False, parse_bool,
         "partition the left side by key first, so that each worker looks up fewer keys", "`false`",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -26,9 +27,23 @@ class SqlReader:
     right: pa.Schema
     analyst: Analyst
     settings: Settings
+    _known: dict[str, expr.Expr | None] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _scope(self) -> Scope:
+        # A plan writes each name as its schema does.
+        return Scope(self.left, "r", self.right, case_sensitive=True, settings=self.settings)
 
     def expression(self, sql: str) -> expr.Expr | None:
-        """Return what a worker evaluates with exactly Spark's meaning, or None where only Spark can."""
+        """Return what a worker evaluates with exactly Spark's meaning, or None where only Spark can.
+
+        Each join that is added to a chain reads the expressions of all joins before it again.
+        """
+        if sql not in self._known:
+            self._known[sql] = self._expression(sql)
+        return self._known[sql]
+
+    def _expression(self, sql: str) -> expr.Expr | None:
         types = {column.name: column.type for column in self.left}
 
         def column(side: expr.Side, name: str) -> expr.Column | None:
@@ -39,8 +54,7 @@ class SqlReader:
             return expr.Column(side, name, type_)
 
         try:
-            # A plan writes each name as its schema does.
-            fragment = Scope(self.left, "r", self.right, case_sensitive=True, settings=self.settings).read(sql)
+            fragment = self._scope.read(sql)
         except (PlanError, SchemaError):
             return None
         return translate_value(

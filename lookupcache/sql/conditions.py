@@ -134,6 +134,10 @@ class Conditions:
         """Return a column of the left DataFrame as SQL for the planner."""
         return f"{self._left}.{quote(name)}"
 
+    def column(self, relation: Relation, name: str) -> str:
+        """Return a column of either side, which may be a computed one, as SQL for the planner."""
+        return self._spell(Bound(relation, name, Span(0, 0)), False, self._left)
+
     def _sql(self, scope: Scope, conjunct: Conjunct, padded: bool, replaced: Sequence[Edit]) -> str:
         inside = [edit.span for edit in replaced]
         names = [name for name in conjunct.names if not any(span.holds(name.spans[0]) for span in inside)]

@@ -88,7 +88,18 @@ def parse(statement: Statement) -> exp.Expr:
         tree = sqlglot.parse_one(statement.parser_input, dialect=LookupSql)
     except SqlglotError as error:
         raise _unreadable(statement, error) from None
+    for select in tree.find_all(exp.Select):
+        _take_joins(select)
     return tree
+
+
+def _take_joins(select: exp.Select) -> None:
+    """Give a SELECT its joins, which the parser keeps with the first relation where FROM stands before SELECT."""
+    first = select.args.get("from_")
+    joins = None if first is None else first.this.args.get("joins")
+    if first is not None and joins:
+        first.this.set("joins", None)
+        select.set("joins", [*joins, *(select.args.get("joins") or [])])
 
 
 def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:

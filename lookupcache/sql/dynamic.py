@@ -11,7 +11,6 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 from lookupcache.planner.clauses import Token, tokens
-from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Setting
 from lookupcache.sql.text import Statement, name_parameters
 
@@ -53,7 +52,7 @@ def immediate_of(setting: Setting, statement: Statement, found: Sequence[Token])
 def _text(setting: Setting, statement: Statement, found: Sequence[Token]) -> str | None:
     """Return the text that is to be run; of a literal, which may hold secrets, without Spark."""
     if len(found) == 1 and found[0].kind == "string":
-        text = unquote(found[0].written)
+        text = literal_value(found[0].written)
     else:
         [[text]] = _values(setting, _slice(statement, found, 0, len(found)))
     return setting.settings.readable(text) if isinstance(text, str) else None
@@ -62,6 +61,31 @@ def _text(setting: Setting, statement: Statement, found: Sequence[Token]) -> str
 def has_identifiers(found: Sequence[Token]) -> bool:
     """Return whether a statement has names that Spark computes: IDENTIFIER(…)."""
     return any(a.text == "IDENTIFIER" and b.text == "(" for a, b in pairwise(found))
+
+
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[01][0-7]{2}|.)", re.DOTALL)
+_ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "r": "\r", "0": "\0", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+def literal_value(written: str) -> str:
+    r"""Return the value of a string literal by the rules of Spark's lexer; WITH and hints have those of Flink.
+
+    >>> print(literal_value(r"'a\nb \'c'' \u0041'"), literal_value(r"R'\n'"))
+    a
+    b 'c' A \n
+    """
+    quote = written[-1]
+    start = written.index(quote) + 1
+    if start > 1:
+        return written[start:-1]
+    return quote.join(_ESCAPE.sub(_unescape, part) for part in written[start:-1].split(quote * 2))
+
+
+def _unescape(match: re.Match[str]) -> str:
+    said = match[1]
+    if len(said) > 1:
+        return chr(int(said[1:], 16) if said[0] in "uU" else int(said, 8))
+    return _ESCAPED.get(said, said)
 
 
 def with_identifiers(setting: Setting, statement: Statement, args: dict[str, Any] | None) -> Statement:

@@ -31,7 +31,8 @@ def explain_query(query: Query, mode: str) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         df.explain(mode=mode)
-    parts = [describe_join(join) for join in query.joins]
+    parts = [f"Full scan: {one.table}, which is not looked up: {one.reason}" for one in query.full_scans]
+    parts += [describe_join(join) for join in query.joins]
     return "\n\n".join([*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}", shown.getvalue().strip()])
 
 

@@ -24,7 +24,7 @@ from lookupcache.errors import PlanError, SchemaError
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.query import Query, view_marker
-from lookupcache.sql.scope import Fold, Relation
+from lookupcache.sql.scope import Fold, Relation, star_columns
 from lookupcache.sql.text import Edits, Span
 
 Columns = Mapping[tuple[Relation, str], str]
@@ -112,10 +112,19 @@ def _is_alone(clause: FromClause) -> bool:
 
 def _laterals(clause: FromClause) -> Iterator[str]:
     for relation in clause.relations:
-        columns = [name for name in relation.column_names if clause.is_carried(relation, name)]
+        columns = [name for name in _qualified_star(clause, relation) if clause.is_carried(relation, name)]
         items = ", ".join(f"{_item(clause, relation, name)} AS {quote(name)}" for name in columns)
         if items:
             yield f"JOIN LATERAL (SELECT {items}) AS {quote(relation.alias)}"
+
+
+def _qualified_star(clause: FromClause, relation: Relation) -> list[str]:
+    """Return the columns of ``relation.*``: those that USING hides, then the others in the order of ``*``."""
+    if not clause.merged:
+        return relation.column_names
+    hidden = [known for name in relation.merged if (known := relation.column(name, str.lower)) is not None]
+    shown = [name for one, name in star_columns(clause.relations, str.lower) if one is relation]
+    return list(dict.fromkeys([*hidden, *shown, *relation.column_names]))
 
 
 def _item(clause: FromClause, relation: Relation, column: str) -> str:
@@ -196,11 +205,12 @@ def _resolve_relations(query: Query, clause: FromClause, with_text: str) -> list
     for plain, column in zip(visible, structs, strict=True):
         assert isinstance(column.dataType, T.StructType)
         fields = column.dataType.fields
-        before = {query.fold(name) for one in (*clause.relations, *found) for name in one.column_names}
-        using = before if plain.merges_all else set(map(query.fold, plain.using))
-        merged = {query.fold(f.name) for f in fields} & using
+        before = [query.fold(name) for _, name in star_columns((*clause.relations, *found), query.fold)]
+        using = before if plain.merges_all else list(map(query.fold, plain.using))
+        own = {query.fold(f.name) for f in fields}
+        merged = dict.fromkeys(name for name in using if name in own)
         types = tuple((f.name, f.dataType.simpleString()) for f in fields)
-        relation = Relation(plain.names, types, frozenset(merged))
+        relation = Relation(plain.names, types, tuple(merged))
         _by_column(query, plain, relation, fields, [f.name for f in fields])
         found.append(relation)
     return found
@@ -265,7 +275,7 @@ def _columns_in(sql: str) -> list[exp.Column]:
 def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iterator[Plain]:
     """Yield the Spark relations of a part of a FROM; joins in parentheses are more than one."""
     node = without_parentheses(node)
-    if isinstance(node, exp.Subquery) and not node.alias and isinstance(node.this, exp.Table):
+    if is_group(node):
         yield from plain_of(query, node.this, join)
     else:
         yield plain_relation(query, node, join)
@@ -273,10 +283,15 @@ def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iter
         yield from plain_of(query, inner.this, inner)
 
 
+def is_group(node: exp.Expr) -> bool:
+    """Return whether a relation is joins in parentheses without an alias."""
+    return isinstance(node, exp.Subquery) and not _alias(node) and isinstance(node.this, exp.Table | exp.Subquery)
+
+
 def without_parentheses(node: exp.Expr) -> exp.Expr:
     """Return joins that stand in several parentheses as those in the innermost parentheses."""
     while isinstance(node, exp.Subquery) and isinstance(node.this, exp.Subquery) and not _alias(node):
-        if node.args.get("joins"):
+        if node.args.get("joins") or _alias(node.this):
             break
         node = node.this
     return node

@@ -15,7 +15,7 @@ from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.hints import Hints, table_options
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Relation
+from lookupcache.sql.scope import Relation, star_columns
 from lookupcache.sql.text import Span
 from lookupcache.table import LookupTable
 
@@ -57,7 +57,7 @@ class Lookup:
 def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Relation:
     """Return a lookup table as a relation of a FROM."""
     types = {f.name: type_name(f.type) for f in table.table.schema} | table.marks
-    return Relation((alias,), tuple(types.items()), frozenset(merged), table.computed)
+    return Relation((alias,), tuple(types.items()), tuple(merged), table.computed)
 
 
 def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:
@@ -91,7 +91,7 @@ def _using(query: Query, left: Sequence[Relation], join: exp.Join, table: SqlTab
     if join.method != "NATURAL":
         return [name.name for name in join.args.get("using") or []]
     own = relation_of("", table)
-    names = [name for one in left for name in one.column_names if query.fold(name) not in one.merged]
+    names = [name for _, name in star_columns(left, query.fold)]
     return [name for name in names if own.column(name, query.fold) is not None]
 
 

@@ -79,6 +79,9 @@ class Query:
     uses: list[Any] = field(default_factory=list)
     scans: dict[str, tuple[str, SqlTable]] = field(default_factory=dict)
     texts: list[SparkText] = field(default_factory=list)
+    view_prefix: str = ""
+    full_scans: list[Any] = field(default_factory=list)
+    """The tables that are read completely since they cannot be looked up: as `FullScan`."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -161,10 +164,20 @@ class Query:
     def view(self, df: DataFrame) -> str:
         """Give a DataFrame a name that nothing else in the statement has, and return it."""
         number = len(self.views) + 1
-        while f"lookup_{number}" in self.statement.text.lower():
+        while f"lookup_{self.view_prefix}{number}" in self.statement.text.lower():
             number += 1000
-        self.views[f"lookup_{number}"] = df
-        return f"lookup_{number}"
+        name = f"lookup_{self.view_prefix}{number}"
+        self.views[name] = df
+        return name
+
+    def adopt(self, part: Query) -> None:
+        """Take over the lookups and views of a query inside of this one that was rewritten alone."""
+        self.views |= part.views
+        self.scans |= part.scans
+        self.joins[:0] = part.joins
+        self.uses[:0] = part.uses
+        self.texts[:0] = part.texts
+        self.full_scans += part.full_scans
 
     # ── common table expressions ─────────────────────────────────────────────────────────────────────────
 
@@ -187,6 +200,10 @@ class Query:
             return None
         hidden = any(self.fold(cte.alias) == self.fold(node.name) for _, ctes in _withs(node) for cte in ctes)
         return None if hidden else self.setting.catalog.tables[node.name]
+
+    def is_full_scan(self, node: exp.Expr) -> bool:
+        """Return whether a lookup table is read completely here since it cannot be looked up."""
+        return any(scan.start == span_of(node).start for scan in self.full_scans)
 
     # ── tables read in full ────────────────────────────────────────────────────────────────────────────────
 

@@ -60,7 +60,11 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
         select = node.this
         first = select.args.get("from_") if isinstance(select, exp.Select) else None
         table = query.table_of(first.this) if first is not None else None
-        if table is None or isinstance(node.parent, exp.From | exp.Join | exp.In | exp.CTE | exp.SetOperation | None):
+        if (
+            table is None
+            or query.is_full_scan(select.args["from_"].this)
+            or isinstance(node.parent, exp.From | exp.Join | exp.In | exp.CTE | exp.SetOperation | None)
+        ):
             continue
         if isinstance(node.parent, exp.Subquery | exp.Lateral) or select.args.get("joins"):
             continue

@@ -22,13 +22,14 @@ class Relation:
     """A relation of a FROM: the names that may qualify its columns, and its columns with Spark's type names.
 
     ``names`` is the path, of which the last part alone, or with those before it, qualifies a column. Columns that are
-    ``merged`` by USING or NATURAL are those of a relation before it, unless they are qualified. ``computed`` columns of
-    a lookup table are SQL over the others. A relation without an alias gets one that nothing else has.
+    ``merged`` by USING or NATURAL, in that order, are those of a relation before it, unless they are qualified.
+    ``computed`` columns of a lookup table are SQL over the others. A relation without an alias gets one that nothing
+    else has.
     """
 
     names: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
-    merged: frozenset[str] = frozenset()
+    merged: tuple[str, ...] = ()
     computed: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -155,6 +156,23 @@ class Scope:
             column = relation.column(parts[depth], self.fold) if seen else None
             if column is not None and (depth or self.fold(column) not in relation.merged):
                 yield relation, column, depth
+
+
+def star_columns(relations: Sequence[Relation], fold: Fold) -> list[tuple[Relation, str]]:
+    """Return the columns of ``*``: each join puts the columns that it merges first.
+
+    >>> orders = Relation(("o",), (("a", ""), ("id", "")))
+    >>> customers = Relation(("c",), (("id", ""), ("b", "")), merged=("id",))
+    >>> [(relation.alias, name) for relation, name in star_columns([orders, customers], str)]
+    [('o', 'id'), ('o', 'a'), ('c', 'b')]
+    """
+    found: list[tuple[Relation, str]] = []
+    for relation in relations:
+        names = {fold(key[1]): key for key in reversed(found)}  # of several columns of a name, the first is merged
+        first = [names[name] for name in relation.merged if name in names]
+        own = [(relation, name) for name in relation.column_names if fold(name) not in relation.merged]
+        found = [*first, *(key for key in found if key not in first), *own]
+    return found
 
 
 def aliases(select: exp.Select) -> list[str]:

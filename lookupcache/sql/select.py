@@ -41,7 +41,7 @@ from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, names_of, outside
 from lookupcache.sql.scalars import Scalar, scalar_lookup
-from lookupcache.sql.scope import Name, Relation, aliases, is_count_of_rows
+from lookupcache.sql.scope import Name, Relation, aliases, is_count_of_rows, star_columns
 from lookupcache.sql.text import Edit, Span
 
 
@@ -133,7 +133,7 @@ def _inner_joins(node: exp.Expr) -> list[exp.Join]:
     """Return the joins of a relation that is a group in parentheses."""
     node = without_parentheses(node)
     joins = list(node.args.get("joins") or [])
-    if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
+    if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
         return [*(node.this.args.get("joins") or []), *joins]
     return joins
 
@@ -159,8 +159,7 @@ def _refuse_first(query: Query, node: exp.Select) -> None:
 def _refuse_pivot(query: Query, node: exp.Select) -> None:
     """Raise PlanError for PIVOT, which reads columns that it does not name, unless it is of the first relation."""
     pivots = [pivot for pivot in node.find_all(exp.Pivot) if pivot.find_ancestor(exp.Select) is node]
-    first = node.args.get("from_")
-    pivots = [pivot for pivot in pivots if first is None or pivot.parent is not first.this or not pivot.alias]
+    pivots = [pivot for pivot in pivots if not _is_of_first(query, pivot)]
     if pivots:
         raise PlanError(
             "PIVOT and UNPIVOT are not supported in a SELECT with lookups.",
@@ -168,6 +167,17 @@ def _refuse_pivot(query: Query, node: exp.Select) -> None:
             "is pivoted before the lookups: FROM o PIVOT (…) AS p JOIN ….",
             position=query.statement.position(span_of(pivots[0])),
         )
+
+
+def _is_of_first(query: Query, pivot: exp.Pivot) -> bool:
+    """Return whether a PIVOT is of the first relation of a FROM, or of joins in parentheses, and gives it a name."""
+    relation = pivot.parent
+    if relation is None or not pivot.alias:
+        return False
+    group = relation.this if isinstance(relation, exp.Subquery) and not isinstance(relation.this, exp.Query) else None
+    if isinstance(relation.this, exp.Subquery) or (group is not None and any(_inner_joins(group))):
+        return False
+    return isinstance(relation.parent, exp.From | exp.Subquery) and relation.arg_key == "this"
 
 
 def _refuse_recursion(query: Query, node: exp.Select) -> None:
@@ -241,10 +251,18 @@ def _group(select: Select, joined: Joined, node: exp.Expr) -> tuple[Joined, From
     group = replace(
         clause,
         text=f"({from_text(clause)})",
-        plain=(*(Plain(node, one.names) for one in clause.relations), *clause.plain),
+        plain=(
+            *(Plain(node, one.names, one.merged) for one in clause.relations if _is_read(clause, one)),
+            *clause.plain,
+        ),
         inner_views=tuple(one.split(".")[0] for one in clause.internal),
     )
     return replace(inner, clause=joined.clause), group
+
+
+def _is_read(clause: FromClause, relation: Relation) -> bool:
+    """Return whether the FROM clause has columns of a relation."""
+    return any(clause.is_carried(relation, name) for name in relation.column_names)
 
 
 def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Join]) -> Joined:
@@ -295,7 +313,7 @@ def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, ma
     where = {} if makes_rows_up or not select.where else _where(select, joined, conditions)
     taken = (*joined.taken, *where)
     done = (*joined.done, *(part.span for part in taken))
-    relations = frame.relations if _is_hidden(lookup) else (*frame.relations, lookup.relation)
+    relations = (*frame.relations, *_visible(lookup))
     read = columns_read(outside(select.names, done), relations, query.fold)
     read += [(one.relation, name) for scalar, one in joined.found for name in scalar.columns]
     read += columns_read([name for scalar, _ in joined.found for name in scalar.outer], relations, query.fold)
@@ -317,8 +335,11 @@ def _look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, ma
     )
 
 
-def _is_hidden(lookup: Lookup) -> bool:
-    return lookup.scalar or lookup.how in ("semi", "anti")
+def _visible(lookup: Lookup) -> list[Relation]:
+    """Return the relation that a lookup adds; of a semi or anti join only the order that its USING gives to ``*``."""
+    if lookup.scalar or lookup.how in ("semi", "anti"):
+        return [Relation(("",), (), lookup.relation.merged)] if lookup.using else []
+    return [lookup.relation]
 
 
 def _marks(lookup: Lookup) -> dict[tuple[Relation, str], str]:
@@ -338,7 +359,8 @@ def _where(select: Select, joined: Joined, conditions: Conditions) -> dict[Conju
 def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
     """Return a column of the table that an equality of the condition makes non-null in matches."""
     if lookup.using:
-        return lookup.relation.column(lookup.using[0], query.fold)
+        shared = [lookup.relation.column(name, query.fold) for name in lookup.using]
+        return next((name for name in shared if name not in lookup.relation.computed), None)
     conditions = Conditions(query, frame, lookup)
     for part in conjuncts_of(query, lookup.on_node):
         sides = equality(query.statement[part.span]) or ()
@@ -441,7 +463,7 @@ def _plan_join(
 def _is_plain_pair(frame: Frame, lookup: Lookup, name: str, query: Query) -> bool:
     """Return whether the column of USING has its own name in the left DataFrame."""
     owners = _owners(frame.relations, name, query)
-    return len(owners) == 1 and frame.columns[owners[0]] == owners[0][1]
+    return len(owners) == 1 and frame.columns.get(owners[0]) == owners[0][1] and name not in lookup.relation.computed
 
 
 def _owners(relations: Iterable[Relation], name: str, query: Query) -> list[tuple[Relation, str]]:
@@ -451,9 +473,10 @@ def _owners(relations: Iterable[Relation], name: str, query: Query) -> list[tupl
 
 
 def _pair(frame: Frame, lookup: Lookup, conditions: Conditions, name: str, query: Query) -> str:
+    """Return the equality of a column of USING."""
     owner = _owners(frame.relations, name, query)[0]
     right = lookup.relation.column(name, query.fold) or name
-    return f"{conditions.left_column(frame.columns[owner])} = {quote(lookup.relation.alias)}.{quote(right)}"
+    return f"{conditions.column(*owner)} = {conditions.column(lookup.relation, right)}"
 
 
 def _select_item(frame: Frame, lookup: Lookup, conditions: Conditions, key: tuple[Relation, str], name: str) -> str:
@@ -574,9 +597,7 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
     for star in _stars(select.node):
         span = span_of(star)
         if not span.end:  # of a FROM without a SELECT
-            before = select.query.statement.code[: span_of(select.node.args["from_"].this).start]
-            start = before.upper().rindex("FROM")
-            yield Edit(Span(start, start), f"SELECT {_all_but(views)} ")
+            yield from _edits_of_from(select, views)
             continue
         if clause.merged:
             yield Edit(span, ", ".join(_expand_star(select, clause, star)))
@@ -587,6 +608,18 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
         elif excepted is not None and views and star.args.get("except_"):
             end = span.start + excepted.end
             yield Edit(Span(end, end), f"{', '.join(views)}, ")
+
+
+def _edits_of_from(select: Select, views: Sequence[str]) -> Iterator[Edit]:
+    """Yield the edit that adds SELECT to a FROM without one; ``TABLE t`` has an edit already, which is replaced."""
+    query, end = select.query, span_of(select.node.args["from_"].this).start
+    table = next((span for span in query.statement.tables if not query.statement[Span(span.end, end)].strip()), None)
+    if table is not None and table.end <= end:
+        query.edits.made = [edit for edit in query.edits.made if edit.span != table]
+        yield Edit(table, f"SELECT {_all_but(views)} FROM")
+        return
+    start = query.statement.code[:end].upper().rindex("FROM")
+    yield Edit(Span(start, start), f"SELECT {_all_but(views)} ")
 
 
 def _all_but(views: Sequence[str]) -> str:
@@ -602,10 +635,8 @@ def _expand_star(select: Select, clause: FromClause, star: exp.Star) -> Iterator
             hint="Name the columns, or write the condition with ON.",
             position=query.statement.position(span_of(star)),
         )
-    every = [(one, name) for one in clause.relations for name in one.column_names if fold(name) not in one.merged]
-    first = [key for key in every if fold(key[1]) in clause.merged]
     without = {fold(column.name) for column in star.args.get("except_") or []}
-    for relation, name in (*first, *(key for key in every if key not in first)):
+    for relation, name in star_columns(clause.relations, fold):
         if fold(name) not in without:
             yield f"{quote(relation.alias)}.{quote(name)}"
 
@@ -674,7 +705,8 @@ def _scalar_text(select: Select, clause: FromClause, scalar: Scalar, lookup: Loo
 
 def _is_grouped(node: exp.Select, scalar: Scalar) -> bool:
     """Return whether a sub-query is outside of aggregates in a SELECT that groups rows, and not by it."""
-    own = any(one.find_ancestor(exp.Select) is node for one in node.find_all(exp.AggFunc))
+    calls = [one for one in node.find_all(exp.AggFunc) if not isinstance(one.parent, exp.Window)]
+    own = any(one.find_ancestor(exp.Select, exp.Pivot) is node for one in calls)
     if node.args.get("group") is None and not own:
         return False
     inside = scalar.node.find_ancestor(exp.AggFunc, exp.Group, exp.Where, exp.Select)

@@ -90,8 +90,16 @@ _TARGETS = (
     (("COMMENT", "ON", "TABLE"), ()), (("COMMENT", "ON", "VIEW"), ()), (("DROP", "VIEW"), ("IF", "EXISTS")),
     (("DELETE", "FROM"), ()), (("UPDATE",), ()), (("MERGE", "WITH", "SCHEMA", "EVOLUTION", "INTO"), ()),
     (("MERGE", "INTO"), ()), (("SHOW", "PARTITIONS"), ()), (("SHOW", "TBLPROPERTIES"), ()),
+    (("SHOW", "CREATE", "TABLE"), ()), (("SHOW", "COLUMNS", "IN"), ()), (("SHOW", "COLUMNS", "FROM"), ()),
+    *(((verb, *words), ()) for verb in ("DESCRIBE", "DESC")
+      for words in (("TABLE", "EXTENDED"), ("TABLE", "FORMATTED"), ("TABLE",), ("EXTENDED",), ("FORMATTED",), ())),
+    *((("CREATE", *words, "VIEW"), ("IF", "NOT", "EXISTS"))
+      for words in (("TEMPORARY",), ("TEMP",), ("OR", "REPLACE", "TEMPORARY"), ("OR", "REPLACE", "TEMP"))),
 )  # fmt: skip
 """The keywords of statements about a table, and optional keywords after them."""
+
+_LATER = {("LOAD", "DATA"): ("INTO", "TABLE"), ("CREATE", "INDEX"): ("ON",), ("DROP", "INDEX"): ("ON",)}
+"""The keywords of statements whose table stands further behind, and the keywords before it."""
 
 
 def target_of(found: Sequence[Token]) -> Target | None:
@@ -102,12 +110,14 @@ def target_of(found: Sequence[Token]) -> Target | None:
     >>> target.verb, target.name.plain
     ('TRUNCATE TABLE', 'cust')
     """
-    loaded = TokenReader(found)
-    if loaded.take("LOAD", "DATA"):
-        while loaded.rest and not loaded.take("INTO", "TABLE"):
-            loaded.position += 1
-        name = loaded.name()
-        return None if name is None else Target("LOAD DATA", name)
+    for words, before in _LATER.items():
+        reader = TokenReader(found)
+        if reader.take(*words):
+            while reader.rest and not reader.take(*before):
+                reader.position += 1
+            reader.take("TABLE")
+            name = reader.name()
+            return None if name is None else Target(" ".join(words), name)
     for words, more in _TARGETS:
         reader = TokenReader(found)
         if reader.take(*words):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -30,12 +31,13 @@ from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.dynamic import has_identifiers, immediate_of, with_identifiers
 from lookupcache.sql.explain import explain_query, mode_of
+from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.functions import create_function
 from lookupcache.sql.inserts import inserts_of
 from lookupcache.sql.laterals import refuse_unknown
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
-from lookupcache.sql.pipes import pipes_of, without_pipes
-from lookupcache.sql.query import Query, Setting, query_of, selects
+from lookupcache.sql.pipes import Part, part_of, pipes_of, without_pipes
+from lookupcache.sql.query import Query, Setting, query_of, selects, view_marker
 from lookupcache.sql.redaction import STARS
 from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
@@ -71,7 +73,7 @@ def nothing(setting: Setting) -> DataFrame:
 
 
 def rewrite_query(
-    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = ""
+    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = "", views: str = ""
 ) -> Query:
     """Return the query of a statement, rewritten so that its lookups are joined.
 
@@ -81,8 +83,19 @@ def rewrite_query(
         found: The tokens of the query.
         args: The values of parameters by name.
         prefix: Text before the query when it is run, such as that of an INSERT.
+        views: How the names of its views begin.
     """
-    query = _query(setting, statement, found, args, prefix)
+
+    def read() -> Query:
+        query = _query(setting, statement, found, args, prefix)
+        query.view_prefix = views
+        return query
+
+    return with_full_scans(read(), _with_lookups, read)
+
+
+def _with_lookups(query: Query) -> Query:
+    """Return a query with its lookups joined; Spark's errors, and ours, are raised."""
     refuse_strangers(query, query.tree)
     refuse_unknown(query, query.tree)
     add_analysis_edits(query)
@@ -103,6 +116,9 @@ def rewrite_query(
 def _query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args, prefix: str) -> Query:
     """Parse the query of a statement; raise StatementError where it has none, or more than one."""
     start = query_start(found)
+    part = None if start is None else part_of(statement.part(statement.span.start + start), partial(concerns, setting))
+    if part is not None:
+        return _query_over(setting, statement, part, args, prefix)
     nested = [token for token in pipes_of(found) if token.depth]
     if start is None or nested or (start == 0 and found[:1] and found[0].text not in (*QUERIES, "(")):
         where = nested[0] if nested else found[0]
@@ -117,6 +133,27 @@ def _query(setting: Setting, statement: Statement, found: Sequence[Token], args:
     values = isinstance(query.tree, exp.Values) and not concerns(setting, found)
     if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise _no_query(statement, _at(body, 0, found[0].end - found[0].start))
+    return query
+
+
+def _query_over(setting: Setting, statement: Statement, part: Part, args: Args, prefix: str) -> Query:
+    """Parse the query of a statement in which a relation stands for a query that is rewritten alone."""
+    name = next(name for name in map("_q{}".format, range(1000)) if name not in statement.code)
+    code, (start, end) = part.code(name), part.replaced
+    if code is None:
+        raise _no_query(statement, part.span)
+    changed = statement.with_code(statement.code[:start] + code + statement.code[end:])
+    query = _query(setting, changed, list(tokens(changed.sql)), args, prefix)
+    inner, own = statement.part(*part.span), part.name_span(name)
+    words = list(tokens(inner.sql))
+    if concerns(setting, words):
+        alone = rewrite_query(setting, inner, words, args, views=f"{start}_")
+        query.adopt(alone)
+        query.edits.replace(own, view_marker(query.view(alone.df())))
+        query.analysis.replace(own, f"({alone.analysis.text(inner.span)})")
+    else:
+        query.edits.replace(own, f"({inner.sql})")
+        query.analysis.replace(own, f"({inner.sql})")
     return query
 
 
@@ -484,12 +521,19 @@ def _refuse_target(setting: Setting, statement: Statement, found: Sequence[Token
     if target is not None and target.name.plain is not None and target.name.plain in setting.catalog.tables:
         raise StatementError(
             f"{target.name.plain!r} is a lookup table, which does not support {target.verb}.",
-            hint=_CURES.get(
-                target.verb, "A lookup table is read-only; write the schema before the name if you mean a Spark table."
-            ),
+            hint=_cure(target.verb),
             position=statement.position(_at(statement, target.name.start, target.name.end)),
         )
     return nothing(setting)
+
+
+def _cure(verb: str) -> str:
+    if verb.startswith(("SHOW", "DESC")):
+        return "Write SHOW COLUMNS IN name, SHOW CREATE TABLE name, or DESCRIBE [EXTENDED] name [column]."
+    if verb.endswith(" VIEW") and verb.startswith("CREATE"):
+        return "Choose another name: a lookup table's comes before that of a view."
+    default = "A lookup table is read-only; write the schema before the name if you mean a Spark table."
+    return _CURES.get(verb, default)
 
 
 _CURES = {
@@ -596,8 +640,8 @@ _KINDS: dict[Any, Any] = {
     _is_function: _function,
     _is_drop: _drop,
     _is_listing: _list,
-    _is_view: _create_view,
     _is_refused: _refuse_target,
+    _is_view: _create_view,
     _is_change: _change,
     _is_insert: _insert,
     _is_query_before_insert: _insert_behind,

@@ -83,10 +83,20 @@ supported in ON and WHERE; a sub-query in ON that reads the lookup table itself 
 ...     args={"country": "AT"}).collect()
 [Row(order_id=10, c='{"id":1,"name":"ann"}')]
 
-Without FOR SYSTEM_TIME AS OF, the **full table** is read, if its connector can scan.
+Without FOR SYSTEM_TIME AS OF, the **full table** is read, if its connector can scan. With the option
+``lookup.full-scan`` it is also read where a join with FOR SYSTEM_TIME AS OF cannot be a lookup; EXPLAIN and the log say
+so. Without the option such a join is an error.
 
 >>> show("SELECT max(salary) FROM customers")
 2500.0
+>>> show('''SELECT o.order_id, c.name FROM guide_orders AS o
+...         FULL JOIN customers /*+ OPTIONS('lookup.full-scan'='true') */ FOR SYSTEM_TIME AS OF o.proc_time AS c
+...           ON o.customer_id = c.id AND c.salary > 1000 ORDER BY o.order_id, c.name''')
+None ann
+None cem
+10 None
+11 bob
+12 None
 
 **Hints** set options of one lookup: LOOKUP after SELECT, with the table's name or alias, and OPTIONS after a table.
 
@@ -168,13 +178,16 @@ too. MERGE, UPDATE and DELETE can read lookups in an uncorrelated sub-query. Que
 ...         |> WHERE c.salary > 1000 |> SELECT o.order_id, c.name''')
 11 bob
 
-**Not supported** with lookups: lookups behind a pipe other than a JOIN that directly follows FROM, scripts (``BEGIN …
-END``), the recursive part of a recursive query, a PIVOT of joined lookups, names for the columns of a lookup table
-(``AS c (a, b)``) and TABLESAMPLE, joins in parentheses with an alias, RIGHT and FULL JOIN with USING in the same
-SELECT, aggregates in a correlated scalar sub-query, and in ON of LEFT, SEMI and ANTI joins a sub-query that reads the
-lookup table. Use a sub-query or a temporary view. A lookup needs an equality as its key: ``c.id IN (1, 2)``,
-``o.id <=> c.id`` and ``struct(o.id) = struct(c.id)`` are none. Statements that change a Spark table, such as TRUNCATE
-or ALTER, are errors for a lookup table.
+**Not supported** as lookups, but with ``lookup.full-scan`` as a join with the full table: RIGHT and FULL JOIN, the
+recursive part of a recursive query, a PIVOT of joined lookups, names for the columns of a lookup table (``AS c (a,
+b)``) and TABLESAMPLE, joins in parentheses with an alias, aggregates in a correlated scalar sub-query, and in ON of
+LEFT, SEMI and ANTI joins a sub-query that reads the lookup table. A lookup needs an equality as its key: ``c.id IN (1,
+2)``, ``o.id <=> c.id``, ``struct(o.id) = struct(c.id)`` and a text for a column of another type, ``c.id = '1'``, are
+none. Or use a sub-query or a temporary view.
+
+**Not supported** with lookups at all: scripts (``BEGIN … END``), a join behind a pipe whose left side has several
+relations and pipes other than joins (``|> AS name`` before the join makes them one), RIGHT and FULL JOIN with USING in
+the same SELECT as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for a lookup table.
 
 **COMPILE PLAN** writes an INSERT or a statement set as it was planned, as JSON, which **EXECUTE PLAN** runs later
 without planning it again; **EXPLAIN PLAN** shows it. docs/compiled-plans.md says what may change in between.

@@ -72,6 +72,7 @@ OPTIONS = {
     "lookup.age-column": ({}, [("age", "age")], [""]),
     "lookup.form": ({}, [("Distinct", "distinct"), ("auto", "auto")], ["fastest", 1]),
     "lookup.fuse": ({}, [("OFF", "off"), ("auto", "auto")], ["on"]),
+    "lookup.full-scan": ({}, [("true", True)], ["some"]),
     "lookup.shuffle": ({}, [("true", True)], ["2"]),
     "lookup.metrics": ({}, [("OBSERVE", "observe")], ["loud"]),
 }

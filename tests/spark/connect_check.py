@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import pytest
+from drawn_world import ROWS, VARIABLES, table_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from sources import PEOPLE, SCHEMA, options_of, rows_of
+from sql_hostile import AS_FULL_TABLES, STATEMENTS
+from sql_statements import NOW
 from test_column import written
 
 from lookupcache import LookupJoin, LookupSession, LookupTable, OptionError, PlanError, SchemaError, lookup_join
@@ -181,6 +185,26 @@ def test_names_stars_and_views_of_sql_are_sparks(spark, people, visits):
         f"CREATE OR REPLACE TEMPORARY VIEW seen (a COMMENT 'x', b) AS SELECT v.visit, q.name {join}", args={"n": 3}
     )
     assert session.sql("SELECT count(a) AS n FROM seen").collect()[0].n == theirs.count()
+
+
+def test_hostile_statements_of_sql_are_sparks(spark):
+    session = LookupSession(spark)
+    for name, (schema, _) in ROWS.items():
+        frame = spark.createDataFrame(table_of(name), schema)
+        frame = frame.selectExpr("*", "upper(name) AS label") if name == "cust" else frame
+        frame.createOrReplaceTempView(name if name in ("o", "t") else f"plain_{name}")
+    for name, computed in {"cust": ", label AS upper(name)", "many": ""}.items():
+        options = {"connector": "sources:Memory", "lookup.full-scan": "true", **options_of(table_of(name))}
+        pairs = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
+        session.sql(f"CREATE OR REPLACE TABLE {name} ({ROWS[name][0]}{computed}) WITH ({pairs})")
+    for name, type_ in VARIABLES.items():
+        spark.sql(f"DECLARE OR REPLACE VARIABLE {name} {type_}")
+    for text in [*STATEMENTS[1::8], *AS_FULL_TABLES[::6]]:
+        text = re.sub(r"_all\b", "", text)
+        ours = session.sql(text.replace(NOW, "FOR SYSTEM_TIME AS OF PROCTIME()"))
+        theirs = spark.sql(re.sub(r"\b(cust|many)\b", r"plain_\1", text.replace(NOW, "")))
+        assert (text, ours.dtypes) == (text, theirs.dtypes)
+        assert (text, multiset(ours)) == (text, multiset(theirs))
 
 
 def test_counts_are_observed(spark, people):

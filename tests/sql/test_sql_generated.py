@@ -17,7 +17,7 @@ from lookupcache import LookupCacheError
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", "40"))
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "150"))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_drawn_statements_give_what_spark_gives(worlds):
     for seed in range(CASES):
         drawn = Drawing(seed).statement()
         with_settings(session.spark, theirs, drawn.settings)
-        ours, expected = result_of(session, drawn.lookup), result_of(theirs, drawn.plain)
+        ours, expected = result_of(session, drawn.lookup, drawn.args), result_of(theirs, drawn.plain, drawn.args)
         both_refuse = isinstance(ours, str) and isinstance(expected, str)
         if both_refuse:
             refused["by both"] += 1
@@ -55,9 +55,9 @@ def test_drawn_statements_give_what_spark_gives(worlds):
     assert refused["by both"] < 0.3 * CASES, refused
 
 
-def result_of(session, text):
+def result_of(session, text, args):
     """Return a DataFrame, or the text of the error."""
     try:
-        return session.sql(text)
+        return session.sql(text, args)
     except (LookupCacheError, PySparkException) as error:
         return str(error)

@@ -4,21 +4,47 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pyarrow as pa
 from sources import options_of
 from sql_world import read_once, union_all
 
 from lookupcache import LookupSession, LookupTable
+from lookupcache.schema import parse_ddl
 
-AT_ONCE = 15
+AT_ONCE = 30
+
+
+def struct(number, name):
+    return {"id": number, "name": name}
+
+
 ROWS = {
     "o": ("id INT, k BIGINT, name STRING, s STRUCT<id: INT, name: STRING>, v STRING",
-          [(1, 1, "a", (1, "a"), "a"), (2, 2, "b", (3, None), "-- a"), (3, None, None, None, "z"),
-           (4, 9, "A", (2, "b"), None), (2, 1, "/* b", (1, "x"), "b")]),
+          [(1, 1, "a", struct(1, "a"), "a"), (2, 2, "b", struct(3, None), "-- a"), (3, None, None, None, "z"),
+           (4, 9, "A", struct(2, "b"), None), (2, 1, "/* b", struct(1, "x"), "b")]),
     "t": ("id INT, k BIGINT, name STRING, c STRING", [(1, 2, "a", "x"), (2, 1, None, "a"), (5, None, "b", "b")]),
     "cust": ("id BIGINT, k INT, name STRING, c STRING", [(1, 1, "a", "b"), (2, 3, "b", None), (3, None, None, "a")]),
     "many": ("id BIGINT, k INT, name STRING, s STRUCT<id: INT, name: STRING>",
-             [(1, 1, "a", (1, "a")), (1, 2, "b", None), (2, 2, None, (2, "q")), (4, 1, "x", (None, "a"))]),
+             [(1, 1, "a", struct(1, "a")), (1, 2, "b", None), (2, 2, None, struct(2, "q")),
+              (4, 1, "x", struct(None, "a"))]),
 }  # fmt: skip
+
+
+SCANNED = {"cust_all": "cust", "many_all": "many"}
+"""Tables with the rows of others that are read completely where they cannot be looked up."""
+SMALL = {"spark.sql.shuffle.partitions": "1", "spark.sql.leafNodeDefaultParallelism": "1",
+         "spark.sql.autoBroadcastJoinThreshold": "-1"}  # fmt: skip
+"""Settings for few rows: one task for each stage, and no job of its own for one side of a join."""
+VARIABLES = {"var_n": "INT DEFAULT 2", "k": "BIGINT DEFAULT 1", "text": "STRING DEFAULT 'a'"}
+"""Session variables; a column of the same name comes first."""
+
+
+def table_of(name):
+    """Return the rows of a table."""
+    schema, rows = ROWS[name]
+    types = pa.schema(parse_ddl(schema))
+    columns = zip(*rows, strict=True)
+    return pa.table([pa.array(values, field.type) for values, field in zip(columns, types, strict=True)], types)
 
 
 def make_worlds(spark):
@@ -26,25 +52,33 @@ def make_worlds(spark):
     ours, theirs = make_views(spark)
     session = LookupSession(ours)
     for name in ("cust", "many"):
-        schema, rows = ROWS[name]
-        table = ours.createDataFrame(rows, schema).toArrow()
-        session.register_table(LookupTable(name, schema, {"connector": "sources:Memory", **options_of(table)}))
+        options = {"connector": "sources:Memory", **options_of(table_of(name))}
+        session.register_table(LookupTable(name, ROWS[name][0], options))
     options = ", ".join(
         f"'{key}' = '{value}'" for key, value in session._setting.catalog.tables["cust"].table.options.items()
     )
     session.sql(f"CREATE OR REPLACE TABLE cust ({ROWS['cust'][0]}, label AS upper(name)) WITH ({options})")
+    for name, like in SCANNED.items():
+        session.sql(f"CREATE OR REPLACE TABLE {name} WITH ('lookup.full-scan' = 'true') LIKE {like}")
     return session, theirs
 
 
 def make_views(spark):
     """Return two sessions of Spark's with views: one of the left sides, and one of all tables."""
     ours, theirs = spark.newSession(), spark.newSession()
-    for name, (schema, rows) in ROWS.items():
-        frame = theirs.createDataFrame(rows, schema).coalesce(1)
+    with_settings(ours, theirs, SMALL)
+    for session in (ours, theirs):
+        for name, type_ in VARIABLES.items():
+            session.sql(f"DECLARE OR REPLACE VARIABLE {name} {type_}")
+    for name, (schema, _) in ROWS.items():
+        # From Arrow, so that Spark has the rows itself, and needs no Python to read them.
+        frame = theirs.createDataFrame(table_of(name), schema).coalesce(1)
         frame = frame.selectExpr("*", "upper(name) AS label") if name == "cust" else frame
         frame.createOrReplaceTempView(name)
         if name in ("o", "t"):
-            ours.createDataFrame(rows, schema).coalesce(1).createOrReplaceTempView(name)
+            ours.createDataFrame(table_of(name), schema).coalesce(1).createOrReplaceTempView(name)
+    for name, like in SCANNED.items():
+        theirs.table(like).createOrReplaceTempView(name)
     return ours, theirs
 
 

@@ -41,6 +41,7 @@ OPTIONS = (
      "lookup.max-retries": "2", "lookup.retry.on": "OSError", "lookup.retry.delay": "1 ms",
      "lookup.retry.max-delay": "2 ms", "lookup.retry.jitter": "0.2", "lookup.breaker.failures": "9",
      "lookup.breaker.delay": "1 s", "lookup.age-column": "age", "lookup.form": "worker", "lookup.fuse": "off",
+     "lookup.full-scan": "true",
      "lookup.shuffle": "true", "lookup.metrics": "off"},
     {"lookup.cache": "LRU", "lookup.cache.scope": "host", "lookup.cache.path": "shared-cache"},
     {"lookup.cache": "LRU", "lookup.cache.missing-key.expire-after-write": "1 s", "lookup.on-error": "null",

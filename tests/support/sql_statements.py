@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 from lookupcache.planner.clauses import tokens
 
 NOW = "lookup_now"
+ARGUMENT = "lookup_arg"
+"""Stands for a parameter, named or a question mark."""
+VARIABLES = ("var_n", "VAR_N", "session.var_n", "system.session.k")
+"""Session variables; one without a schema is no column of any relation."""
 PERIODS = ("FOR SYSTEM_TIME AS OF PROCTIME()", "FOR SYSTEM_TIME AS OF CURRENT_TIMESTAMP")
 RELATIONS = {
     "o": {"id": "INT", "k": "BIGINT", "name": "STRING", "s": "STRUCT<id: INT, name: STRING>", "v": "STRING"},
@@ -21,6 +25,8 @@ TABLES = {
     "cust": {"id": "BIGINT", "k": "INT", "name": "STRING", "c": "STRING", "label": "STRING"},
     "many": {"id": "BIGINT", "k": "INT", "name": "STRING", "s": "STRUCT<id: INT, name: STRING>"},
 }
+TABLES |= {f"{name}_all": columns for name, columns in TABLES.items()}
+"""Of these the full tables are read where a lookup is not possible."""
 ALIASES = ("c", "d", "x", "s", "name", "k", "o", "t", "v", "Id2")
 LITERALS = ("'a'", "'b'", "'-- a'", "'/* b'", "'a'' AND ''b'", "'SELECT * FROM cust'", "'{x}'", "'it\\'s'", "r'\\d'",
             "'a\\n'")  # fmt: skip
@@ -43,6 +49,7 @@ class Statement:
     settings: dict[str, str]
     ordered_by: str | None = None
     """The column by which the result is ordered."""
+    args: dict[str, int] | list[int] | None = None
 
 
 @dataclass
@@ -58,6 +65,12 @@ class Relations:
     def is_unique(self, name: str) -> bool:
         """Return whether a name without qualifier means one column."""
         return sum(name.lower() in map(str.lower, columns) for columns in self.columns.values()) == 1
+
+
+def as_literal(text: str) -> str:
+    """Return a text as a literal of Spark's, whose escapes stand for the letters of the text."""
+    escapes = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r"}
+    return f"'{''.join(escapes.get(letter, letter) for letter in text)}'"
 
 
 class Drawing:
@@ -89,9 +102,23 @@ class Drawing:
             text = f"SELECT count(*) AS n FROM ({text}) UNION ALL SELECT count(*) FROM cust AS c WHERE c.id > 1"
         else:
             order = self.ordered_by
-        noisy = self.noise(text)
+        noisy, args, using = self.with_arguments(self.noise(text))
         periods = iter(self.draw.choice(PERIODS) for _ in range(noisy.count(NOW)))
-        return Statement(re.sub(NOW, lambda _: next(periods), noisy), noisy.replace(NOW, ""), self.settings, order)
+        lookup, plain = re.sub(NOW, lambda _: next(periods), noisy), noisy.replace(NOW, "")
+        if self.chance(0.06):
+            lookup, plain = (f"EXECUTE IMMEDIATE {as_literal(one)}{using}" for one in (lookup, plain))
+            args = None
+        return Statement(lookup, plain, self.settings, order, args)
+
+    def with_arguments(self, text: str) -> tuple[str, dict[str, int] | list[int] | None, str]:
+        """Return a text with parameters, the values of them, and USING with the same values."""
+        count = text.count(ARGUMENT)
+        if not count:
+            return text, None, ""
+        if self.chance(0.5):
+            return text.replace(ARGUMENT, ":p"), {"p": 2}, " USING 2 AS p"
+        values = [self.draw.randint(0, 3) for _ in range(count)]
+        return text.replace(ARGUMENT, "?"), values, f" USING {', '.join(map(str, values))}"
 
     def noise(self, text: str) -> str:
         """Put blanks, comments and line ends between tokens, and change the case of words."""
@@ -159,11 +186,12 @@ class Drawing:
         return name if alias == name else f"{name} AS {alias}"
 
     def join(self, relations: Relations, lookup: bool, last: int) -> str:
-        name = self.draw.choice(list(TABLES if lookup else RELATIONS))
+        scanned = lookup and self.chance(0.06)
+        name = self.draw.choice([one for one in (TABLES if lookup else RELATIONS) if one.endswith("_all") == scanned])
         alias = name if self.chance(0.2) and name not in relations.columns else self.alias(relations)
         columns = (TABLES if lookup else RELATIONS)[name]
         kinds = ["JOIN", "LEFT JOIN", "INNER JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
-        kind = self.draw.choice(kinds if lookup else [*kinds, "RIGHT JOIN", "FULL JOIN"])
+        kind = self.draw.choice(kinds if lookup and not scanned else [*kinds, "RIGHT JOIN", "FULL JOIN"])
         left = relations.columns_of_type("INT", "BIGINT")
         both = Relations({**relations.columns, alias: dict(columns)})
         key = f"{self.column(both, *self.draw.choice(left))} = {alias}.{self.draw.choice(['id', 'id', 'k'])}"
@@ -171,6 +199,8 @@ class Drawing:
         if structs and self.chance(0.15):
             key = f"{'.'.join(self.draw.choice(structs))}.id = {alias}.id"
         key = " = ".join(reversed(key.split(" = "))) if self.chance(0.3) else key
+        if self.chance(0.08) and kind in ("JOIN", "LEFT JOIN", "LEFT SEMI JOIN"):
+            return self.merging(relations, name, kind, alias, lookup)
         parts = [key, *(self.condition(both, queries=False) for _ in range(self.draw.choice([0, 0, 1, 2])))]
         if lookup and kind in ("JOIN", "LEFT JOIN") and self.chance(0.1):
             parts.append(f"{self.column(relations, *self.draw.choice(left))} >= (SELECT min(id) FROM t)")
@@ -180,6 +210,19 @@ class Drawing:
         named = name if alias == name and not lookup else f"{name} {NOW if lookup else ''} AS {alias}"
         return f" {kind} {named} ON {' AND '.join(parts)}"
 
+    def merging(self, relations: Relations, name: str, kind: str, alias: str, lookup: bool) -> str:
+        """Return a join with USING or NATURAL, which merges columns."""
+        columns = (TABLES if lookup else RELATIONS)[name]
+        shared = [one for one in ("id", "k", "name") if relations.is_unique(one)]
+        natural = self.chance(0.4) and not kind.startswith("LEFT SEMI")
+        if kind != "LEFT SEMI JOIN":
+            relations.columns[alias] = dict(columns)
+        table = f"{name} {NOW if lookup else ''} AS {alias}"
+        if natural:
+            return f" NATURAL {kind} {table}"
+        using = ", ".join(self.draw.sample(shared, self.draw.choice([1, 1, 2]) if len(shared) > 1 else len(shared)))
+        return f" {kind} {table} USING ({using or 'id'})"
+
     # ── conditions and items ─────────────────────────────────────────────────────────────────────────────
 
     def column(self, relations: Relations, alias: str, name: str) -> str:
@@ -188,6 +231,9 @@ class Drawing:
     def number(self, relations: Relations) -> str:
         alias, name = self.draw.choice(relations.columns_of_type("INT", "BIGINT"))
         column = self.column(relations, alias, name)
+        if self.chance(0.04):
+            whole = f"{alias}.{name}"
+            column = self.draw.choice([f"IDENTIFIER('{whole}')", f"IDENTIFIER('{alias}.' || '{name}')"])
         return self.draw.choice([column, column, f"{column} + 1", f"abs({column})", f"coalesce({column}, 0)"])
 
     def text(self, relations: Relations) -> str:
@@ -209,6 +255,8 @@ class Drawing:
             f"{text} < {self.text(relations)}",
             f"CASE WHEN {number} > 1 THEN {text} ELSE 'z' END <> 'q'",
             f"exists(array({number}), id -> id > 0 OR {text} IS NULL)",
+            f"{number} <> {ARGUMENT}", f"{number} < {self.draw.choice(VARIABLES)} + {ARGUMENT}",
+            f"{number} <> {self.draw.choice(VARIABLES)}",
         ]  # fmt: skip
         if queries:
             kinds += [
@@ -237,6 +285,7 @@ class Drawing:
             f"struct({self.number(relations)}, {self.text(relations)}) AS s",
             f"{self.number(relations)} AS y, y + 1 AS z",
             f"to_json(struct({alias}.*)) AS j", "(SELECT max(id) FROM t) AS m", f"{self.number(relations)} AS `a b`",
+            f"{ARGUMENT} AS p", f"{self.draw.choice(VARIABLES)} + 1 AS w",
             f"filter(array({self.number(relations)}), k -> k > 1) AS f", f"concat_ws('-', {self.text(relations)})",
         ]  # fmt: skip
         kinds += [scalar for scalar in [self.scalar(relations)] if scalar]

@@ -1,0 +1,110 @@
+"""Statements that were written to break the rewriting of SQL; ``NOW`` stands for the period of a lookup."""
+
+from __future__ import annotations
+
+from sql_statements import NOW as PERIOD
+
+_STATEMENTS = (
+    "FROM (SELECT id, k FROM o) AS z JOIN cust NOW AS c ON z.id = c.id SELECT z.k, c.name",
+    "FROM (o JOIN many NOW AS m ON o.id = m.id) JOIN cust NOW AS c ON o.k = c.id SELECT o.v, c.name, m.k",
+    "SELECT * FROM (TABLE o |> JOIN cust NOW AS c ON o.id = c.id |> SELECT o.id, c.k) AS q JOIN t USING (id)",
+    "SELECT * FROM o JOIN LATERAL (SELECT max(c.k) AS m FROM cust AS c WHERE c.id = o.id) AS l",
+    "SELECT d.*, m.*, d.s.* FROM o AS d JOIN many NOW AS m USING (name, k)",
+    "SELECT to_json(struct(c.*)), m.*, o.* FROM o JOIN many NOW AS m USING (k) LEFT JOIN cust NOW AS c USING (id)",
+    "SELECT x.*, label FROM o JOIN cust NOW AS k ON o.id = k.id NATURAL JOIN cust NOW AS x",
+    "SELECT label FROM o LEFT JOIN cust NOW AS k ON o.id = k.id JOIN cust NOW AS x USING (label, k)",
+    "SELECT q.a, c.name FROM ((SELECT k, v, id FROM o) PIVOT (max(k) AS m FOR v IN ('a' AS a)) AS q "
+    "JOIN cust NOW AS c ON q.id = c.id) JOIN many NOW AS d ON d.id = c.id",
+    "SELECT * FROM o JOIN many NOW AS m USING (id) JOIN cust NOW AS c USING (id)",
+    "SELECT * FROM o JOIN many NOW AS m USING (k, id) JOIN cust NOW AS c USING (id)",
+    "SELECT * FROM o JOIN many NOW AS m USING (k, id)",
+    "SELECT * FROM o LEFT SEMI JOIN many NOW AS m USING (k, id)",
+    "SELECT * FROM o LEFT SEMI JOIN many NOW AS m USING (k) JOIN cust NOW AS c USING (id)",
+    "SELECT * FROM o NATURAL JOIN many NOW AS m",
+    "SELECT * FROM o NATURAL LEFT JOIN cust NOW AS m NATURAL LEFT JOIN many NOW AS n",
+    "SELECT z.id FROM ((o JOIN cust NOW AS c ON o.id = c.id) JOIN many NOW AS z ON z.id = c.id)",
+    "SELECT z.id FROM ((SELECT id, k FROM o) AS q JOIN cust NOW AS c ON q.id = c.id) JOIN many NOW AS z ON z.id = c.id",
+    "SELECT * FROM (SELECT o.id, c.k, c.name FROM o JOIN cust NOW AS c ON o.id = c.id) PIVOT (max(k) "
+    "AS m FOR name IN ('a' AS a, 'b' AS b))",
+    "SELECT o.id, (SELECT upper(cust.name) FROM cust WHERE cust.id = o.k) AS u, count(*) OVER () AS n FROM o",
+    "SELECT o.id FROM o JOIN cust NOW AS c ON c.id = 1.0",
+    "SELECT o.id FROM o JOIN cust NOW AS c ON c.name = CAST('a' AS VARCHAR(5))",
+    "WITH w AS (SELECT 1 AS x) FROM o |> JOIN cust NOW AS c ON o.id = c.id |> SELECT o.id, c.name",
+    "FROM o |> WHERE id > 1 |> JOIN cust NOW AS c ON o.id = c.id |> SELECT o.id, c.name",
+    "FROM o |> SELECT id, k |> AS q |> LEFT JOIN cust NOW AS c ON q.id = c.id |> SELECT q.id, c.name",
+    "FROM o |> EXTEND id + 1 AS nxt |> JOIN cust NOW AS c ON nxt = c.id |> SELECT nxt, c.name",
+    "SELECT * FROM (FROM o |> JOIN cust NOW AS c ON o.id = c.id |> SELECT c.name) AS q",
+    "SELECT id FROM o |> JOIN cust NOW AS c USING (id) |> SELECT c.name",
+    "TABLE o |> JOIN cust NOW AS c ON o.id = c.id |> ORDER BY c.name |> LIMIT 2",
+    "FROM o |> WHERE o.id > 1 |> LEFT SEMI JOIN cust NOW AS c ON o.id = c.id |> UNION ALL (SELECT * FROM o)",
+    "FROM t |> UNION ALL (SELECT c.id, c.k, c.name, c.c FROM o JOIN cust NOW AS c ON o.id = c.id)",
+    "FROM t |> WHERE id IN (SELECT c.id FROM o JOIN cust NOW AS c ON o.id = c.id)",
+    "FROM o |> JOIN cust NOW AS c ON o.id = c.id |> WHERE c.k > 0 |> SELECT o.id, c.k AS kk |> AS q |> "
+    "JOIN many NOW AS m ON m.id = q.id |> AGGREGATE count(*) AS n GROUP BY m.name",
+    "SELECT id, k FROM o |> JOIN cust NOW AS c ON o.k = c.id |> SELECT c.name, o.id",
+    "FROM o |> DROP s |> WHERE k > 0 |> JOIN cust NOW AS c ON o.id = c.id",
+    "FROM o |> SET v = 'x' |> JOIN cust NOW AS c ON o.id = c.id |> SELECT v, c.id",
+    "FROM o AS z |> WHERE z.id > 1 |> JOIN t ON t.id = z.id |> LEFT JOIN cust NOW AS c ON z.k = c.id "
+    "|> WHERE c.id IS NULL OR t.id > 0",
+    "FROM (SELECT id FROM o) AS z |> WHERE id > 0 |> JOIN cust NOW AS c ON z.id = c.id",
+    "FROM (FROM o |> WHERE id > 1) AS z |> JOIN cust NOW AS c ON z.id = c.id |> SELECT z.id, c.name",
+    "SELECT o.id FROM o WHERE EXISTS (FROM t |> WHERE t.id = o.id) AND o.id IN (FROM o |> JOIN cust "
+    "NOW AS c ON o.id = c.id |> SELECT c.id)",
+    "SELECT o.id, c.name FROM o JOIN cust NOW AS c ON o.id = c.id WHERE o.id IN (FROM t |> SELECT id)",
+    "SELECT o.id, c.name FROM o JOIN cust NOW AS c ON o.id = c.id WHERE EXISTS (FROM t |> WHERE t.id = o.id)",
+    "FROM o |> AGGREGATE max(id) AS id GROUP BY k |> AS g |> JOIN cust NOW AS c ON g.id = c.id |> SELECT g.k, c.name",
+    "FROM o |> ORDER BY id |> LIMIT 3 |> JOIN cust NOW AS c ON o.id = c.id |> SELECT o.id",
+    "FROM o |> JOIN cust NOW AS c ON o.id = c.id |> SELECT o.id, c.name |> WHERE name IS NOT NULL",
+    "FROM o |> PIVOT (max(k) FOR name IN ('a', 'b')) |> AS p |> JOIN cust NOW AS c ON p.id = c.id |> "
+    "SELECT p.id, a, c.name",
+    "SELECT * EXCEPT (c) FROM o JOIN cust NOW AS x USING (id) JOIN many NOW AS m USING (k)",
+    "SELECT x.*, * FROM o JOIN cust NOW AS x USING (id)",
+    "SELECT id, k FROM o LEFT JOIN cust NOW AS x USING (id, k) WHERE id > 1 ORDER BY id",
+    "SELECT id, count(*) FROM o JOIN cust NOW AS x USING (id) GROUP BY id HAVING id > 0",
+    "SELECT id FROM o NATURAL LEFT JOIN many NOW AS x",
+    "SELECT * FROM (t NATURAL JOIN many NOW AS m) JOIN cust NOW AS c ON c.id = m.id",
+    "SELECT * FROM (o JOIN cust NOW AS x USING (id)) JOIN many NOW AS m ON m.id = x.k",
+    "SELECT x.id FROM (o JOIN cust NOW AS x USING (id)) JOIN t ON t.k = x.k AND t.id = o.id",
+    "SELECT session.var_n, var_n + o.id, o.k FROM o JOIN cust NOW AS c ON o.id = c.id AND c.id > var_n - 1",
+    "SELECT session.k, o.k FROM o JOIN cust NOW AS c ON o.id = c.id AND c.id >= session.k",
+    "SELECT text FROM o JOIN cust NOW AS c ON o.id = c.id AND c.c <> text",
+    r"EXECUTE IMMEDIATE 'SELECT \'a\\nb\', c.name FROM o JOIN cust NOW AS c ON o.id = c.id AND c.name "
+    r"<> \'\\\'\''",
+    r'''EXECUTE IMMEDIATE "SELECT o.id FROM o\n-- x\nJOIN cust NOW AS c\r\nON o.id = c.id"''',
+    "EXECUTE IMMEDIATE 'SELECT c.name' || ' FROM o JOIN cust NOW AS c ON o.id = c.id'",
+    "SELECT IDENTIFIER('c.' || 'name') FROM o JOIN IDENTIFIER('cust') NOW AS c ON IDENTIFIER('o.id') = c.id",
+)
+_AS_FULL_TABLES = (
+    "SELECT o.id, c.name FROM o FULL JOIN cust_all NOW AS c ON o.id = c.id",
+    "SELECT o.id, c.name FROM o RIGHT JOIN cust_all NOW AS c ON o.id = c.id AND c.k > 1",
+    "SELECT * FROM o FULL JOIN cust_all NOW AS c USING (id)",
+    "SELECT * FROM o RIGHT JOIN cust_all NOW AS c USING (id, k)",
+    "SELECT * FROM (o JOIN cust_all NOW AS c ON o.id = c.id) AS z",
+    "SELECT * FROM o JOIN cust_all NOW AS c (a, b, d, e, f) ON o.id = c.a",
+    "SELECT c.a, o.id FROM o LEFT JOIN cust_all NOW AS c (a, b, d, e, f) ON o.id = c.a AND c.b > 0",
+    "SELECT o.id, (SELECT max(c.name) FROM cust_all AS c WHERE c.id = o.id) AS m FROM o",
+    "SELECT o.id, (SELECT count(*) FROM cust_all AS c WHERE c.id = o.id) AS m FROM o",
+    "SELECT o.id FROM o LEFT JOIN cust_all NOW AS c ON o.id = c.id AND c.k IN (SELECT id FROM t)",
+    "SELECT o.id FROM o LEFT ANTI JOIN cust_all NOW AS c ON o.id = c.id AND c.k IN (SELECT id FROM t)",
+    "SELECT * FROM cust_all NOW AS c",
+    "SELECT * FROM cust_all NOW AS c JOIN o ON o.id = c.id",
+    "SELECT * FROM o CROSS JOIN cust_all NOW AS c",
+    "SELECT * FROM o, cust_all NOW AS c WHERE o.id < c.id",
+    "SELECT * FROM o JOIN cust_all NOW AS c ON o.id <=> c.id",
+    "SELECT * FROM o JOIN cust_all NOW AS c ON c.id IN (1, 2)",
+    "SELECT * FROM o JOIN cust_all NOW AS c ON o.id = c.id UNPIVOT (z FOR w IN (o.v, c.c))",
+    "SELECT o.id FROM o JOIN cust_all NOW AS c ON c.id = '1'",
+    "SELECT o.id, c.name FROM o JOIN cust_all NOW TABLESAMPLE (100 PERCENT) AS c ON o.id = c.id",
+    "SELECT o.id FROM o JOIN cust_all NOW AS c ON o.id = c.id JOIN many_all NOW AS m ON m.id > c.id",
+    "SELECT o.id FROM o FULL JOIN cust_all NOW AS c ON o.id = c.id RIGHT JOIN many_all NOW AS m ON m.id = c.id",
+    "SELECT o.id, c.label FROM o RIGHT JOIN cust_all NOW AS c USING (id) WHERE c.label IS NULL OR c.label = 'A'",
+    "WITH cust AS (SELECT 1 AS id) SELECT * FROM o JOIN cust ON o.id = cust.id FULL JOIN cust_all NOW "
+    "AS c ON c.id = o.id",
+    "SELECT o.id, (SELECT sum(c.k) FROM cust_all AS c WHERE c.id = o.id GROUP BY c.id) FROM o",
+    "SELECT o.id, (SELECT c.name FROM cust_all AS c WHERE c.id = o.id ORDER BY c.k LIMIT 1) FROM o",
+    "SELECT o.id, (SELECT DISTINCT c.name FROM cust_all AS c WHERE c.id = o.id AND c.name = 'a') FROM o",
+)
+
+STATEMENTS = tuple(text.replace("NOW", PERIOD) for text in _STATEMENTS)
+AS_FULL_TABLES = tuple(text.replace("NOW", PERIOD) for text in _AS_FULL_TABLES)
+"""Statements in which a table cannot be looked up, or only that of another join."""
