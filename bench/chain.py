@@ -2,14 +2,17 @@
 
 In one run, alternately, with warm caches, for 1, 3 and 6 lookups on 3 and 18 left columns, each lookup with three
 columns: `mapInArrow` that returns its input, the same with the chain's columns ready made (the limit), the chain in one
-Python stage, the chain with a stage per lookup, and Spark's own broadcast joins.
+Python stage, the chain with a stage per lookup, and Spark's own broadcast joins. With Spark's default settings, then
+with pipelined Python functions, which are new in Spark 4.3.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Iterable, Iterator
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +51,19 @@ class ReadyColumns:
 
 
 def left_side(spark: Any, rows: int, columns: int, lookups: int, *, every_key: bool = False) -> Any:
-    """Return left rows with a key for each lookup, and further columns up to ``columns`` in all.
+    """Return left rows with a key for each lookup, as far as there are columns, and further columns.
 
     Args:
         spark: The Spark session.
         rows: The number of rows if keys are random.
-        columns: The number of columns, at least one per lookup.
-        lookups: The number of lookups, each with a key column.
+        columns: The number of columns in all.
+        lookups: The number of lookups.
         every_key: Whether to return each key once.
     """
     n = "id" if every_key else "(xxhash64(id, {0}) & 9223372036854775807) % {1}"
-    keys = [f"({n.format(number, KEYS)}) * 7 + 13 AS k{number}" for number in range(lookups)]
+    keys = [f"({n.format(number, KEYS)}) * 7 + 13 AS k{number}" for number in range(min(lookups, columns))]
     others = ["id AS v0", "concat('text ', id % 1000) AS v1", "id * 0.5D AS v2"] * 6
-    more = [f"{sql.split(' AS ')[0]} AS v{number}" for number, sql in enumerate(others)][: max(columns - lookups, 0)]
+    more = [f"{sql.split(' AS ')[0]} AS v{number}" for number, sql in enumerate(others)][: columns - len(keys)]
     return spark.range(KEYS if every_key else rows).selectExpr(*keys, *more)
 
 
@@ -73,12 +76,18 @@ def tables(lookups: int, fuse: str) -> list[LookupTable]:
     return [LookupTable(f"t{number}", source.SCHEMA, options) for number in range(lookups)]
 
 
+def key_of(number: int, columns: int) -> str:
+    """Return the left column that a lookup is joined on; several lookups share one where columns are few."""
+    return f"k{number % columns}"
+
+
 def chain(left: Any, lookups: int, fuse: str) -> Any:
     """Return the left side with the columns of each lookup."""
+    width = len(left.columns)
     for number, table in enumerate(tables(lookups, fuse)):
         columns = [f"left.{name}" for name in left.columns]
         added = [f"t{number}.{name} AS {name}{number}" for name in PAYLOAD]
-        left = lookup_join(left, table, f"left.k{number} = t{number}.id", "left", [*columns, *added])
+        left = lookup_join(left, table, f"left.{key_of(number, width)} = t{number}.id", "left", [*columns, *added])
     return left
 
 
@@ -86,10 +95,12 @@ def broadcast(spark: Any, left: Any, lookups: int) -> Any:
     """Return the same by Spark's broadcast joins."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    width = len(left.columns)
     for number in range(lookups):
-        columns = [f"{source.SQL['id']} AS k{number}", *(f"{source.SQL[name]} AS {name}{number}" for name in PAYLOAD)]
+        key = key_of(number, width)
+        columns = [f"{source.SQL['id']} AS {key}", *(f"{source.SQL[name]} AS {name}{number}" for name in PAYLOAD)]
         right = spark.range(KEYS).selectExpr("id AS n").selectExpr(*columns)
-        left = left.join(F.broadcast(right), [f"k{number}"], "left")
+        left = left.join(F.broadcast(right), [key], "left")
     return left
 
 
@@ -116,29 +127,34 @@ def variants(spark: Any, rows: int, columns: int, lookups: int) -> list[Variant]
 @click.option("--rounds", default=5, show_default=True, help="Runs of each variant.")
 @click.option("--lookups", default="1,3,6", show_default=True, help="Numbers of lookups.")
 @click.option("--columns", default="3,18", show_default=True, help="Numbers of left columns.")
-@click.option("--pipelined", is_flag=True, help="Set spark.python.udf.pipelined.enabled, new in Spark 4.3.")
+@click.option("--pipelined", default="false,true", show_default=True, help="spark.python.udf.pipelined.enabled")
 @click.option("--cores", default=1, show_default=True, help="Number of cores of the local Spark.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
-def main(rows: int, rounds: int, lookups: str, columns: str, pipelined: bool, cores: int, out: Path) -> None:
+def main(rows: int, rounds: int, lookups: str, columns: str, pipelined: str, cores: int, out: Path) -> None:
     """Measure, print a table, and write chain.json."""
     console = Console()
     console.width = max(console.width, 110)
-    spark = session(cores, {"spark.python.udf.pipelined.enabled": str(pipelined).lower()})
     table = Table(title="ns per left row (speed relative to the limit: one Python stage with ready columns)")
-    for heading in ("columns", "lookups", *NAMES, "fused / unfused"):
+    for heading in ("pipelined", "columns", "lookups", *NAMES, "fused / unfused"):
         table.add_column(heading, justify="right")
     results = []
-    for width in map(int, columns.split(",")):
-        for count in map(int, lookups.split(",")):
-            times = run_alternately(variants(spark, rows, max(width, count), count), rounds, lambda _: None)
-            pairs = {name: [a / b for a, b in zip(times["limit"], times[name], strict=True)] for name in NAMES}
-            gain = statistics.median(b / a for a, b in zip(times["fused"], times["unfused"], strict=True))
-            cells = [f"{statistics.median(times[n]):.0f} ({statistics.median(pairs[n]):.2f})" for n in NAMES]
-            table.add_row(str(width), str(count), *cells, f"{gain:.2f}")
-            results.append({"columns": width, "lookups": count, "ns per row": times})
+    for setting in pipelined.split(","):
+        spark = session(cores, {"spark.python.udf.pipelined.enabled": setting})
+        for width, count in itertools.product(map(int, columns.split(",")), map(int, lookups.split(","))):
+            times = run_alternately(variants(spark, rows, width, count), rounds, lambda _: None)
+            table.add_row(setting, str(width), str(count), *cells(times))
+            results.append({"pipelined": setting, "columns": width, "lookups": count, "ns per row": times})
+        spark.stop()
     console.print(table)
     out.mkdir(parents=True, exist_ok=True)
     (out / "chain.json").write_text(json.dumps(results, indent=1))
+
+
+def cells(times: dict[str, list[float]]) -> list[str]:
+    """Return medians, each with its ratio to the limit, and how much faster one stage is than several."""
+    ratios = {name: statistics.median(map(truediv, times["limit"], times[name])) for name in NAMES}
+    gain = statistics.median(map(truediv, times["unfused"], times["fused"]))
+    return [*(f"{statistics.median(times[name]):.0f} ({ratios[name]:.2f})" for name in NAMES), f"{gain:.2f}"]
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ LAYERS = """
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
     spark.catalyst spark.connect_plan
-    spark.lineage spark.freezing
+    spark.lineage spark.freezing spark.user_functions
     spark.join
     spark.data_source
     spark.scan

@@ -310,7 +310,8 @@ def _is(name: str, value: pa.Scalar) -> ds.Expression:
 
 
 def _all(conditions: Iterable[ds.Expression]) -> ds.Expression:
-    return functools.reduce(operator.and_, conditions, ds.scalar(True))
+    # With its type: to find out the type of a value, pyarrow imports pandas.
+    return functools.reduce(operator.and_, conditions, ds.scalar(pa.scalar(True, pa.bool_())))
 
 
 def _first_file(part: ds.Dataset) -> str:
@@ -375,8 +376,8 @@ def _folder_value(folder: str, field: pa.Field, text: str | None) -> pa.Scalar:
         if pa.types.is_decimal(field.type):
             return pa.scalar(Decimal(text), field.type)
         if pa.types.is_timestamp(field.type):
-            return pa.scalar(text).cast(pa.timestamp("us")).cast(field.type)
-        return pa.scalar(text).cast(field.type)
+            return pa.scalar(text, pa.string()).cast(pa.timestamp("us")).cast(field.type)
+        return pa.scalar(text, pa.string()).cast(field.type)
     except (pa.ArrowException, ArithmeticError, ValueError) as error:
         raise SourceError(
             f"Folder {folder!r} is no {shown_type(field.type)}, as which column {field.name!r} is declared.",

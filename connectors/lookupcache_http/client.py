@@ -20,6 +20,8 @@ from lookupcache.tls import TlsOptions
 from lookupcache_http.coding import CODINGS, Decoder
 
 if TYPE_CHECKING:
+    import ssl
+
     import aiohttp
     from yarl import URL
 
@@ -114,9 +116,7 @@ class Client:
 
         self._session = aiohttp.ClientSession(
             # The core bounds the calls under way; a second bound here would only hide waiting from its clock.
-            connector=_connector_class()(
-                ssl=self._tls.context(trust_system=True), limit=0, keepalive_timeout=_SECONDS_IDLE
-            ),
+            connector=_connector_class()(ssl=self._context(), limit=0, keepalive_timeout=_SECONDS_IDLE),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=self._connect_seconds, sock_read=_SECONDS_OF_SILENCE
             ),
@@ -125,6 +125,10 @@ class Client:
             # Several versions of aiohttp decompress a chunk in full, however large the result is.
             auto_decompress=False,
         )
+
+    def _context(self) -> ssl.SSLContext | bool:
+        # True means the context that aiohttp has made when it was imported, which is that of the default options.
+        return True if self._tls == TlsOptions() else self._tls.context(trust_system=True)
 
     async def close(self) -> None:
         """Disconnect."""

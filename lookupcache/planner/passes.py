@@ -100,7 +100,11 @@ class Draft:
 
     def is_constant(self, equal: Equality) -> bool:
         """Return whether a column must equal one fixed value."""
-        return not equal.other.sides and is_settled(equal.other, self.right_type(equal.column))
+        return (
+            not equal.other.sides
+            and is_settled(equal.other, self.right_type(equal.column))
+            and not self.scope.settings.calls_user_function(equal.other.functions)
+        )
 
     def translate(self, fragment: Fragment) -> expr.Expr | None:
         """Return the expression that a worker evaluates, or None if only Spark can."""

@@ -84,11 +84,11 @@ _ROW_FUNCTIONS = SETTLED_FUNCTIONS | frozenset({
 """Spark's own functions that give one row one value, and the same each time; types with parameters look like calls."""
 
 
-def is_settled(sql: str) -> bool:
+def is_settled(sql: str, settings: Settings | None = None) -> bool:
     """Return whether an expression is known to give one row one value, and the same each time.
 
     Functions that are not known may be anything: a user's own that changes from call to call, an aggregate, or a
-    generator, which changes how many rows there are.
+    generator, which changes how many rows there are. ``settings`` are the session's.
 
     >>> is_settled("l.`a` + upper(l.`b`)"), is_settled("`rand`() > l.`a`"), is_settled("session.upper(l.`b`)")
     (True, False, False)
@@ -97,4 +97,5 @@ def is_settled(sql: str) -> bool:
     qualified = any(
         dot.text == "." and bracket.text == "(" for dot, _, bracket in zip(found, found[1:], found[2:], strict=False)
     )
-    return not qualified and functions(sql) <= _ROW_FUNCTIONS
+    names = functions(sql)
+    return not qualified and names <= _ROW_FUNCTIONS and not (settings or Settings()).calls_user_function(names)

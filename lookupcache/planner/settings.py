@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import cached_property
 
-from lookupcache.planner.clauses import Token, tokens, with_backquotes
+from lookupcache.planner.clauses import Token, functions, tokens, with_backquotes
 
 ANSI = "spark.sql.ansi.enabled"
 CASE_SENSITIVE = "spark.sql.caseSensitive"
@@ -26,18 +27,28 @@ def _unset(_name: str) -> str | None:
     return None
 
 
+def _no_functions() -> Collection[str]:
+    return ()
+
+
 class Settings:
     """The settings of a session, each read only if a text depends on it.
 
-    ``get`` returns the value of a setting, None if the session does not set it.
+    ``get`` returns the value of a setting, None if the session does not set it; ``user_functions`` the names, in lower
+    case, of the user's functions that the session finds before its own of the same name.
 
     >>> settings = Settings({"spark.sql.parser.escapedStringLiterals": "true"}.get)
     >>> settings.doubtful("a = 'b'"), settings.doubtful(r"a = 'b\\n'")
     (False, True)
     """
 
-    def __init__(self, get: Callable[[str], str | None] = _unset) -> None:
+    def __init__(
+        self,
+        get: Callable[[str], str | None] = _unset,
+        user_functions: Callable[[], Collection[str]] = _no_functions,
+    ) -> None:
         self._get = get
+        self._user_functions = user_functions
         self._known: dict[str, bool] = {}
 
     def on(self, name: str) -> bool:
@@ -56,9 +67,17 @@ class Settings:
         quoted = '"' in text and self.on(DOUBLE_QUOTED) and self.on(ANSI)
         return with_backquotes(text) if quoted else text
 
+    @cached_property
+    def _shadowing(self) -> frozenset[str]:
+        return frozenset(self._user_functions())
+
+    def calls_user_function(self, names: Collection[str]) -> bool:
+        """Return whether any of these names of functions, in lower case, is that of a user's own for the session."""
+        return bool(names) and not self._shadowing.isdisjoint(names)
+
     def doubtful(self, text: str) -> bool:
-        """Return whether a literal of the text may have another value or type than with Spark's defaults."""
-        if "${" in text:  # Spark substitutes variables, in strings too.
+        """Return whether a literal or function may have another value or type than with Spark's defaults."""
+        if "${" in text or self.calls_user_function(functions(text)):  # Spark substitutes variables, in strings too.
             return True
         return any(map(self._is_doubtful, tokens(text)))
 

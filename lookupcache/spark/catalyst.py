@@ -54,7 +54,7 @@ class Definitions:
         """Return an expression as a value over the result."""
         expression = self._definition(expression)
         if _kind(expression) == "AttributeReference":
-            return plain_column(str(self.positions[_id(expression)]))
+            return plain_column(str(self.positions[_id(expression)]), str(expression.name()))
         nodes = list(self._nodes(expression))
         kinds = {_kind(node) for node in nodes}
         reads = {str(self.positions[_id(node)]) for node in nodes if _kind(node) == "AttributeReference"}

@@ -182,7 +182,7 @@ class _Relation:
             frozenset(key for one in read for key in one.reads),
             expression,
             spark,
-            deterministic=is_settled(sql) and all(one.deterministic for one in read),
+            deterministic=is_settled(sql, self.reader.settings) and all(one.deterministic for one in read),
             total=expression is not None and not can_fail(expression),
         )
 
@@ -205,7 +205,7 @@ def selection_on_connect(df: Any, reader: SqlReader, result: Any) -> Selection |
     """Return what a DataFrame has selected from the result of a join, None where only the server can tell."""
     *plans, _ = _path(df._plan, {id(result._plan)})
     names = [LeftColumn(f.name, f.dataType.simpleString()) for f in result.schema.fields]
-    columns = [_Column(one.name, one.type, plain_column(str(number))) for number, one in enumerate(names)]
+    columns = [_Column(one.name, one.type, plain_column(str(number), one.name)) for number, one in enumerate(names)]
     relation = _Relation(reader, columns, plans=frozenset([result._plan._plan_id]))
     try:
         for plan in reversed(plans):

@@ -67,13 +67,18 @@ def explaining(what: str, hint: str) -> Callable[[Callable[_P, _R]], Callable[_P
             try:
                 return function(*args, **kwargs)
             except PySparkException as error:
-                if error.getCondition() != _REFUSED:
+                if not refuses_analysis(error):
                     raise
                 raise PlanError(f"Spark does not tell {what} in a query of a pipeline.", hint=hint) from None
 
         return asked
 
     return decorate
+
+
+def refuses_analysis(error: PySparkException) -> bool:
+    """Return whether Spark refuses to analyze anything in a query of a pipeline."""
+    return error.getCondition() == _REFUSED
 
 
 class _Declared:

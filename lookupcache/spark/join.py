@@ -40,6 +40,7 @@ from lookupcache.spark.forms.worker import by_worker, result_schema
 from lookupcache.spark.freezing import columns_of, join_document
 from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
+from lookupcache.spark.user_functions import shadowing_functions
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import absolute_path
 
@@ -146,7 +147,7 @@ class LookupJoin:
         self.left = left = left if left_schema is None else declare(left, left_schema)
         self.table = table.with_options(options) if options else table
         self.spark: SparkSession = left.sparkSession
-        settings = Settings(lambda name: self.spark.conf.get(name, None))
+        settings = _settings_of(self.spark)
         columns = _left_columns(left)
         self.plan = plan_join(
             columns,
@@ -203,7 +204,7 @@ class LookupJoin:
         join.left, join.spark, join._restored = left, left.sparkSession, node
         join.table = objects.lookup_table(node)
         join.plan = planned_lookup(node, join.table, source)
-        settings = Settings(lambda name: join.spark.conf.get(name, None))
+        settings = _settings_of(join.spark)
         join.reader = SqlReader(_left_columns(left), join.table.schema, _Analyst(join), settings)
         join._channel = channel_of(join.plan, join.spark, streaming=left.isStreaming)
         if left.isStreaming and node.form != "worker":
@@ -389,6 +390,10 @@ def _may_be_worker(join: LookupJoin) -> bool:
     The next join sends all left rows to Python anyway: then one pass is cheaper than Spark's join with distinct keys.
     """
     return join.choice.form == "distinct" and join.plan.config.form == "auto"
+
+
+def _settings_of(spark: SparkSession) -> Settings:
+    return Settings(lambda name: spark.conf.get(name, None), lambda: shadowing_functions(spark))
 
 
 @explaining("the columns of the left side", "Pass them: lookup_join(…, left_schema='id BIGINT, name STRING').")

@@ -71,7 +71,7 @@ def origin_of(df: DataFrame) -> Origin | None:
         return None
     join = vars(df).get(_JOIN)
     if join is not None:
-        positions = {name: plain_column(str(number)) for number, name in enumerate(df.columns)}
+        positions = {name: plain_column(str(number), name) for number, name in enumerate(df.columns)}
         return Origin(join, Selection((), positions.__getitem__))
     if not _recent:
         return None

@@ -2,14 +2,18 @@
 
 Most conversions of Python and numpy values to Arrow ask whether the value is a pandas object, for which pyarrow imports
 pandas, where it is installed: a third of a second in a fresh worker. No value is one until something else imports it.
+
+Some modules of pyarrow's, such as `pyarrow.dataset`, which ADBC's drivers import too, convert a boolean constant when
+they are loaded. From C++ pyarrow attempts the import only once, so it must not be refused there; but a boolean whose
+type is passed is not examined.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -18,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 _PANDAS = "pandas"
+_COMPILED = "pyarrow._"
 
 
 def defer_pandas() -> None:
@@ -66,19 +71,26 @@ class _PandasFinder:
             self._own.refuses = False
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return where the other finders find pandas, to be reported to pyarrow once it is loaded."""
-        if name != _PANDAS or getattr(self._own, "searches", False):
+        """Return where the other finders find pandas, to be reported to pyarrow once it is loaded, or pyarrow's own."""
+        around = self._reported if name == _PANDAS else _booleans_of_known_type if name.startswith(_COMPILED) else None
+        if around is None or getattr(self._own, "searches", False):
             return None
-        if getattr(self._own, "refuses", False):
+        if name == _PANDAS and getattr(self._own, "refuses", False):
             raise ModuleNotFoundError("pandas has not been imported yet", name=_PANDAS)
         self._own.searches = True
         try:
-            spec = find_spec(_PANDAS)
+            spec = find_spec(name)
         finally:
             self._own.searches = False
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _Reporting(spec.loader, self)  # type: ignore[method-assign]
+            spec.loader.exec_module = _Around(spec.loader, around)  # type: ignore[method-assign]
         return spec
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        yield
+        # Only now: a search for pandas is not always followed by an import.
+        self.report()
 
     def report(self) -> None:
         """Leave the list of finders, and let pyarrow know pandas."""
@@ -89,17 +101,35 @@ class _PandasFinder:
             _ = self._interface.pd
 
 
-class _Reporting:
-    """Loads pandas as its loader does, reports that, and leaves the loader as it was, which can be pickled."""
+class _Around:
+    """Loads a module as its loader does, inside a context, and leaves the loader as it was, which can be pickled."""
 
-    def __init__(self, loader: Any, finder: _PandasFinder) -> None:
+    def __init__(self, loader: Any, context: Callable[[], AbstractContextManager[None]]) -> None:
         self._loader = loader
         self._load = loader.exec_module
-        self._finder = finder
+        self._context = context
 
     def __call__(self, module: ModuleType) -> None:
-        self._load(module)
-        if vars(self._loader).get("exec_module") is self:
-            del self._loader.exec_module
-        # Only now: a search for pandas is not always followed by an import.
-        self._finder.report()
+        with self._context():
+            self._load(module)
+            if vars(self._loader).get("exec_module") is self:
+                del self._loader.exec_module
+
+
+_scalar = pa.lib.scalar
+
+
+@contextmanager
+def _booleans_of_known_type() -> Iterator[None]:
+    """Let pyarrow's modules, and those that they import, make a boolean without looking for its type."""
+    before, pa.lib.scalar = pa.lib.scalar, _typed_scalar
+    try:
+        yield
+    finally:
+        pa.lib.scalar = before
+
+
+def _typed_scalar(value: Any, *args: Any, **options: Any) -> Any:
+    if isinstance(value, bool) and not args and not options:
+        args = (pa.bool_(),)
+    return _scalar(value, *args, **options)

@@ -42,6 +42,11 @@ class Task:
     channel: Channel
     letters: str | None = field(default=None, repr=False)
 
+    @property
+    def __name__(self) -> str:
+        """The name that Spark's plans show."""
+        return f"lookup_join[{self.plan.table}]"
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the join over one partition."""
         return send_errors(self._join(batches))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
+import importlib
 import json
 import math
 import pickle
@@ -684,6 +685,13 @@ def test_a_server_that_is_not_trusted(serve, connect, files, certificate, truste
         rows_for(customers, request(), (1,))
     assert not customers.retryable(raised.value)
     assert server.requested == []
+
+
+def test_authorities_are_not_loaded_again_for_a_service_without_options_for_them(serve, connect, monkeypatch):
+    importlib.import_module("aiohttp")  # It loads them when it is imported.
+    server = serve(always(Reply(PEOPLE[1])))
+    monkeypatch.setattr(ssl, "create_default_context", None)
+    assert rows_for(connect(url=server.url + "/{id}"), request(), (1,)) == [(1, "ann", "NL")]
 
 
 def test_a_client_certificate(serve, connect, files):

@@ -25,7 +25,13 @@ pytestmark = pytest.mark.spark
 CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "150")) // 8, 15)
 FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", "0"))
 
-TYPES = {"t0": ("BIGINT", "INT"), "t1": ("INT", "STRING"), "t2": ("STRING", "BIGINT"), "t3": ("BIGINT", "BIGINT")}
+TYPES = {
+    "t0": ("BIGINT", "INT"),
+    "t1": ("INT", "STRING"),
+    "t2": ("STRING", "BIGINT"),
+    "t3": ("BIGINT", "BIGINT"),
+    "t4": ("INT", "BOOLEAN"),
+}
 """For each table the types of its key and of its column ``f``, which a later table's key may be joined with."""
 
 OPTIONS = [
@@ -46,18 +52,20 @@ CONDITIONS = {
         "{0} > 0", "{0} IS NOT NULL", "NOT {0} <=> {1}", "{0} + 1 > {1}", "{0} IN (1, 2, NULL)", "abs({0}) < 3",
         "{0} BETWEEN 0 AND 2 OR {1} IS NULL", "hash({0}, {1}) % 2 = 0", "coalesce({0}, {1}, 1) <> 0", "{0} * 1.5 < 4",
     ],
+    "boolean": ["{0}", "NOT {0}", "{0} OR {1}", "coalesce({0}, {1})", "{0} IS NOT TRUE", "{0} <=> {1}"],
     "string": ["{0} <> ''", "{0} LIKE '1%'", "length({0}) = 1 OR {0} IS NULL", "{0} IN ('a', '1')", "{0} >= {1}"],
 }  # fmt: skip
 VALUES = {
     "int": ["{0} + 1", "coalesce({0}, 2)", "CASE WHEN {0} > 0 THEN {1} ELSE {0} END", "abs({0})", "CAST({0} AS BIGINT)",
             "if({0} IS NULL, 1, {0})", "TRY_CAST({0} AS SMALLINT)"],
+    "boolean": ["NOT {0}", "CAST({0} AS INT)", "if({0}, 1, 2)", "coalesce({0}, false)"],
     "string": ["concat({0}, '1')", "coalesce({0}, 'a')", "upper({0})", "if({0} = {1}, {0}, '1')", "concat({0}, {1})"],
 }  # fmt: skip
 """Filters and computed columns over columns of the same type: some for Spark alone, some for the worker too."""
 
 
 def values(draw: random.Random, type_: str, count: int) -> list:
-    pool = ["a", "b", "1", "2", "", None] if type_ == "STRING" else [0, 1, 2, 3, -1, None]
+    pool = {"STRING": ["a", "b", "1", "2", "", None], "BOOLEAN": [True, False, None]}.get(type_, [0, 1, 2, 3, -1, None])
     return [draw.choice(pool) for _ in range(count)]
 
 
@@ -75,8 +83,8 @@ class Chain:
     def select(self, pair, number: int):
         """Return both sides with a filter, a computed column, a new name, or nothing of these."""
         draw, (_, own) = self.draw, pair
-        kind = draw.choice(["int", "int", "string"])
-        names = [name for name, type_ in own.dtypes if (type_ == "string") == (kind == "string") and name[0] in "kfvw"]
+        kind = draw.choice(["int", "int", "string", "boolean"])
+        names = [name for name, type_ in own.dtypes if self.kind_of(type_) == kind and name[0] in "kfvw"]
         if not names:
             return pair
         operands = [draw.choice(names), draw.choice(names)]
@@ -125,6 +133,10 @@ class Chain:
         return result, sides.selectExpr(*select)
 
     @staticmethod
+    def kind_of(type_: str) -> str:
+        return type_ if type_ in ("string", "boolean") else "int"
+
+    @staticmethod
     def fits(kind: str, key_type: str) -> bool:
         return (kind == "string") == (key_type == "STRING") and kind in ("string", "int", "bigint", "smallint")
 
@@ -132,7 +144,7 @@ class Chain:
 @pytest.fixture(scope="module")
 def tables(spark):
     """Return each lookup table with a DataFrame of the same rows."""
-    draw, kinds, found = random.Random(7), [Rows, RowsLater, RowsOfMany, Rows], {}
+    draw, kinds, found = random.Random(7), [Rows, RowsLater, RowsOfMany, Rows, RowsLater], {}
     for (name, (key, other)), kind in zip(TYPES.items(), kinds, strict=True):
         count = 9
         rows = list(zip(values(draw, key, count), values(draw, other, count), values(draw, "INT", count), strict=True))

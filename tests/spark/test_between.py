@@ -165,6 +165,76 @@ def test_a_function_that_is_not_known_ends_the_stage_also_where_nothing_reads_it
     assert Counter(map(tuple, two.df.collect())) == expected
 
 
+def test_a_function_that_is_defined_again_between_the_joins_changes_no_row(spark, visits):
+    spark.udf.register("key_of", lambda n: n, "int")
+    one = lookup_join(visits, people(), "key_of(person_id) = people.id", "left", ["visit", "people.city"])
+    two = pair_of(one)
+    assert "in one Python stage" in two[0].explain()
+    spark.udf.register("key_of", lambda n: 4, "int")
+    three = pair_of(one)
+    assert "a function has been defined again" in three[0].explain()
+    assert rows(two[0].df) == rows(two[1].df) == rows(three[0].df) == rows(three[1].df)
+
+
+def pair_of(left):
+    """Return the join with the cities, fused if it may be, and not fused."""
+    return [
+        LookupJoin(left, cities(**{"lookup.fuse": fuse}), "city = cities.cid", "left", ["visit", "cities.name"])
+        for fuse in ("auto", "off")
+    ]
+
+
+ORDER = "spark.sql.functionResolution.sessionOrder"
+
+
+@pytest.mark.parametrize("defined", ["before", "between"])
+def test_a_function_of_the_user_with_a_name_of_sparks(spark, visits, defined):
+    """`startswith` and `coalesce` would be evaluated by the worker, and `abs` moved before the stage."""
+
+    def define():
+        spark.udf.register("startswith", lambda text, part: False, "boolean")
+        spark.udf.register("coalesce", lambda a, b: 21, "int")
+        spark.udf.register("abs", lambda a: 1, "int")
+
+    def cleared():
+        for name in ("startswith", "coalesce", "abs"):
+            spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
+
+    on, select = "abs(person_id) = people.id", ["visit", "people.city", "people.person", "coalesce(city, 20) AS c"]
+    spark.conf.set(ORDER, "first")
+    try:
+        if defined == "before":
+            define()
+        one = lookup_join(visits, people(), on, "left", select, where="NOT startswith(person, 'b')")
+        own = visits.join(own_people(spark), F.expr(on.replace("people.id", "id")), "left")
+        own = own.selectExpr("visit", "city", "person", "coalesce(city, 20) AS c").where("NOT startswith(person, 'b')")
+        define()
+        kept = [df.where("c > 20 OR startswith(person, 'a')") for df in (one, own)]
+        two = LookupJoin(kept[0], cities(), "c = cities.cid", "left", ["visit", "c", "cities.name"])
+        names = {key: found[0][1] for key, found in CITIES.items()}
+        expected = Counter(repr((row.visit, row.c, names.get(row.c))) for row in kept[1].collect())
+        assert Counter(repr(tuple(row)) for row in two.df.collect()) == expected
+    finally:
+        cleared()
+        spark.conf.unset(ORDER)
+
+
+def own_people(spark):
+    return spark.createDataFrame(
+        [row for found in PEOPLE.values() for row in found], "id BIGINT, city INT, person STRING, score DOUBLE"
+    )
+
+
+def test_a_boolean_column_of_the_table_is_a_filter(visits):
+    flags = {1: [(1, True, 10)], 2: [(2, None, 20)], 3: [(3, False, 21)], 4: [(4, True, 7)]}
+    schema = "id BIGINT, flag BOOLEAN, city INT"
+    one = lookup_join(visits, table("flags", schema, flags), "person_id = flags.id", "left", ["visit", "flag", "city"])
+    for kept, found in ((one.where("flag"), {(10, "Delft"), (16, None)}), (one.where("NOT flag"), {(15, "Gouda")})):
+        two = LookupJoin(kept, cities(), "city = cities.cid", "left", ["visit", "cities.name"])
+        assert WORKER in two.explain(), two.explain()
+        assert {tuple(row) for row in two.df.collect()} == found
+
+
 LITERALS = ["1.5BD", "2S", "3Y", "4L", "1.5F", "1.5D"]
 
 

@@ -74,6 +74,16 @@ def test_the_second_join_shares_the_stage_of_the_first(visits):
     assert [(m.rows, m.hits + m.misses, m.misses) for m in (one.metrics(), two.metrics())] == [(7, 6, 5), (7, 5, 3)]
 
 
+def test_the_plan_that_spark_shows_names_the_tables_of_a_stage_and_nothing_long(visits, capsys):
+    one, two = chain(visits)
+    two.df.explain()
+    [stage] = [line for line in capsys.readouterr().out.splitlines() if "MapInArrow" in line]
+    assert "lookup_join[people, cities](" in stage
+    assert len(stage) < 300
+    one.df.explain()
+    assert "lookup_join[people](" in capsys.readouterr().out
+
+
 def test_without_fusion_rows_and_counts_are_the_same(visits):
     one, two = chain(visits, second=cities(**{"lookup.fuse": "off"}))
     assert python_stages(two.df) == 2

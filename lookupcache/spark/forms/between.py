@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from lookupcache.expr import Call, Expr
 from lookupcache.expr import Column as ExprColumn
 from lookupcache.planner import substitute
-from lookupcache.planner.reading import is_settled
+from lookupcache.planner.reading import SqlReader, is_settled
 from lookupcache.planner.translate import can_fail
 from lookupcache.schema import quote
 
@@ -58,13 +58,17 @@ class Selection:
     column: Callable[[str], Value]
 
 
-def plain_column(key: str) -> Value:
-    """Return a column as it is."""
-    return Value(key, frozenset([key]), None, f"l.{quote(key)}", total=True)
+def plain_column(key: str, name: str | None = None) -> Value:
+    """Return a column as it is, shown by its name, by default its key."""
+    return Value(name or key, frozenset([key]), None, f"l.{quote(key)}", total=True)
 
 
-def value_of_sql(sql: str, expression: Expr | None, key: Callable[[str, str], str]) -> Value:
-    """Return an expression in a plan's SQL; ``key`` gives the key of a column, by its side and its name there."""
+def value_of_sql(sql: str, reader: SqlReader, key: Callable[[str, str], str], *, alone: bool = False) -> Value:
+    """Return an expression in a plan's SQL, which ``reader`` reads.
+
+    ``key`` gives the key of a column, by its side and its name there; ``alone`` says that no worker will evaluate it.
+    """
+    expression = None if alone else reader.expression(sql)
     reads: list[str] = []
 
     def spell(side: str, name: str) -> str:
@@ -74,7 +78,7 @@ def value_of_sql(sql: str, expression: Expr | None, key: Callable[[str, str], st
     spark = substitute(sql, spell)
     renamed = expression and with_columns(expression, lambda c: replace(c, side="left", name=key(c.side[0], c.name)))
     total = renamed is not None and not can_fail(renamed)
-    return Value(sql, frozenset(reads), renamed, spark, deterministic=is_settled(sql), total=total)
+    return Value(sql, frozenset(reads), renamed, spark, deterministic=is_settled(sql, reader.settings), total=total)
 
 
 def with_columns(expression: Expr, column: Callable[[ExprColumn], Expr]) -> Expr:

@@ -19,7 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from lookupcache import expr
 from lookupcache.expr import Expr
 from lookupcache.planner import substitute
-from lookupcache.report import Channel, ChannelChain, settings_text
+from lookupcache.planner.reading import is_settled
+from lookupcache.report import Channel, ChannelChain, is_classic, settings_text
 from lookupcache.schema import quote
 from lookupcache.spark.forms.between import with_columns
 from lookupcache.spark.forms.join_context import JoinContext
@@ -82,7 +83,12 @@ class Chain:
         """Return the chain with another join at its end; raises NotFusedError."""
         if self.settings is not None and self.settings != settings_text(link.context.spark):
             raise NotFusedError("the session's settings have changed since a join before that computes keys or filters")
-        return Chain([*self.links, link])
+        chain = Chain([*self.links, link])
+        if self._calls_unknown_function(link):
+            if not Chain(self.links).rows.sameSemantics(self.rows):
+                raise NotFusedError("a function has been defined again since a join before that calls it")
+            _ = chain.rows  # The functions of now count.
+        return chain
 
     @property
     def _before(self) -> list[str]:
@@ -97,6 +103,15 @@ class Chain:
         plain = all(map(is_plain_key, keys)) and all(result_columns(context) for context in self.contexts)
         return None if plain and not self.slots.steps else settings_text(self.contexts[0].spark)
 
+    def _calls_unknown_function(self, link: Link) -> bool:
+        """Return whether Spark calls a function before the stage that a user may define again before the next join.
+
+        On Spark Connect each action takes the functions of its time, also without a chain.
+        """
+        settings = {self.links[0].reader.settings, link.reader.settings}
+        settled = all(is_settled(sql, one) for sql in self._before for one in settings)
+        return not settled and is_classic(self.contexts[0].spark)
+
     # ── the stage ────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -104,6 +119,7 @@ class Chain:
         """The last join."""
         return self.contexts[-1]
 
+    @cached_property
     def rows(self) -> DataFrame:
         """Return what Spark computes of the first left side: the columns that enter the stage."""
         first, steps = self.contexts[0], self.slots.steps

@@ -169,7 +169,7 @@ class Slots:
     def _read(self, number: int, sql: str) -> Value:
         """Return an expression of a join's plan, over the columns inside its job."""
         link = self.links[number]
-        return value_of_sql(sql, link.reader.expression(sql) if len(self.links) > 1 else None, link.context.column)
+        return value_of_sql(sql, link.reader, link.context.column, alone=len(self.links) == 1)
 
     # ── who computes what ────────────────────────────────────────────────────────────────────────────────
 
@@ -200,6 +200,8 @@ class Slots:
 
     def _filter(self, number: int, value: Value, columns: SlotOf) -> None:
         """Apply a filter before a join."""
+        if value.column is not None and value.expression is None:
+            value = replace(value, expression=expr.Column("left", value.column, pa.bool_()))
         slots = {key: columns(key) for key in sorted(value.reads)}
         reports = any(map(_needs_all_rows, self.contexts[:number]))
         if not reports and self._may_precede(number, value, slots):

@@ -19,7 +19,7 @@ def by_worker(context: JoinContext, chain: Chain) -> DataFrame:
     """Return the join, made by the workers; ``chain`` are the joins of the same stage, this one the last."""
     channel = chain_channels([one.channel for one in chain.contexts])
     result = None if channel.fields() else result_columns(context)
-    looked_up = chain.rows().mapInArrow(chain.task(result, channel), _schema(context, result, channel))
+    looked_up = chain.rows.mapInArrow(chain.task(result, channel), _schema(context, result, channel))
     if result is not None:
         return looked_up
     return select_output(context, _apply_residual(context, channel.observe_reports(looked_up)))
