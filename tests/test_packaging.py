@@ -38,7 +38,7 @@ LAYERS = """
     executor.coroutines executor.threads
     executor
     functions.answers functions.adapter
-    functions.connector
+    functions.connector latest latest.source
     table
     functions.table_function
     compiled.reading compiled.code compiled.files
@@ -102,6 +102,8 @@ LAYERS = """
     worker.runner
     report
     worker.task
+    latest.values latest.payload
+    latest.tasks
     worker.chain
     daemon
     worker
@@ -113,7 +115,7 @@ LAYERS = """
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
     spark.catalyst spark.connect_plan
-    spark.lineage spark.freezing
+    spark.lineage spark.freezing spark.latest
     spark.join
     spark.scan
     sql.redaction sql.statement_target
@@ -284,6 +286,7 @@ def _modules(tree: ast.AST) -> Iterator[str]:
 
 SPARK_ALLOWED = (
     "spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "report", "daemon", "demo.", "cli.",
+    "latest.tasks",
 )  # fmt: skip
 """Modules that may import pyspark: the driver's; in a worker only what needs the task's context, when it is used."""
 
