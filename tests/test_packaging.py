@@ -125,7 +125,7 @@ LAYERS = """
     sql.query
     sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes
     sql.laterals sql.scalars sql.conditions
-    sql.analysis
+    sql.analysis sql.latest
     sql.select sql.ddl sql.explain sql.functions sql.listing
     sql.compiled
     sql.plan_runs

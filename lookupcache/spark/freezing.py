@@ -11,6 +11,7 @@ from lookupcache.compiled.document import Document
 from lookupcache.compiled.lookup_fields import Columns, columns_read
 from lookupcache.compiled.nodes import CallUse, LeftSide, LookupNode, TableUse, defaults_now
 from lookupcache.compiled.settings import settings_of
+from lookupcache.errors import CompiledPlanError
 
 if TYPE_CHECKING:
     from lookupcache.spark.join import LookupJoin
@@ -21,8 +22,18 @@ def columns_of(df: DataFrame) -> Columns:
     return tuple((field.name, field.dataType.simpleString()) for field in df.schema.fields)
 
 
+def refuse_stream(join: LookupJoin) -> None:
+    """Raise CompiledPlanError for a join with the latest values of a stream."""
+    if join.table.stream is not None:
+        raise CompiledPlanError(
+            f"Table {join.table.name!r} has the latest values of a stream, which a compiled plan cannot contain.",
+            hint="Plan the join where it runs.",
+        )
+
+
 def lookup_node(join: LookupJoin, use: TableUse | CallUse, left: int, stage: tuple[int, ...]) -> LookupNode:
     """Return a join as a node, whose left side is the result of node ``left``."""
+    refuse_stream(join)
     refuse_secret_path(join.table.config, f"Table {join.table.name!r}")
     result = columns_of(join.df)
     return LookupNode(

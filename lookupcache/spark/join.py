@@ -35,7 +35,7 @@ from lookupcache.spark.forms.choice import as_compiled
 from lookupcache.spark.forms.join_context import numbered, spark_type
 from lookupcache.spark.forms.slots import Link, NotFusedError
 from lookupcache.spark.forms.worker import by_worker, result_schema
-from lookupcache.spark.freezing import columns_of, join_document
+from lookupcache.spark.freezing import columns_of, join_document, refuse_stream
 from lookupcache.spark.latest import by_latest, describe, state_lines
 from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
@@ -145,11 +145,7 @@ class LookupJoin:
         The plan has the table completely. Raises CompiledPlanError for a function without a name, and for secrets in
         options that are not references.
         """
-        if self.table.stream is not None:
-            raise CompiledPlanError(
-                f"Table {self.table.name!r} has the latest values of a stream, which a compiled plan cannot name.",
-                hint="Plan the join where it runs.",
-            )
+        refuse_stream(self)
         return CompiledPlan(join_document(self))
 
     @classmethod

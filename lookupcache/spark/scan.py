@@ -54,6 +54,9 @@ def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
     >>> read_whole(spark, customers).collect()
     [Row(id=1, name='Ann')]
     """
+    if table.stream is not None:
+        rows: DataFrame = table.stream.rows
+        return rows
     if not offers(table.connector, "scan"):
         raise ConnectorError(
             f"Table {table.name!r} cannot be read whole: connector {table.connector_name!r} has no scan.",
