@@ -106,7 +106,7 @@ class LookupTable:
                 row that arrived last is. A batch needs it.
             ttl: How long a value is used after it arrived, such as ``"1 h"``; by default, until the next one.
             delete_when: SQL over the columns; a row for which it is true deletes the value of its key.
-            buckets: Into how many parts the values are split in the state; by default 64, without a key 8.
+            buckets: Into how many parts the values are split in the state; by default 32, without a key 8.
             options: ``lookup.age-column`` and ``lookup.metrics``.
 
         >>> rates = spark.createDataFrame([("EUR", 1.2, 1), ("EUR", 1.3, 2)], "ccy STRING, rate DOUBLE, at INT")

@@ -104,6 +104,7 @@ LAYERS = """
     worker.task
     latest.values latest.payload
     latest.tasks
+    latest.processor
     worker.chain
     daemon
     worker
@@ -286,7 +287,7 @@ def _modules(tree: ast.AST) -> Iterator[str]:
 
 SPARK_ALLOWED = (
     "spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "report", "daemon", "demo.", "cli.",
-    "latest.tasks",
+    "latest.tasks", "latest.processor",
 )  # fmt: skip
 """Modules that may import pyspark: the driver's; in a worker only what needs the task's context, when it is used."""
 

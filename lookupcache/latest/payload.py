@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lookupcache.arrays import to_numpy
 
-PAYLOAD_BYTES = 128 << 10
+PAYLOAD_BYTES = 64 << 10
 """About how large a payload is: Spark puts up to 10,000 of them into one batch, which must stay below 2 GB."""
 
 _TOGETHER_ROWS, _TOGETHER_BYTES = 1 << 16, 8 << 20
@@ -39,7 +39,7 @@ def payloads(table: pa.Table) -> Iterator[bytes]:
     """Yield the rows of a table as payloads.
 
     >>> [read_payload(payload).num_rows for payload in payloads(pa.table({"a": range(40_000)}))]
-    [16384, 16384, 7232]
+    [8192, 8192, 8192, 8192, 7232]
     """
     step = max(1, PAYLOAD_BYTES * table.num_rows // max(table.nbytes, 1))
     for start in range(0, table.num_rows, step):

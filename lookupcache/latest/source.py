@@ -15,7 +15,7 @@ from lookupcache.errors import OptionError, PlanError, SchemaError, nearest
 OPTIONS = ("lookup.age-column", "lookup.metrics")
 """The options that a table of latest values has; all others are about a cache or about calls to a source."""
 
-KEYED_BUCKETS, UNKEYED_BUCKETS = 64, 8
+KEYED_BUCKETS, UNKEYED_BUCKETS = 32, 8
 
 
 class StreamSource(Connector):

@@ -226,9 +226,14 @@ class BucketJoin:
         if right:
             values = fold(self.latest.layout, values, pa.concat_tables(right), now)
         if values is not stored:
-            values = values.replace_schema_metadata({b"lookup": self.latest.marks})
-            state.update((to_payload(values),))
+            self._write(state, values)
         return values
+
+    def _write(self, state: Any, values: pa.Table) -> None:
+        if values.num_rows:
+            state.update((to_payload(values.replace_schema_metadata({b"lookup": self.latest.marks})),))
+        elif state.exists:
+            state.remove()
 
     def _read(self, state: Any) -> pa.Table:
         if not state.exists:

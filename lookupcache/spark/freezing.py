@@ -33,7 +33,6 @@ def refuse_stream(join: LookupJoin) -> None:
 
 def lookup_node(join: LookupJoin, use: TableUse | CallUse, left: int, stage: tuple[int, ...]) -> LookupNode:
     """Return a join as a node, whose left side is the result of node ``left``."""
-    refuse_stream(join)
     refuse_secret_path(join.table.config, f"Table {join.table.name!r}")
     result = columns_of(join.df)
     return LookupNode(

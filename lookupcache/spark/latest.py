@@ -10,6 +10,7 @@ A batch query has no state: Spark joins the left side with the last row of each 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
@@ -69,7 +70,9 @@ def describe(source: StreamSource, left: DataFrame) -> tuple[str, str]:
     if not left.isStreaming:
         return "latest", "a batch: Spark joins with the last row of each key"
     key = ", ".join(source.key) or "no key: copies of one row"
-    return "latest", f"values in the query's state, which its checkpoint has, in {source.buckets} buckets ({key})"
+    operator = "transformWithState" if needs_several_states(left) else "applyInPandasWithState"
+    where = f"in the query's state, which its checkpoint has, by {operator}"
+    return "latest", f"values {where}, in {source.buckets} buckets ({key})"
 
 
 def state_lines(source: StreamSource, left: DataFrame) -> list[tuple[str, str]]:
@@ -126,6 +129,46 @@ def is_in_source_order(rows: DataFrame) -> bool:
     return False
 
 
+def needs_several_states(left: DataFrame) -> bool:
+    """Return whether a left side has a state already, as that of another join with latest values."""
+    return left.isStreaming and is_classic(left.sparkSession) and _has_state(left._jdf.queryExecution().analyzed())
+
+
+def _has_state(plan: Any) -> bool:
+    if plan.getClass().getSimpleName() in _STATEFUL:
+        return True
+    children = plan.children().iterator()
+    while children.hasNext():
+        if _has_state(children.next()):
+            return True
+    return False
+
+
+_STATEFUL = {
+    "FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark", "FlatMapGroupsWithState", "TransformWithState",
+    "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join",
+}  # fmt: skip
+
+
+def _by_processor(groups: Any, join: BucketJoin, table: str) -> DataFrame:
+    """Return the joined payloads by the operator of which Spark allows several; it needs RocksDB and protobuf."""
+    provider = groups.session.conf.get(_PROVIDER, "")
+    if not str(provider).endswith("RocksDBStateStoreProvider") or find_spec("google.protobuf") is None:
+        raise PlanError(
+            f"The left side of the join with the latest values of {table!r} has a state already, and only one operator "
+            f"that works with any state store is allowed in a query.",
+            hint=f"Set '{_PROVIDER}' to '{ROCKSDB}' before the query starts, and install protobuf.",
+        )
+    from lookupcache.latest.processor import BucketProcessor  # Here, since it needs protobuf.
+
+    joined: DataFrame = groups.transformWithStateInPandas(BucketProcessor(join), _JOINED, "append", "none")
+    return joined
+
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
 class _LatestJoin:
     """Both sides of the join, as the workers and Spark need them."""
 
@@ -161,10 +204,12 @@ class _LatestJoin:
 
     def streamed(self) -> DataFrame:
         """Return left rows with the values that they found, as a stream."""
-        union = self._packed_right().unionAll(self._packed_left()).withColumn("now", F.expr(_NOW))
-        joined = union.groupBy(BUCKET).applyInPandasWithState(
-            BucketJoin(self.latest), _JOINED, "table BINARY", "append", "NoTimeout"
-        )
+        groups = self._packed_right().unionAll(self._packed_left()).withColumn("now", F.expr(_NOW)).groupBy(BUCKET)
+        join = BucketJoin(self.latest)
+        if needs_several_states(self.context.left):
+            joined = _by_processor(groups, join, self.plan.table)
+        else:
+            joined = groups.applyInPandasWithState(join, _JOINED, "table BINARY", "append", "NoTimeout")
         channel = self.context.channel
         schema = T.StructType([*self._joined_fields(), *channel.fields()])
         return channel.observed(joined.mapInArrow(Unpacker(channel), schema))

@@ -44,7 +44,7 @@ from lookupcache.compiled.settings import refuse_other_settings, settings_of
 from lookupcache.errors import CompiledPlanError, LookupCacheError
 from lookupcache.planner.clauses import tokens
 from lookupcache.schema import quote
-from lookupcache.spark.freezing import columns_of, lookup_node
+from lookupcache.spark.freezing import columns_of, lookup_node, refuse_stream
 from lookupcache.spark.join import LookupJoin
 from lookupcache.spark.scan import read_whole
 from lookupcache.sql.failures import fact_of
@@ -156,6 +156,7 @@ class _QueryNodes:
 
     def _lookup(self, number: int) -> LookupNode:
         join, use = self.query.joins[number], self.query.uses[number]
+        refuse_stream(join)
         left = self.number_of(join.left)
         if isinstance(use, CallUse):
             name = self.compiler.define_function(use.function)

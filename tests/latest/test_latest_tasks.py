@@ -62,14 +62,17 @@ class State:
     """A bucket's state as Spark gives it: what is written counts once the micro-batch is committed."""
 
     get: tuple[bytes] | None
-    written: tuple[bytes] | None = None
+    changed: list[tuple[bytes] | None] = field(default_factory=list)
 
     @property
     def exists(self) -> bool:
         return self.get is not None
 
     def update(self, value: tuple[bytes]) -> None:
-        self.written = value
+        self.changed.append(value)
+
+    def remove(self) -> None:
+        self.changed.append(None)
 
 
 @dataclass
@@ -77,7 +80,7 @@ class Query:
     """A streaming query over Arrow batches: micro-batches are run, and committed if they do not fail."""
 
     latest: LatestPlan
-    states: dict[int, tuple[bytes]] = field(default_factory=dict)
+    states: dict[int, tuple[bytes] | None] = field(default_factory=dict)
     random: random.Random = field(default_factory=lambda: random.Random(7))
     counts: dict[str, Any] = field(default_factory=dict)
 
@@ -100,8 +103,7 @@ class Query:
             state = State(self.states.get(int(bucket)))
             frames = [part for _, part in group.assign(now=now).groupby(self._cut(group))]
             results += list(BucketJoin(self.latest)((bucket,), iter(frames), state))
-            if state.written is not None:
-                written[int(bucket)] = state.written
+            written |= {int(bucket): value for value in state.changed}
         if commit:
             self.states |= written
         return sorted(self._unpacked(results))
@@ -204,7 +206,7 @@ def test_values_expire_and_are_removed_when_their_bucket_is_touched() -> None:
     query.run(100, [[("EUR", 5, 1), ("USD", 6, 1)]])
     assert query.run(109, orders=[(1, "EUR")]) == [(1, 5, True)]
     assert query.run(110, orders=[(2, "EUR")]) == [(2, None, False)]
-    assert query.run(105, orders=[(3, "USD")]) == [(3, None, False)], "they are no longer in the state"
+    assert query.states == {0: None}
 
 
 def test_two_values_from_different_parts_of_the_source_are_refused_without_an_order() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +10,7 @@ from arrivals import Arrivals
 
 from lookupcache import LookupCacheError, LookupSession, LookupTable
 from lookupcache.errors import CompiledPlanError
+from lookupcache.spark.latest import ROCKSDB
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,16 @@ def test_the_seed_s_statement(arrivals: Callable[..., Arrivals]) -> None:
     assert seed.run() == [(10, 1.2), (11, 1.2), (9, 1.3)]
 
 
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """Let streams keep their state in RocksDB."""
+    name = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(name, ROCKSDB)
+    yield
+    spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("rocksdb")
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
@@ -81,6 +92,7 @@ def test_a_statement_over_streams(
         ("SELECT (SELECT value FROM rates AS r WHERE r.value < o.value) FROM rates AS o", "by equalities only"),
         ("SELECT (SELECT max(value) FROM rates) FROM rates AS o", "cannot have an aggregate"),
         ("SELECT * FROM rates AS o JOIN nothing FOR SYSTEM_TIME AS OF PROCTIME() AS r ON true", "no lookup table"),
+        ("SELECT (SELECT value FROM rates), (SELECT value FROM rates) FROM rates", "RocksDBStateStoreProvider"),
         ("SELECT (SELECT value FROM shuffled) AS v FROM rates", "order_by"),
     ],
 )  # fmt: skip
