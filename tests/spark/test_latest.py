@@ -204,7 +204,7 @@ def test_explain_names_the_way(spark: SparkSession) -> None:
     rates = spark.readStream.format("rate").load()
     text = LookupJoin(rates, LookupTable.from_stream("r", rates, key="value", ttl=60), ["value"], "anti").explain()
     assert (
-        "values in the query's state, which its checkpoint has, by applyInPandasWithState, in 64 buckets (value)"
+        "values in the query's state, which its checkpoint has, by applyInPandasWithState, in 32 buckets (value)"
         in text
     )
     assert "60 s after it arrived" in text
