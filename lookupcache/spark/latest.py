@@ -70,7 +70,7 @@ def describe(source: StreamSource, left: DataFrame) -> tuple[str, str]:
     if not left.isStreaming:
         return "latest", "a batch: Spark joins with the last row of each key"
     key = ", ".join(source.key) or "no key: copies of one row"
-    operator = "transformWithState" if needs_several_states(left) else "applyInPandasWithState"
+    operator = "transformWithState" if needs_several_states(left, source) else "applyInPandasWithState"
     where = f"in the query's state, which its checkpoint has, by {operator}"
     return "latest", f"values {where}, in {source.buckets} buckets ({key})"
 
@@ -129,19 +129,24 @@ def is_in_source_order(rows: DataFrame) -> bool:
     return False
 
 
-def needs_several_states(left: DataFrame) -> bool:
-    """Return whether a left side has a state already, as that of another join with latest values."""
-    return left.isStreaming and is_classic(left.sparkSession) and _has_state(left._jdf.queryExecution().analyzed())
+def needs_several_states(left: DataFrame, source: StreamSource) -> bool:
+    """Return whether one of the sides has a state already, as that of another join with latest values."""
+    sides = [side for side in (left, source.rows) if side.isStreaming and is_classic(side.sparkSession)]
+    return any(_has_state(side._jdf.queryExecution().analyzed()) for side in sides)
 
 
 def _has_state(plan: Any) -> bool:
-    if plan.getClass().getSimpleName() in _STATEFUL:
+    kind, children = plan.getClass().getSimpleName(), _children(plan)
+    if kind in _STATEFUL and plan.isStreaming() and (kind != "Join" or all(one.isStreaming() for one in children)):
         return True
-    children = plan.children().iterator()
+    return any(map(_has_state, children))
+
+
+def _children(plan: Any) -> list[Any]:
+    children, found = plan.children().iterator(), []
     while children.hasNext():
-        if _has_state(children.next()):
-            return True
-    return False
+        found.append(children.next())
+    return found
 
 
 _STATEFUL = {
@@ -152,12 +157,12 @@ _STATEFUL = {
 
 def _by_processor(groups: Any, join: BucketJoin, table: str) -> DataFrame:
     """Return the joined payloads by the operator of which Spark allows several; it needs RocksDB and protobuf."""
-    provider = groups.session.conf.get(_PROVIDER, "")
+    provider = groups.session.conf.get(PROVIDER, "")
     if not str(provider).endswith("RocksDBStateStoreProvider") or find_spec("google.protobuf") is None:
         raise PlanError(
-            f"The left side of the join with the latest values of {table!r} has a state already, and only one operator "
+            f"A side of the join with the latest values of {table!r} has a state already, and only one operator "
             f"that works with any state store is allowed in a query.",
-            hint=f"Set '{_PROVIDER}' to '{ROCKSDB}' before the query starts, and install protobuf.",
+            hint=f"Set '{PROVIDER}' to '{ROCKSDB}' before the query starts, and install protobuf.",
         )
     from lookupcache.latest.processor import BucketProcessor  # Here, since it needs protobuf.
 
@@ -165,7 +170,7 @@ def _by_processor(groups: Any, join: BucketJoin, table: str) -> DataFrame:
     return joined
 
 
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -206,7 +211,7 @@ class _LatestJoin:
         """Return left rows with the values that they found, as a stream."""
         groups = self._packed_right().unionAll(self._packed_left()).withColumn("now", F.expr(_NOW)).groupBy(BUCKET)
         join = BucketJoin(self.latest)
-        if needs_several_states(self.context.left):
+        if needs_several_states(self.context.left, self.source):
             joined = _by_processor(groups, join, self.plan.table)
         else:
             joined = groups.applyInPandasWithState(join, _JOINED, "table BINARY", "append", "NoTimeout")

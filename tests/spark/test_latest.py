@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,9 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from arrivals import Arrivals
+from latest_model import Model
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from lookupcache import LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
 from lookupcache.errors import CompiledPlanError
+from lookupcache.spark.doctor import examine
+from lookupcache.spark.latest import PROVIDER, ROCKSDB, needs_several_states
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -70,6 +75,38 @@ def test_by_key_with_all_that_a_join_has(arrivals: Callable[..., Arrivals]) -> N
     streams.arrive("rates", {**eur, "at": 6, "deleted": True})
     streams.arrive("orders", {**order, "amount": 2})
     assert (2, *none) in streams.run(restart=True)
+
+
+CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "150")) // 150, 1)
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_drawn_arrivals_with_restarts_and_kinds_of_triggers(arrivals: Callable[..., Arrivals], seed: int) -> None:
+    draw = random.Random(seed)
+    keyed, ordered = draw.random() < 0.7, draw.random() < 0.5
+
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        orders = orders.selectExpr("amount AS id", "ccy")
+        table = LookupTable.from_stream(
+            "r", rates, key=["ccy"] if keyed else [], order_by=["at"] if ordered else [], delete_when="exchange IS NULL"
+        )
+        on = "left.ccy = r.ccy" if keyed else "true"
+        return lookup_join(orders, table, on=on, how="left", select=["id", "CAST(exchange AS INT) AS rate"])
+
+    streams, model, expected, number = arrivals(joined), Model(keyed, ordered, None, True, None), [], 0
+    for _ in range(4):
+        rates = [(draw.choice(CCYS), draw.choice([None, 1, 2, 3]), draw.randrange(9)) for _ in range(draw.randrange(4))]
+        ccys = [draw.choice(CCYS) for _ in range(draw.randrange(1, 4))]
+        if rates:
+            streams.arrive("rates", *({"ccy": c, "exchange": rate, "at": at} for c, rate, at in rates))
+        streams.arrive("orders", *({"amount": number + n, "ccy": ccy} for n, ccy in enumerate(ccys)))
+        model.fold(0, [rates])
+        expected += [(number + n, model.rate_of(ccy)[0]) for n, ccy in enumerate(ccys)]
+        number += len(ccys)
+        assert streams.run(restart=draw.random() < 0.5) == sorted(expected, key=repr)
+
+
+CCYS = ["EUR", "USD", None]
 
 
 # ── exactly once ─────────────────────────────────────────────────────────────────────────────────────────
@@ -198,6 +235,23 @@ def test_what_cannot_be_is_refused_with_the_cure(spark: SparkSession) -> None:
 
 def table(rows: DataFrame, order_by: str = "") -> LookupTable:
     return LookupTable.from_stream("r", rows, key="value", order_by=order_by or ())
+
+
+def test_the_doctor_looks_at_the_state_store(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    join = lookup_join(rates, LookupTable.from_stream("r", rates, key="value"), ["value"], "semi")
+    found = {finding.name: finding.wanted for finding in examine(spark, join)}
+    assert found[PROVIDER] == ROCKSDB
+    assert PROVIDER not in {finding.name for finding in examine(spark, rates)}
+
+
+def test_a_join_after_another_state_uses_the_operator_that_allows_several(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    static = rates.join(spark.range(3), rates.value == F.col("id")).drop("id")
+    source = LookupTable.from_stream("r", rates, key="value").stream
+    assert source is not None
+    stateful = [rates, static, rates.distinct(), rates.join(static, "value"), rates.groupBy("value").count()]
+    assert [needs_several_states(left, source) for left in stateful] == [False, False, True, True, True]
 
 
 def test_explain_names_the_way(spark: SparkSession) -> None:
