@@ -196,6 +196,7 @@ def test_a_deleted_value_is_none_and_with_an_order_older_ones_do_not_come_back()
     for query in (plain, ordered):
         query.run(1, [[("EUR", 5, 5)]])
         assert query.run(2, [[("EUR", None, 6)]], [(1, "EUR")], deletes=True) == [(1, None, False)]
+    assert [value for value in plain.states.values() if value is not None] == []
     assert plain.run(3, [[("EUR", 4, 4)]], [(2, "EUR")]) == [(2, 4, True)]
     assert ordered.run(3, [[("EUR", 4, 4)]], [(2, "EUR")]) == [(2, None, False)]
 

@@ -92,6 +92,10 @@ def test_a_statement_over_streams(
         ("SELECT (SELECT value FROM rates AS r WHERE r.value < o.value) FROM rates AS o", "by equalities only"),
         ("SELECT (SELECT max(value) FROM rates) FROM rates AS o", "cannot have an aggregate"),
         ("SELECT * FROM rates AS o JOIN nothing FOR SYSTEM_TIME AS OF PROCTIME() AS r ON true", "no lookup table"),
+        (
+            "SELECT * FROM rates AS o JOIN LATERAL TABLE(SNAPSHOT(input => TABLE rates)) AS r ON o.value = r.value",
+            "SNAPSHOT(.|\n)*FOR SYSTEM_TIME",
+        ),
         ("SELECT (SELECT value FROM rates), (SELECT value FROM rates) FROM rates", "RocksDBStateStoreProvider"),
         ("SELECT (SELECT value FROM shuffled) AS v FROM rates", "order_by"),
     ],
