@@ -109,6 +109,7 @@ class LookupTable:
             buckets: Into how many parts the values are split in the state; by default 32, without a key 8.
             options: ``lookup.age-column`` and ``lookup.metrics``.
 
+        >>> from lookupcache import lookup_join
         >>> rates = spark.createDataFrame([("EUR", 1.2, 1), ("EUR", 1.3, 2)], "ccy STRING, rate DOUBLE, at INT")
         >>> table = LookupTable.from_stream("r", rates, key=["ccy"], order_by="at")
         >>> orders = spark.createDataFrame([(10, "EUR")], "amount INT, ccy STRING")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -48,15 +48,14 @@ class StreamSource(Connector):
     ) -> None:
         super().__init__(schema, {})
         self.rows = rows
-        self.key = tuple(_column(schema, name, "key") for name in key)
+        self.key = tuple(dict.fromkeys(_column(schema, name, "key") for name in key))
         self.order_by = tuple(_column(schema, name, "order_by") for name in order_by)
         for name in self.order_by:
             _refuse_unordered(name, schema.field(name).type)
-        self.ttl = None if ttl is None else parse_duration(ttl)
+        self.ttl = None if ttl is None else _parsed("ttl", parse_duration, ttl)
         self.delete_when = delete_when
-        self.buckets = (KEYED_BUCKETS if key else UNKEYED_BUCKETS) if buckets is None else parse_count(buckets)
-        if self.buckets < 1:
-            raise OptionError("'buckets' is 0.", hint="Leave it out, or set it to 1 or more.")
+        default = KEYED_BUCKETS if key else UNKEYED_BUCKETS
+        self.buckets = default if buckets is None else _parsed("buckets", parse_count, buckets)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the stream, which cannot leave the driver."""
@@ -101,6 +100,13 @@ class StreamSource(Connector):
             f"Table {request.table!r} is the latest value of a stream, which only a lookup join can read.",
             hint="Use lookup_join, or SQL through a LookupSession.",
         )
+
+
+def _parsed(argument: str, parse: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise OptionError(f"{argument!r} is {value!r}.", hint=f"It is {error}.") from None
 
 
 def _column(schema: pa.Schema, name: str, argument: str) -> str:

@@ -225,6 +225,8 @@ def test_what_cannot_be_is_refused_with_the_cure(spark: SparkSession) -> None:
         (lambda: lookup_join(batch, table(batch), ["value"], "semi"), PlanError, "order_by"),
         (lambda: lookup_join(rates, table(rates.distinct()), ["value"], "semi"), PlanError, "order_by"),
         (lambda: LookupTable.from_stream("r", rates, key="nope"), SchemaError, "'nope'"),
+        (lambda: LookupTable.from_stream("r", rates, ttl="soon"), OptionError, "'ttl' is 'soon'"),
+        (lambda: LookupTable.from_stream("r", rates, buckets=0), OptionError, "'buckets' is 0"),
         (lambda: keyed.with_options({"lookup.cache": "LRU"}), OptionError, "'lookup.cache'"),
         (lambda: LookupJoin(rates, keyed, ["value"], "semi").compile(), CompiledPlanError, "compiled plan"),
     ]
