@@ -101,11 +101,14 @@ class Query:
         for bucket, group in frame.groupby("bucket") if len(frame) else []:
             state = State(self.states.get(int(bucket)))
             frames = [part for _, part in group.assign(now=now).groupby(self._cut(group))]
-            results += list(BucketJoin(self.latest)((bucket,), iter(frames), state))
+            results += self._operate(int(bucket), frames, state)
             written |= {int(bucket): value for value in state.changed}
         if commit:
             self.states |= written
         return sorted(self._unpacked(results))
+
+    def _operate(self, bucket: int, frames: list[pd.DataFrame], state: State) -> list[pd.DataFrame]:
+        return list(BucketJoin(self.latest)((bucket,), iter(frames), state))
 
     def _cut(self, group: pd.DataFrame) -> list[int]:
         return [self.random.randrange(3) for _ in range(len(group))]
@@ -163,6 +166,23 @@ def test_the_seed_s_table_from_t1_to_t5() -> None:
     assert query.run(3, orders=[(11, None)]) == [(11, 12, True)]
     assert query.run(4, rates=[[("EUR", 13, 2)]]) == []
     assert query.run(5, orders=[(9, None)]) == [(9, 13, True)]
+
+
+def test_the_operator_of_which_a_query_may_have_several_does_the_same() -> None:
+    tws = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="Spark has it since 4.2")
+    from lookupcache.latest.processor import BucketProcessor
+
+    class Processed(Query):
+        def _operate(self, bucket: int, frames: list[pd.DataFrame], state: State) -> list[pd.DataFrame]:
+            return [tester.testInPandas(bucket, pd.concat(frames))]
+
+    query = Processed(latest_plan(buckets=1, ttl=10))
+    tester = tws.TwsTester(BucketProcessor(BucketJoin(query.latest)))
+    assert query.run(1, [[("EUR", 5, 1)]], [(1, "EUR"), (2, "USD")]) == [(1, 5, True), (2, None, False)]
+    assert query.run(2, [[("USD", 6, 2)]], [(3, "EUR"), (4, "USD")]) == [(3, 5, True), (4, 6, True)]
+    assert query.run(11, orders=[(5, "EUR"), (6, "USD")]) == [(5, None, False), (6, 6, True)]
+    assert query.run(12, orders=[(7, "USD")]) == [(7, None, False)]
+    assert tester.peekValueState("table", 0) is None
 
 
 @pytest.mark.parametrize(
