@@ -93,6 +93,7 @@ class Connector:
     - ``batch_max_size``: the maximum number of keys per call; None for no limit.
     - ``prefers_async``: whether `lookup_async` is used where both methods are implemented.
     - ``thread_safe``: whether threads may share one connector; otherwise each thread opens its own copy.
+    - ``needs_key``: whether a join needs an equality with a column of the table.
 
     >>> class Squares(Connector):
     ...     def lookup(self, request, keys):
@@ -112,6 +113,7 @@ class Connector:
     batch_max_size: ClassVar[int | None] = None
     prefers_async: ClassVar[bool] = False
     thread_safe: ClassVar[bool] = False
+    needs_key: ClassVar[bool] = True
 
     _given: Mapping[str, str] | None = None
 
@@ -148,6 +150,13 @@ class Connector:
         Called on the driver, without a connection; the other filters are applied to the returned rows.
         """
         return []
+
+    def may_be_key(self, column: str) -> bool:
+        """Return whether rows can be looked up by this column; equalities with other columns filter the rows.
+
+        Called on the driver, without a connection.
+        """
+        return True
 
     def check(self, request: LookupRequest) -> None:
         """Raise PlanError for a join by keys that this source does not support, such as a part of its own key.

@@ -13,6 +13,7 @@ from lookupcache.connector import Connector, build_connector, offers
 from lookupcache.error_text import clear_locals
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError
 from lookupcache.functions.connector import FunctionConnector
+from lookupcache.latest.source import StreamSource
 from lookupcache.plan import digest
 from lookupcache.redaction import hidden
 from lookupcache.schema import as_schema, to_ddl
@@ -39,6 +40,7 @@ class LookupTable:
         self.name = name
         self.options = dict(options)
         self._function: FunctionConnector | None = None
+        self._stream: StreamSource | None = None
         self.schema = as_schema(self._infer_schema() if schema is None else schema)
         _ = self.config, self.connector
 
@@ -77,6 +79,57 @@ class LookupTable:
         table._function = FunctionConnector(
             table.schema, key=(key,) if isinstance(key, str) else tuple(key), function=function, batch=batch
         )
+        table._stream = None
+        _ = table.config, table.connector
+        return table
+
+    @classmethod
+    def from_stream(
+        cls,
+        name: str,
+        rows: Any,
+        *,
+        key: Sequence[str] = (),
+        order_by: str | Sequence[str] = (),
+        ttl: str | float | None = None,
+        delete_when: str | None = None,
+        buckets: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> LookupTable:
+        """Create a lookup table whose rows are the latest values of a stream, for joins with another stream.
+
+        Args:
+            name: Qualifies the table's columns in conditions.
+            rows: The stream as a DataFrame; in a batch query, a batch.
+            key: The columns of which each combination has one latest row, or the name of one; none for one row in all.
+            order_by: Columns whose greatest values make a row the latest of its key, or the name of one; by default the
+                row that arrived last is. A batch needs it.
+            ttl: How long a value is used after it arrived, such as ``"1 h"``; by default, until the next one.
+            delete_when: SQL over the columns; a row for which it is true deletes the value of its key.
+            buckets: Into how many parts the values are split in the state; by default 32, without a key 8.
+            options: ``lookup.age-column`` and ``lookup.metrics``.
+
+        >>> from lookupcache import lookup_join
+        >>> rates = spark.createDataFrame([("EUR", 1.2, 1), ("EUR", 1.3, 2)], "ccy STRING, rate DOUBLE, at INT")
+        >>> table = LookupTable.from_stream("r", rates, key=["ccy"], order_by="at")
+        >>> orders = spark.createDataFrame([(10, "EUR")], "amount INT, ccy STRING")
+        >>> lookup_join(orders, table, on="left.ccy = r.ccy", how="left", select=["amount", "rate"]).collect()
+        [Row(amount=10, rate=1.3)]
+        """
+        table = cls.__new__(cls)
+        table.name = name
+        table.schema = as_schema(rows.schema)
+        table.options = dict(options or {})
+        table._function = None
+        table._stream = StreamSource(
+            rows,
+            table.schema,
+            key=(key,) if isinstance(key, str) else tuple(key),
+            order_by=(order_by,) if isinstance(order_by, str) else tuple(order_by),
+            ttl=ttl,
+            delete_when=delete_when,
+            buckets=buckets,
+        )
         _ = table.config, table.connector
         return table
 
@@ -91,9 +144,18 @@ class LookupTable:
     def with_schema(self, schema: str | pa.Schema | Any) -> LookupTable:
         """Return the same table with other columns."""
         columns, function = as_schema(schema), self._function
+        if self._stream is not None:
+            raise SchemaError(
+                f"Table {self.name!r} has the columns of its stream.", hint="Change those with select or withColumn."
+            )
         if function is not None:
             function = FunctionConnector(columns, key=function.key, function=function.function, batch=function.batch)
         return self._copy_with(schema=columns, _function=function)
+
+    @property
+    def stream(self) -> StreamSource | None:
+        """The stream of a table that has its latest values."""
+        return self._stream
 
     @property
     def function(self) -> FunctionConnector | None:
@@ -116,7 +178,9 @@ class LookupTable:
 
     @property
     def connector_name(self) -> str:
-        """The value of the option 'connector', or 'function' for a table made from a function."""
+        """The value of the option 'connector', or 'function' or 'stream' for a table made from one."""
+        if self._stream is not None:
+            return "stream"
         return "function" if self._function is not None else str(self.options.get("connector", ""))
 
     @cached_property
@@ -158,6 +222,11 @@ class LookupTable:
 
     def _build_connector(self) -> Connector:
         own = split_options(self.options)[1]
+        if self._stream is not None:
+            if own:
+                raise OptionError(f"A stream has no option {next(iter(own))!r}.", hint="Use only 'lookup.*' options.")
+            self._stream.check_config(self.config)
+            return self._stream
         if self._function is not None:
             if own:
                 raise OptionError(f"A function has no option {next(iter(own))!r}.", hint="Use only 'lookup.*' options.")

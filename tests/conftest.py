@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import drawing
 import hypothesis
 import pytest
 import trustme
+from arrivals import Arrivals
 from audit import watching
 from servers import MariaServer, PostgresServer
 from service import Service
@@ -79,6 +80,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def arrivals(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Arrivals]]:
+    """Return a function from a join of two streams, orders and rates, to their arrivals."""
+    made: list[Arrivals] = []
+
+    def make(joined: Callable[..., Any], **options: str) -> Arrivals:
+        made.append(Arrivals(spark, tmp_path, joined, options=options))
+        return made[-1]
+
+    partitions = str(spark.conf.get("spark.sql.shuffle.partitions"))
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    yield make
+    spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    for one in made:
+        one.stop()
 
 
 @pytest.fixture(scope="session")

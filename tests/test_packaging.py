@@ -38,7 +38,7 @@ LAYERS = """
     executor.coroutines executor.threads
     executor
     functions.answers functions.adapter
-    functions.connector
+    functions.connector latest latest.source
     table
     functions.table_function
     compiled.reading compiled.code compiled.files
@@ -103,6 +103,9 @@ LAYERS = """
     worker.runner
     report
     worker.task
+    latest.values latest.payload
+    latest.tasks
+    latest.processor
     worker.chain
     daemon
     worker
@@ -114,7 +117,7 @@ LAYERS = """
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
     spark.catalyst spark.connect_plan
-    spark.lineage spark.freezing spark.user_functions
+    spark.lineage spark.freezing spark.user_functions spark.latest
     spark.join
     spark.data_source
     spark.scan
@@ -125,7 +128,7 @@ LAYERS = """
     sql.query
     sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes
     sql.laterals sql.scalars sql.conditions
-    sql.analysis sql.full_scans
+    sql.analysis sql.full_scans sql.latest
     sql.select sql.ddl sql.explain sql.functions sql.listing
     sql.compiled
     sql.plan_runs
@@ -289,6 +292,7 @@ def _modules(tree: ast.AST) -> Iterator[str]:
 
 SPARK_ALLOWED = (
     "spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "report", "daemon", "demo.", "cli.",
+    "latest.tasks", "latest.processor",
 )  # fmt: skip
 """Modules that may import pyspark: the driver's; in a worker only what needs the task's context, when it is used."""
 

@@ -15,10 +15,11 @@ _EVALUATORS = {"source": "applied by the source", "worker": "applied by the work
 _WHEN = {"pre-filter": "before the lookup", "calc": "before the cache", "residual": "after the cache"}
 
 
-def explain(plan: LookupPlan, *, form: Sequence[Line] = ()) -> str:
+def explain(plan: LookupPlan, *, form: Sequence[Line] = (), state: Sequence[Line] = ()) -> str:
     """Return the plan as text: where each conjunct went, what is requested, cached and evaluated, and how.
 
-    ``form`` is the physical form that was chosen and why, and the joins that share its Python stage.
+    ``form`` is the physical form that was chosen and why, and the joins that share its Python stage. ``state`` is what
+    a join with the latest values of a stream stores, which has no cache and makes no calls.
 
     >>> from lookupcache.plan import Conjunct, FieldKey
     >>> from lookupcache.schema import parse_ddl
@@ -50,6 +51,10 @@ def explain(plan: LookupPlan, *, form: Sequence[Line] = ()) -> str:
         "Cache": list(_cache(plan)),
         "Calls": list(_calls(plan.config)),
     }
+    if state:
+        parts = {name: lines for name, lines in parts.items() if name not in ("Cache", "Calls")} | {
+            "State": list(state)
+        }
     head = f"Lookup join: {plan.how}, table {plan.table}, connector {plan.connector}"
     if form:
         parts = {"Condition": parts.pop("Condition"), "Form": list(form), **parts}

@@ -340,7 +340,11 @@ def _field_keys(draft: Draft) -> None:
 
 
 def _may_be_key(draft: Draft, equal: Equality) -> bool:
-    return not draft.is_constant(equal) and is_key_type(type_name(draft.right_type(equal.column)))
+    return not draft.is_constant(equal) and _is_key_column(draft, equal.column)
+
+
+def _is_key_column(draft: Draft, column: str) -> bool:
+    return is_key_type(type_name(draft.right_type(column))) and draft.table.connector.may_be_key(column)
 
 
 def _left_types(draft: Draft, fragments: Sequence[Fragment]) -> list[str]:
@@ -377,7 +381,7 @@ def _constant_keys(draft: Draft) -> None:
         equal = entry.equality
         if equal is None or not draft.is_constant(equal):
             continue
-        if not is_key_type(type_name(draft.right_type(equal.column))):
+        if not _is_key_column(draft, equal.column):
             continue
         with about(entry.fragment.text):
             named, type_ = f"{draft.table.name}.{equal.column}", draft.right_type(equal.column)
@@ -386,7 +390,7 @@ def _constant_keys(draft: Draft) -> None:
         if equal.column not in keyed and constants.setdefault(equal.column, entry.value) == entry.value:
             entry.put("constant key", "source")
     draft.constants = [ConstantKey(column=column, value=value) for column, value in constants.items()]
-    if not draft.keys:
+    if not draft.keys and (draft.constants or draft.table.connector.needs_key):
         _promote(draft)
 
 

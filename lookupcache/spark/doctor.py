@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from lookupcache.connector import connector_class, connector_names
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import parse_version, usable
+from lookupcache.latest.tasks import BucketJoin
 from lookupcache.report import is_classic
+from lookupcache.spark.latest import PROVIDER, ROCKSDB
 from lookupcache.spark.stages import python_stages
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding
         pool,
         own,
         *_cache_folders(spark),
+        *_state_store(spark, query),
         *_java(spark),
         *_packages(),
         *_drivers(),
@@ -251,6 +254,22 @@ def _java(spark: SparkSession) -> Iterator[Finding]:
     version = str(jvm.java.lang.System.getProperty("java.version"))
     wanted = None if usable(parse_version(version)) else "17, 21, or 25 from 25.0.3 on"
     yield Finding("Java", version, wanted, "Spark runs on no other", must=True)
+
+
+def _state_store(spark: SparkSession, query: DataFrame | None) -> Iterator[Finding]:
+    """Look at the state store of a stream that joins with latest values, which are in it."""
+    if query is None or not query.isStreaming or not is_classic(spark):
+        return
+    if BucketJoin.__name__ in query._jdf.queryExecution().analyzed().toString():
+        provider = setting(spark, PROVIDER, "")
+        wanted = None if provider == ROCKSDB else ROCKSDB
+        yield Finding(PROVIDER, provider or "not set", wanted, _WHY_ROCKSDB)
+
+
+_WHY_ROCKSDB = (
+    "the default provider keeps the latest values of a stream in the memory of the executors, and a query with several "
+    "such joins needs this one; it must be set before the query first starts"
+)
 
 
 def _packages() -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from lookupcache.compiled.document import Document
 from lookupcache.compiled.lookup_fields import Columns, columns_read
 from lookupcache.compiled.nodes import CallUse, LeftSide, LookupNode, TableUse, defaults_now
 from lookupcache.compiled.settings import settings_of
+from lookupcache.errors import CompiledPlanError
 
 if TYPE_CHECKING:
     from lookupcache.spark.join import LookupJoin
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 def columns_of(df: DataFrame) -> Columns:
     """Return the columns of a DataFrame with the names of their types."""
     return tuple((field.name, field.dataType.simpleString()) for field in df.schema.fields)
+
+
+def refuse_stream(join: LookupJoin) -> None:
+    """Raise CompiledPlanError for a join with the latest values of a stream."""
+    if join.table.stream is not None:
+        raise CompiledPlanError(
+            f"Table {join.table.name!r} has the latest values of a stream, which a compiled plan cannot contain.",
+            hint="Plan the join where it runs.",
+        )
 
 
 def lookup_node(join: LookupJoin, use: TableUse | CallUse, left: int, stage: tuple[int, ...]) -> LookupNode:

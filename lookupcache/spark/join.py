@@ -37,7 +37,8 @@ from lookupcache.spark.forms.choice import as_compiled
 from lookupcache.spark.forms.join_context import number_columns, spark_type
 from lookupcache.spark.forms.slots import Link, NotFusedError
 from lookupcache.spark.forms.worker import by_worker, result_schema
-from lookupcache.spark.freezing import columns_of, join_document
+from lookupcache.spark.freezing import columns_of, join_document, refuse_stream
+from lookupcache.spark.latest import by_latest, describe, state_lines
 from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
 from lookupcache.spark.user_functions import shadowing_functions
@@ -174,6 +175,7 @@ class LookupJoin:
         The plan has the table completely. Raises CompiledPlanError for a function without a name, and for secrets in
         options that are not references.
         """
+        refuse_stream(self)
         return CompiledPlan(join_document(self))
 
     @classmethod
@@ -230,6 +232,8 @@ class LookupJoin:
         """The result, lazy as any DataFrame."""
         context = replace(self._context, again=self.choice.again)
         form = self.choice.form
+        if self.table.stream is not None:
+            return by_latest(context, self.table.stream)
         _ = self.chain.settings  # Those of now count.
         result = by_worker(context, self.chain) if form == "worker" else FORMS[form](context)
         result = as_left(result, self.left)
@@ -271,6 +275,8 @@ class LookupJoin:
     @cached_property
     def choice(self) -> Choice:
         """The physical form of the join, and why it was chosen."""
+        if self.table.stream is not None:
+            return Choice(*describe(self.table.stream, self.left))
         if self._restored is not None:
             return as_compiled(self._restored.form, self.left)
         return choose(self._context)
@@ -281,6 +287,9 @@ class LookupJoin:
 
     def explain(self) -> str:
         """Return where each part of the condition went, what is pushed and cached, who joins and why."""
+        if self.table.stream is not None:
+            form = (self.choice.form, self.choice.reason)
+            return explain(self.plan, form=[form], state=state_lines(self.table.stream, self.left))
         return explain(self.plan, form=[(self.choice.form, self.choice.reason), *self._stage()])
 
     def metrics(self) -> LookupMetrics:

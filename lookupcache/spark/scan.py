@@ -45,6 +45,9 @@ def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
     >>> read_whole(spark, customers).collect()
     [Row(id=1, name='Ann')]
     """
+    if table.stream is not None:
+        rows: DataFrame = table.stream.rows
+        return rows
     scan = TableScan.of(table)
     schema = T.StructType([T.StructField(f.name, spark_type(f.type), f.nullable) for f in table.schema])
     return spark.range(0, 1, 1, 1).mapInArrow(Scan(scan.plan, pickle_connector(table)), schema)

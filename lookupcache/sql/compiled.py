@@ -45,7 +45,7 @@ from lookupcache.errors import CompiledPlanError, LookupCacheError
 from lookupcache.planner.clauses import tokens
 from lookupcache.redaction import hide_userinfo, is_secret
 from lookupcache.schema import quote
-from lookupcache.spark.freezing import columns_of, lookup_node
+from lookupcache.spark.freezing import columns_of, lookup_node, refuse_stream
 from lookupcache.spark.join import LookupJoin
 from lookupcache.spark.scan import read_whole
 from lookupcache.sql.failures import fact_of
@@ -157,6 +157,7 @@ class _QueryNodes:
 
     def _lookup(self, number: int) -> LookupNode:
         join, use = self.query.joins[number], self.query.uses[number]
+        refuse_stream(join)
         left = self.number_of(join.left)
         if isinstance(use, CallUse):
             name = self.compiler.define_function(use.function)

@@ -64,7 +64,8 @@ class Query:
 
     ``prefix`` is the text before the query, as in INSERT INTO; ``args`` are the values of its parameters. ``analysis``
     are the edits that replace lookup tables by empty relations. For compiled plans, ``uses`` are the table or function
-    of each join, ``scans`` the views that are full tables, and ``texts`` what Spark was given.
+    of each join, ``scans`` the views that are full tables, and ``texts`` what Spark was given. ``streams`` are the
+    streaming views whose latest values are read, by the position of their name.
     """
 
     setting: Setting
@@ -82,6 +83,7 @@ class Query:
     view_prefix: str = ""
     full_scans: list[Any] = field(default_factory=list)
     """The tables that are read completely since they cannot be looked up: as `FullScan`."""
+    streams: dict[int, SqlTable] = field(default_factory=dict)
 
     @cached_property
     def settings(self) -> Settings:
@@ -196,10 +198,15 @@ class Query:
         """Return the lookup table that a relation is, unless another relation of the name hides it."""
         if not isinstance(node, exp.Table) or node.args.get("db") or not isinstance(node.this, exp.Identifier):
             return None
+        if self.streams and (stream := self.streams.get(name_span(node.this).start)) is not None:
+            return stream
         if node.name not in self.setting.catalog.tables:
             return None
-        hidden = any(self.fold(cte.alias) == self.fold(node.name) for _, ctes in _withs(node) for cte in ctes)
-        return None if hidden else self.setting.catalog.tables[node.name]
+        return None if self.is_hidden(node) else self.setting.catalog.tables[node.name]
+
+    def is_hidden(self, node: exp.Table) -> bool:
+        """Return whether a common table expression has the name of a relation."""
+        return any(self.fold(cte.alias) == self.fold(node.name) for _, ctes in _withs(node) for cte in ctes)
 
     def is_full_scan(self, node: exp.Expr) -> bool:
         """Return whether a lookup table is read completely here since it cannot be looked up."""

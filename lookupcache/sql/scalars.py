@@ -68,7 +68,7 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
             continue
         if isinstance(node.parent, exp.Subquery | exp.Lateral) or select.args.get("joins"):
             continue
-        if select.args.get("where") is None:
+        if select.args.get("where") is None and table.table.stream is None:
             continue  # an uncorrelated one over the full table is Spark's
         _refuse(query, node, select)
         found.append(_scalar(query, node, select, table))
@@ -78,7 +78,8 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
 def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> Scalar:
     scalar = Scalar(node, select, table, (), (), "")
     own = scalar.scope(query)
-    item, where = names_in(scalar.item), names_in(select.args["where"])
+    item = names_in(scalar.item)
+    where = names_in(select.args["where"]) if select.args.get("where") is not None else []
     read = [bound.column for name in item if (bound := own.bind(name)) is not None]
     outer = tuple(name for name in item if own.bind(name) is None)
     of_where = [name for name in where if own.bind(name) is None]
@@ -114,7 +115,7 @@ def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
     if isinstance(node.args.get("version"), exp.Version):
         refuse_period(query, None, node.args["version"])
     alias = node.alias or node.name
-    where = scalar.select.args["where"].this
+    where = scalar.select.args.get("where")
     limit = scalar.select.args.get("limit")
     inner = Hints(query.statement, scalar.select)
     table = with_hints(query, inner if inner.ours else hints, node, alias, scalar.table.table)
@@ -123,7 +124,7 @@ def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
         relation=relation_of(alias, scalar.table),
         table=table,
         how="left",
-        on_node=where,
+        on_node=None if where is None else where.this,
         matches="single" if limit is None else "first",
         scalar=True,
         needs_match_column=not scalar.plain,

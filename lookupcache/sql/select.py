@@ -37,6 +37,7 @@ from lookupcache.sql.from_clause import (
 )
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called_function
+from lookupcache.sql.latest import PRESENT
 from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, names_of, outside
@@ -368,7 +369,7 @@ def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
             bound = conditions.on_scope.bind(name)
             if bound is not None and bound.relation is lookup.relation and query.statement[bound.span] in sides:
                 return bound.column if bound.column not in lookup.relation.computed else None
-    return None
+    return lookup.relation.column(PRESENT, query.fold)
 
 
 def _on(
@@ -437,7 +438,7 @@ def _plan_join(
     if lookup.how == "inner" and not on and not lookup.keys and not lookup.using:
         on_texts, where_texts = where_texts, []
     _refuse_keyless(query, lookup, on_texts)
-    condition: Any = list(lookup.using) or " AND ".join([*lookup.keys, *map(in_parentheses, on_texts)])
+    condition: Any = list(lookup.using) or " AND ".join([*lookup.keys, *map(in_parentheses, on_texts)]) or "true"
     if lookup.using and not all(_is_plain_pair(frame, lookup, name, query) for name in lookup.using):
         condition = " AND ".join(_pair(frame, lookup, conditions, name, query) for name in lookup.using)
     items = [_select_item(frame, lookup, conditions, key, name) for key, name in columns.items()]
@@ -487,6 +488,8 @@ def _select_item(frame: Frame, lookup: Lookup, conditions: Conditions, key: tupl
 
 
 def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[str]) -> None:
+    if lookup.table.stream is not None and not lookup.table.stream.key:
+        return
     if not on and not lookup.keys and not lookup.using:
         alias, column = lookup.table.name, lookup.table.schema.names[0]
         raise PlanError(

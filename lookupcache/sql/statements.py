@@ -35,6 +35,7 @@ from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.functions import create_function
 from lookupcache.sql.inserts import inserts_of
 from lookupcache.sql.laterals import refuse_unknown
+from lookupcache.sql.latest import add_streams, reads_streams
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
 from lookupcache.sql.pipes import Part, part_of, pipes_of, without_pipes
 from lookupcache.sql.query import Query, Setting, query_of, selects, view_marker
@@ -96,6 +97,7 @@ def rewrite_query(
 
 def _with_lookups(query: Query) -> Query:
     """Return a query with its lookups joined; Spark's errors, and ours, are raised."""
+    add_streams(query)
     refuse_strangers(query, query.tree)
     refuse_unknown(query, query.tree)
     add_analysis_edits(query)
@@ -253,7 +255,9 @@ def concerns(setting: Setting, found: Sequence[Token]) -> bool:
     names = {token.name.lower() for token in found if token.kind in ("word", "quoted")}
     known = {name.lower() for name in (*setting.catalog.tables, *setting.catalog.functions)}
     words = [token.text for token in found]
-    return bool(names & known or _MARKS & set(words)) or ("LATERAL", "TABLE") in pairwise(words)
+    if names & known or _MARKS & set(words) or ("LATERAL", "TABLE") in pairwise(words):
+        return True
+    return reads_streams(setting, found)
 
 
 def _is_describe_query(found: Sequence[Token], setting: Setting, _: Statement) -> bool:

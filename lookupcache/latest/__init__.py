@@ -1,0 +1,9 @@
+"""The latest value of a stream: a lookup join with the last row per key of another stream.
+
+source     what `LookupTable.from_stream` creates: the stream, its key, its order
+values     the values of a bucket: new rows are folded in, left rows are matched
+payload    rows as Arrow IPC in a binary column, split by bucket
+tasks      the functions that Spark runs in its Python workers
+
+The driver's part is `lookupcache.spark.latest`; docs/latest-value.md has the path of a row and the meaning.
+"""

@@ -1,0 +1,127 @@
+"""`StreamSource`: the stream behind a lookup table whose rows are the latest values of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from lookupcache.config import LookupConfig
+from lookupcache.config.values import parse_count, parse_duration
+from lookupcache.connector import Connector, LookupRequest
+from lookupcache.errors import OptionError, PlanError, SchemaError, nearest
+
+OPTIONS = ("lookup.age-column", "lookup.metrics")
+"""The options that a table of latest values has; all others are about a cache or about calls to a source."""
+
+KEYED_BUCKETS, UNKEYED_BUCKETS = 32, 8
+
+
+class StreamSource(Connector):
+    """The rows of a stream, of which the last of each key is the table's.
+
+    It is a connector only to the planner: no worker calls it.
+
+    Args:
+        rows: The stream, or in a batch query the table, as a DataFrame.
+        schema: Its columns.
+        key: The columns of which each combination has one latest row; none for one row in all.
+        order_by: Columns whose greatest values make a row the latest; none for the order of the source.
+        ttl: The seconds after which a value is no longer used, None for no limit.
+        delete_when: SQL over the columns; a row for which it is true deletes the value of its key.
+        buckets: Into how many parts the values are split in the state.
+    """
+
+    needs_key: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        rows: Any,
+        schema: pa.Schema,
+        *,
+        key: Sequence[str],
+        order_by: Sequence[str] = (),
+        ttl: Any = None,
+        delete_when: str | None = None,
+        buckets: int | None = None,
+    ) -> None:
+        super().__init__(schema, {})
+        self.rows = rows
+        self.key = tuple(dict.fromkeys(_column(schema, name, "key") for name in key))
+        self.order_by = tuple(_column(schema, name, "order_by") for name in order_by)
+        for name in self.order_by:
+            _refuse_unordered(name, schema.field(name).type)
+        self.ttl = None if ttl is None else _parsed("ttl", parse_duration, ttl)
+        self.delete_when = delete_when
+        default = KEYED_BUCKETS if key else UNKEYED_BUCKETS
+        self.buckets = default if buckets is None else _parsed("buckets", parse_count, buckets)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the stream, which cannot leave the driver."""
+        return {name: value for name, value in super().__getstate__().items() if name != "rows"}
+
+    def may_be_key(self, column: str) -> bool:
+        """Return whether values are stored by this column; equalities with others are filters."""
+        return column in self.key
+
+    def check(self, request: LookupRequest) -> None:
+        """Raise PlanError for a join that does not say the value of each key column."""
+        present = {*request.key_columns, *request.constants}
+        missing = [name for name in self.key if name not in present]
+        if missing:
+            raise PlanError(
+                f"Table {request.table!r} has a latest row for each {', '.join(self.key)}; "
+                f"the join's condition has no equality with {missing[0]!r}.",
+                hint=f"Add one, or leave {missing[0]!r} out of 'key'.",
+            )
+
+    def check_config(self, config: LookupConfig) -> None:
+        """Raise OptionError for options that have no meaning for latest values."""
+        other = [name for name in config.to_json() if name not in OPTIONS]
+        if other:
+            raise OptionError(
+                f"Option {other[0]!r} has no meaning for a table of the latest values of a stream.",
+                hint=f"It has the options {' and '.join(OPTIONS)}; an age limit is the argument 'ttl'.",
+            )
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what tells the table from others of the same columns."""
+        return {"key": self.key, "order_by": self.order_by, "ttl": self.ttl, "delete_when": self.delete_when}
+
+    def show_options(self, options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the arguments, and the options as they are shown."""
+        own = {name: str(value) for name, value in self.identity().items() if value}
+        return own | {name: str(value) for name, value in options.items()}
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        """Raise PlanError: the values are in the state of a query."""
+        raise PlanError(
+            f"Table {request.table!r} is the latest value of a stream, which only a lookup join can read.",
+            hint="Use lookup_join, or SQL through a LookupSession.",
+        )
+
+
+def _parsed(argument: str, parse: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise OptionError(f"{argument!r} is {value!r}.", hint=f"It is {error}.") from None
+
+
+def _column(schema: pa.Schema, name: str, argument: str) -> str:
+    if name not in schema.names:
+        raise SchemaError(
+            f"{argument!r} names {name!r}, which is not a column of the stream.",
+            hint=nearest(name, schema.names, what="columns"),
+        )
+    return name
+
+
+def _refuse_unordered(name: str, type_: pa.DataType) -> None:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_string, pa.types.is_temporal)
+    if not any(kind(type_) for kind in kinds):
+        raise SchemaError(
+            f"'order_by' names {name!r}, whose type {type_} has no order here.",
+            hint="Order by numbers, strings, dates or timestamps.",
+        )

@@ -1,0 +1,174 @@
+"""The latest values of one bucket as an Arrow table: rows are folded in, keys are matched, old values are removed.
+
+Columns of the table, and of rows to fold in:
+
+    k0, k1, …        the key, normalised: NaN and 0.0 are each one value
+    v:NAME           the columns that the join reads; null in a row that is not alive
+    o:NAME           the columns that order rows, if any
+    alive            whether the row is a value; otherwise it only says that older rows of its key are not the latest
+    arrived          when its micro-batch began, in microseconds   (table)
+    origin, position from which part of the source the row is, and its number there   (rows)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lookupcache.arrays import to_numpy
+from lookupcache.cache.keys import KeyBatch, Positions, encode, match
+from lookupcache.errors import LookupRuntimeError
+
+ALIVE, ARRIVED, ORIGIN, POSITION = "alive", "arrived", "origin", "position"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a bucket's table: types by name of key, value and order columns.
+
+    ``key_names`` are the key columns' names for errors, ``table`` that of the lookup table; ``ttl`` is in microseconds.
+    """
+
+    table: str
+    keys: dict[str, pa.DataType]
+    values: dict[str, pa.DataType]
+    orders: dict[str, pa.DataType]
+    key_names: tuple[str, ...] = ()
+    ttl: int | None = None
+    schema: pa.Schema = field(init=False)
+    """Columns of a bucket's table."""
+
+    def __post_init__(self) -> None:
+        types = {**self.keys, **self.values, **self.orders, ALIVE: pa.bool_(), ARRIVED: pa.int64()}
+        object.__setattr__(self, "schema", pa.schema(list(types.items())))
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """The columns of rows to fold in."""
+        own = {name: self.schema.field(name).type for name in self.schema.names if name != ARRIVED}
+        return pa.schema([*own.items(), (ORIGIN, pa.int64()), (POSITION, pa.int64())])
+
+    def normal_keys(self, table: pa.Table) -> tuple[pa.Array, ...]:
+        """Return the key columns of rows, normalised."""
+        return KeyBatch.of([_whole(table.column(name)) for name in self.keys], list(self.keys.values())).columns
+
+
+def fold(layout: Layout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table:
+    """Return the latest row of each key: of the stored ones, and of rows that arrive in a micro-batch.
+
+    A row is later by the order columns, a null before all values; where they are equal, or there are none, a row that
+    arrives is later than a stored one, and of two that arrive, that which stands later in its part of the source.
+    Raises LookupRuntimeError where nothing tells which of two different rows of a key is later.
+
+    >>> layout = Layout("r", {"k0": pa.string()}, {"v:rate": pa.float64()}, {})
+    >>> rows = pa.table({"k0": ["EUR", "USD", "EUR"], "v:rate": [1.1, 1.0, 1.2], "alive": [True] * 3,
+    ...     "origin": [0] * 3, "position": [0, 1, 2]})
+    >>> fold(layout, layout.schema.empty_table(), rows, 7).select(["k0", "v:rate", "arrived"]).to_pylist()
+    [{'k0': 'USD', 'v:rate': 1.0, 'arrived': 7}, {'k0': 'EUR', 'v:rate': 1.2, 'arrived': 7}]
+    """
+    rows = _with_normal_keys(layout, rows)
+    both = pa.concat_tables(
+        [
+            stored.append_column(ORIGIN, _repeat(-1, stored)).append_column(POSITION, _repeat(-1, stored)),
+            rows.append_column(ARRIVED, _repeat(now, rows)),
+        ],
+        promote_options="default",
+    )
+    codes = encode([_whole(both.column(name)) for name in layout.keys])
+    if not layout.orders:
+        _refuse_ambiguous(layout, both, codes)
+    order = _order(layout, both, stored.num_rows)
+    last = np.empty(int(codes.max(initial=-1)) + 1, np.int64)
+    last[codes[order]] = order  # Of several assignments to one position numpy keeps the last.
+    latest = both.take(pa.array(np.sort(last))).select(layout.schema.names)
+    # Without an order, any later row replaces a deleted one: nothing has to be remembered.
+    return latest if layout.orders else latest.filter(latest.column(ALIVE))
+
+
+def without_expired(layout: Layout, stored: pa.Table, now: int) -> pa.Table:
+    """Return the rows that are within the age limit."""
+    if layout.ttl is None or not stored.num_rows:
+        return stored
+    young = pc.greater(stored.column(ARRIVED), now - layout.ttl)
+    return stored if pc.all(young).as_py() else stored.filter(young)
+
+
+def find(layout: Layout, alive: pa.Table, left_keys: Sequence[pa.Array]) -> Positions:
+    """Return for each left key the position of its value, -1 where it has none or is null."""
+    if not alive.num_rows:
+        return np.full(len(left_keys[0]), -1, np.int64)
+    keys = KeyBatch.of(left_keys, list(layout.keys.values())).columns
+    return match([_whole(alive.column(name)) for name in layout.keys], keys)
+
+
+def _with_normal_keys(layout: Layout, rows: pa.Table) -> pa.Table:
+    for name, column in zip(layout.keys, layout.normal_keys(rows), strict=True):
+        rows = rows.set_column(rows.column_names.index(name), name, column)
+    return rows
+
+
+def _order(layout: Layout, both: pa.Table, stored: int) -> Positions:
+    """Return the positions of all rows, of each key the latest last."""
+    columns: dict[str, pa.Array] = {}
+    for name in layout.orders:
+        order = _whole(both.column(name))
+        # Arrow sorts nulls last, unless an option says otherwise, which newer versions want in another place.
+        columns |= {f"{name} is there": order.is_valid(), name: order}
+    columns |= {"fresh": pa.array(np.arange(both.num_rows) >= stored)}
+    columns |= {name: _whole(both.column(name)) for name in (ORIGIN, POSITION)}
+    keys = [(name, "ascending") for name in columns]
+    return to_numpy(pc.sort_indices(pa.table(columns), sort_keys=keys)).astype(np.int64)
+
+
+def _refuse_ambiguous(layout: Layout, both: pa.Table, codes: Positions) -> None:
+    """Raise LookupRuntimeError where rows of one key come from several parts of the source and differ."""
+    origins = to_numpy(_whole(both.column(ORIGIN)))
+    fresh = np.flatnonzero(origins >= 0)
+    last = _last_of_each(codes[fresh], origins[fresh], to_numpy(_whole(both.column(POSITION)))[fresh])
+    rows = fresh[last]
+    owners, first, counts = np.unique(codes[rows], return_index=True, return_counts=True)
+    compared = [*layout.keys, *layout.values, ALIVE]
+    for owner, start in zip(owners[counts > 1], first[counts > 1], strict=True):
+        one = both.slice(int(rows[start]), 1).select(compared)
+        for row in rows[codes[rows] == owner]:
+            if not _is_same(one, both.slice(int(row), 1).select(compared)):
+                raise _ambiguous(layout, one)
+
+
+def _last_of_each(codes: Positions, origins: Positions, positions: Positions) -> npt.NDArray[np.int64]:
+    """Return the last position of each pair of key and origin."""
+    order = np.lexsort((positions, origins, codes))
+    end = np.ones(len(order), np.bool_)
+    end[:-1] = (np.diff(codes[order]) != 0) | (np.diff(origins[order]) != 0)
+    return order[end]
+
+
+def _is_same(one: pa.Table, other: pa.Table) -> bool:
+    # By text, since NaN is not equal to itself for Arrow.
+    return one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist())
+
+
+def _ambiguous(layout: Layout, row: pa.Table) -> LookupRuntimeError:
+    shown = ", ".join(f"{name} = {row.column(n)[0].as_py()!r}" for n, name in enumerate(layout.key_names))
+    of_key = f" of {shown}" if shown else ""
+    return LookupRuntimeError(
+        f"Two values{of_key} reached table {layout.table!r} in one micro-batch from different files or partitions of "
+        "the stream, and nothing tells which is later.",
+        hint="Pass order_by=[…] to LookupTable.from_stream, a column that orders the rows; or read the stream so that "
+        "the rows of a key are in one partition, or one file per micro-batch (maxFilesPerTrigger).",
+    )
+
+
+def _repeat(value: int, table: pa.Table) -> pa.Array:
+    return pa.array(np.full(table.num_rows, value, np.int64))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    found = column.combine_chunks()
+    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)

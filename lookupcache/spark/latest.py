@@ -1,0 +1,342 @@
+"""The form `latest`: a join with the latest values of a stream, by Spark's own state.
+
+    left  ─► keys, bucket ─► mapInArrow(LeftPacker)  ─┐
+                                                      ├─ union ─► by bucket: applyInPandasWithState(BucketJoin)
+    right ─► keys, bucket ─► mapInArrow(RightPacker) ─┘              ─► mapInArrow(Unpacker) ─► residual ─► select
+
+A batch query has no state: Spark joins the left side with the last row of each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import types as T  # noqa: N812
+
+from lookupcache.connector import request_of
+from lookupcache.errors import PlanError, SchemaError
+from lookupcache.latest.source import StreamSource
+from lookupcache.latest.tasks import (
+    AGE,
+    BUCKET,
+    COUNTS,
+    DELETED,
+    FILE,
+    FOUND,
+    BucketJoin,
+    LatestPlan,
+    LeftPacker,
+    RightPacker,
+    Unpacker,
+    ValueFilter,
+    rules_of,
+)
+from lookupcache.latest.values import Layout
+from lookupcache.plan import LookupPlan
+from lookupcache.planner.constants import literal_sql
+from lookupcache.report import is_classic
+from lookupcache.schema import quote
+from lookupcache.spark.forms.broadcast import pair_conditions
+from lookupcache.spark.forms.filters import select_output
+from lookupcache.spark.forms.join_context import JoinContext, conjunction
+
+_PACKED = "bucket INT, is_right BOOLEAN, payload BINARY"
+_JOINED = ", ".join(["joined BINARY", *(f"{name} BIGINT" for name in COUNTS)])
+_ORDERED = {
+    "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "StreamingRelation", "StreamingRelationV2",
+    "StreamingExecutionRelation",
+}  # fmt: skip
+"""What leaves rows in the order in which the source has them."""
+
+
+def by_latest(context: JoinContext, source: StreamSource) -> DataFrame:
+    """Return the join of a left side with the latest values of a stream, or in a batch with the last rows.
+
+    Raises PlanError where one side is a stream and the other is not, and where nothing orders the rows of a key.
+    """
+    join = _LatestJoin(context, source)
+    _check(context.plan.table, context.left, source)
+    rows = join.streamed() if source.rows.isStreaming else join.batched()
+    return select_output(context, _apply_residual(context, rows))
+
+
+def describe(source: StreamSource, left: DataFrame) -> tuple[str, str]:
+    """Return the way that the join takes and why, for `explain`."""
+    if not left.isStreaming:
+        return "latest", "a batch: Spark joins with the last row of each key"
+    key = ", ".join(source.key) or "no key: copies of one row"
+    operator = "transformWithState" if needs_several_states(left, source) else "applyInPandasWithState"
+    where = f"in the query's state, which its checkpoint has, by {operator}"
+    return "latest", f"values {where}, in {source.buckets} buckets ({key})"
+
+
+def state_lines(source: StreamSource, left: DataFrame) -> list[tuple[str, str]]:
+    """Return what `explain` says of the values: their key, their order, their age limit."""
+    by_order = ", ".join(source.order_by)
+    lines = [
+        ("one latest row per", ", ".join(source.key) or "table"),
+        ("latest is", f"the greatest {by_order}" if by_order else "the last to arrive, in the order of the source"),
+        ("deleted when", source.delete_when or "never"),
+    ]
+    if left.isStreaming:
+        limit = "never" if source.ttl is None else f"{source.ttl:g} s after it arrived"
+        lines += [("within a micro-batch", "right rows before left rows"), ("expires", limit)]
+    return lines
+
+
+def _check(table: str, left: DataFrame, source: StreamSource) -> None:
+    if left.isStreaming and not source.rows.isStreaming:
+        raise PlanError(
+            f"Table {table!r} has the latest values of a stream, but its rows are a batch and the left side is a "
+            "stream.",
+            hint="Read the rows with spark.readStream; or join with a batch with DataFrame.join.",
+        )
+    if source.rows.isStreaming and not left.isStreaming:
+        raise PlanError(
+            f"Table {table!r} has the latest values of a stream, and the left side is a batch.",
+            hint="Read both with spark.readStream, or both with spark.read.",
+        )
+    if source.order_by:
+        return
+    if not source.rows.isStreaming:
+        raise PlanError(
+            f"Nothing tells which row of table {table!r} is the latest of its key: a batch has no order.",
+            hint="Pass order_by=[…] to LookupTable.from_stream.",
+        )
+    if not is_in_source_order(source.rows):
+        raise PlanError(
+            f"Nothing tells which row of table {table!r} is the latest of its key: its stream is not in the order of "
+            "a source.",
+            hint="Pass order_by=[…] to LookupTable.from_stream. Only filters, selects and a watermark may stand "
+            "between the source and the table without it, and Spark Connect does not show what does.",
+        )
+
+
+def is_in_source_order(rows: DataFrame) -> bool:
+    """Return whether rows of a stream are in the order of one source, as far as it can be told on classic Spark."""
+    if not is_classic(rows.sparkSession):
+        return False
+    plan: Any = rows._jdf.queryExecution().analyzed()
+    while plan.getClass().getSimpleName() in _ORDERED:
+        if plan.children().isEmpty():
+            return True
+        plan = plan.children().head()
+    return False
+
+
+def needs_several_states(left: DataFrame, source: StreamSource) -> bool:
+    """Return whether one of the sides has a state already, as that of another join with latest values."""
+    sides = [side for side in (left, source.rows) if side.isStreaming and is_classic(side.sparkSession)]
+    return any(_has_state(side._jdf.queryExecution().analyzed()) for side in sides)
+
+
+def _has_state(plan: Any) -> bool:
+    kind, children = plan.getClass().getSimpleName(), _children(plan)
+    if kind in _STATEFUL and plan.isStreaming() and (kind != "Join" or all(one.isStreaming() for one in children)):
+        return True
+    return any(map(_has_state, children))
+
+
+def _children(plan: Any) -> list[Any]:
+    children, found = plan.children().iterator(), []
+    while children.hasNext():
+        found.append(children.next())
+    return found
+
+
+_STATEFUL = {
+    "FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark", "FlatMapGroupsWithState", "TransformWithState",
+    "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join",
+}  # fmt: skip
+
+
+def _by_processor(groups: Any, join: BucketJoin, table: str) -> DataFrame:
+    """Return the joined payloads by the operator of which Spark allows several; it needs RocksDB and protobuf."""
+    provider = groups.session.conf.get(PROVIDER, "")
+    if not str(provider).endswith("RocksDBStateStoreProvider") or find_spec("google.protobuf") is None:
+        raise PlanError(
+            f"A side of the join with the latest values of {table!r} has a state already, and only one operator "
+            f"that works with any state store is allowed in a query.",
+            hint=f"Set '{PROVIDER}' to '{ROCKSDB}' before the query starts, and install protobuf.",
+        )
+    from lookupcache.latest.processor import BucketProcessor  # Here, since it needs protobuf.
+
+    joined: DataFrame = groups.transformWithStateInPandas(BucketProcessor(join), _JOINED, "append", "none")
+    return joined
+
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+class _LatestJoin:
+    """Both sides of the join, as the workers and Spark need them."""
+
+    def __init__(self, context: JoinContext, source: StreamSource) -> None:
+        self.context, self.source, self.plan = context, source, context.plan
+        self.schema = _checked_schema(self.plan.table, source)
+        self.names = [f"k{number}" for number in range(max(len(source.key), 1))]
+        inputs = request_of(self.plan).fields
+        needed = [name for name in self.schema.names if name in {*inputs, *self.plan.columns}]
+        self.latest = LatestPlan(
+            plan=self.plan,
+            layout=Layout(
+                table=self.plan.table,
+                keys=dict(zip(self.names, self._key_types(), strict=True)),
+                values={f"v:{name}": self._type(name) for name in self.plan.columns},
+                orders={f"o:{name}": _order_type(self._type(name)) for name in source.order_by},
+                key_names=source.key,
+                ttl=None if source.ttl is None else int(source.ttl * 1e6),
+            ),
+            inputs={f"v:{name}": self._type(name) for name in needed},
+            buckets=source.buckets,
+            carried=len(context.carried_columns),
+            rules=rules_of(self.plan, source.key, source.delete_when),
+        )
+
+    def _type(self, name: str) -> pa.DataType:
+        return self.schema.field(name).type
+
+    def _key_types(self) -> list[pa.DataType]:
+        return [self._type(name) for name in self.source.key] or [pa.int32()]
+
+    # ── a stream ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def streamed(self) -> DataFrame:
+        """Return left rows with the values that they found, as a stream."""
+        groups = self._packed_right().unionAll(self._packed_left()).withColumn("now", F.expr(_NOW)).groupBy(BUCKET)
+        join = BucketJoin(self.latest)
+        if needs_several_states(self.context.left, self.source):
+            joined = _by_processor(groups, join, self.plan.table)
+        else:
+            joined = groups.applyInPandasWithState(join, _JOINED, "table BINARY", "append", "NoTimeout")
+        channel = self.context.channel
+        schema = T.StructType([*self._joined_fields(), *channel.fields()])
+        return channel.observe_reports(joined.mapInArrow(Unpacker(channel), schema))
+
+    def _packed_left(self) -> DataFrame:
+        rows = self.left_rows()
+        keyed = " AND ".join(f"{name} IS NOT NULL" for name in self.names)
+        spread = _bucket(_hashable(rows), self.source.buckets)
+        bucket = spread
+        if self.source.key:
+            bucket = f"CASE WHEN {keyed} THEN {_bucket(self.names, self.source.buckets)} ELSE {spread} END"
+        return rows.selectExpr("*", f"{bucket} AS {BUCKET}").mapInArrow(LeftPacker(), _PACKED)
+
+    def _packed_right(self) -> DataFrame:
+        bucket = _bucket(self.names, self.source.buckets) if self.source.key else "CAST(NULL AS INT)"
+        rows = self.right_rows().selectExpr("*", f"{bucket} AS {BUCKET}")
+        return rows.mapInArrow(RightPacker(self.latest), _PACKED)
+
+    def left_rows(self) -> DataFrame:
+        """Return what the join reads of the left rows, and their keys; null where a row can have no value."""
+        plan = self.plan
+        drops = plan.how in ("inner", "semi")
+        by_column = {key.column: key.sql for key in plan.keys}
+        by_column |= {constant.column: literal_sql(constant.value) for constant in plan.constants}
+        keys = [by_column[name] for name in self.source.key] or ["1"]
+        if plan.pre_filter and not drops:
+            keys[0] = f"CASE WHEN {conjunction(plan.pre_filter)} THEN {keys[0]} END"
+        if plan.never:
+            keys[0] = f"nullif({keys[0]}, {keys[0]})"
+        return self.context.rows(plan.pre_filter if drops else (), dict(zip(self.names, keys, strict=True)))
+
+    def right_rows(self) -> DataFrame:
+        """Return the stream's rows that have a key, with all that decides which is the latest."""
+        source = self.source
+        keys = [quote(name) for name in source.key] or ["1"]
+        columns = dict(zip(self.names, keys, strict=True))
+        columns |= {name: quote(name.removeprefix("v:")) for name in self.latest.inputs}
+        columns |= {f"o:{name}": _order_sql(name, self._type(name)) for name in source.order_by}
+        columns[DELETED] = "false" if source.delete_when is None else f"coalesce({source.delete_when}, false)"
+        in_order = not source.order_by and source.rows.isStreaming
+        columns[FILE] = "xxhash64(input_file_name())" if in_order else "0L"
+        rows = source.rows.selectExpr(*(f"({sql}) AS {quote(name)}" for name, sql in columns.items()))
+        return rows.where(" AND ".join(f"{name} IS NOT NULL" for name in self.names))
+
+    def _joined_fields(self) -> list[T.StructField]:
+        context = self.context
+        own = [T.StructField(FOUND, T.BooleanType()), T.StructField(AGE, T.DoubleType())]
+        return [*context.fields(context.carried_columns), *context.fields(context.right_names), *own]
+
+    # ── a batch ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def batched(self) -> DataFrame:
+        """Return left rows with the last row of their key, by Spark's join."""
+        last = self._last_rows()
+        right = {name: f"a{number}" for number, name in enumerate(self.names)}
+        right |= {f"v:{name}": self.context.column("r", name) for name in self.plan.columns}
+        values = last.selectExpr(*(f"{quote(old)} AS {new}" for old, new in right.items()), f"true AS {FOUND}")
+        same = conjunction([f"{name} = {right[name]}" for name in self.names])
+        rows = self.left_rows().join(values, F.expr(same), "left")
+        found = f"coalesce({FOUND}, false) AS {FOUND}"
+        return rows.selectExpr(
+            *self.context.carried_columns, *self.context.right_names, found, f"CAST(NULL AS DOUBLE) AS {AGE}"
+        )
+
+    def _last_rows(self) -> DataFrame:
+        order = [F.col(quote(name)).desc_nulls_last() for name in self.latest.layout.orders]
+        numbered = F.row_number().over(Window.partitionBy(*self.names).orderBy(*order))
+        rows = self.right_rows().withColumn("number", numbered).where(f"number = 1 AND NOT {DELETED}").drop("number")
+        return rows.mapInArrow(ValueFilter(self.latest), rows.schema) if self.plan.calc else rows
+
+
+_NOW = "unix_micros(current_timestamp())"
+"""When a micro-batch began; Spark stores it with the batch, so it is the same when the batch runs again."""
+
+
+def _apply_residual(context: JoinContext, rows: DataFrame) -> DataFrame:
+    """Keep the rows, or the values, for which the conditions on pairs of rows are true."""
+    plan: LookupPlan = context.plan
+    residual = [context.sql(sql) for sql in pair_conditions(plan)]
+    matched = f"({FOUND} AND coalesce({conjunction(residual)}, false))" if residual else FOUND
+    if plan.how in ("inner", "semi"):
+        return rows.where(matched)
+    if plan.how == "anti":
+        return rows.where(f"NOT {matched}")
+    if not residual:
+        return rows
+    values: Mapping[str, str] = {name: f"CASE WHEN {matched} THEN {name} END" for name in context.right_names}
+    return rows.selectExpr(*(f"{values.get(name, name)} AS {name}" for name in rows.columns))
+
+
+def _bucket(expressions: list[str], buckets: int) -> str:
+    """Return SQL for the bucket of a row; it must not change, since states are by bucket."""
+    return f"CAST(pmod(xxhash64({', '.join(expressions)}), {buckets}L) AS INT)" if expressions else "0"
+
+
+def _hashable(rows: DataFrame) -> list[str]:
+    """Return the columns by which rows without a key are spread.
+
+    Not by a count: a task that runs again may get its rows in another order, and each has to be in the same bucket.
+    """
+    nested = (T.MapType, T.ArrayType, T.StructType, T.VariantType)
+    return [field.name for field in rows.schema if not isinstance(field.dataType, nested)]
+
+
+def _order_type(type_: pa.DataType) -> pa.DataType:
+    return pa.float64() if pa.types.is_floating(type_) else type_
+
+
+def _order_sql(name: str, type_: pa.DataType) -> str:
+    """Return SQL for an order column; NaN, which is the greatest value for Spark, as infinity, as Arrow sorts it."""
+    column = quote(name)
+    if not pa.types.is_floating(type_):
+        return column
+    return f"CASE WHEN isnan({column}) THEN double('Infinity') ELSE double({column}) END"
+
+
+def _checked_schema(table: str, source: StreamSource) -> pa.Schema:
+    """Return the stream's columns; raises SchemaError for strings with a collation."""
+    for name, field in zip(source.schema.names, source.rows.schema.fields, strict=True):
+        if "collate" in field.dataType.simpleString():
+            raise SchemaError(
+                f"Column {name!r} of table {table!r} is a {field.dataType.simpleString()}.",
+                hint="Strings are compared by their bytes: cast the column to STRING.",
+            )
+    return source.schema

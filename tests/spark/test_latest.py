@@ -1,0 +1,266 @@
+"""Joins with the latest values of a stream, on Spark: streams with restarts, and batches against Spark's own join."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from arrivals import Arrivals
+from latest_model import Model
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from lookupcache import LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache.errors import CompiledPlanError
+from lookupcache.spark.doctor import examine
+from lookupcache.spark.latest import PROVIDER, ROCKSDB, needs_several_states
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+
+def test_the_seed_s_table_from_t1_to_t5_with_restarts_in_between(arrivals: Callable[..., Arrivals]) -> None:
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        return lookup_join(
+            orders, LookupTable.from_stream("r", rates), on="true", how="left", select=["amount", "exchange"]
+        )
+
+    seed = arrivals(joined)
+    seed.arrive("rates", {"exchange": 1.2})
+    seed.arrive("orders", {"user": "User1", "amount": 10})
+    assert seed.run() == [(10, 1.2)]
+    seed.arrive("orders", {"user": "User2", "amount": 11})
+    assert seed.run(restart=True) == [(10, 1.2), (11, 1.2)]
+    seed.arrive("rates", {"exchange": 1.3})
+    assert seed.run() == [(10, 1.2), (11, 1.2)]
+    seed.arrive("orders", {"user": "User3", "amount": 9})
+    assert seed.run() == [(10, 1.2), (11, 1.2), (9, 1.3)]
+
+
+def test_by_key_with_all_that_a_join_has(arrivals: Callable[..., Arrivals]) -> None:
+    joins: list[LookupJoin] = []
+
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        table = LookupTable.from_stream(
+            "r", rates, key="ccy", order_by="at", delete_when="deleted", ttl="1 h",
+            options={"lookup.age-column": "age", "lookup.metrics": "observe"},
+        )  # fmt: skip
+        on = "upper(left.ccy) = r.ccy AND r.exchange < 9 AND r.exchange * amount < 100"
+        select = ["amount", "r.ccy AS code", "exchange"]
+        joins.append(LookupJoin(orders, table, on, "left", select, where="user <> 'x'"))
+        return joins[-1].df.selectExpr("amount", "code", "exchange", "age < 3600 AS recent")
+
+    streams = arrivals(joined)
+    eur = {"ccy": "EUR", "exchange": 1.5, "at": 5}
+    streams.arrive("rates", eur, {**eur, "exchange": 1.4, "at": 4}, {"ccy": None, "exchange": 7, "at": 1})
+    order = {"user": "a", "ccy": "eur", "amount": 10}
+    streams.arrive("orders", order, {**order, "ccy": None}, {**order, "amount": 90}, {**order, "user": "x"})
+    none = (None, None, None)
+    expected = [(10, "EUR", 1.5, True), (10, *none), (90, None, None, True)]
+    assert streams.run() == sorted(expected, key=repr)
+    assert streams.query is not None
+    counts = joins[-1].metrics_in(streams.query.lastProgress or {})
+    assert (counts.rows, counts.hits, counts.misses, counts.cached_keys) == (3, 2, 1, 1)
+    streams.arrive("rates", {**eur, "exchange": 1.6, "at": 4})
+    streams.arrive("orders", {**order, "amount": 1})
+    assert (1, "EUR", 1.5, True) in streams.run(restart=True), "a late value does not replace a newer one"
+    streams.arrive("rates", {**eur, "at": 6, "deleted": True})
+    streams.arrive("orders", {**order, "amount": 2})
+    assert (2, *none) in streams.run(restart=True)
+
+
+CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "150")) // 150, 1)
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_drawn_arrivals_with_restarts_and_kinds_of_triggers(arrivals: Callable[..., Arrivals], seed: int) -> None:
+    draw = random.Random(seed)
+    keyed, ordered = draw.random() < 0.7, draw.random() < 0.5
+
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        orders = orders.selectExpr("amount AS id", "ccy")
+        table = LookupTable.from_stream(
+            "r", rates, key=["ccy"] if keyed else [], order_by=["at"] if ordered else [], delete_when="exchange IS NULL"
+        )
+        on = "left.ccy = r.ccy" if keyed else "true"
+        return lookup_join(orders, table, on=on, how="left", select=["id", "CAST(exchange AS INT) AS rate"])
+
+    streams, model, expected, number = arrivals(joined), Model(keyed, ordered, None, True, None), [], 0
+    for _ in range(4):
+        rates = [(draw.choice(CCYS), draw.choice([None, 1, 2, 3]), draw.randrange(9)) for _ in range(draw.randrange(4))]
+        ccys = [draw.choice(CCYS) for _ in range(draw.randrange(1, 4))]
+        if rates:
+            streams.arrive("rates", *({"ccy": c, "exchange": rate, "at": at} for c, rate, at in rates))
+        streams.arrive("orders", *({"amount": number + n, "ccy": ccy} for n, ccy in enumerate(ccys)))
+        model.fold(0, [rates])
+        expected += [(number + n, model.rate_of(ccy)[0]) for n, ccy in enumerate(ccys)]
+        number += len(ccys)
+        assert streams.run(restart=draw.random() < 0.5) == sorted(expected, key=repr)
+
+
+CCYS = ["EUR", "USD", None]
+
+
+# ── exactly once ─────────────────────────────────────────────────────────────────────────────────────────
+
+KILLED = """
+import sys
+from lookupcache.java import local_spark_environment
+local_spark_environment()
+from pyspark.sql import SparkSession
+from lookupcache import LookupTable, lookup_join
+
+folder = sys.argv[1]
+settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "1",
+            "spark.sql.codegen.wholeStage": "false", "spark.local.dir": folder}
+spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+
+def stream(name):
+    reader = spark.readStream.schema("k INT, n INT").option("maxFilesPerTrigger", "1")
+    return reader.json(f"{folder}/{name}")
+
+table = LookupTable.from_stream("r", stream("rates"), key=["k"])
+df = lookup_join(stream("orders"), table, on="left.k = r.k", how="left", select=["left.n", "r.n AS rate"])
+writer = df.writeStream.format("parquet").option("path", f"{folder}/out")
+writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+@pytest.mark.slow
+def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    steps, keys = 5, 3
+    for name in ("orders", "rates"):
+        (tmp_path / name).mkdir()
+        for step in range(steps):
+            file = tmp_path / name / f"{step}.json"
+            rows = [{"k": key, "n": step * 10 + key} for key in range(keys) if name == "orders" or key != step % keys]
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            os.utime(file, (1_000_000 + step, 1_000_000 + step))
+    script = tmp_path / "query.py"
+    script.write_text(KILLED)
+    commits = tmp_path / "checkpoint" / "commits"
+    first = start(script, tmp_path)
+    while first.poll() is None and not (commits / "1").exists():
+        time.sleep(0.01)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    assert not (commits / str(steps - 1)).exists(), "it was killed in mid-run"
+    assert start(script, tmp_path).wait(120) == 0
+    latest: dict[int, int] = {}
+    expected = []
+    for step in range(steps):
+        latest |= {key: step * 10 + key for key in range(keys) if key != step % keys}
+        expected += [(step * 10 + key, latest.get(key)) for key in range(keys)]
+    assert sorted(tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).collect()) == sorted(expected)
+
+
+def start(script: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a query as a process with a group of its own, which has Spark's JVM and workers too."""
+    with (folder / "log.txt").open("ab") as log:
+        command = [sys.executable, "-W", "ignore", str(script), str(folder)]
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+# ── batches ──────────────────────────────────────────────────────────────────────────────────────────────
+
+LAST = (
+    "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY k ORDER BY at DESC NULLS LAST) AS n FROM r) WHERE n = 1"
+)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_a_batch_is_spark_s_join_with_the_last_row_of_each_key(spark: SparkSession, how: str) -> None:
+    right = spark.sql(
+        "SELECT * FROM VALUES (1D, 10, 1), (1D, 11, 2), (0D, 12, 1), (double('NaN'), 13, 4), "
+        "(double('NaN'), 14, NULL), (NULL, 15, 9), (2D, 1, 1), (3D, NULL, 3) AS (k, v, at)"
+    )
+    left = spark.sql(
+        "SELECT * FROM VALUES (1, -0D), (2, 1D), (3, double('NaN')), (4, NULL), (5, 2D), (6, 3D) AS (id, k)"
+    )
+    left.createOrReplaceTempView("l")
+    right.createOrReplaceTempView("r")
+    table = LookupTable.from_stream("r", right, key=["k"], order_by=["at"])
+    select = ["id"] if how in ("semi", "anti") else ["id", "r.v", "r.k AS rk"]
+    found = lookup_join(left, table, on="left.k = r.k AND (r.v > 5 OR r.v IS NULL)", how=how, select=select)
+    columns = "l.id" if how in ("semi", "anti") else "l.id, r.v, r.k AS rk"
+    expected = spark.sql(f"SELECT {columns} FROM l {how} JOIN ({LAST}) AS r ON l.k = r.k AND (r.v > 5 OR r.v IS NULL)")
+    assert rows_of(found) == rows_of(expected)
+
+
+def test_a_batch_without_a_key_has_one_last_row(spark: SparkSession) -> None:
+    table = LookupTable.from_stream("r", spark.sql("SELECT * FROM VALUES (1, 1), (2, 2) AS (v, at)"), order_by="at")
+    assert rows_of(lookup_join(spark.range(2), table, on="true", select=["id", "v"])) == ["(0, 2)", "(1, 2)"]
+    assert rows_of(lookup_join(spark.range(2), table, on="id = r.v", how="left", select=["id", "v"])) == [
+        "(0, None)",
+        "(1, None)",
+    ]
+
+
+def rows_of(df: DataFrame) -> list[str]:
+    def shown(row: Row) -> str:
+        return str(tuple(row))
+
+    return sorted(map(shown, df.collect()))
+
+
+# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_cannot_be_is_refused_with_the_cure(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    batch = spark.sql("SELECT 1 AS value, current_timestamp() AS timestamp")
+    keyed = LookupTable.from_stream("r", rates, key="value")
+    cases: list[tuple[Callable[[], Any], type[Exception], str]] = [
+        (lambda: lookup_join(rates, keyed, "r.timestamp = left.timestamp", "semi"), PlanError, "with 'value'"),
+        (lambda: lookup_join(batch, keyed, ["value"], "semi"), PlanError, "left side is a batch"),
+        (lambda: lookup_join(rates, table(batch, "timestamp"), ["value"], "semi"), PlanError, "spark.readStream"),
+        (lambda: lookup_join(batch, table(batch), ["value"], "semi"), PlanError, "order_by"),
+        (lambda: lookup_join(rates, table(rates.distinct()), ["value"], "semi"), PlanError, "order_by"),
+        (lambda: LookupTable.from_stream("r", rates, key="nope"), SchemaError, "'nope'"),
+        (lambda: LookupTable.from_stream("r", rates, ttl="soon"), OptionError, "'ttl' is 'soon'"),
+        (lambda: LookupTable.from_stream("r", rates, buckets=0), OptionError, "'buckets' is 0"),
+        (lambda: keyed.with_options({"lookup.cache": "LRU"}), OptionError, "'lookup.cache'"),
+        (lambda: LookupJoin(rates, keyed, ["value"], "semi").compile(), CompiledPlanError, "compiled plan"),
+    ]
+    for make, error, text in cases:
+        with pytest.raises(error, match=text):
+            make()
+
+
+def table(rows: DataFrame, order_by: str = "") -> LookupTable:
+    return LookupTable.from_stream("r", rows, key="value", order_by=order_by or ())
+
+
+def test_the_doctor_looks_at_the_state_store(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    join = lookup_join(rates, LookupTable.from_stream("r", rates, key="value"), ["value"], "semi")
+    found = {finding.name: finding.wanted for finding in examine(spark, join)}
+    assert found[PROVIDER] == ROCKSDB
+    assert PROVIDER not in {finding.name for finding in examine(spark, rates)}
+
+
+def test_a_join_after_another_state_uses_the_operator_that_allows_several(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    static = rates.join(spark.range(3), rates.value == F.col("id")).drop("id")
+    source = LookupTable.from_stream("r", rates, key="value").stream
+    assert source is not None
+    stateful = [rates, static, rates.distinct(), rates.join(static, "value"), rates.groupBy("value").count()]
+    assert [needs_several_states(left, source) for left in stateful] == [False, False, True, True, True]
+
+
+def test_explain_names_the_way(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    text = LookupJoin(rates, LookupTable.from_stream("r", rates, key="value", ttl=60), ["value"], "anti").explain()
+    assert (
+        "values in the query's state, which its checkpoint has, by applyInPandasWithState, in 32 buckets (value)"
+        in text
+    )
+    assert "60 s after it arrived" in text

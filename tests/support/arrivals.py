@@ -1,0 +1,64 @@
+"""Two streams of files, orders and rates, and a query over them that may be stopped and started again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+ORDERS = "user STRING, amount INT, ccy STRING"
+RATES = "ccy STRING, exchange DOUBLE, at INT, deleted BOOLEAN"
+
+
+@dataclass
+class Arrivals:
+    """Files that arrive, and the query; ``joined`` returns its result from orders and rates."""
+
+    spark: SparkSession
+    folder: Path
+    joined: Callable[[DataFrame, DataFrame], DataFrame]
+    query: StreamingQuery | None = None
+    files: int = 0
+    options: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("orders", "rates"):
+            (self.folder / name).mkdir()
+
+    def stream(self, name: str, columns: str) -> DataFrame:
+        reader = self.spark.readStream.schema(columns).options(**self.options)
+        return reader.json(str(self.folder / name))
+
+    def arrive(self, name: str, *rows: dict[str, Any]) -> None:
+        """Let rows arrive in one file."""
+        self.files += 1
+        hidden = self.folder / f".{self.files}.json"
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        hidden.rename(self.folder / name / f"{self.files:03}.json")
+
+    def run(self, *, restart: bool = False) -> list[tuple[Any, ...]]:
+        """Process what has arrived, in the running query or in one that starts again; return all results."""
+        if restart:
+            self.stop()
+            self._write().trigger(availableNow=True).start().awaitTermination()
+        else:
+            self.query = self.query or self._write().start()
+            self.query.processAllAvailable()
+        rows = self.spark.read.parquet(str(self.folder / "out")).collect()
+        return sorted((tuple(row) for row in rows), key=repr)
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+            self.query = None
+
+    def _write(self) -> Any:
+        df = self.joined(self.stream("orders", ORDERS), self.stream("rates", RATES))
+        writer = df.writeStream.format("parquet").option("path", str(self.folder / "out"))
+        return writer.option("checkpointLocation", str(self.folder / "checkpoint")).outputMode("append")

@@ -1,0 +1,55 @@
+"""A model of a join with the latest values of a stream, a row at a time: what each order must get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Rate = tuple[str | None, int | None, int | None]
+"""Currency, rate, and when."""
+
+
+@dataclass
+class Model:
+    """Orders and rates of micro-batches: with or without a key, ``order_by``, an age limit, deletes (where the rate is
+    null), and a condition that the rate is above ``least``.
+    """
+
+    keyed: bool
+    ordered: bool
+    ttl: int | None
+    deletes: bool
+    least: int | None
+    latest: dict[Any, tuple[tuple[int, int], Rate, int]] = field(default_factory=dict)
+
+    def fold(self, now: int, partitions: Sequence[Sequence[Rate]]) -> bool:
+        """Take the rates of a micro-batch; return whether which is the latest can be told."""
+        self.latest = {key: one for key, one in self.latest.items() if self.ttl is None or now - one[2] < self.ttl}
+        clear = self.ordered or self._is_clear(partitions)
+        for row in (row for rows in partitions for row in rows):
+            key = row[0] if self.keyed else 1
+            order = (0, 0) if row[2] is None else (1, row[2])
+            if key is not None and not (self.ordered and key in self.latest and self.latest[key][0] > order):
+                self.latest[key] = order, row, now
+        if not self.ordered:
+            self.latest = {key: one for key, one in self.latest.items() if self._is_alive(one[1])}
+        return clear
+
+    def _is_clear(self, partitions: Sequence[Sequence[Rate]]) -> bool:
+        last: dict[Any, set[Any]] = {}
+        for rows in partitions:
+            mine = {row[0] if self.keyed else 1: (self._is_alive(row), self._is_alive(row) and row[1]) for row in rows}
+            for key, value in mine.items():
+                last.setdefault(key, set()).add(repr(value))
+        return all(len(values) < 2 for key, values in last.items() if key is not None)
+
+    def _is_alive(self, row: Rate) -> bool:
+        if self.least is not None and not (row[1] is not None and row[1] > self.least):
+            return False
+        return not (self.deletes and row[1] is None)
+
+    def rate_of(self, ccy: str | None) -> tuple[int | None, bool]:
+        """Return the rate of an order and whether there is one."""
+        one = self.latest.get(ccy if self.keyed else 1)
+        return (one[1][1], True) if one is not None and self._is_alive(one[1]) else (None, False)
