@@ -344,13 +344,19 @@ class HostCache:
         """Write a segment; keys that are invalidated meanwhile are left out of it, and it is written again."""
         while len(data):
             self._segments.refresh()
-            since, data = self.position, data.take(np.flatnonzero(~self._is_changed_since(data.keys, since)))
-            if len(data) and self._publish_unless_changed(self._with_history(data), since):
+            changed, since = self._is_changed_since(data.keys, since), self.position
+            if changed.any():
+                data = data.take(np.flatnonzero(~changed))
+            parts = self._locate(data.keys)
+            if len(data) and self._publish_unless_changed(_with_history(data, parts), since, parts):
                 break
         self._maintenance.run(self.clock())
 
-    def _publish_unless_changed(self, data: SegmentData, since: int) -> bool:
-        """Write a segment, unless any of its keys has been invalidated after ``since``; return whether it was."""
+    def _publish_unless_changed(self, data: SegmentData, since: int, parts: list[Part]) -> bool:
+        """Write a segment, unless any of its keys has been invalidated after ``since``; return whether it was.
+
+        ``parts`` are the older entries of its keys at that time.
+        """
         name = f"{self._claims.number}-{self._files}.seg.tmp"
         self._files += 1
         try:
@@ -361,7 +367,8 @@ class HostCache:
                 final = str(SegmentRange(number, number, number))
                 self._folder.rename(use_name(name), use_name(final))
                 self._folder.rename(name, final)
-                self._control["weight"] += data.weight - self._supersede(data.keys)
+                older = parts if self.position == since else self._locate(data.keys)
+                self._control["weight"] += data.weight - _supersede(older)
                 self._control["published"] += len(data)
             return True
         finally:
@@ -393,29 +400,6 @@ class HostCache:
             assert one.keys is not None
             changed |= np.isin(keys.hashes, one.keys.with_seed(self._seed).hashes)
         return changed
-
-    def _with_history(self, data: SegmentData) -> SegmentData:
-        """Return the data with what is known of keys that have entries: a refresh is no new entry."""
-        parts = self._locate(data.keys)
-        if not parts:
-            return data
-        used, queued, hits = data.used.copy(), data.queued.copy(), data.hits.copy()
-        for segment, positions, entries in parts:
-            live = segment.gone[entries] == 0
-            positions, entries = positions[live], entries[live]
-            used[positions] = np.maximum(segment.used[entries], used[positions])
-            queued[positions] = segment.queued[entries]
-            hits[positions] = segment.hits[entries]
-        return replace(data, used=used, queued=queued, hits=hits)
-
-    def _supersede(self, keys: KeyBatch) -> int:
-        """Mark the older entries of keys as removed; return what they weighed."""
-        weight = 0
-        for segment, _, entries in self._locate(keys):
-            live = entries[segment.gone[entries] == 0]
-            segment.gone[live] = 1
-            weight += int(np.maximum(segment.counts[live], 1).sum())
-        return weight
 
     def _pieces(self, data: SegmentData) -> Iterator[SegmentData]:
         """Split data into segments of the largest size."""
@@ -491,7 +475,7 @@ class HostCache:
                                 segment.gone[:] = 1
                             self._control["weight"] = 0
                         else:
-                            self._control["weight"] -= self._supersede(hashed)
+                            self._control["weight"] -= _supersede(self._locate(hashed))
                         self._folder.rename(name, message_name(number))
                     # Who waits for such a key would get rows that were read before the change.
                     self._claims.remove(None if hashed is None else hashed.hashes)
@@ -564,6 +548,30 @@ def _drop_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_drop_inherited)
+
+
+def _with_history(data: SegmentData, parts: list[Part]) -> SegmentData:
+    """Return the data with what is known of keys that have entries: a refresh is no new entry."""
+    if not parts:
+        return data
+    used, queued, hits = data.used.copy(), data.queued.copy(), data.hits.copy()
+    for segment, positions, entries in parts:
+        live = segment.gone[entries] == 0
+        positions, entries = positions[live], entries[live]
+        used[positions] = np.maximum(segment.used[entries], used[positions])
+        queued[positions] = segment.queued[entries]
+        hits[positions] = segment.hits[entries]
+    return replace(data, used=used, queued=queued, hits=hits)
+
+
+def _supersede(parts: list[Part]) -> int:
+    """Mark entries as removed; return what they weighed."""
+    weight = 0
+    for segment, _, entries in parts:
+        live = entries[segment.gone[entries] == 0]
+        segment.gone[live] = 1
+        weight += int(np.maximum(segment.counts[live], 1).sum())
+    return weight
 
 
 def _size_of(data: SegmentData) -> int:

@@ -267,7 +267,9 @@ def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, mu
             size, largest = size + segment.nbytes, max(largest, segment.nbytes)
             if size > most_bytes:
                 break
-            if end - start >= _LEAST_RUN and largest <= max(size / _GROWTH, _ALWAYS_MERGED):
+            many = end - start >= _LEAST_RUN and largest <= max(size / _GROWTH, _ALWAYS_MERGED)
+            # Near the largest size there are never as many that fit into one; what is merged here stays as it is.
+            if many or (size >= most_bytes / 2 and largest <= size / 2):
                 return free[start:end]
     gone = [int(np.count_nonzero(segment.gone)) for segment in free]
     for segment, count in zip(free, gone, strict=True):

@@ -117,6 +117,7 @@ class HostFullCacheLookup(FullCacheLookup):
         clock: Clock | None = None,
         wall: Callable[[], dt.datetime] = local_now,
     ) -> None:
+        source.hash_seed = host.seed  # Keys are hashed once, for the mapped table.
         super().__init__(source, host.clock if clock is None else clock, wall)
         self.host = host
         self._created = -math.inf

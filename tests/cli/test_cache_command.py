@@ -22,7 +22,7 @@ def test_caches_are_listed_shown_and_cleared(tmp_path):
     assert "customers" in listed
     assert {"30", "2", "1"} <= set(listed.split())
     assert "id, match" in run("show", str(tmp_path))
-    assert "Removed v1-" in run("clear", str(tmp_path), "--yes")
+    assert "Removed v2-" in run("clear", str(tmp_path), "--yes")
     assert list(tmp_path.iterdir()) == []
     store(cache, range(30))
     assert cache.is_lost
