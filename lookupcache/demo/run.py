@@ -294,7 +294,7 @@ def chain(left: DataFrame, database: Path, options: Mapping[str, str]) -> list[L
         table = step.lookup_table(database, options)
         select = [*(f"f.{name}" for name in left.columns), *step.columns]
         joins.append(LookupJoin(left, table, on=step.on, how=step.how, select=select))
-        left = joins[-1].df
+        left = joins[-1].result
     return joins
 
 

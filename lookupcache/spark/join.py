@@ -379,6 +379,11 @@ def _channel(join: LookupJoin) -> Channel:
 
 def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
     """Raise NotFusedError where two joins cannot share a Python stage, whatever they read."""
+    if first.choice.form == second.choice.form == "distinct" and second.plan.config.form == "distinct":
+        tables = f"{first.plan.table} and {second.plan.table}"
+        raise NotFusedError(
+            f"the lookups of {tables} take the form distinct: the first is computed again for the keys of the second"
+        )
     for join in (first, second):
         table = join.plan.table
         if join.plan.config.fuse == "off":

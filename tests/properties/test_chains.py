@@ -1,6 +1,7 @@
 """Chains of one to four lookups, drawn, against Spark's own joins over the same rows; with and without fusion.
 
-Between the joins rows are filtered, and columns computed, renamed and dropped; the same table may stand there twice.
+Between the joins rows are filtered, and columns computed, renamed and dropped; results are persisted and put together
+with themselves, and ANSI mode is switched; the same table may stand there twice.
 
 ``LOOKUPCACHE_CASES`` says how many, an eighth of it.
 """
@@ -33,6 +34,8 @@ TYPES = {
     "t4": ("INT", "BOOLEAN"),
 }
 """For each table the types of its key and of its column ``f``, which a later table's key may be joined with."""
+
+ANSI = "spark.sql.ansi.enabled"
 
 OPTIONS = [
     {"lookup.cache": "LRU"},
@@ -88,8 +91,21 @@ class Chain:
         if not names:
             return pair
         operands = [draw.choice(names), draw.choice(names)]
-        step = draw.choice(["filter", "filter", "column", "column", "rename", "drop"])
+        step = draw.choice(
+            [*["filter", "column"] * 4, *["rename", "drop"] * 2, "star", "names", "union", "persist", "ansi"]
+        )
         self.between += 1
+        if step == "star":
+            return tuple(df.alias("j").select(F.lit(7).cast("bigint").alias(f"k{number}s"), "j.*") for df in pair)
+        if step == "names":
+            return tuple(df.toDF(*(c if c == "w" else f"{c}n" for c in own.columns)) for df in pair)
+        if step == "union":
+            return tuple(df.union(df) for df in pair)
+        if step == "persist":
+            return pair[0].persist(), own
+        if step == "ansi":
+            self.spark.conf.set(ANSI, draw.choice(["true", "false"]))
+            return pair
         if step == "filter":
             condition = draw.choice(CONDITIONS[kind]).format(*operands)
             return tuple(df.where(condition) for df in pair)
@@ -190,6 +206,8 @@ def outcomes(spark, tables):
         ours, own = (Counter(map(tuple, df.collect())) for df in pair)
         if ours != own or pair[0].dtypes != pair[1].dtypes:
             wrong.append((number, ours - own, own - ours, pair[0].dtypes, pair[1].dtypes))
+        spark.conf.set(ANSI, "true")
+        spark.catalog.clearCache()
     return counts, wrong
 
 

@@ -362,6 +362,13 @@ def test_the_age_of_an_answer_can_be_filtered_by(visits):
     assert {row.visit for row in two.df.collect()} == {10, 11, 12, 15}
 
 
+def test_a_join_in_the_form_distinct_on_another_says_that_the_first_is_computed_again(visits):
+    distinct = {"lookup.form": "distinct"}
+    one = lookup_join(visits, people(**distinct), "person_id = people.id", "left", ["visit", "people.city"])
+    two = LookupJoin(one, cities(**distinct), "city = cities.cid", "left", ["visit", "cities.name"])
+    assert "the first is computed again for the keys of the second" in two.explain()
+
+
 @pytest.mark.parametrize("how", ["semi", "anti"])
 def test_a_semi_join_between(visits, how):
     first = lookup_join(visits, people(), "person_id = people.id", how).where("visit > 10")
