@@ -399,34 +399,31 @@ class SharedCall:
 
     def step(self) -> list[Key]:
         """Return keys to request now; those of other processes stay, and so do the keys that are found then."""
-        shared = self.shared
         if self._alone:
             alone, self._alone = self._alone, []
             return alone
         if self._looked_at >= 0 and not self._is_over() and not self._is_worth_a_look():
             return []
         self._find(self._after)
-        self._since = self._looked_at
-        if self._is_over():
-            mine = self._rest
-        else:
-            mine = shared.claim(self._rest)
-            if mine and shared.has_news_since(self._looked_at):
-                # Whoever had claimed a key has published it before that claim was released.
-                claimed, before = mine, set(self._rest)
-                self._find(self._after)
-                self._since = self._looked_at
-                left = set(self._rest)
-                shared.release([key for key in claimed if key in before - left])
-                mine = [key for key in claimed if key in left]
-        chosen = set(mine)
-        self._rest = [key for key in self._rest if key not in chosen]
+        mine = set(self._rest if self._is_over() else self._claim())
+        requested = [key for key in self._rest if key in mine]
+        self._rest = [key for key in self._rest if key not in mine]
         if self._refresh and self._rest:
             # Another process refreshes them: its old values are served.
             self._refresh, self._after = False, -math.inf
             self._find(-math.inf)
-        self._mine += mine
-        return mine
+        self._mine += requested
+        return requested
+
+    def _claim(self) -> list[Key]:
+        """Claim the keys that are left; whoever had claimed a key has published it before that claim was released."""
+        claimed = self.shared.claim(self._rest)
+        if not claimed or not self.shared.has_news_since(self._looked_at):
+            return claimed
+        self._find(self._after)
+        left = set(self._rest)
+        self.shared.release([key for key in claimed if key not in left])
+        return [key for key in claimed if key in left]
 
     def wait_seconds(self) -> float:
         """Return how long to wait before the next step: longer each time."""
@@ -458,6 +455,8 @@ class SharedCall:
         self._looked_at = found.position
         self.found.add(found)
         self._rest = [key for key in self._rest if key not in found.values]
+        # What is requested next is as new as what was seen now.
+        self._since = found.position
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self._until

@@ -21,6 +21,7 @@ Spread = Literal["random", "key"]
 Scope = Literal["worker", "host"]
 
 _ROWS_LOOKED_AT = 200_000
+_MOST_BATCHES = 2_000
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 
 
@@ -133,7 +134,9 @@ def shared_curve(requests: Requests, deployment: Deployment, sizes: list[int]) -
         known = deployment.rows_of(requests.words) > 0
         ids, worker = ids[known], worker[known]
     entry_counts = [max(round(size / deployment.mean_weight), 1) for size in sizes]
-    curve = host_curve(ids, worker, deployment.batch, entry_counts)
+    # Single requests are replayed many at a time, too, if there are many: each batch takes as long as many requests.
+    batch = max(deployment.batch, len(ids) // _MOST_BATCHES)
+    curve = host_curve(ids, worker, batch, entry_counts)
     return Curve(np.array(sizes, dtype=np.int64), curve.ratio(entry_counts) * curve.requests, float(len(requests)))
 
 
