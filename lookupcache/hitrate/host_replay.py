@@ -46,15 +46,21 @@ def _batches(ids: Numbers, worker: npt.NDArray[np.integer], batch: int) -> Itera
 def _misses(batches: list[tuple[int, Numbers]], keys: int, workers: int, size: int) -> int:
     host = _Recency(keys, size)
     own = [_Recency(keys, int(own_limits(Limits(rows=size)).rows)) for _ in range(workers)]
+    # A worker's own cache admits a key that it finds on the host for the second time (`lookupcache.host.admission`).
+    seen = np.zeros((workers, keys), dtype=np.bool_)
     misses = 0
     for worker, wanted in batches:
-        missing = wanted[own[worker].used[wanted] < 0]
+        is_missing = own[worker].used[wanted] < 0
+        missing = wanted[is_missing]
         found = host.used[missing] >= 0
         host.use(missing[found])
         requested = missing[~found]
         host.use(requested)
         host.evict()
-        own[worker].use(wanted)
+        admitted = ~is_missing
+        admitted[is_missing] = ~found | seen[worker, missing]
+        seen[worker, missing[found]] = True
+        own[worker].use(wanted[admitted])
         own[worker].evict()
         misses += len(requested)
     return misses
