@@ -55,7 +55,7 @@ JOIN = {
     "output_mode": ["ordered", "allow-unordered"],
 }
 
-OTHERS = {"form", "fuse", "shuffle", "metrics", "error_column", "dead_letter_path", "cache_path"}
+OTHERS = {"form", "fuse", "shuffle", "metrics", "error_column", "dead_letter_path", "cache_path", "full_scan"}
 """Options that belong to Spark's side of the join, and those that follow from ``on_error`` and ``scope``."""
 
 
