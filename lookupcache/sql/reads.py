@@ -60,4 +60,5 @@ def _read(name: Name, relations: Sequence[Relation], fold: Fold) -> Iterator[tup
         found = [(one, column) for one in owners if (column := one.column(name.parts[depth], fold)) is not None]
         if found:
             yield from (one for one in found if depth or name.nested or fold(one[1]) not in one[0].merged)
-            return
+            if not depth or any(fold(column) not in one.merged for one, column in found):
+                return  # else a field of a struct comes before the column, which USING hides

@@ -144,17 +144,20 @@ class Scope:
     def find(self, parts: Sequence[str]) -> tuple[Relation, str, int] | None:
         """Return relation, column, and which of the parts is the column's name."""
         for group in self.groups:
-            for depth in range(min(len(parts) - 1, 3), -1, -1):
-                found = list(self._find(group, parts, depth))
-                if found:
-                    return found[0] if len(found) == 1 else None
+            for hidden in (False, True):  # a column that USING hides comes after a field of a struct
+                for depth in range(min(len(parts) - 1, 3), -1, -1):
+                    found = list(self._find(group, parts, depth, hidden))
+                    if found:
+                        return found[0] if len(found) == 1 else None
         return None
 
-    def _find(self, group: list[Relation], parts: Sequence[str], depth: int) -> Iterator[tuple[Relation, str, int]]:
+    def _find(
+        self, group: list[Relation], parts: Sequence[str], depth: int, hidden: bool
+    ) -> Iterator[tuple[Relation, str, int]]:
         for relation in group:
             seen = relation.is_named(parts[:depth], self.fold) if depth else True
             column = relation.column(parts[depth], self.fold) if seen else None
-            if column is not None and (depth or self.fold(column) not in relation.merged):
+            if column is not None and ((depth and hidden) or self.fold(column) not in relation.merged):
                 yield relation, column, depth
 
 
