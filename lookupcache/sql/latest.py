@@ -24,6 +24,7 @@ from sqlglot import exp
 from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.clauses import Token
 from lookupcache.planner.grammar import equality
+from lookupcache.schema import quote
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.conditions import Conjunct, conjuncts_of
 from lookupcache.sql.dialect import name_span, span_of
@@ -103,11 +104,13 @@ def _stream(setting: Setting, name: str) -> DataFrame | None:
     """Return a streaming view, None where the name is none or is another relation."""
     if name in setting.catalog.tables:
         return None
+    quoted = quote(name)
     try:
-        found = setting.spark.table(f"`{name.replace('`', '``')}`")
-        return found if found.isStreaming else None
+        # Checked first, since PySpark writes an error about a missing table to the log.
+        found = setting.spark.table(quoted) if setting.spark.catalog.tableExists(quoted) else None
     except PySparkException:
         return None
+    return found if found is not None and found.isStreaming else None
 
 
 def _sql_table(query: Query, use: _Use, rows: DataFrame) -> SqlTable:
