@@ -33,7 +33,7 @@ from lookupcache.sql.explain import explain_query, mode_of
 from lookupcache.sql.functions import create_function
 from lookupcache.sql.inserts import inserts_of
 from lookupcache.sql.laterals import refuse_unknown
-from lookupcache.sql.latest import add_streams, reads_streams
+from lookupcache.sql.latest import add_streams, reads_streams, refuse_snapshot
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
 from lookupcache.sql.pipes import pipes_of, without_pipes
 from lookupcache.sql.query import Query, Setting, query_of, selects
@@ -75,6 +75,7 @@ def rewrite_query(
     setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = ""
 ) -> Query:
     """Return the query of a statement, rewritten so that its lookups are joined; ``prefix`` is text before it."""
+    refuse_snapshot(statement, found)
     query = _query(setting, statement, found, args, prefix)
     add_streams(query)
     refuse_strangers(query, query.tree)
