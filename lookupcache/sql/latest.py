@@ -55,8 +55,8 @@ def refuse_snapshot(statement: Statement, found: Sequence[Token]) -> None:
             start = statement.span.start
             raise StatementError(
                 "SNAPSHOT, whose left rows wait until a stream is loaded, is not supported.",
-                hint="Write LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME() over the streaming view: left rows do not wait "
-                "there; those before the first value have nulls.",
+                hint="Write LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME() over the streaming view: left rows do not "
+                "wait there; those before the first value have nulls.",
                 position=statement.position(Span(start + call.start, start + call.end)),
             )
 
