@@ -88,11 +88,11 @@ LAYERS = """
     host
     store.contract store.frames store.claims store.values
     store.redis_store
-    store.locations store.guard store.rows store.names
+    store.locations store.guard store.rows store.names store.lifetimes
     store.row_store
     store
     decorator.arguments
-    decorator.batching decorator.keyed_function
+    decorator.batching decorator.keyed_function decorator.stored_values
     decorator.single_flight
     decorator.sync_lookup decorator.async_lookup
     decorator.decorated

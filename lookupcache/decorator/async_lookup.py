@@ -69,7 +69,7 @@ class AsyncLookup(SingleFlight):
             started = self._begin(job.call)
             self._slots_here().start_timeout(job)
             set_current_call(job.call)
-            return await self.resilience.until_found(self._request, job.call.keys, without_rows)
+            return await self._fetch(job.call)
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
 
@@ -82,6 +82,16 @@ class AsyncLookup(SingleFlight):
         except BaseException as error:
             # Measuring or comparing a value runs code of its class, which may fail.
             self._failed(call, error)
+
+    async def _fetch(self, call: Call) -> list[tuple[list[Key], Answers]]:
+        """Return the values of a call's keys, from the store if there is one, or from the function."""
+
+        async def request(keys: list[Key]) -> list[tuple[list[Key], Answers]]:
+            return await self.resilience.until_found(self._request, keys, without_rows)
+
+        if self.store is None:
+            return await request(call.keys)
+        return await self.store.run_async(call.keys, call.written, request)
 
     async def _request(self, keys: list[Key]) -> Answers:
         self._count_requested(keys)

@@ -27,7 +27,8 @@ class Call(NestedCall):
 
     With neither, it was interrupted, and waiting callers request the keys again. ``loop`` is the event
     loop that it is made on, None for threads; ``deadline``, by `time.monotonic`, is when it counts as hung; ``job``
-    makes it in a slot, None in its opener's own thread. It is made for a method of ``owner``.
+    makes it in a slot, None in its opener's own thread. It is made for a method of ``owner``. ``written`` is when
+    answers were fetched that come from a store.
     """
 
     def __init__(self, loop: AbstractEventLoop | None = None, owner: Any = None) -> None:
@@ -42,6 +43,7 @@ class Call(NestedCall):
         self.error: BaseException | None = None
         self.deadline = math.inf
         self.job: Job | None = None
+        self.written: dict[Any, float] = {}
 
     def end(self, answers: dict[Any, Any] | None = None, error: BaseException | None = None) -> None:
         """Wake all waiting callers, once; called by one thread at a time."""

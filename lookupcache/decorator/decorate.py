@@ -27,6 +27,7 @@ from lookupcache.decorator.decorated import (
     Decorated,
 )
 from lookupcache.decorator.keyed_function import KeyedFunction
+from lookupcache.decorator.stored_values import ValueStore
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
 from lookupcache.functions.adapter import is_async, is_async_generator, refuse_uncallable
@@ -280,11 +281,12 @@ def lookup_of(
         config, retryable=retryable, retry_after=retry_after, counters=Counters(), limiter=limiter, clock=clock
     )
     keyed = KeyedFunction(function, batch, config.timeout)
+    store = None if config.store is None else ValueStore(function, config, resilience.counters, clock)
     if not keyed.adapter.is_async:
-        return SyncLookup(keyed, config, resilience, clock)
+        return SyncLookup(keyed, config, resilience, clock, store)
     if config.async_ is False:
         raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
-    return AsyncLookup(keyed, config, resilience, clock)
+    return AsyncLookup(keyed, config, resilience, clock, store)
 
 
 _limit_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()

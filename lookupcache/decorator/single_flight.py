@@ -32,6 +32,7 @@ from lookupcache.decorator.arguments import (
 )
 from lookupcache.decorator.batching import Batches, Call
 from lookupcache.decorator.keyed_function import KeyedFunction
+from lookupcache.decorator.stored_values import ValueStore
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import open_call
 from lookupcache.metrics import LookupMetrics
@@ -66,8 +67,10 @@ class SingleFlight:
         config: LookupConfig,
         resilience: ResiliencePolicy,
         clock: Callable[[], float],
+        store: ValueStore | None = None,
     ) -> None:
         self.config = config
+        self.store = store
         self.resilience = resilience
         self.counters = resilience.counters
         self.clock = clock
@@ -101,6 +104,8 @@ class SingleFlight:
         self.resilience.reset_after_fork()
         self.function.adapter.reset_after_fork()
         self.instances.reset_after_fork()
+        if self.store is not None:
+            self.store.reset_after_fork()
 
     def metrics(self) -> LookupMetrics:
         """Return the counts so far."""
@@ -121,6 +126,8 @@ class SingleFlight:
         with self._lock:
             keys = [values, *(with_kinds(values, kinds) for kinds in self._kinds if len(kinds) == len(values))]
             found = [self._disown(key) | self.cache.remove(key) for key in keys]
+        if self.store is not None:
+            self.store.invalidate(keys)
         return any(found)
 
     def clear(self, instance: Any = None) -> None:
@@ -134,6 +141,8 @@ class SingleFlight:
                 if instance is None or instance_of(key) is instance:
                     self._disown(key)
             self._drop_unused_kinds()
+        if self.store is not None and instance is None:
+            self.store.clear()
 
     def _disown(self, key: Key) -> bool:
         """Keep the call for a key from changing the cache, unless it still waits for more keys."""
@@ -289,7 +298,7 @@ class SingleFlight:
             now = self.clock()
             for key, value in answers.items():
                 if self._calls.get(key) is call:
-                    self.cache.put(key, value, now)
+                    self.cache.put(key, value, call.written.get(key, now))
             self.counters["fetched_rows"] += sum(map(rows_in, answers.values()))
             self._end(call, answers)
             self._until_purge -= len(answers)

@@ -11,6 +11,7 @@ from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import Call
 from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
+from lookupcache.decorator.stored_values import ValueStore
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, run_within, waiting_for
 from lookupcache.executor.thread_slots import ThreadSlots
@@ -21,9 +22,14 @@ class SyncLookup(SingleFlight):
     """A sync function with the cache; thread-safe."""
 
     def __init__(
-        self, function: KeyedFunction, config: LookupConfig, resilience: ResiliencePolicy, clock: Callable[[], float]
+        self,
+        function: KeyedFunction,
+        config: LookupConfig,
+        resilience: ResiliencePolicy,
+        clock: Callable[[], float],
+        store: ValueStore | None = None,
     ) -> None:
-        super().__init__(function, config, resilience, clock)
+        super().__init__(function, config, resilience, clock, store)
         self._stops_at_error = config.on_error == "fail" and config.stale_if_error is None
 
     def _start_without_calls(self) -> None:
@@ -92,7 +98,7 @@ class SyncLookup(SingleFlight):
             self.batches.wait_closed(call)
             started = self._begin(call)
             with run_within(call):
-                self._answered(call, self.resilience.until_found_sync(self._request, call.keys, without_rows))
+                self._answered(call, self._fetch(call))
         except Exception as error:
             self._failed(call, error)
         finally:
@@ -110,6 +116,14 @@ class SyncLookup(SingleFlight):
         if call.job is not None:
             call.job.deadline = call.deadline
         return started
+
+    def _fetch(self, call: Call) -> list[tuple[list[Key], Answers]]:
+        """Return the values of a call's keys, from the store if there is one, or from the function."""
+
+        def request(keys: list[Key]) -> list[tuple[list[Key], Answers]]:
+            return self.resilience.until_found_sync(self._request, keys, without_rows)
+
+        return request(call.keys) if self.store is None else self.store.run(call.keys, call.written, request)
 
     def _request(self, keys: list[Key]) -> Answers:
         self._count_requested(keys)
