@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,9 @@ from lookupcache.store.values import UnstorableError, from_bytes, to_bytes
 _FIRST_POLL_SECONDS = 0.005
 _LAST_POLL_SECONDS = 0.1
 _SCHEMA = schema_hash("Python values")
+
+# The lengths of key and value, which follow; the frame is padded.
+_LENGTHS = struct.Struct("<II")
 
 Answered = list[tuple[list[Key], dict[Key, Any]]]
 
@@ -243,7 +247,8 @@ class ValueStore:
 
     def _body(self, key: bytes, value: Any) -> bytes:
         what = f"A value that {self._function[0].lower()}{self._function[1:]} has returned,"
-        return len(key).to_bytes(4, "little") + key + to_bytes(value, what)
+        encoded = to_bytes(value, what)
+        return _LENGTHS.pack(len(key), len(encoded)) + key + encoded
 
     def _store_now(self) -> float | None:
         """Return the time by the store's clock, rather too early than too late; None if it was never read."""
@@ -289,10 +294,14 @@ def _frames(bodies: Sequence[bytes], counts: Sequence[int], written: float) -> l
 
 def _value(body: bytes, key: bytes) -> Any:
     """Return the value of an entry; raises ValueError if it is of another key, or damaged."""
-    end = 4 + int.from_bytes(body[:4], "little")
-    if body[4:end] != key:
+    try:
+        of_key, of_value = _LENGTHS.unpack_from(body)
+    except struct.error:
+        raise ValueError("cut off") from None
+    end = _LENGTHS.size + of_key
+    if body[_LENGTHS.size : end] != key:
         raise ValueError("another key")
-    return from_bytes(body[end:])
+    return from_bytes(body[end : end + of_value])
 
 
 # ── identity ─────────────────────────────────────────────────────────────────────────────────────────────────
