@@ -159,7 +159,7 @@ LAYERS = """
     demo.flights demo.report
     demo.run
     demo
-    cli.trial
+    cli.trial cli.store
     cli.hitrate cli.host cli.plan
     cli.commands
     cli

@@ -29,7 +29,7 @@ class HeldClaims:
         self._process = os.getpid()
         self._names: set[bytes] = set()
         self._lock = threading.Lock()
-        self._changed = threading.Event()
+        self._no_names = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, names: Iterable[bytes]) -> None:
@@ -47,12 +47,15 @@ class HeldClaims:
         if self._process == os.getpid():
             with self._lock:
                 self._names.difference_update(names)
+                if not self._names:
+                    self._no_names.set()
 
     def _run(self) -> None:
         """Renew all claims again and again; a claim that has lapsed is not renewed, which the store decides."""
         while True:
-            self._changed.wait(self._interval)
+            self._no_names.wait(self._interval)
             with self._lock:
+                self._no_names.clear()
                 names = list(self._names)
                 if not names:
                     self._thread = None
