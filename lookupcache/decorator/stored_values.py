@@ -31,7 +31,7 @@ from lookupcache.redaction import hidden, url_secrets
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import FORMAT_VERSION, HEADER_BYTES, padded, read_frames, seal
 from lookupcache.store.guard import Claimed, Clock, GuardedStore
-from lookupcache.store.lifetimes import Lifetimes
+from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
 from lookupcache.store.names import names_of_bytes, schema_hash
 from lookupcache.store.values import UnstorableError, from_bytes, to_bytes
@@ -97,7 +97,7 @@ class ValueStore:
         )  # fmt: skip
         self._about = {"function": self._function, "columns": "Python values", "schema": f"{_SCHEMA:016x}"}
         self._is_described = False
-        self._offset: tuple[float, float] | None = None
+        self._store_clock = StoreClock()
 
     # ── one call ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -194,7 +194,7 @@ class ValueStore:
     def _put(self, call: _Call, answers: dict[Key, Any]) -> Generator[Any, Any, None]:
         """Take the function's values, and store those whose keys are claimed here."""
         stored = [key for key in call.claimed if self._lifetimes.stores_misses or rows_in(answers[key])]
-        written = self._store_now()
+        written = self._store_clock.now(self._clock())
         if stored and written is not None:
             bodies = [self._body(call.left[key][0], answers[key]) for key in stored]
             counts = [rows_in(answers[key]) for key in stored]
@@ -215,7 +215,7 @@ class ValueStore:
         """Take the values of entries that are intact, of their key and young enough."""
         if reading is None:
             return
-        self._offset = (reading.now, self._clock())
+        self._store_clock.read(reading.now, self._clock())
         frames, damaged = read_frames(reading.entries, _SCHEMA)
         ages = reading.now - frames.written
         allowed = self._lifetimes.allow(ages, frames.rows)
@@ -249,10 +249,6 @@ class ValueStore:
         what = f"A value that {self._function[0].lower()}{self._function[1:]} has returned,"
         encoded = to_bytes(value, what)
         return _LENGTHS.pack(len(key), len(encoded)) + key + encoded
-
-    def _store_now(self) -> float | None:
-        """Return the time by the store's clock, rather too early than too late; None if it was never read."""
-        return None if self._offset is None else self._offset[0] + max(self._clock() - self._offset[1], 0.0)
 
     def _describe(self) -> None:
         found = self._store.describe(self.identity, self._about)

@@ -1,4 +1,4 @@
-"""`Lifetimes`: which entries of a store may be used, and how long they are stored."""
+"""Which entries of a store may be used, how long they are stored, and what time it is there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from lookupcache.cache.keys import Mask, Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.config import LookupConfig
 from lookupcache.store.frames import Floats
+
+_DRIFT = 0.001
 
 
 @dataclass(frozen=True)
@@ -38,3 +40,29 @@ class Lifetimes:
         """Return which entries may be used; one that is due for a refresh is fetched again instead."""
         young = (ages <= np.where(counts > 0, self.rows, self.misses)) & (ages < self.refresh)
         return young & (ages >= 0) & (self.stores_misses | (counts > 0))
+
+
+class StoreClock:
+    """Tells the time of a store between two readings of its clock, rather too early than too late.
+
+    So an entry that is dated by it seems older than it is, and never younger.
+
+    >>> clock = StoreClock()
+    >>> clock.read(1_000.0, 5.0)
+    >>> clock.now(15.0)
+    1009.99
+    """
+
+    def __init__(self) -> None:
+        self._read: tuple[float, float] | None = None
+
+    def read(self, now: float, at: float) -> None:
+        """Note the store's clock; ``at`` is the own clock after it was read."""
+        self._read = (now, at)
+
+    def now(self, at: float) -> float | None:
+        """Return the store's time; None if it was never read."""
+        if self._read is None:
+            return None
+        # The two clocks may not run at the same speed: an entry of the future would not be used.
+        return self._read[0] + max(at - self._read[1], 0.0) * (1 - _DRIFT)

@@ -114,7 +114,9 @@ class RedisStore(Store):
         """Return what describes an identity; if there is nothing yet, write it."""
         name = identity_prefix(identity).encode() + _ABOUT
         text = json.dumps(about, sort_keys=True).encode()
-        _, found = _checked(self._server.run([[b"SET", name, text, b"NX"], [b"GET", name]]))
+        [found] = _checked(self._server.run([[b"GET", name]]))
+        if found is None:  # Only then, since a server that is full takes no SET.
+            _, found = _checked(self._server.run([[b"SET", name, text, b"NX"], [b"GET", name]]))
         return _about(found) or about
 
     def contents(self) -> list[Content]:

@@ -22,7 +22,7 @@ from lookupcache.redaction import hidden, url_secrets
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import Floats
 from lookupcache.store.guard import Clock, GuardedStore
-from lookupcache.store.lifetimes import Lifetimes
+from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
 from lookupcache.store.names import identity_of, names_of_keys, schema_hash, schema_of
 from lookupcache.store.rows import from_frames, to_frames
@@ -83,7 +83,7 @@ class RowStore:
         }  # fmt: skip
         self._is_described = False
         self._known_since = -math.inf
-        self._offset: tuple[float, float] | None = None
+        self._store_clock = StoreClock()
 
     def names(self, keys: KeyBatch) -> list[bytes]:
         """Return the names of keys."""
@@ -116,7 +116,7 @@ class RowStore:
         lifetimes, stored = self._lifetimes, np.flatnonzero(counts > 0)
         if lifetimes.stores_misses:
             stored = np.arange(len(counts))
-        written = self._store_now()
+        written = self._store_clock.now(self.clock())
         if len(stored) < len(counts) or written is None:
             left = np.arange(len(counts)) if written is None else np.flatnonzero(counts == 0)
             self.release([names[row] for row in left.tolist()])
@@ -151,22 +151,15 @@ class RowStore:
         if reading is None:
             none = np.zeros(0, np.int64)
             return Known(none, self._schema.empty_table(), none, none.astype(np.float64))
-        self._offset = (reading.now, self.clock())
+        self._store_clock.read(reading.now, self.clock())
         found, damaged = from_frames(reading.entries, keys, self._key_types, self._schema, self._hash)
         # Counted from before the request: so no age is below the true one.
         ages = reading.now - found.written
-        allowed = self._lifetimes.allow(ages, found.counts) & (before - ages >= self._known_since)
+        allowed = self._lifetimes.allow(ages, found.counts) & (before - ages > self._known_since)
         found = found.take(np.flatnonzero(allowed))
         self.counters["store_dropped"] += damaged
         self.counters["store_hits"] += len(found.positions)
         return Known(found.positions, found.rows, found.counts, before - (reading.now - found.written))
-
-    def _store_now(self) -> float | None:
-        """Return the time by the store's clock, rather too early than too late; None if it was never read."""
-        if self._offset is None:
-            return None
-        now, at = self._offset
-        return now + max(self.clock() - at, 0.0)
 
     def _describe(self) -> None:
         found = self._store.describe(self.identity, self._about)
