@@ -159,8 +159,7 @@ class ValueStore:
             yield from self._find(call)
             is_first = True
             while call.left:
-                others = yield from self._claim(call, time.monotonic() >= until)
-                self.counters.add("store_waits", len(others) if is_first else 0)
+                others = yield from self._claim(call, is_first, time.monotonic() >= until)
                 is_first = False
                 if others:
                     yield Pause(pause)
@@ -176,7 +175,7 @@ class ValueStore:
         self._take(call, list(call.left), (yield lambda: self._store.get(names)), before)
         return []
 
-    def _claim(self, call: _Call, is_late: bool) -> Generator[Any, Any, list[Key]]:
+    def _claim(self, call: _Call, is_first: bool, is_late: bool) -> Generator[Any, Any, list[Key]]:
         """Claim the keys that have no value, and call the function with those; return which others request."""
         keys = list(call.left)
         before, names = self._clock(), call.names(keys)
@@ -186,6 +185,8 @@ class ValueStore:
         call.claimed = [key for key, mine in zip(keys, claimed.is_claimed, strict=True) if mine]
         self._take(call, keys, claimed.reading, before)
         requested = [key for key, own in zip(keys, claimed.to_request, strict=True) if own and key in call.left]
+        if is_first:
+            self.counters.add("store_waits", len(call.left) - len(requested))
         if requested:
             answered: Answered = yield Request(requested)
             yield from self._put(call, {key: value for _, some in answered for key, value in some.items()})

@@ -11,7 +11,7 @@ URL = "redis://memory"
 
 
 class MemoryStore(Store):
-    """Does what a server does, by its own ``clock``; with ``error`` it raises that, and while ``full`` it does not write.
+    """Does what a server does, by its ``clock``; with ``error`` it raises that, and while ``full`` it does not write.
 
     Entries and claims are by name, with the time when they expire.
     """
