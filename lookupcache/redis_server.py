@@ -70,7 +70,8 @@ def pack(command: Sequence[bytes]) -> bytes:
     >>> pack([b"GET", b"a"])
     b'*2\\r\\n$3\\r\\nGET\\r\\n$1\\r\\na\\r\\n'
     """
-    return b"*%d\r\n%b" % (len(command), b"".join(map(_bulk, command)))
+    # Without a function call per word: a command may have thousands.
+    return b"*%d\r\n%b" % (len(command), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in command]))
 
 
 def _bulk(word: bytes) -> bytes:

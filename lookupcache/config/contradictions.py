@@ -73,8 +73,6 @@ def _check_store(config: LookupConfig) -> None:
     }
     if config.cache in ("NONE", "ALL"):
         _refuse_if_set({"lookup.cache.store": config.store, **own}, config, "LRU or TTL")
-    if config.store_timeout <= 0:
-        raise OptionError("Option 'lookup.cache.store.timeout' is 0.", hint="Write a time such as '200 ms'.")
     for key, value in own.items():
         if value is not None and config.store is None:
             raise OptionError(

@@ -26,6 +26,7 @@ from lookupcache.config.values import (
     parse_non_negative,
     parse_rate,
     parse_store,
+    parse_time_limit,
     parse_time_of_day,
     to_dashes,
 )
@@ -103,7 +104,7 @@ class LookupConfig:
         "a hash",
     )  # fmt: skip
     store_timeout: float = _option(
-        "lookup.cache.store.timeout", 0.2, parse_duration,
+        "lookup.cache.store.timeout", 0.2, parse_time_limit,
         "how long to wait for the store, to connect and for each answer, before lookups go on without it", "200 ms",
     )  # fmt: skip
     store_expire_after_write: float | None = _option(

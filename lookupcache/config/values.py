@@ -45,6 +45,14 @@ def parse_duration(value: Any) -> float:
     return number * _SECONDS[unit.lower()]
 
 
+def parse_time_limit(value: Any) -> float:
+    """Return seconds, more than 0."""
+    seconds = parse_duration(value)
+    if not seconds:
+        raise ValueError("a duration above 0, such as '200 ms'")
+    return seconds
+
+
 def parse_bytes(value: Any) -> int:
     """Return bytes; accepts ``"64 mb"``, ``"1gb"``, or a number of bytes (units are powers of 1,024).
 
@@ -133,7 +141,7 @@ def parse_store(value: Any) -> str:
     if hide_userinfo(location) != location:
         raise OptionError(
             f"Option 'lookup.cache.store' is {hide_userinfo(location)!r}, with a secret in it.",
-            hint="Write 'env:NAME' or 'file:PATH': the workers read the URL from the variable or file of that name.",
+            hint="It takes a URL without one, or 'env:NAME' or 'file:PATH', from which the workers read the URL.",
         )
     if not is_redis_url(location):
         raise ValueError("the URL of a Redis server such as 'redis://host:6379/0', or 'env:NAME'")

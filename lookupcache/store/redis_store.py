@@ -39,6 +39,14 @@ for i = 1, #KEYS / 2 do
 end
 return written
 """
+# Returns for each claim 1 if it was free; SET NX PX for many names with one reply.
+_CLAIM_ALL = b"""
+local mine = {}
+for i = 1, #KEYS do
+  if redis.call('SET', KEYS[i], ARGV[1], 'NX', 'PX', ARGV[2]) then mine[i] = 1 else mine[i] = 0 end
+end
+return mine
+"""
 _RELEASE = b"""
 for i = 1, #KEYS do
   if redis.call('GET', KEYS[i]) == ARGV[1] then redis.call('DEL', KEYS[i]) end
@@ -80,15 +88,16 @@ class RedisStore(Store):
         return Reading(_seconds(now), list(entries))
 
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[bool], Reading]:
-        """Claim names by SET NX PX, and read their entries in the same round trip."""
+        """Claim names by SET NX PX, and read their entries after that, in the same round trip."""
         server, ends = self._server, _milliseconds(seconds)
-        claims = [[b"SET", name + _CLAIM, token, b"NX", b"PX", ends] for name in names]
         if isinstance(server, Cluster):
             now = _seconds(server.time())
+            claims = [[b"SET", name + _CLAIM, token, b"NX", b"PX", ends] for name in names]
             replies = _checked(server.run([*claims, *([b"GET", name] for name in names)]))
             return [reply is not None for reply in replies[: len(names)]], Reading(now, replies[len(names) :])
-        *replies, now, entries = _checked(server.run([*claims, [b"TIME"], [b"MGET", *names]]))
-        return [reply is not None for reply in replies], Reading(_seconds(now), list(entries))
+        scripts = _script(_CLAIM_ALL, [[name + _CLAIM] for name in names], [token, ends], None, _MOST_NAMES)
+        *replies, now, entries = _checked(server.run([*scripts, [b"TIME"], [b"MGET", *names]]))
+        return [bool(mine) for reply in replies for mine in reply], Reading(_seconds(now), list(entries))
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
         """Prolong the claims that the token still has."""
@@ -163,13 +172,8 @@ class RedisStore(Store):
 
         One server runs it for many groups at a time, a cluster for each, since their slots differ.
         """
-        arguments = own or [[] for _ in keys]
         most = 1 if isinstance(self._server, Cluster) else _MOST_NAMES
-        commands = []
-        for start, end in _pieces(arguments, most):
-            names = [name for group in keys[start:end] for name in group]
-            values = [value for group in arguments[start:end] for value in group]
-            commands.append([b"EVAL", script, b"%d" % len(names), *names, *shared, *values])
+        commands = _script(script, keys, shared, own, most)
         return _checked(self._server.run(commands)) if commands else []
 
     def _unlink(self, names: list[bytes]) -> None:
@@ -227,6 +231,19 @@ def _about(text: bytes | None) -> dict[str, str] | None:
     except ValueError:
         return None
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None
+
+
+def _script(
+    script: bytes, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]] | None, most: int
+) -> list[list[bytes]]:
+    """Return the commands that run a script for groups of keys, at most ``most`` groups in each."""
+    arguments = own or [[] for _ in keys]
+    commands = []
+    for start, end in _pieces(arguments, most):
+        names = [name for group in keys[start:end] for name in group]
+        values = [value for group in arguments[start:end] for value in group]
+        commands.append([b"EVAL", script, b"%d" % len(names), *names, *shared, *values])
+    return commands
 
 
 def _pieces(arguments: list[list[bytes]], most: int) -> Iterator[tuple[int, int]]:
