@@ -30,7 +30,7 @@ LAYERS = """
     config.lookup_config
     config
     expr
-    functions spark
+    functions spark functions.code
     plan
     connector
     redis_server
@@ -87,7 +87,7 @@ LAYERS = """
     host.inspection
     host
     store.contract store.frames store.claims store.values
-    store.redis_store
+    store.redis_store store.functions
     store.locations store.guard store.rows store.names store.lifetimes
     store.row_store
     store

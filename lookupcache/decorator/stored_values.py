@@ -11,12 +11,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -26,10 +24,10 @@ from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key, arguments_of, owner_of
 from lookupcache.errors import OptionError
 from lookupcache.metrics import Counters
-from lookupcache.plan import digest
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.store.contract import Reading
-from lookupcache.store.frames import FORMAT_VERSION, HEADER_BYTES, padded, read_frames, seal
+from lookupcache.store.frames import HEADER_BYTES, padded, read_frames, seal
+from lookupcache.store.functions import function_identity
 from lookupcache.store.guard import Claimed, Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
@@ -299,47 +297,3 @@ def _value(body: bytes, key: bytes) -> Any:
     if body[_LENGTHS.size : end] != key:
         raise ValueError("another key")
     return from_bytes(body[end : end + of_value])
-
-
-# ── identity ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def function_identity(function: Any) -> str:
-    """Return the identity of a function's values: its name, code, defaults and closure.
-
-    Functions and constants that it uses by name are not part of it. Raises OptionError for what is no function of
-    Python, and for a closure over objects whose values are not known.
-
-    >>> def double(n): return 2 * n
-    >>> def triple(n): return 3 * n
-    >>> function_identity(double) == function_identity(double), function_identity(double) == function_identity(triple)
-    (True, False)
-    """
-    if not isinstance(function, FunctionType):
-        raise _without_identity(f"{type(function).__qualname__!r} is no function that is written in Python")
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    try:
-        bound = to_bytes([list(function.__defaults__ or ()), function.__kwdefaults__ or {}, cells])
-    except UnstorableError:
-        raise _without_identity(
-            f"function {function.__qualname__!r} has a default or a closure that is more than a plain value"
-        ) from None
-    code = hashlib.sha256(repr(_code(function.__code__)).encode() + bound).hexdigest()
-    return digest([FORMAT_VERSION, "function", function.__module__, function.__qualname__, code])
-
-
-def _code(code: CodeType) -> tuple[Any, ...]:
-    constants = tuple(_code(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts)
-    return code.co_code.hex(), code.co_names, code.co_varnames, constants
-
-
-def _constant(value: Any) -> str:
-    # The order in which a set shows its items is another in each process.
-    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
-
-
-def _without_identity(fact: str) -> OptionError:
-    return OptionError(
-        f"'lookup.cache.store' cannot know whether another process means the same: {fact}.",
-        hint="Name its values with 'lookup.cache.store.name', and change the name when the function changes.",
-    )

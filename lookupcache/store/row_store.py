@@ -57,17 +57,23 @@ class RowStore:
         key_types: The types of the key columns.
         counters: Where hits and failures are counted.
         clock: The time in seconds, in which ages are returned.
+        function: The identity of a function that is the source.
     """
 
     def __init__(
-        self, plan: LookupPlan, key_types: Sequence[pa.DataType], counters: Counters, clock: Clock = time.monotonic
+        self,
+        plan: LookupPlan,
+        key_types: Sequence[pa.DataType],
+        counters: Counters,
+        clock: Clock = time.monotonic,
+        function: str | None = None,
     ) -> None:
         config = plan.config
         assert config.store is not None
         secrets = url_secrets(url_of(config.store))
         self.counters = counters
         self.clock = clock
-        self.identity = identity_of(plan)
+        self.identity = identity_of(plan, function)
         self._store = GuardedStore(
             open_store(config.store, config.store_timeout), counters, f"Table {plan.table!r}",
             lambda text: hidden(text, secrets),

@@ -25,6 +25,8 @@ import pyarrow as pa
 from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
+from lookupcache.functions.connector import FunctionConnector
+from lookupcache.store.functions import source_identity
 from lookupcache.store.row_store import Attempt, Known, RowStore
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
@@ -268,7 +270,10 @@ class StoredSource(Source):
 
     def __init__(self, source: Source, clock: Clock) -> None:
         super().__init__(source.plan, source.connector, source.counters)
-        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock)
+        function = None
+        if isinstance(self.connector, FunctionConnector):
+            function = source_identity(self.connector.function, self.plan.source)
+        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, function)
         if self.reports_changes:
             self.store.distrust()
 

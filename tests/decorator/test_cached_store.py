@@ -12,7 +12,7 @@ from servers import RedisServer
 
 from lookupcache import LookupConfig, LookupTimeoutError, OptionError, cached
 from lookupcache.cli.commands import main
-from lookupcache.decorator.stored_values import function_identity
+from lookupcache.store.functions import function_identity, source_identity
 from lookupcache.store.values import UnstorableError
 
 from click.testing import CliRunner  # isort: skip
@@ -177,6 +177,8 @@ def test_the_identity_of_a_function_is_its_code():
     same = function_identity(made(2))
     assert same == function_identity(made(2))
     assert len({same, function_identity(made(3)), function_identity(made(2, 1)), function_identity(price)}) == 4
+    assert source_identity(made(2), "-") == same
+    assert source_identity(Shop, "-") == source_identity(Shop, "+") != source_identity(Shop(), "-")
     with pytest.raises(OptionError, match=r"more than a plain value.*\n\nHint: .*lookup\.cache\.store\.name"):
         function_identity(made(object()))
 

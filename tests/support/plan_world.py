@@ -43,8 +43,6 @@ OPTIONS = (
      "lookup.breaker.delay": "1 s", "lookup.age-column": "age", "lookup.form": "worker", "lookup.fuse": "off",
      "lookup.shuffle": "true", "lookup.metrics": "off"},
     {"lookup.cache": "LRU", "lookup.cache.scope": "host", "lookup.cache.path": "shared-cache"},
-    {"lookup.cache": "LRU", "lookup.cache.store": "env:STORE_URL", "lookup.cache.store.name": "people",
-     "lookup.cache.store.timeout": "50 ms", "lookup.cache.store.expire-after-write": "1 h"},
     {"lookup.cache": "LRU", "lookup.cache.missing-key.expire-after-write": "1 s", "lookup.on-error": "null",
      "lookup.error-column": "error", "lookup.retry.on-miss.max-attempts": "1", "lookup.retry.on-miss.delay": "1 ms",
      "lookup.retry.strategy": "fixed-delay"},
@@ -52,6 +50,8 @@ OPTIONS = (
      "lookup.cache.reload-allow-empty": "true"},
     {"lookup.cache": "ALL", "lookup.cache.reload-at": "03:00Z"},
     {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": "letters"},
+    {"lookup.cache": "LRU", "lookup.cache.store": "redis://127.0.0.1:1", "lookup.cache.store.name": "people",
+     "lookup.cache.store.timeout": "50 ms", "lookup.cache.store.expire-after-write": "1 h"},
 )  # fmt: skip
 
 
