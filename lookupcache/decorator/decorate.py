@@ -183,6 +183,10 @@ def cached(
     same name, has its own. ``lookup.cache.max-bytes`` measures a value when it is cached, with all that it refers to,
     not when it changes later.
 
+    With ``store`` values are shared by all processes that use the same Redis server, also of later runs: see
+    docs/store.md. Arguments and values must then be None, bool, int, float, str, bytes, date, datetime, Decimal, or
+    lists, tuples and dicts of these; `invalidate` and ``clear`` remove them for all.
+
     A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
     is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.
 

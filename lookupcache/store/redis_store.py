@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -72,6 +73,7 @@ class RedisStore(Store):
         check_driver()
         self._address = Address.of({"url": url}).with_timeout(timeout)
         self._connected: Server | Cluster | None = None
+        self._connecting = threading.Lock()
 
     def __repr__(self) -> str:
         return f"RedisStore({self._address.kind} at {', '.join(host for host, _ in self._address.nodes)})"
@@ -161,9 +163,12 @@ class RedisStore(Store):
 
     @property
     def _server(self) -> Server | Cluster:
-        if self._connected is None:
-            self._connected = self._address.connected()
-        return self._connected
+        found = self._connected
+        if found is None:
+            # Two threads would make two clients, and one of them would never be closed.
+            with self._connecting:
+                found = self._connected = self._connected or self._address.connected()
+        return found
 
     def _eval(
         self, script: bytes, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]] | None = None
