@@ -91,7 +91,7 @@ class ValueStore:
         secrets = url_secrets(url_of(config.store))
         self._store = GuardedStore(
             open_store(config.store, config.store_timeout), counters, self._function,
-            lambda text: hidden(text, secrets),
+            lambda text: hidden(text, secrets), config.timeout,
         )  # fmt: skip
         self._about = {"function": self._function, "columns": "Python values", "schema": f"{_SCHEMA:016x}"}
         self._is_described = False

@@ -47,11 +47,18 @@ class GuardedStore:
         counters: Where failures are counted, as ``store_failures``.
         what: What uses the store, for a warning.
         hide: Removes secrets from a text.
+        most: The longest that a call may take, in seconds; claims are not renewed for longer.
         clock: The time in seconds, for the circuit breaker.
     """
 
     def __init__(
-        self, store: Store, counters: Counters, what: str, hide: Callable[[str], str], clock: Clock = time.monotonic
+        self,
+        store: Store,
+        counters: Counters,
+        what: str,
+        hide: Callable[[str], str],
+        most: float,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.counters = counters
         self._store = store
@@ -60,7 +67,7 @@ class GuardedStore:
         self._breaker = Breaker(_FAILURES, _DELAY_SECONDS, clock)
         self._token = b""
         self._process = 0
-        self._claims = HeldClaims(lambda names: self._store.renew(names, self._own_token, CLAIM_SECONDS))
+        self._claims = HeldClaims(lambda names: self._store.renew(names, self._own_token, CLAIM_SECONDS), most)
         self._has_warned = False
 
     @property
@@ -112,7 +119,8 @@ class GuardedStore:
         self._breaker.reset_after_fork()
 
     def close(self) -> None:
-        """Disconnect."""
+        """End the claims, and disconnect."""
+        self.release(self._claims.names())
         with suppress(Exception):
             self._store.close()
 

@@ -76,7 +76,7 @@ class RowStore:
         self.identity = identity_of(plan, function)
         self._store = GuardedStore(
             open_store(config.store, config.store_timeout), counters, f"Table {plan.table!r}",
-            lambda text: hidden(text, secrets),
+            lambda text: hidden(text, secrets), config.timeout,
         )  # fmt: skip
         self._key_types = list(key_types)
         self._schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])

@@ -24,6 +24,11 @@ class MemoryStore(Store):
         self.error: Exception | None = None
         self.full = False
 
+    @property
+    def claimed(self) -> list[bytes]:
+        """The names whose claims have neither ended nor lapsed."""
+        return [name for name in self.claims if self._live(self.claims, name) is not None]
+
     def get(self, names: Sequence[bytes]) -> Reading:
         self._check()
         return Reading(self.clock, [self._live(self.entries, name) for name in names])
