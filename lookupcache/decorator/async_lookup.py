@@ -35,6 +35,8 @@ class AsyncLookup(SingleFlight):
             self._failed(cast(_CallJob, job).call, asyncio.CancelledError("The decorated function was closed."))
         await slots.cancel(lambda job: True)
         await self.function.adapter.close()
+        if self.store is not None:
+            self.store.close()
 
     async def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""

@@ -270,6 +270,10 @@ class ValueStore:
         self._store.clear(self.identity)
         self._is_described = False
 
+    def close(self) -> None:
+        """Disconnect; the next call connects again."""
+        self._store.close()
+
     def reset_after_fork(self) -> None:
         """Forget the calls of the parent process."""
         self._store.reset_after_fork()

@@ -41,6 +41,8 @@ class SyncLookup(SingleFlight):
         refuse_close_within(self)
         self.slots.join(self.config.timeout)
         self.function.adapter.close()
+        if self.store is not None:
+            self.store.close()
 
     def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""

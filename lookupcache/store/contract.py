@@ -25,6 +25,9 @@ class Content:
     nbytes: int
 
 
+OTHERS, CLAIMED, OWN = range(3)
+
+
 class StoreFullError(Exception):
     """A store takes no new entries or claims for now, but can be read."""
 
@@ -41,8 +44,11 @@ class Store(ABC):
         """Return the entries of names."""
 
     @abstractmethod
-    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[bool], Reading]:
-        """Claim names that nobody has claimed; return which were claimed, and the entries read after that."""
+    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
+        """Claim names that nobody has claimed; return what became of each, and the entries read after that.
+
+        `CLAIMED`: claimed now; `OWN`: the token had the claim already; `OTHERS`: somebody else has it.
+        """
 
     @abstractmethod
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:

@@ -12,19 +12,29 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 from lookupcache.errors import LookupAdvice, LookupRefusedError
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
 from lookupcache.store.claims import CLAIM_SECONDS, HeldClaims
-from lookupcache.store.contract import Reading, Store, StoreFullError
+from lookupcache.store.contract import CLAIMED, OTHERS, Reading, Store, StoreFullError
 
 _FAILURES = 3
 _DELAY_SECONDS = 10.0
 
 Clock = Callable[[], float]
 T = TypeVar("T")
+
+
+@cache
+def process_token(process: int) -> bytes:
+    """Return the name of this process in claims.
+
+    One for all its stores: two joins of one task that waited for each other's claims would wait for themselves.
+    """
+    return secrets.token_bytes(16)
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ class GuardedStore:
     def _own_token(self) -> bytes:
         """The name of this process in claims."""
         if self._process != os.getpid():
-            self._token, self._process = secrets.token_bytes(16), os.getpid()
+            self._token, self._process = process_token(os.getpid()), os.getpid()
         return self._token
 
     def get(self, names: Sequence[bytes]) -> Reading | None:
@@ -86,9 +96,10 @@ class GuardedStore:
         found = self._try(lambda: self._store.claim(names, self._own_token, CLAIM_SECONDS))
         if found is None:
             return Claimed([True] * len(names), [False] * len(names), None)
-        mine, reading = found
+        states, reading = found
+        mine = [state == CLAIMED for state in states]
         self._claims.add([name for name, is_mine in zip(names, mine, strict=True) if is_mine])
-        return Claimed(mine, mine, reading)
+        return Claimed([state != OTHERS for state in states], mine, reading)
 
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float]) -> None:
         """Write entries that are claimed here, and end the claims."""

@@ -14,10 +14,21 @@ import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lookupcache.redis_server import Address, Cluster, KeyCommand, Server, check_driver
-from lookupcache.store.contract import PREFIX, Content, Reading, Store, StoreFullError, identity_prefix
+from lookupcache.store.contract import (
+    CLAIMED,
+    OTHERS,
+    OWN,
+    PREFIX,
+    Content,
+    Reading,
+    Store,
+    StoreFullError,
+    identity_prefix,
+)
 
 _MOST_NAMES = 1_000
 _MOST_BYTES = 8 << 20
@@ -40,11 +51,13 @@ for i = 1, #KEYS / 2 do
 end
 return written
 """
-# Returns for each claim 1 if it was free; SET NX PX for many names with one reply.
+# SET NX PX for many names with one reply; returns for each what `Store.claim` says.
 _CLAIM_ALL = b"""
 local mine = {}
 for i = 1, #KEYS do
-  if redis.call('SET', KEYS[i], ARGV[1], 'NX', 'PX', ARGV[2]) then mine[i] = 1 else mine[i] = 0 end
+  if redis.call('SET', KEYS[i], ARGV[1], 'NX', 'PX', ARGV[2]) then mine[i] = 1
+  elseif redis.call('GET', KEYS[i]) == ARGV[1] then mine[i] = 2
+  else mine[i] = 0 end
 end
 return mine
 """
@@ -89,17 +102,23 @@ class RedisStore(Store):
         now, entries = _checked(server.run([[b"TIME"], [b"MGET", *names]]))
         return Reading(_seconds(now), list(entries))
 
-    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[bool], Reading]:
+    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
         """Claim names by SET NX PX, and read their entries after that, in the same round trip."""
         server, ends = self._server, _milliseconds(seconds)
         if isinstance(server, Cluster):
             now = _seconds(server.time())
             claims = [[b"SET", name + _CLAIM, token, b"NX", b"PX", ends] for name in names]
-            replies = _checked(server.run([*claims, *([b"GET", name] for name in names)]))
-            return [reply is not None for reply in replies[: len(names)]], Reading(now, replies[len(names) :])
+            reads = [[b"GET", name + end] for end in (_CLAIM, b"") for name in names]
+            replies, count = _checked(server.run([*claims, *reads])), len(names)
+            holders = replies[count : 2 * count]
+            states = [
+                CLAIMED if set_now is not None else OWN if holder == token else OTHERS
+                for set_now, holder in zip(replies[:count], holders, strict=True)
+            ]
+            return states, Reading(now, replies[2 * count :])
         scripts = _script(_CLAIM_ALL, [[name + _CLAIM] for name in names], [token, ends], None, _MOST_NAMES)
         *replies, now, entries = _checked(server.run([*scripts, [b"TIME"], [b"MGET", *names]]))
-        return [bool(mine) for reply in replies for mine in reply], Reading(_seconds(now), list(entries))
+        return [state for reply in replies for state in reply], Reading(_seconds(now), list(entries))
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
         """Prolong the claims that the token still has."""
@@ -158,6 +177,11 @@ class RedisStore(Store):
         if self._connected is not None:
             self._connected.close()
             self._connected = None
+
+    def __del__(self) -> None:
+        # A function that is cached has no end at which its user must close it.
+        with suppress(Exception):
+            self.close()
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────────
 

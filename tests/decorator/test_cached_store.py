@@ -7,7 +7,7 @@ import threading
 from decimal import Decimal
 
 import pytest
-from memory_store import URL, MemoryStore
+from memory_store import URL, MemoryStore, separate_tokens
 from servers import RedisServer
 
 from lookupcache import LookupConfig, LookupTimeoutError, OptionError, cached
@@ -16,6 +16,11 @@ from lookupcache.store.functions import function_identity, source_identity
 from lookupcache.store.values import UnstorableError
 
 from click.testing import CliRunner  # isort: skip
+
+
+@pytest.fixture(autouse=True)
+def processes(monkeypatch):
+    separate_tokens(monkeypatch)
 
 
 @pytest.fixture

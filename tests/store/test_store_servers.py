@@ -45,6 +45,7 @@ def test_a_cluster():
         assert store.clear() == 19
         assert store.contents() == []
         store.close()
+        one.close(), other.close()
     finally:
         servers.close()
 
@@ -64,8 +65,10 @@ def test_sentinels_name_another_server():
         def is_found() -> bool:
             _, other = new_functions(servers.url)
             assert other(1) == [1, 2]
+            other.close()
             return other.metrics().store_hits == 1
 
         until(is_found)
+        one.close()
     finally:
         servers.close()

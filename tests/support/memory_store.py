@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
+from typing import Any
 
 from lookupcache.store import Content, Reading, Store, StoreFullError
+from lookupcache.store.contract import CLAIMED, OTHERS, OWN
 
 URL = "redis://memory"
+
+
+def separate_tokens(monkeypatch: Any) -> None:
+    """Let each lookup claim as if it were in a process of its own."""
+    monkeypatch.setattr("lookupcache.store.guard.process_token", lambda process: secrets.token_bytes(16))
 
 
 class MemoryStore(Store):
@@ -33,13 +41,14 @@ class MemoryStore(Store):
         self._check()
         return Reading(self.clock, [self._live(self.entries, name) for name in names])
 
-    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[bool], Reading]:
+    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
         self._check(writes=True)
-        mine = [self._live(self.claims, name) is None for name in names]
-        for name, is_mine in zip(names, mine, strict=True):
-            if is_mine:
+        holders = [self._live(self.claims, name) for name in names]
+        states = [CLAIMED if one is None else OWN if one == token else OTHERS for one in holders]
+        for name, state in zip(names, states, strict=True):
+            if state == CLAIMED:
                 self.claims[name] = (token, self.clock + seconds)
-        return mine, self.get(names)
+        return states, self.get(names)
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
         for name in names:

@@ -12,7 +12,7 @@ from drawing import examples
 from host_processes import in_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_store import URL, MemoryStore
+from memory_store import URL, MemoryStore, separate_tokens
 from servers import RedisServer
 from test_host_lookup import Logged
 from test_invalidation import Telling
@@ -24,6 +24,11 @@ from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
+
+
+@pytest.fixture(autouse=True)
+def processes(monkeypatch):
+    separate_tokens(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,10 @@ def server(started):
     """Return an empty Redis server."""
     with started.client() as client:
         client.flushall()
-    return started
+    started.lookups = []
+    yield started
+    for lookup in started.lookups:
+        lookup.disconnect()
 
 
 @pytest.fixture
@@ -50,7 +58,9 @@ def memory(monkeypatch):
 
 def worker(source, server, **config) -> Runner:
     """Return a worker of a host of its own; it waits for a busy machine longer than by default."""
-    return runner(source, **{"store": server.url, "store_timeout": 10, **config})
+    join = runner(source, **{"store": server.url, "store_timeout": 10, **config})
+    server.lookups.append(join.lookup)
+    return join
 
 
 def counts(join, *wanted) -> tuple[float, ...]:
@@ -92,6 +102,23 @@ def test_a_key_that_another_host_requests_is_awaited(server):
     assert sorted(source.asked) == [[1, 2], [3]]
     assert counts(two, "hits", "waits") == (1, 1)
     assert not any(name.endswith(b"c") for name in stored(server))
+
+
+def test_two_lookups_of_one_process_do_not_wait_for_each_other(server, monkeypatch):
+    """One thread serves both: while the second waited, nobody would read the answer of the first."""
+    monkeypatch.setattr("lookupcache.store.guard.process_token", lambda process: b"one token")
+    source = Gated()
+    one, two = worker(source, server, async_capacity=5), worker(source, server, async_capacity=5, max_rows=7)
+    pending = one.lookup.open(ids(1))
+    source.open_gates(1)
+    source.gates.clear()
+    others = two.lookup.open(ids(1))
+    source.open_gates(1)
+    while not others.ready:
+        two.lookup.wait()
+    assert (source.asked, counts(two, "waits")) == ([[1], [1]], (0,))
+    one.lookup.abandon([pending])
+    two.lookup.close(others)
 
 
 def test_the_claim_of_a_dead_worker_lapses(server):
