@@ -24,11 +24,12 @@ def test_a_second_run_requests_nothing(spark, tmp_path):
         table = LookupTable.from_function(
             "t", "id BIGINT, name STRING", key=["id"], function=rows_of, batch=True, options=options
         )
+        left = spark.range(60, numPartitions=2).selectExpr("id AS k")
         for most in (100, 101):
             # Another cache, since its limit is another, but the same entries.
             right = table.with_options({"lookup.cache.max-rows": str(most)})
-            joined = lookup_join(spark.range(60, numPartitions=2), right, on="id % 20 = t.id", how="left")
-            found = {(row["id"], row["name"]) for row in joined.select("left.id", "t.name").collect()}
+            joined = lookup_join(left, right, on="k % 20 = t.id", how="left", select=["k", "name"])
+            found = {(row["k"], row["name"]) for row in joined.collect()}
             assert found == {(n, f"n{n % 20}" if n % 20 % 3 else None) for n in range(60)}
     finally:
         server.close()
