@@ -29,6 +29,10 @@ class LookupMetrics:
       are its workers.)
     - ``host_failures``: failures to read or write the shared cache, which lookups then do without;
       ``host_dropped_files``: its files that could not be used; ``host_unstored``: keys for which it had no space.
+    - ``store_hits``: keys among the misses that were not requested from the source, because ``lookup.cache.store`` had
+      them; ``store_waits``: those that another process was requesting. ``store_failures``: failures to read or write
+      the store, which lookups then do without; ``store_dropped``: its entries that could not be read;
+      ``store_unstored``: keys whose rows could not be stored.
     - ``calls``: calls to the source, including retries; ``requested_keys``: keys in them.
     - ``errors``: calls that failed; ``retries``: calls repeated after an error; ``miss_retries``: calls repeated
       because the source had no row; ``timeouts``: lookups that exceeded ``lookup.timeout``; ``refused``: lookups that
@@ -74,6 +78,11 @@ class LookupMetrics:
     host_failures: int = 0
     host_dropped_files: int = 0
     host_unstored: int = 0
+    store_hits: int = 0
+    store_waits: int = 0
+    store_failures: int = 0
+    store_dropped: int = 0
+    store_unstored: int = 0
     failed_rows: int = 0
     dead_letters: int = 0
     reloads: int = 0

@@ -37,6 +37,7 @@ from lookupcache.resilience.retry import retry_after_of
 
 if TYPE_CHECKING:
     from lookupcache.decorator.shared_cache import SharedCache
+    from lookupcache.decorator.stored_values import ValueStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -189,6 +190,10 @@ def cached(
     per key. Then arguments and values must be plain data, and the function must have a module and a name;
     ``docs/host-cache.md`` says which data, and how.
 
+    With ``store`` values are shared by all processes that use the same Redis server, also of later runs: see
+    docs/store.md. Arguments and values must then be None, bool, int, float, str, bytes, date, datetime, Decimal, or
+    lists, tuples and dicts of these; `invalidate` and ``clear`` remove them for all.
+
     A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
     is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.
 
@@ -307,11 +312,22 @@ def lookup_of(
     )
     keyed = KeyedFunction(function, batch, config.timeout)
     shared = _shared_cache(function, config, resilience.counters, clock)
+    store = _value_store(function, config, resilience.counters, clock)
     if not keyed.adapter.is_async:
-        return SyncLookup(keyed, config, resilience, clock, shared)
+        return SyncLookup(keyed, config, resilience, clock, shared, store)
     if config.async_ is False:
         raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
-    return AsyncLookup(keyed, config, resilience, clock, shared)
+    return AsyncLookup(keyed, config, resilience, clock, shared, store)
+
+
+def _value_store(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> ValueStore | None:
+    """Return what a function's processes on all hosts share, if its options name the store."""
+    if config.store is None:
+        return None
+    # Functions without a store do not import what it takes.
+    from lookupcache.decorator.stored_values import ValueStore
+
+    return ValueStore(function, config, counters, clock)
 
 
 def _shared_cache(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> SharedCache | None:

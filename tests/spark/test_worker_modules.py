@@ -190,8 +190,8 @@ def test_of_redis(loaded):
         own, others = loaded("redis", redis_table(server))
     finally:
         server.close()
-    files = ("connector", "keys", "push", "rows", "server", "values")
-    assert own == ours("tls", *JSON) | in_module("lookupcache_redis", *files)
+    files = ("connector", "keys", "push", "rows", "values")
+    assert own == ours("redis_server", "tls", *JSON) | in_module("lookupcache_redis", *files)
     assert packages(others) >= {"numpy", "pyarrow", "redis"}
     assert not others & {"pandas", "sqlglot"}
 
