@@ -30,7 +30,7 @@ LAYERS = """
     config.lookup_config
     config
     expr
-    functions spark functions.code
+    functions spark functions.code functions.value_codec
     plan
     connector
     redis_server
@@ -86,8 +86,7 @@ LAYERS = """
     host.host_cache
     host.inspection
     host
-    decorator.value_codec
-    store.contract store.frames store.claims store.values
+    store.contract store.frames store.claims
     store.redis_store store.functions
     store.locations store.guard store.rows store.names store.lifetimes
     store.row_store

@@ -190,9 +190,8 @@ def cached(
     per key. Then arguments and values must be plain data, and the function must have a module and a name;
     ``docs/host-cache.md`` says which data, and how.
 
-    With ``store`` values are shared by all processes that use the same Redis server, also of later runs: see
-    docs/store.md. Arguments and values must then be None, bool, int, float, str, bytes, date, datetime, Decimal, or
-    lists, tuples and dicts of these; `invalidate` and ``clear`` remove them for all.
+    With ``store``, all processes that use the same Redis server share it, on all hosts and in later runs
+    (``docs/store.md``), under the same conditions; `invalidate` and ``clear`` remove values for all.
 
     A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
     is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.

@@ -30,8 +30,8 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Instance, Key, arguments_of
-from lookupcache.decorator.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.errors import LookupAdvice, OptionError
+from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.host import HostCache, HostUnavailableError
 
 if TYPE_CHECKING:
@@ -204,10 +204,7 @@ class SharedCache:
     def _unsupported_error(self, does: str, error: UnsupportedValueError) -> OptionError:
         return OptionError(
             f"{self.name} {does} a value that the processes of this host cannot share: {error}.",
-            hint=(
-                "Use None, bool, int, float, str, bytes, date, datetime, timedelta, Decimal, UUID, and list, tuple and "
-                "dict of these, or dataclasses that the return annotation names; or set 'lookup.cache.scope' to worker."
-            ),
+            hint=f"Use {SUPPORTED}; or set 'lookup.cache.scope' to worker.",
         )
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────

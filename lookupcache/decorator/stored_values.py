@@ -23,6 +23,7 @@ from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key, arguments_of, owner_of
 from lookupcache.errors import OptionError
+from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.metrics import Counters
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.store.contract import Reading
@@ -32,7 +33,6 @@ from lookupcache.store.guard import Claimed, Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
 from lookupcache.store.names import names_of_bytes, schema_hash
-from lookupcache.store.values import UnstorableError, from_bytes, to_bytes
 
 _FIRST_POLL_SECONDS = 0.005
 _LAST_POLL_SECONDS = 0.1
@@ -84,6 +84,7 @@ class ValueStore:
         assert config.store is not None
         self.identity = config.store_name or function_identity(function)
         self.counters = counters
+        self._codec = ValueCodec(dataclasses_of(function))
         self._clock = clock
         self._timeout = config.timeout
         self._lifetimes = Lifetimes.of(config)
@@ -222,7 +223,7 @@ class ValueStore:
         for number, (position, start, end) in enumerate(spans):
             key = keys[position]
             try:
-                value = _value(frames.joined[start:end].tobytes(), call.left[key][0])
+                value = self._codec.read(_value_of(frames.joined[start:end].tobytes(), call.left[key][0]))
             except ValueError:
                 damaged += 1
                 continue
@@ -237,16 +238,24 @@ class ValueStore:
 
     def _encode_value(self, key: Key) -> bytes:
         if owner_of(key) is not None:
-            raise UnstorableError(
+            raise OptionError(
                 f"{self._function} is a method: 'lookup.cache.store' cannot know which object of another process is "
                 "the same.",
                 hint="Decorate a function whose arguments say all that its result depends on.",
             )
-        return to_bytes(tuple(arguments_of(key)), f"An argument of {self._function[0].lower()}{self._function[1:]}")
+        return self._write(tuple(arguments_of(key)), "is called with")
+
+    def _write(self, value: Any, does: str) -> bytes:
+        try:
+            return self._codec.write(value)
+        except UnsupportedValueError as error:
+            raise OptionError(
+                f"{self._function} {does} a value that 'lookup.cache.store' cannot keep: {error}.",
+                hint=f"Use {SUPPORTED}; or leave the option out.",
+            ) from None
 
     def _body(self, key: bytes, value: Any) -> bytes:
-        what = f"A value that {self._function[0].lower()}{self._function[1:]} has returned,"
-        encoded = to_bytes(value, what)
+        encoded = self._write(value, "returned")
         return _LENGTHS.pack(len(key), len(encoded)) + key + encoded
 
     def _describe(self) -> None:
@@ -291,8 +300,8 @@ def _frames(bodies: Sequence[bytes], counts: Sequence[int], written: float) -> l
     return [whole[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-def _value(body: bytes, key: bytes) -> Any:
-    """Return the value of an entry; raises ValueError if it is of another key, or damaged."""
+def _value_of(body: bytes, key: bytes) -> bytes:
+    """Return the encoded value of an entry; raises ValueError if it is of another key, or damaged."""
     try:
         of_key, of_value = _LENGTHS.unpack_from(body)
     except struct.error:
@@ -300,4 +309,4 @@ def _value(body: bytes, key: bytes) -> Any:
     end = _LENGTHS.size + of_key
     if body[_LENGTHS.size : end] != key:
         raise ValueError("another key")
-    return from_bytes(body[end : end + of_value])
+    return body[end : end + of_value]

@@ -9,9 +9,9 @@ from typing import Any
 
 from lookupcache.errors import OptionError
 from lookupcache.functions.code import code_hash
+from lookupcache.functions.value_codec import UnsupportedValueError, ValueCodec
 from lookupcache.plan import digest
 from lookupcache.store.frames import FORMAT_VERSION
-from lookupcache.store.values import UnstorableError, to_bytes
 
 
 def source_identity(function: Any, source: str) -> str:
@@ -34,8 +34,8 @@ def _constants(kind: type) -> bytes:
     found = []
     for name, value in sorted(vars(kind).items()):
         if not name.startswith("__"):
-            with suppress(UnstorableError):
-                found.append(to_bytes([name, value]))
+            with suppress(UnsupportedValueError):
+                found.append(ValueCodec().write([name, value]))
     return b"".join(found)
 
 
@@ -54,8 +54,8 @@ def function_identity(function: Any) -> str:
         raise _without_identity(f"{type(function).__qualname__!r} is no function that is written in Python")
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     try:
-        bound = to_bytes([list(function.__defaults__ or ()), function.__kwdefaults__ or {}, cells])
-    except UnstorableError:
+        bound = ValueCodec().write([list(function.__defaults__ or ()), function.__kwdefaults__ or {}, cells])
+    except UnsupportedValueError:
         raise _without_identity(
             f"function {function.__qualname__!r} has a default or a closure that is more than a plain value"
         ) from None
