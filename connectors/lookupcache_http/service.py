@@ -16,9 +16,9 @@ import pyarrow as pa
 from lookupcache.errors import OptionError, SchemaError, nearest
 from lookupcache.formats.json_path import ABSENT, Path
 from lookupcache.formats.json_text import plain_text
+from lookupcache.http.client import Request, resolve_url, with_parameters
 from lookupcache.source_options import one_of, seconds
 from lookupcache.tls import TLS_OPTIONS
-from lookupcache_http.client import Request, resolve_url, with_parameters
 from lookupcache_http.template import BodyTemplate, UrlTemplate
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from weakref import WeakSet
 
 from lookupcache.connector import is_retryable
 from lookupcache.errors import ConnectorError, OptionError, SourceError
+from lookupcache.http.coding import CODINGS, Decoder
 from lookupcache.tls import TlsOptions
-from lookupcache_http.coding import CODINGS, Decoder
 
 if TYPE_CHECKING:
     import aiohttp
@@ -150,7 +150,7 @@ class Client:
         import aiohttp
 
         if self._session is None:
-            raise ConnectorError("The http connector is used before open().")
+            raise ConnectorError("The HTTP client is used before open().")
         kind = {} if request.body is None else {"Content-Type": "application/json"}
         body = None if request.body is None else request.body.encode()
         try:
