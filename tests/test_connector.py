@@ -153,9 +153,18 @@ def test_the_password_of_a_url_is_starred(text, shown):
 
 
 def test_what_is_a_secret_by_its_name():
-    for name in ("password", "db.PASSWORD", "api_key", "auth-token", "client-secret", "header.Authorization", "pwd"):
+    for name in (
+        "password",
+        "db.PASSWORD",
+        "api_key",
+        "auth-token",
+        "client-secret",
+        "header.Authorization",
+        "pwd",
+        "tokens",
+    ):
         assert is_secret(name)
-    for name in ("url", "table", "user", "key", "author"):
+    for name in ("url", "table", "user", "key", "author", "max-tokens", "max_tokens", "tokens-per-minute"):
         assert not is_secret(name)
     assert is_secret("badge", ["badge"])
 

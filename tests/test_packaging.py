@@ -31,7 +31,7 @@ LAYERS = """
     config
     expr
     functions spark
-    plan
+    plan metrics
     connector
     http http.coding
     http.client
@@ -49,7 +49,6 @@ LAYERS = """
     compiled.document
     compiled.catalog_objects compiled.show
     compiled.plan
-    metrics
     resilience.breaker resilience.rate_limit resilience.retry
     resilience.policy
     resilience

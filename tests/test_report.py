@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import Row
 
-from lookupcache.metrics import LookupMetrics
-from lookupcache.report import LedgerParam, ObserveChannel, entry, reports_of, total
+from lookupcache.metrics import Counters, LookupMetrics
+from lookupcache.report import LedgerParam, ObserveChannel, entry, report, reports_of, total
 
 
 def one(stage=0, partition=0, attempt=0, run="r", worker="w", **counts):
@@ -14,8 +14,8 @@ def one(stage=0, partition=0, attempt=0, run="r", worker="w", **counts):
 
 def merged(*reports):
     ledger, param = {}, LedgerParam()
-    for report in reports:
-        ledger = param.addInPlace(ledger, entry(report))
+    for made in reports:
+        ledger = param.addInPlace(ledger, entry(made))
     return ledger
 
 
@@ -29,6 +29,17 @@ def test_partitions_and_stages_add_up():
 
 def test_of_a_task_that_ran_again_the_last_attempt_counts():
     assert metrics(one(attempt=0, run="a", hits=1), one(attempt=1, run="b", hits=5)).hits == 5
+
+
+def test_the_counts_of_a_connector_add_up_by_name_and_of_a_task_that_ran_again_the_last_attempt_counts():
+    first = [one(0, 0, source_counts={"tokens": 3}), one(0, 1, attempt=0, run="a", source_counts={"tokens": 100})]
+    again = one(0, 1, attempt=1, run="b", source_counts={"tokens": 4, "price": 0.5})
+    assert metrics(*first, again, one(1, 0)).source_counts == {"tokens": 7, "price": 0.5}
+
+
+def test_a_task_reports_the_counts_of_its_connector_by_name():
+    reported = report(Counters({"calls": 2, "source.tokens": 7}))
+    assert (reported["calls"], reported["source_counts"]) == (2, {"tokens": 7})
 
 
 def test_an_update_that_arrives_twice_counts_once():
