@@ -160,7 +160,7 @@ class HttpConnector(Connector):
             query=family(settings, "query."),
             miss=self._service.miss,
             most_bytes=self._service.most_bytes,
-            tls=TlsOptions.of(settings, modes=("verify-full",)),
+            tls=TlsOptions.of(settings, modes=("verify-full",)) if self._service.has_tls else None,
             connect_seconds=seconds(settings, "connect.timeout") or SECONDS_TO_CONNECT,
             hidden=self._hide_secrets,
         )

@@ -165,6 +165,11 @@ class Service:
         return tuple(name for name in dict.fromkeys([*self.url.names, *self.body_names]) if name not in _RESERVED)
 
     @property
+    def has_tls(self) -> bool:
+        """Whether a URL is one of https."""
+        return any(one is not None and one.text.lower().startswith("https:") for one in (self.url, self.scan))
+
+    @property
     def batched(self) -> bool:
         """Whether a request is for many keys."""
         return "keys" in self.body_names

@@ -81,7 +81,7 @@ class Client:
         query: Parameters of every URL.
         miss: The statuses that mean that there is no row.
         most_bytes: The maximum size of a response.
-        tls: The options ``tls.*``.
+        tls: The options ``tls.*``; None if no URL is one of https.
         connect_seconds: The timeout of a connection attempt.
         hidden: Removes secrets from a text.
     """
@@ -93,7 +93,7 @@ class Client:
         query: Mapping[str, str],
         miss: frozenset[int],
         most_bytes: int,
-        tls: TlsOptions,
+        tls: TlsOptions | None,
         connect_seconds: float,
         hidden: Callable[[str], str],
     ) -> None:
@@ -115,7 +115,10 @@ class Client:
         self._session = aiohttp.ClientSession(
             # The core bounds the calls under way; a second bound here would only hide waiting from its clock.
             connector=_connector_class()(
-                ssl=self._tls.context(trust_system=True), limit=0, keepalive_timeout=_SECONDS_IDLE
+                # Reading the system's authorities takes long, and http does without.
+                ssl=True if self._tls is None else self._tls.context(trust_system=True),
+                limit=0,
+                keepalive_timeout=_SECONDS_IDLE,
             ),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=self._connect_seconds, sock_read=_SECONDS_OF_SILENCE
