@@ -7,6 +7,7 @@ import json
 import re
 from email.utils import formatdate
 from multiprocessing.pool import ThreadPool
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -15,6 +16,7 @@ from lookupcache_openai.prompt import Prompt
 from lookupcache_openai.usage import BudgetError, Ledger, Limits, Prices, Tokens
 from model_service import KEY, ModelService, tokens_of, vector_of
 
+from lookupcache import LookupJoin
 from lookupcache.connector import LookupRequest, connector_class
 from lookupcache.errors import (
     ConnectorError,
@@ -553,3 +555,35 @@ def canonical(value):
 
 def test_the_class_is_registered():
     assert connector_class("openai") is OpenAIConnector
+
+
+# ── the whole way ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.spark
+def test_the_example_of_the_guide_and_its_counts_by_both_channels(spark, models, tmp_path, capsys):
+    (tmp_path / "key").write_text(KEY)
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    [code], [shown] = (re.findall(f"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "text"))
+    for shown_value, used in {
+        "https://api.openai.com": models.url,
+        "env:OPENAI_API_KEY": f"file:{tmp_path}/key",
+    }.items():
+        assert shown_value in code
+        code = code.replace(shown_value, used)
+    question = "What is the mood of this review, in one word, and must somebody act on it?\n\n"
+    moods = {"Arrived broken.": ("angry", True), "Great, thanks!": ("happy", False)}
+    rows = {question + text: [json.dumps({"mood": mood, "urgent": urgent})] for text, (mood, urgent) in moods.items()}
+    models.set_rows(rows)
+    names = {}
+    exec(compile(code, "models.md", "exec"), names)
+    assert capsys.readouterr().out.strip() == shown.strip()
+    counts = names["join"].metrics().source_counts
+    assert set(counts) == {"prompt_tokens", "completion_tokens", "price"}
+    assert counts["price"] == pytest.approx((counts["prompt_tokens"] * 0.15 + counts["completion_tokens"] * 0.6) / 1e6)
+    observing = names["moods"].with_options({"lookup.metrics": "observe"})
+    observed = LookupJoin(names["reviews"].coalesce(1), observing, on=["review"])
+    assert observed.df.count() == 3
+    once = sum(map(tokens_of, rows)), sum(tokens_of(row) for [row] in rows.values())
+    own = observed.metrics().source_counts
+    assert (own["prompt_tokens"], own["completion_tokens"]) == once
