@@ -70,9 +70,11 @@ def test_a_long_ledger_is_folded_and_loses_nothing():
 
 
 def test_counts_are_read_from_the_progress_of_classic_queries_and_of_connect():
-    of_classic = Row(lookup=Row(rows=3, hits=2))
-    counts = {"values": [3, 2], "schema": {"fields": [{"name": "rows"}, {"name": "hits"}]}}
+    own = {"tokens": 7.0}
+    of_classic = Row(lookup=Row(rows=3, hits=2, source_counts=own))
+    fields = [{"name": "rows"}, {"name": "hits"}, {"name": "source_counts"}]
+    counts = {"values": [3, 2, own], "schema": {"fields": fields}}
     of_connect = Row(values=[counts], schema={"fields": [{"name": "lookup"}]})
     for observed in (of_classic, of_connect, of_classic.asDict(recursive=True)):
         found = ObserveChannel("j", streaming=True).metrics_in({"observedMetrics": {"j": observed}})
-        assert (found.rows, found.hits) == (3, 2)
+        assert (found.rows, found.hits, found.source_counts) == (3, 2, own)

@@ -47,8 +47,9 @@ class OpenAIConnector(Connector):
     ``completion_tokens``, ``price``, ``requests_without_usage``, ``waited_seconds`` for ``tokens-per-minute``.
 
     >>> schema = pa.schema([("text", pa.string()), ("v", pa.list_(pa.float32()))])
-    >>> OpenAIConnector(schema, {"url": "http://h/v1", "task": "embeddings", "prompt": "{text}", "api-key": "sk-1"})
-    OpenAIConnector({'url': 'http://h/v1', 'task': 'embeddings', 'prompt': '{text}', 'api-key': '***'})
+    >>> options = {"url": "http://h/v1", "task": "embeddings", "model": "m", "prompt": "{text}", "api-key": "sk-1"}
+    >>> OpenAIConnector(schema, options)
+    OpenAIConnector({'url': 'http://h/v1', 'task': 'embeddings', 'model': 'm', 'prompt': '{text}', 'api-key': '***'})
     """
 
     options: ClassVar[Mapping[str, str]] = OPTIONS
