@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import re
+from contextlib import suppress
 from email.utils import formatdate
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import ClassVar
 
+import pyarrow as pa
 import pytest
+from drawing import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lookupcache_openai import OpenAIConnector
+from lookupcache_openai.answer_schema import object_schema
+from lookupcache_openai.answers import AnswerError, columns_of, content_of, vectors
 from lookupcache_openai.prompt import Prompt
 from lookupcache_openai.usage import BudgetError, Ledger, Limits, Prices, Tokens
 from model_service import KEY, ModelService, tokens_of, vector_of
+from pyspark.errors import PythonException
 
 from lookupcache import LookupJoin
 from lookupcache.connector import LookupRequest, connector_class
@@ -29,6 +38,7 @@ from lookupcache.errors import (
 )  # fmt: skip
 from lookupcache.formats.json_text import json_text
 from lookupcache.metrics import LookupMetrics
+from lookupcache.schema import parse_ddl
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite, FakeClock
 from lookupcache.testing.join import LocalJoin, Wanted
@@ -37,6 +47,7 @@ from lookupcache.testing.samples import TYPES
 TEXT = Wanted(key=("text",))
 VECTORS = "text STRING, v ARRAY<FLOAT>"
 LABELS = "text STRING, label STRING NOT NULL, score INT"
+MEMBERS = ("index", "embedding", "message", "content", "label", "score", "prompt_tokens")
 QUICK = {"lookup.retry.delay": "1 ms", "lookup.retry.max-delay": "5 ms"}
 LENIENT = {"lookup.on-error": "null", "lookup.error-column": "e"}
 
@@ -304,6 +315,7 @@ def test_a_redirect_to_another_host_does_not_get_the_key(models):
         (("content", {"text": '{"label": "x", "score": 7.5}'}), r"\$.score is 7.5, not integer"),
         (("content", {"text": '{"label": "x", "score": 1e999999}'}), "'score', which is no INT"),
         (("content", {"text": '{"label": "x", "score": 3000000000}'}), "3000000000 for column 'score'"),
+        (("content", {"text": r'{"label": "\ud800", "score": 7}'}), "column 'label', which is no STRING"),
         (("content", {"text": '{"label": null, "score": 7}'}), r"\$.label is null, not string"),
         (("content", {"text": '{"label": "x", "score": 7, "more": 1}'}), "has 'more', which the schema does not"),
         (("error", {}), "has no message: .*overloaded"),
@@ -384,6 +396,44 @@ def test_without_an_entry_for_any_text(models):
     models.err("error")
     with pytest.raises(SourceError, match="has no list 'data'"):
         rows_of(embeddings(models), "a")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.sampled_from(MEMBERS), inner),
+    max_leaves=8,
+)
+PROPER = {
+    "data": [{"index": 0, "embedding": [1.0, 2]}, {"index": 1, "embedding": [0.5]}],
+    "choices": [{"message": {"content": '{"label": "x", "score": 1}'}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+}
+
+
+def paths_of(document, path=()):
+    """Return the path of every value in a document."""
+    inner = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    return [path, *(found for name, value in inner for found in paths_of(value, (*path, name)))]
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.sampled_from(paths_of(PROPER)[1:]), JSON)
+def test_whatever_stands_in_a_response_it_is_an_answer_or_an_error_of_the_answer(path, value):
+    document = copy.deepcopy(PROPER)
+    inner = document
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = json.dumps(value) if path[-1] == "content" else value
+    with suppress(AnswerError):
+        assert len(vectors(document, 2, pa.list_(pa.float32()), None)) == 2
+    columns = parse_ddl(LABELS.partition(", ")[2])
+    with suppress(AnswerError):
+        read = columns_of(content_of(document), object_schema(columns), columns, False)
+        assert [array.type for array in read.values()] == columns.types
+        assert read["label"].null_count == 0
+    assert Tokens.reported_in(document) in (None, Tokens(1, 1)) or path[0] == "usage"
 
 
 # ── tokens, price, budget ────────────────────────────────────────────────────────────────────────────────────
@@ -587,3 +637,6 @@ def test_the_example_of_the_guide_and_its_counts_by_both_channels(spark, models,
     once = sum(map(tokens_of, rows)), sum(tokens_of(row) for [row] in rows.values())
     own = observed.metrics().source_counts
     assert (own["prompt_tokens"], own["completion_tokens"]) == once
+    poor = names["moods"].with_options({"budget": "0.000001"})
+    with pytest.raises(PythonException, match=r"BudgetError: The budget of 1e-06 does not cover the next request"):
+        LookupJoin(names["reviews"], poor, on=["review"]).df.collect()
