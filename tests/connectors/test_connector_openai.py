@@ -24,6 +24,7 @@ from lookupcache_openai.prompt import Prompt
 from lookupcache_openai.usage import BudgetError, Ledger, Limits, Prices, Tokens
 from model_service import KEY, ModelService, tokens_of, vector_of
 from pyspark.errors import PythonException
+from servers import HttpServer, Reply
 
 from lookupcache import LookupJoin
 from lookupcache.connector import LookupRequest, connector_class
@@ -296,6 +297,19 @@ def test_a_redirect_to_another_host_does_not_get_the_key(models):
         assert other.requests() == []
     finally:
         other.kill()
+
+
+def test_the_certificate_of_the_service_is_checked(models, authority):
+    answer = {"data": [{"index": 0, "embedding": [1.0]}]}
+    server = HttpServer(lambda _: Reply(answer), certificate=authority / "server.pem").start()
+    try:
+        table = embeddings(models, url=f"https://127.0.0.1:{server.port}/v1")
+        with pytest.raises(LookupFailedError, match="certificate verify failed"):
+            rows_of(table, "a")
+        assert server.requested == []
+        assert rows_of(table.with_options({"tls.ca": str(authority / "ca.pem")}), "a") == [("a", [1.0])]
+    finally:
+        server.kill()
 
 
 # ── answers that are none ────────────────────────────────────────────────────────────────────────────────────
