@@ -21,7 +21,7 @@ _NOT_ZONED = "Date and time without a time zone, as in 2024-05-01T12:00:00."
 
 
 def object_schema(columns: pa.Schema) -> dict[str, Any]:
-    """Return the schema of an object with these columns; raises SchemaError for a type that JSON Schema has not.
+    """Return the schema of an object with these columns; raises SchemaError for a type without a counterpart.
 
     >>> object_schema(pa.schema([("score", pa.int32()), pa.field("label", pa.string(), nullable=False)]))["properties"]
     {'score': {'type': ['integer', 'null']}, 'label': {'type': 'string'}}

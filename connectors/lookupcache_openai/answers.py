@@ -20,7 +20,7 @@ from lookupcache_openai.answer_schema import JsonSchema, mismatch
 
 
 class AnswerError(ValueError):
-    """The answer for a key is not one: a refusal, a part, or not as requested; ``hint`` says what to do."""
+    """The answer for a key cannot be used: a refusal, cut off, or not as requested; ``hint`` says what to do."""
 
     def __init__(self, fact: str, hint: str | None = None) -> None:
         super().__init__(fact)
@@ -28,7 +28,7 @@ class AnswerError(ValueError):
 
 
 def parse_document(body: bytes | None, shown: str) -> dict[str, Any]:
-    """Parse a response; raises HttpProtocolError, since a service sends objects, and what is between may cut them."""
+    """Parse a response; raises HttpProtocolError, as a proxy may have cut it."""
     try:
         document = json.loads(body or b"")
     except (ValueError, RecursionError):

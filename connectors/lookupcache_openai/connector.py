@@ -70,7 +70,8 @@ class OpenAIConnector(Connector):
     @property
     def _refers(self) -> bool:
         """Whether the options cannot be checked on the driver, because one of them is a reference."""
-        return any(is_reference(value) for name, value in self.settings.items() if name != "api-key")
+        unchecked = ("api-key", "model", "system", "tls.")
+        return any(is_reference(value) for name, value in self.settings.items() if not name.startswith(unchecked))
 
     @property
     def batch_max_size(self) -> int | None:  # type: ignore[override]

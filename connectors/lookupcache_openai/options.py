@@ -28,7 +28,7 @@ _TASKS = ("embeddings", "chat")
 
 OPTIONS: Mapping[str, str] = {
     "url": "The service's base URL, as in 'https://api.openai.com/v1'; '/embeddings' or '/chat/completions' is added.",
-    "task": "'embeddings': the column beside those of the prompt is a vector; 'chat': a model answers with columns.",
+    "task": "'embeddings': the one column that is not in the prompt is a vector; 'chat': a model fills in others.",
     "model": "The model's name.",
     "prompt": "The text for a key, with key columns in braces, as in 'Classify: {text}'; '{{' and '}}' are braces.",
     "system": "chat: the system message.",
@@ -130,15 +130,12 @@ class Model:
         if self.task == "chat" and len(self.columns):
             _ = self.answer_schema
             return
-        named = ", ".join(f"{field.name} {shown_type(field.type)}" for field in self.columns) or "no other column"
+        named = ", ".join(f"{field.name} {shown_type(field.type)}" for field in self.columns)
         if not len(self.columns):
-            raise SchemaError(
-                f"The prompt has every column of the table, and the model answers with {named}.",
-                hint="Add a column for the answer.",
-            )
+            raise SchemaError("The prompt has every column of the table.", hint="Add a column for the answer.")
         if len(self.columns) > 1 or not _is_vector(self.columns.field(0).type):
             raise SchemaError(
-                f"Beside the columns of the prompt, the table has {named}, which is not one vector.",
+                f"In addition to the columns of the prompt, the table has {named}, which is not one vector.",
                 hint="For 'embeddings' it is one column ARRAY<FLOAT> or ARRAY<DOUBLE>.",
             )
 

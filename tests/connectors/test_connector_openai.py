@@ -192,6 +192,12 @@ def test_wrong_options(models, options, said):
         chat(models, **options)
 
 
+def test_options_are_checked_on_the_driver_also_where_a_secret_is_a_reference(models):
+    with pytest.raises(OptionError, match="'task'"):
+        chat(models, task="chats", **{"api-key": "env:NO_SUCH_KEY"})
+    assert chat(models, task="env:NO_SUCH_TASK").connector.batch_max_size == 1
+
+
 def test_a_batch_that_no_service_takes(models):
     with pytest.raises(OptionError, match="2048 at most"):
         embeddings(models, **{"batch-size": "2049"})
@@ -312,7 +318,7 @@ def test_the_certificate_of_the_service_is_checked(models, authority):
         server.kill()
 
 
-# ── answers that are none ────────────────────────────────────────────────────────────────────────────────────
+# ── answers that cannot be used ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
