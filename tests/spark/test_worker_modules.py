@@ -198,8 +198,9 @@ def test_of_redis(loaded):
 
 def test_of_http(loaded, request):
     own, others = loaded("http", http_table(request))
-    files = ("client", "coding", "connector", "rows", "service", "template")
-    assert own == ours("tls", "formats.json_path", *ASYNC, *JSON) | in_module("lookupcache_http", *files)
+    files = ("connector", "rows", "service", "template")
+    shared = ("tls", "formats.json_path", "http", "http.client", "http.coding")
+    assert own == ours(*shared, *ASYNC, *JSON) | in_module("lookupcache_http", *files)
     assert packages(others) >= {"aiohttp", "numpy", "pyarrow"}
     assert not others & {"pandas", "sqlglot"}
 
