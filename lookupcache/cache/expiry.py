@@ -20,7 +20,7 @@ Times = npt.NDArray[np.float64]
 
 
 @cache
-def _random_of(process: int) -> np.random.Generator:
+def random_of(process: int) -> np.random.Generator:
     """Return a process's random numbers; forked workers that shared them would let their entries expire together."""
     return np.random.default_rng()
 
@@ -84,7 +84,7 @@ class Expiry:
         limits = self._limits
         seconds = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
         if limits.jitter:
-            seconds = seconds * (1 - limits.jitter * _random_of(os.getpid()).random(len(entries)))
+            seconds = seconds * (1 - limits.jitter * random_of(os.getpid()).random(len(entries)))
         self._deadline[entries] = written + seconds
 
     def check(self, lease: Lease, in_flight: InFlight, now: float) -> Mask:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from lookupcache.cache.expiry import random_of
 from lookupcache.cache.hash_index import Entries, mixed_words
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
@@ -48,7 +49,6 @@ ABOUT = "about.json"
 _MOST_BUCKETS = 1 << 13
 QUIET_LOOKUPS = 32
 """After so many lookups without a publication, segments are merged that otherwise wait for more."""
-_random = np.random.default_rng()
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ class HostCache:
         limits, times = self.limits, np.full(len(counts), written)
         seconds = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
         if limits.jitter:
-            seconds = seconds * (1 - limits.jitter * _random.random(len(counts)))
+            seconds = seconds * (1 - limits.jitter * random_of(os.getpid()).random(len(counts)))
         batch = rows.replace_schema_metadata(None).combine_chunks().to_batches()
         body = batch[0] if batch else pa.RecordBatch.from_pylist([], self._schema)
         hits = np.zeros(len(counts), np.uint8)

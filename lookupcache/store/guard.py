@@ -6,7 +6,6 @@ Every failure is counted; after some in a row the store is left alone for a whil
 from __future__ import annotations
 
 import os
-import secrets
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -34,7 +33,7 @@ def process_token(process: int) -> bytes:
 
     One for all its stores: two joins of one task that waited for each other's claims would wait for themselves.
     """
-    return secrets.token_bytes(16)
+    return os.urandom(16)
 
 
 @dataclass(frozen=True)
