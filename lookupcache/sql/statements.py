@@ -104,7 +104,7 @@ def _with_lookups(query: Query) -> Query:
     _ = query.schema  # Spark reports its errors before any lookup is planned
     scalars = scalars_of(query, query.tree)
     inner = {id(scalar.select) for scalar in scalars}
-    _read_whole(query, {id(scalar.select.args["from_"].this) for scalar in scalars})
+    _scan_tables(query, {id(scalar.select.args["from_"].this) for scalar in scalars})
     for call in query.tree.find_all(exp.Anonymous):
         if call.name.upper() == "PROCTIME" and is_present(call) and call.find_ancestor(exp.Version) is None:
             query.edits.replace(span_of(call), "current_timestamp()")
@@ -172,13 +172,13 @@ def _at(statement: Statement, start: int, end: int) -> Span:
     return Span(statement.span.start + start, statement.span.start + end)
 
 
-def _read_whole(query: Query, looked_up: set[int]) -> None:
+def _scan_tables(query: Query, looked_up: set[int]) -> None:
     for node in query.tree.find_all(exp.Table):
         table = query.table_of(node)
         if table is None or is_temporal(node) or id(node) in looked_up:
             continue
         try:
-            query.read_whole(node, table)
+            query.scan_table(node, table)
         except LookupCacheError as error:
             raise error.at(query.statement.position(span_of(node))) from None
 
