@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.cache.hash_index import Entries, mixed_words
+from lookupcache.cache.hash_index import Entries, mix_words
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.errors import LookupAdvice
@@ -214,7 +214,7 @@ class HostCache:
         parts: list[Part] = []
         rest = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
         words = keys.hashes[rest] if keys.valid is not None else keys.hashes
-        mixed = mixed_words(words)
+        mixed = mix_words(words)
         for segment in self._segments.newest:
             found, entries = segment.search(keys, rest, words, mixed)
             if found.size:
@@ -427,7 +427,14 @@ class HostCache:
     # ── a full table ─────────────────────────────────────────────────────────────────────────────────────
 
     def publish_table(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, created: float) -> bool:
-        """Store all rows of a table in place of everything that is here; return whether that was possible."""
+        """Store all rows of a table in place of everything that is here; return whether that was possible.
+
+        Args:
+            keys: The distinct keys of the table.
+            rows: Its rows, in the order of the keys.
+            counts: How many rows each key has.
+            created: When the load began, by the host's clock.
+        """
         if self._is_ready():
             with self._counting_failures():
                 data = replace(self._new_data(self._hash_keys(keys), rows, counts, created), created=created)

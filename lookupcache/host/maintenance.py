@@ -257,8 +257,11 @@ class Maintenance:
 def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, must: bool = False) -> list[Segment]:
     """Return adjacent segments to merge, the newest first: similar in size, or with many removed entries.
 
-    ``merging`` is the highest number of segments that are being merged. With ``must``, any removed entry is reason
-    enough.
+    Args:
+        newest: All segments, the newest first.
+        most_bytes: The maximum size of a segment.
+        merging: The highest number of the segments that are being merged.
+        must: Whether any removed entry is reason enough.
     """
     free = [segment for segment in newest if segment.range.low > merging]
     for start in range(len(free)):

@@ -105,7 +105,12 @@ def write_segment(
 ) -> int:
     """Write a segment under a name, and its use file; return the bytes of both.
 
-    ``rows`` are the rows in several batches, and take the place of those of ``data``.
+    Args:
+        folder: The folder.
+        name: The name of the file.
+        data: Keys, times and marks of the entries, and their rows.
+        plan: The fingerprint of the plan.
+        rows: The rows in several batches, which are written in place of those of ``data``.
     """
     use = use_name(name)
     written = folder.write(name, _segment_parts(data, plan, rows or [data.rows]), _sealed)
@@ -161,6 +166,8 @@ def _segment_parts(data: SegmentData, plan: bytes, rows: Sequence[pa.RecordBatch
 
 def _index_of(keys: KeyBatch, types: Sequence[pa.DataType]) -> tuple[HashIndex, int]:
     """Return an index of distinct keys, and the longest way from a key's hash to the word that it is listed under."""
+    # `HashIndex.of_words` sorts, which is fast, but needs distinct words. Equal hashes of different keys are rare: only
+    # then keys are inserted, and one whose hash is taken is listed under another word.
     if not has_repeated(keys.hashes):
         return HashIndex.of_words(keys.hashes), 0
     lookup = KeyLookup(types)
@@ -281,7 +288,7 @@ class Segment:
             keys: Keys with the hashes of the folder's seed.
             rows: Which of them to find; none is null.
             words: The hashes of these.
-            mixed: `mixed_words` of these.
+            mixed: `mix_words` of these.
         """
         return self._lookup.search(keys, rows, words, mixed)
 

@@ -124,7 +124,11 @@ def is_zone_dependent(left: str, right: str) -> bool:
 def key_type(left: str, right: str, *, zone: str = "", ansi: bool = True) -> str | None:
     """Return the type in which a left key is compared with a right column, or None if a lookup would not be exact.
 
-    ``zone`` is the session's time zone; it is used if `is_zone_dependent`.
+    Args:
+        left: The type of the left key.
+        right: The type of the column.
+        zone: The session's time zone; it is used if `is_zone_dependent`.
+        ansi: Whether Spark's ANSI mode is on.
 
     >>> key_type("decimal(3,1)", "int"), key_type("bigint", "double"), key_type("timestamp_ntz", "timestamp")
     ('decimal(11,1)', None, 'timestamp')
@@ -146,6 +150,12 @@ def _has_one_counterpart(right: str, common: str, zone: str) -> bool:
 
 def key_sql(sql: str, left: str, right: str, common: str) -> str:
     """Return the SQL of the key in the right column's type; it is null if no value of that type is equal.
+
+    Args:
+        sql: The SQL of the left key.
+        left: Its type.
+        right: The type of the column.
+        common: The type in which both are compared, `key_type`.
 
     >>> key_sql("l.`n`", "bigint", "bigint", "bigint"), key_sql("l.`n`", "int", "bigint", "bigint")
     ('l.`n`', 'CAST(l.`n` AS BIGINT)')

@@ -2,8 +2,8 @@
 
 options ─► LookupTable ─► filters that the connector accepts ─► one task scans the source ─► Arrow batches
 
-`connectors/pyspark_lookupcache` is where Spark finds it: it imports every installed module whose name starts so, therefore
-nothing is imported here that `lookupcache` needs only for joins.
+`connectors/pyspark_lookupcache` is where Spark finds it: it imports every installed module whose name starts like
+that. So nothing is imported here that `lookupcache` needs only for joins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A left side whose columns the caller declares, where Spark cannot analyze: in queries of declarative pipelines.
 
 A pipeline's query function builds its plan before the tables exist that it reads, so Spark Connect refuses every
-analysis there. PySpark itself asks for the columns before it adds a Python function, so there are two classes here that know them.
+analysis there. PySpark itself asks for the columns before it adds a Python function, so two
+classes here know them.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _with_class(df: DataFrame, mixin: type, **attributes: Any) -> DataFrame:
 
 
 def _type_check(column: T.StructField) -> str:
-    """Return a condition that fails where the type is not the declared one, and that Spark's optimizer removes otherwise."""
+    """Return a condition that fails where the type is not the declared one; otherwise Spark's optimizer removes it."""
     name, type_ = quote(column.name), column.dataType.simpleString()
     text = f"left_schema says that column {column.name} is {type_}; it is ".replace("\\", "\\\\").replace("'", "\\'")
     expected = type_.replace("\\", "\\\\").replace("'", "\\'")

@@ -245,9 +245,13 @@ def _quote_path(names: Sequence[str]) -> str:
 
 
 def computed_sql(relation: Relation, name: str, column: Callable[[str], str], match_column: str | None = None) -> str:
-    """Return the SQL of a computed column; ``column`` returns the SQL of a column that it reads.
+    """Return the SQL of a computed column.
 
-    With a ``match_column`` the value is null in rows that an outer join added.
+    Args:
+        relation: The relation that has the computed column.
+        name: Its name.
+        column: Returns the SQL of a column that it reads.
+        match_column: Null in rows that an outer join added, where the value is null too.
     """
     sql = relation.computed[name]
     edits = Edits(sql)

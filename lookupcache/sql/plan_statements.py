@@ -69,12 +69,12 @@ def _set(setting: Setting, statement: Statement, match: re.Match[str]) -> DataFr
     if verb.upper() == "RESET":
         setting.plan_options.pop(name, None)
     elif value is not None:
-        setting.plan_options[name] = checked_option(name, value.strip("'\"`"), statement)
+        setting.plan_options[name] = check_option(name, value.strip("'\"`"), statement)
     row = [(name, option(setting, name))]
     return setting.spark.createDataFrame(row, "key STRING, value STRING")
 
 
-def checked_option(name: str, value: str, statement: Statement | None = None) -> str:
+def check_option(name: str, value: str, statement: Statement | None = None) -> str:
     """Return an option's value as it is known; raises OptionError for one that is none."""
     known = {one.lower(): one for one in OPTIONS[name]}
     if value.lower() not in known:
@@ -197,10 +197,10 @@ def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) ->
     if found[0].text == "EXECUTE":
         return _execute_file(setting, path)
     text = CompiledPlan(PlanReference.from_file(path).load()).explain()
-    return setting.spark.createDataFrame([(text + fitting(setting, path),)], "plan STRING")
+    return setting.spark.createDataFrame([(text + explain_restore(setting, path),)], "plan STRING")
 
 
-def fitting(setting: Setting, path: str) -> str:
+def explain_restore(setting: Setting, path: str) -> str:
     """Return what EXPLAIN PLAN says of whether a plan would run in a session."""
     try:
         with closing(restore(setting, CompiledPlan(PlanReference.from_file(path).load()))) as restored:
