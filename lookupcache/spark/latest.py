@@ -105,12 +105,12 @@ def _check(table: str, left: DataFrame, source: StreamSource) -> None:
         return
     if not source.rows.isStreaming:
         raise PlanError(
-            f"Nothing tells which row of table {table!r} is the latest of its key: a batch has no order.",
+            f"Nothing says which row of table {table!r} is the latest of its key: a batch has no order.",
             hint="Pass order_by=[…] to LookupTable.from_stream.",
         )
     if not is_in_source_order(source.rows):
         raise PlanError(
-            f"Nothing tells which row of table {table!r} is the latest of its key: its stream is not in the order of "
+            f"Nothing says which row of table {table!r} is the latest of its key: its stream is not in the order of "
             "a source.",
             hint="Pass order_by=[…] to LookupTable.from_stream. Only filters, selects and a watermark may stand "
             "between the source and the table without it, and Spark Connect does not show what does.",
