@@ -78,7 +78,14 @@ def define_function(name: str, function: TableFunction, keeps: str) -> Definitio
 
 
 def refuse_secrets(options: Mapping[str, str], connector: Connector, what: str, *, inline: bool = False) -> None:
-    """Raise CompiledPlanError where an option's value is, or has in it, a secret that is not a reference."""
+    """Raise CompiledPlanError where an option's value is, or has in it, a secret that is not a reference.
+
+    Args:
+        options: The options that would be written.
+        connector: Says which of them are secret.
+        what: Whose options they are, as the beginning of the sentence.
+        inline: Whether the table is of the DataFrame API, and in no catalog.
+    """
     shown = connector.show_options(options)
     literal = [name for name, value in options.items() if shown[name] != value and not is_reference(value)]
     if literal:

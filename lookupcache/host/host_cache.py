@@ -232,7 +232,7 @@ class HostCache:
         now, limits = self.clock(), self.limits
         found = []
         for segment, positions, entries in parts:
-            good = segment.gone.take(entries) == 0
+            good = segment.removed.take(entries) == 0
             if limits.expire or limits.needs_write_times or after > -math.inf:
                 written = segment.written.take(entries)
                 last = segment.deadline.take(entries)
@@ -274,7 +274,7 @@ class HostCache:
             with self._counting_failures():
                 now = self.clock()
                 for segment, _, entries in self._locate(self._hash_keys(keys)):
-                    self._note_use(segment, entries[segment.gone[entries] == 0], now)
+                    self._note_use(segment, entries[segment.removed[entries] == 0], now)
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -479,7 +479,7 @@ class HostCache:
                     with self._publishing() as number:
                         if hashed is None:
                             for segment in self._segments.newest:
-                                segment.gone[:] = 1
+                                segment.removed[:] = 1
                             self._control["weight"] = 0
                         else:
                             self._control["weight"] -= _supersede(self._locate(hashed))
@@ -563,7 +563,7 @@ def _with_history(data: SegmentData, parts: list[Part]) -> SegmentData:
         return data
     used, queued, hits = data.used.copy(), data.queued.copy(), data.hits.copy()
     for segment, positions, entries in parts:
-        live = segment.gone[entries] == 0
+        live = segment.removed[entries] == 0
         positions, entries = positions[live], entries[live]
         used[positions] = np.maximum(segment.used[entries], used[positions])
         queued[positions] = segment.queued[entries]
@@ -575,8 +575,8 @@ def _supersede(parts: list[Part]) -> int:
     """Mark entries as removed; return what they weighed."""
     weight = 0
     for segment, _, entries in parts:
-        live = entries[segment.gone[entries] == 0]
-        segment.gone[live] = 1
+        live = entries[segment.removed[entries] == 0]
+        segment.removed[live] = 1
         weight += int(np.maximum(segment.counts[live], 1).sum())
     return weight
 

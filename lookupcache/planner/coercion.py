@@ -187,7 +187,14 @@ def _in_parentheses(sql: str) -> str:
 
 
 def mismatch(left: str, left_type: str, right: str, right_type: str) -> PlanError:
-    """Return the error for a key that cannot be compared exactly, with the cast that fixes it."""
+    """Return the error for a key that cannot be compared exactly, with the cast that fixes it.
+
+    Args:
+        left: The left key as it is written.
+        left_type: Its type.
+        right: The column as it is written.
+        right_type: Its type.
+    """
     cure = f"CAST({left} AS {right_type.upper()}) = {right}"
     return PlanError(
         f"{left} is {left_type.upper()} and {right} is {right_type.upper()}: as a key they cannot be compared "

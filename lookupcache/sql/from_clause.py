@@ -140,7 +140,14 @@ def _item(clause: FromClause, relation: Relation, column: str) -> str:
 
 
 def frame_of(query: Query, clause: FromClause, with_text: str, extras: Sequence[str] = ()) -> Frame:
-    """Return the relations as a DataFrame; ``extras`` are additional columns, as expressions with aliases."""
+    """Return the relations as a DataFrame.
+
+    Args:
+        query: The query.
+        clause: The relations that are joined so far.
+        with_text: The text of WITH before the query, or an empty one.
+        extras: Additional columns, as expressions with aliases.
+    """
     if not clause.text and clause.view is None:
         items = ", ".join(["1 AS one", *extras])
         return Frame(query.sql(f"{with_text}SELECT {items}"))

@@ -360,7 +360,14 @@ def _run_set(setting: Setting, statement: Statement, found: Sequence[Token], arg
 def plan_inserts(
     setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None
 ) -> list[tuple[Query, list[Token]]]:
-    """Return the planned INSERT statements of a statement set, or of a single statement, with their tokens."""
+    """Return the planned INSERT statements of a statement set, or of a single statement, with their tokens.
+
+    Args:
+        setting: The session.
+        statement: The statement.
+        found: Its tokens.
+        args: The parameters.
+    """
     if _words(found)[1:3] != ["STATEMENT", "SET"]:
         return _plan_inserts_of_one(setting, statement, found, args)
     planned = []
