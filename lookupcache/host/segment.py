@@ -328,7 +328,9 @@ class Segment:
     def _read_head(self, plan: bytes) -> None:
         if len(self._map) < _HEAD_BYTES:
             raise SegmentError("it is truncated")
-        magic, version, checksum, steps, _, entries, rows, created, found, clock, *offsets = _HEAD.unpack_from(self._map)
+        magic, version, checksum, steps, _, entries, rows, created, found, clock, *offsets = _HEAD.unpack_from(
+            self._map
+        )
         if magic != _MAGIC or version != FORMAT:
             raise SegmentError("it is of another version")
         if found != plan:
