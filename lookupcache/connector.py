@@ -16,6 +16,7 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, nearest
 from lookupcache.expr import Expr
+from lookupcache.metrics import SOURCE, Counters
 from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden as hidden  # re-exported for connectors
 from lookupcache.redaction import hide_userinfo as hide_userinfo
@@ -116,6 +117,7 @@ class Connector:
     needs_key: ClassVar[bool] = True
 
     _given: Mapping[str, str] | None = None
+    _counters: Counters | None = None
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         self.schema = schema
@@ -133,7 +135,20 @@ class Connector:
         """Return the state for pickling and copying: it contains the references, not the secrets."""
         state = dict(self.__dict__)
         given = state.pop("_given", None)
+        state.pop("_counters", None)
         return state if given is None else state | {"settings": given}
+
+    def count_with(self, counters: Counters) -> None:
+        """Take the counters of the worker, which calls this before `open`."""
+        self._counters = counters
+
+    def add_count(self, name: str, amount: float = 1) -> None:
+        """Add to a count of this source, which `LookupMetrics.source_counts` has under ``name``.
+
+        To be called by any thread or coroutine while the connector is open; without a worker, nothing is counted.
+        """
+        if self._counters is not None:
+            self._counters.add(f"{SOURCE}{name}", amount)
 
     def open(self) -> Any:
         """Connect; called before the first lookup, in the thread or on the event loop where lookups will run.

@@ -31,9 +31,9 @@ MODULES = (
     "pyspark.worker", "numpy", "pandas", "pyarrow", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet",
     "lookupcache.worker.chain", "lookupcache.worker.dead_letters", "lookupcache.executor.coroutines",
     "lookupcache.worker.host_lookup", "lookupcache.worker.host_scope", "lookupcache.worker.host_table",
-    "lookupcache_files", "lookupcache_http", "lookupcache_http.service", "lookupcache_redis", "lookupcache_sql",
-    "lookupcache_sql.sqlite", "lookupcache_sql.postgres", "lookupcache_sql.mysql", "lookupcache_sql.duckdb",
-    "adbc_driver_postgresql.dbapi", "aiohttp", "duckdb", "pymysql", "redis", "redis.asyncio",
+    "lookupcache_files", "lookupcache_http", "lookupcache_http.service", "lookupcache_openai", "lookupcache_redis",
+    "lookupcache_sql", "lookupcache_sql.sqlite", "lookupcache_sql.postgres", "lookupcache_sql.mysql",
+    "lookupcache_sql.duckdb", "adbc_driver_postgresql.dbapi", "aiohttp", "duckdb", "pymysql", "redis", "redis.asyncio",
 )  # fmt: skip
 """What workers of the connectors of this package import; those of it that are installed."""
 

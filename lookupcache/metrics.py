@@ -10,7 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+SOURCE = "source."
+"""The start of the names of a connector's own counts among those of a worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +33,10 @@ class LookupMetrics:
       are its workers.)
     - ``host_failures``: failures to read or write the shared cache, which lookups then do without;
       ``host_dropped_files``: its files that could not be used; ``host_unstored``: keys for which it had no space.
+    - ``store_hits``: keys among the misses that were not requested from the source, because ``lookup.cache.store`` had
+      them; ``store_waits``: those that another process was requesting. ``store_failures``: failures to read or write
+      the store, which lookups then do without; ``store_dropped``: its entries that could not be read;
+      ``store_unstored``: keys whose rows could not be stored.
     - ``calls``: calls to the source, including retries; ``requested_keys``: keys in them.
     - ``errors``: calls that failed; ``retries``: calls repeated after an error; ``miss_retries``: calls repeated
       because the source had no row; ``timeouts``: lookups that exceeded ``lookup.timeout``; ``refused``: lookups that
@@ -43,6 +51,7 @@ class LookupMetrics:
     - ``reloads``, ``reload_failures``: loads of a full table (ALL) after the first, and those that failed.
     - ``source_seconds``: time spent waiting for the source; ``lookup_seconds``: time spent in the join's
       worker code, including that wait; ``throttled_seconds``: time that calls were delayed by ``lookup.rate-limit``.
+    - ``source_counts``: what the connector counts itself, by name, such as the tokens of a model; its page says what.
 
     >>> (LookupMetrics(rows=10, hits=6, misses=2) + LookupMetrics(rows=5, hits=5)).hit_rate
     0.8461538461538461
@@ -74,6 +83,11 @@ class LookupMetrics:
     host_failures: int = 0
     host_dropped_files: int = 0
     host_unstored: int = 0
+    store_hits: int = 0
+    store_waits: int = 0
+    store_failures: int = 0
+    store_dropped: int = 0
+    store_unstored: int = 0
     failed_rows: int = 0
     dead_letters: int = 0
     reloads: int = 0
@@ -81,6 +95,7 @@ class LookupMetrics:
     source_seconds: float = 0.0
     lookup_seconds: float = 0.0
     throttled_seconds: float = 0.0
+    source_counts: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def hit_rate(self) -> float:
@@ -93,14 +108,30 @@ class LookupMetrics:
         return max(self.keys - self.misses - self.host_hits - self.host_waits, 0)
 
     def __add__(self, other: LookupMetrics) -> LookupMetrics:
-        names = [field.name for field in dataclasses.fields(self)]
-        return LookupMetrics(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        names = [field.name for field in dataclasses.fields(self) if field.name != "source_counts"]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return LookupMetrics(**sums, source_counts=_sum_by_name(self.source_counts, other.source_counts))
 
     @classmethod
     def of(cls, counts: Mapping[str, float]) -> LookupMetrics:
         """Build the value from counts by name; unknown names are ignored."""
         names = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in counts.items() if name in names})  # type: ignore[arg-type]
+        return cls(**{name: value for name, value in nest_source_counts(counts).items() if name in names})
+
+
+def nest_source_counts(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return counts with those of the connector together, under ``source_counts``.
+
+    >>> nest_source_counts({"calls": 2, "source.tokens": 7})
+    {'calls': 2, 'source_counts': {'tokens': 7}}
+    """
+    own = {name.removeprefix(SOURCE): value for name, value in counts.items() if name.startswith(SOURCE)}
+    rest = {name: value for name, value in counts.items() if not name.startswith(SOURCE)}
+    return {**rest, "source_counts": _sum_by_name(rest.get("source_counts") or {}, own)}
+
+
+def _sum_by_name(some: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
+    return {name: some.get(name, 0) + others.get(name, 0) for name in {**some, **others}}
 
 
 # Reentrant: a coroutine that is garbage collected may count in a thread that is counting.

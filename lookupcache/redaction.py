@@ -21,6 +21,8 @@ _SECRET_PARAMETERS = re.compile(
     "code|pass|passcode|session|.*sess(ion)?-?id|appid|hmac|t?otp|bearer|(.*-)?(key|sig|signature|auth|jwt|sas)"
     "|.*(access|account|app|shared|subscription)key"
 )
+_COUNTS = re.compile(r"((max|min)-tokens|tokens-per-[a-z]+)([-.].*)?")
+"""Names of numbers of a model's tokens, which are no credentials."""
 SECRET_NAME = "passcode|" + "|".join(
     word.replace("-", "[-_.]?") for word in (*_SECRET_WORDS, "access-key", "account-key")
 )
@@ -46,8 +48,13 @@ MOST_LETTERS = 10_000
 
 
 def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
-    """Return whether an option's value must be hidden, by its name."""
-    return key in secrets or any(word in key.lower().replace("_", "-") for word in _SECRET_WORDS)
+    """Return whether an option's value must be hidden, by its name.
+
+    >>> is_secret("auth-token"), is_secret("max-tokens")
+    (True, False)
+    """
+    name = key.lower().replace("_", "-")
+    return key in secrets or (any(word in name for word in _SECRET_WORDS) and not _COUNTS.fullmatch(name))
 
 
 def hide_userinfo(text: str) -> str:

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.errors import OptionError
-from lookupcache.metrics import GAUGES, LookupMetrics
+from lookupcache.metrics import GAUGES, LookupMetrics, nest_source_counts
 from lookupcache.plan import LookupPlan
 
 Report = dict[str, Any]
@@ -44,10 +44,9 @@ def report(counts: Mapping[str, float]) -> Report:
     """Return a task's report; called in the task."""
     context = TaskContext.get()
     position = (context.stageId(), context.partitionId(), context.attemptNumber()) if context else (0, 0, 0)
-    stage, partition, attempt = position
-    worker = f"{socket.gethostname()}:{os.getpid()}"
-    run = uuid.uuid4().hex
-    return {"stage": stage, "partition": partition, "attempt": attempt, "run": run, "worker": worker, **counts}
+    own: Report = dict(zip(("stage", "partition", "attempt"), position, strict=True))
+    own |= {"run": uuid.uuid4().hex, "worker": f"{socket.gethostname()}:{os.getpid()}"}
+    return own | nest_source_counts(counts)
 
 
 def total(reports: Iterable[Report]) -> LookupMetrics:
@@ -303,9 +302,14 @@ def _by_name(row: Any) -> dict[str, Any]:
     return dict(zip(names, values["values"], strict=True))
 
 
+_COUNTS_BY_NAME = "MAP<STRING, DOUBLE>"
+_KINDS: dict[Any, str] = {"int": "BIGINT", "float": "DOUBLE", "Mapping[str, float]": _COUNTS_BY_NAME}
+"""Spark's types of the fields of `LookupMetrics`."""
+
+
 def _observed_sql(column: str) -> str:
     """Return the aggregate that adds up a job's reports in a column: a struct with the fields of `LookupMetrics`."""
-    kinds = {f.name: "DOUBLE" if f.type == "float" else "BIGINT" for f in dataclasses.fields(LookupMetrics)}
+    kinds = {f.name: _KINDS[f.type] for f in dataclasses.fields(LookupMetrics)}
     ddl = ", ".join(f"{name} {kind}" for name, kind in {"worker": "STRING", **kinds}.items())
     tasks = f"transform(collect_list({column}), report -> from_json(report, '{ddl}'))"
     sums = ", ".join(f"'{name}', {_sum_sql(name, kind)}" for name, kind in kinds.items())
@@ -313,6 +317,9 @@ def _observed_sql(column: str) -> str:
 
 
 def _sum_sql(name: str, kind: str) -> str:
+    if kind == _COUNTS_BY_NAME:
+        none, both = f"CAST(map() AS {kind})", "(_, some, more) -> coalesce(some, 0D) + coalesce(more, 0D)"
+        return f"aggregate(tasks, {none}, (sum, task) -> map_zip_with(sum, coalesce(task.{name}, {none}), {both}))"
     zero = f"CAST(0 AS {kind})"
     if name not in GAUGES:
         return f"aggregate(tasks, {zero}, (sum, task) -> sum + coalesce(task.{name}, {zero}))"

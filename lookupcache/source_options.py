@@ -82,6 +82,18 @@ def seconds(options: Mapping[str, str], name: str) -> float | None:
     return value
 
 
+def whole_number(options: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
+    """Return an option's number, ``default`` if it is not set; raises OptionError for one below ``least``.
+
+    >>> whole_number({"max-bytes": "1000"}, "max-bytes", 64), whole_number({}, "max-bytes", 64)
+    (1000, 64)
+    """
+    value = options.get(name, str(default))
+    if not (value.isascii() and value.isdigit() and int(value) >= least):
+        raise OptionError(f"Option {name!r} is {value!r}.", hint=f"It is a whole number, {least} or more.")
+    return int(value)
+
+
 def connector_option_table(
     options: Mapping[str, str], renamed: Mapping[str, str] | None = None, required: Sequence[str] = ()
 ) -> str:

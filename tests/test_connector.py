@@ -153,16 +153,25 @@ def test_the_password_of_a_url_is_starred(text, shown):
 
 
 def test_what_is_a_secret_by_its_name():
-    for name in ("password", "db.PASSWORD", "api_key", "auth-token", "client-secret", "header.Authorization", "pwd"):
+    for name in (
+        "password",
+        "db.PASSWORD",
+        "api_key",
+        "auth-token",
+        "client-secret",
+        "header.Authorization",
+        "pwd",
+        "tokens",
+    ):
         assert is_secret(name)
-    for name in ("url", "table", "user", "key", "author"):
+    for name in ("url", "table", "user", "key", "author", "max-tokens", "max_tokens", "tokens-per-minute"):
         assert not is_secret(name)
     assert is_secret("badge", ["badge"])
 
 
 # ── names of options ─────────────────────────────────────────────────────────────────────────────────────────
 
-OURS = ("files", "http", "redis", "sql")
+OURS = ("files", "http", "openai", "redis", "sql")
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -180,6 +189,7 @@ def test_connectors_call_the_same_option_the_same():
     assert set(former.values()) == {"user", "sentinel.user", "tls.mode", "tls.certificate"}
     for name in ("http", "redis", "sql"):
         assert {"user", "password", "connect.timeout", *TLS_OPTIONS} <= set(connector_class(name).options)
+    assert {"connect.timeout", "max-bytes", *TLS_OPTIONS} <= set(connector_class("openai").options)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +216,7 @@ SERVERS = {
     "redis": {"url": "redis://h", "key": "k:{id}", "type": "hash"},
     "sql": {"url": "postgresql://h/d", "table": "t"},
     "http": {"url": "http://h/{id}"},
+    "openai": {"url": "http://h/v1", "task": "chat", "model": "m", "prompt": "{id}"},
 }
 
 
@@ -213,11 +224,12 @@ SERVERS = {
 @pytest.mark.parametrize(("seconds", "valid"), [("2", True), ("0.5", True), ("0", False), ("soon", False)])
 def test_a_timeout_is_in_seconds_everywhere(connector, seconds, valid):
     options = SERVERS[connector] | {"connect.timeout": seconds}
+    schema = parse_ddl("id BIGINT, name STRING")
     if valid:
-        assert build_connector(connector, SCHEMA, options).settings == options
+        assert build_connector(connector, schema, options).settings == options
         return
     with pytest.raises(OptionError, match=f"Option 'connect.timeout' is '{seconds}'"):
-        build_connector(connector, SCHEMA, options)
+        build_connector(connector, schema, options)
 
 
 @pytest.mark.parametrize("name", ["badge", "pass_word", "user", "token"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import Row
 
-from lookupcache.metrics import LookupMetrics
-from lookupcache.report import LedgerParam, ObserveChannel, entry, reports_of, total
+from lookupcache.metrics import Counters, LookupMetrics
+from lookupcache.report import LedgerParam, ObserveChannel, entry, report, reports_of, total
 
 
 def one(stage=0, partition=0, attempt=0, run="r", worker="w", **counts):
@@ -14,8 +14,8 @@ def one(stage=0, partition=0, attempt=0, run="r", worker="w", **counts):
 
 def merged(*reports):
     ledger, param = {}, LedgerParam()
-    for report in reports:
-        ledger = param.addInPlace(ledger, entry(report))
+    for made in reports:
+        ledger = param.addInPlace(ledger, entry(made))
     return ledger
 
 
@@ -29,6 +29,17 @@ def test_partitions_and_stages_add_up():
 
 def test_of_a_task_that_ran_again_the_last_attempt_counts():
     assert metrics(one(attempt=0, run="a", hits=1), one(attempt=1, run="b", hits=5)).hits == 5
+
+
+def test_the_counts_of_a_connector_add_up_by_name_and_of_a_task_that_ran_again_the_last_attempt_counts():
+    first = [one(0, 0, source_counts={"tokens": 3}), one(0, 1, attempt=0, run="a", source_counts={"tokens": 100})]
+    again = one(0, 1, attempt=1, run="b", source_counts={"tokens": 4, "price": 0.5})
+    assert metrics(*first, again, one(1, 0)).source_counts == {"tokens": 7, "price": 0.5}
+
+
+def test_a_task_reports_the_counts_of_its_connector_by_name():
+    reported = report(Counters({"calls": 2, "source.tokens": 7}))
+    assert (reported["calls"], reported["source_counts"]) == (2, {"tokens": 7})
 
 
 def test_an_update_that_arrives_twice_counts_once():
@@ -59,9 +70,11 @@ def test_a_long_ledger_is_folded_and_loses_nothing():
 
 
 def test_counts_are_read_from_the_progress_of_classic_queries_and_of_connect():
-    of_classic = Row(lookup=Row(rows=3, hits=2))
-    counts = {"values": [3, 2], "schema": {"fields": [{"name": "rows"}, {"name": "hits"}]}}
+    own = {"tokens": 7.0}
+    of_classic = Row(lookup=Row(rows=3, hits=2, source_counts=own))
+    fields = [{"name": "rows"}, {"name": "hits"}, {"name": "source_counts"}]
+    counts = {"values": [3, 2, own], "schema": {"fields": fields}}
     of_connect = Row(values=[counts], schema={"fields": [{"name": "lookup"}]})
     for observed in (of_classic, of_connect, of_classic.asDict(recursive=True)):
         found = ObserveChannel("j", streaming=True).metrics_in({"observedMetrics": {"j": observed}})
-        assert (found.rows, found.hits) == (3, 2)
+        assert (found.rows, found.hits, found.source_counts) == (3, 2, own)

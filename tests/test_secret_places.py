@@ -97,6 +97,8 @@ OPTIONS = {
     "files unknown setting": {**S3, "storage.no_such": SECRET},
     "files url": {**S3, "path": S3_URL},
     "files by fsspec": {**S3, "path": f"ftp://ann:{SECRET}@{AT}/x"},
+    "store url": {**HTTP, "lookup.cache": "LRU", "lookup.cache.store": f"redis://ann:{SECRET}@{AT}/0"},
+    "store query": {**HTTP, "lookup.cache": "LRU", "lookup.cache.store": f"redis://{AT}/0?password={SECRET}"},
     "dead letters": {**POSTGRES, "lookup.on-error": "dead-letter", "lookup.dead-letter.path": S3_URL},
     "marked rows": {**HTTP, "token": SECRET, "lookup.on-error": "null", "lookup.error-column": "problem"},
     "unknown option": {**HTTP, "tokn": SECRET},

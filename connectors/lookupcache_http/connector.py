@@ -20,9 +20,9 @@ from lookupcache.arrays import to_numpy
 from lookupcache.connector import Connector, LookupRequest, hidden, is_reference
 from lookupcache.errors import ConnectorError, PlanError, SourceError
 from lookupcache.formats.json_text import parse_json
+from lookupcache.http.client import Client, Request, check_headers, retryable
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
-from lookupcache_http.client import Client, Request, check_headers, retryable
 from lookupcache_http.rows import RowReader, Rows, rows_at
 from lookupcache_http.service import OPTIONS, SECONDS_TO_CONNECT, PageRequest, Service, family
 
@@ -160,7 +160,7 @@ class HttpConnector(Connector):
             query=family(settings, "query."),
             miss=self._service.miss,
             most_bytes=self._service.most_bytes,
-            tls=TlsOptions.of(settings, modes=("verify-full",)),
+            tls=TlsOptions.of(settings, modes=("verify-full",)) if self._service.has_tls else None,
             connect_seconds=seconds(settings, "connect.timeout") or SECONDS_TO_CONNECT,
             hidden=self._hide_secrets,
         )

@@ -16,9 +16,9 @@ import pyarrow as pa
 from lookupcache.errors import OptionError, SchemaError, nearest
 from lookupcache.formats.json_path import ABSENT, Path
 from lookupcache.formats.json_text import plain_text
-from lookupcache.source_options import one_of, seconds
+from lookupcache.http.client import Request, resolve_url, with_parameters
+from lookupcache.source_options import one_of, seconds, whole_number
 from lookupcache.tls import TLS_OPTIONS
-from lookupcache_http.client import Request, resolve_url, with_parameters
 from lookupcache_http.template import BodyTemplate, UrlTemplate
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class Service:
             lenient=one_of(options, "missing-field", ("fail", "null")) == "null",
             miss=_statuses(options, "" if batched else "404"),
             pages=_pages(options),
-            most_bytes=_count(options, "max-bytes", 64 << 20),
+            most_bytes=whole_number(options, "max-bytes", 64 << 20),
         )
         _ = seconds(options, "connect.timeout")
         service._check(schema, options)
@@ -163,6 +163,11 @@ class Service:
     def placeholders(self) -> tuple[str, ...]:
         """The columns with a placeholder in a request, other than ``{keys}``."""
         return tuple(name for name in dict.fromkeys([*self.url.names, *self.body_names]) if name not in _RESERVED)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether a URL is one of https."""
+        return any(one is not None and one.text.lower().startswith("https:") for one in (self.url, self.scan))
 
     @property
     def batched(self) -> bool:
@@ -214,13 +219,6 @@ def _parse_option(options: Mapping[str, str], name: str, parse: Callable[[str], 
         raise OptionError(f"Option {name!r} {error}.", hint=OPTIONS.get(name)) from None
 
 
-def _count(options: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
-    value = options.get(name, str(default))
-    if not (value.isascii() and value.isdigit() and int(value) >= least):
-        raise OptionError(f"Option {name!r} is {value!r}.", hint=f"It is a whole number, {least} or more.")
-    return int(value)
-
-
 def _statuses(options: Mapping[str, str], default: str) -> frozenset[int]:
     words = [word.strip() for word in options.get("miss", default).split(",") if word.strip()]
     for word in words:
@@ -247,8 +245,8 @@ def _pages(options: Mapping[str, str]) -> Pages | None:
         return None
     link = after == "link"
     path = None if link else _parse_option(options, "pages.next", Path.parse)
-    most = _count(options, "pages.max", 1000)
-    return Pages(path, link, parameter, _count(options, "pages.first", 1, least=0), most)
+    most = whole_number(options, "pages.max", 1000)
+    return Pages(path, link, parameter, whole_number(options, "pages.first", 1, least=0), most)
 
 
 def _check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:

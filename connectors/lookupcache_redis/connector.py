@@ -15,12 +15,7 @@ import pyarrow.compute as pc
 
 from lookupcache.connector import Connector, LookupRequest, is_reference
 from lookupcache.errors import ConnectorError, OptionError
-from lookupcache.source_options import one_of
-from lookupcache.tls import TLS_OPTIONS
-from lookupcache_redis.keys import KeyTemplate
-from lookupcache_redis.push import HEARTBEAT, Feed
-from lookupcache_redis.rows import TYPES, Rows, Steps
-from lookupcache_redis.server import (
+from lookupcache.redis_server import (
     CONNECT_SECONDS,
     Address,
     AsyncCluster,
@@ -32,6 +27,11 @@ from lookupcache_redis.server import (
     connect_error,
     is_temporary,
 )
+from lookupcache.source_options import one_of
+from lookupcache.tls import TLS_OPTIONS
+from lookupcache_redis.keys import KeyTemplate
+from lookupcache_redis.push import HEARTBEAT, Feed
+from lookupcache_redis.rows import TYPES, Rows, Steps
 
 SCAN_KEYS = 5_000
 """Keys in a batch of `RedisConnector.scan`."""

@@ -1,29 +1,51 @@
-"""The command `lookupcache cache`: the contents of the caches that the workers of a host share."""
+"""The command `lookupcache cache`: the contents of the caches that the workers of a host share, and of stores."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lookupcache.cli.store import clear_store, is_store, list_store, show_store
 from lookupcache.host import inspection
 from lookupcache.host.inspection import Content
 
-_PATH = click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+
+class _Location(click.ParamType[Any]):
+    """A directory that exists, as a path, or the location of a store, as a text."""
+
+    name = "location"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
+        if is_store(value):
+            return str(value)
+        found: Path = click.Path(exists=True, file_okay=False, path_type=Path).convert(value, param, ctx)
+        return found
+
+
+_PATH = click.argument("path", type=_Location())
 
 
 @click.group()
 def cache() -> None:
-    """Look at the caches that the workers of a host share, or remove them."""
+    """Look at the caches that the workers of a host share, and at stores, or remove what is in them.
+
+    PATH is the value of 'lookup.cache.path', or of 'lookup.cache.store': the URL of a Redis server, env:NAME, or
+    file:FILE.
+    """
 
 
 @cache.command("ls")
 @_PATH
-def list_(path: Path) -> None:
-    """List the caches in PATH, the value of 'lookup.cache.path'."""
+def list_(path: Path | str) -> None:
+    """List the caches in PATH, the value of 'lookup.cache.path' or of 'lookup.cache.store'."""
+    if isinstance(path, str):
+        list_store(path)
+        return
     table = Table(box=None, padding=(0, 2))
     for name in ("table", "plan", "keys", "rows", "bytes", "oldest", "hits", "processes"):
         table.add_column(name, justify="left" if name in ("table", "plan") else "right")
@@ -39,8 +61,11 @@ def list_(path: Path) -> None:
 
 @cache.command()
 @_PATH
-def show(path: Path) -> None:
+def show(path: Path | str) -> None:
     """Show each cache in PATH in detail."""
+    if isinstance(path, str):
+        show_store(path)
+        return
     console = Console()
     for one in inspection.contents(path):
         console.print(f"[bold]{_name(one)}[/]  {escape(str(one.path))}", soft_wrap=True)
@@ -52,9 +77,15 @@ def show(path: Path) -> None:
 
 @cache.command()
 @_PATH
-@click.confirmation_option(prompt="Remove all caches there?")
-def clear(path: Path) -> None:
-    """Remove all caches in PATH; workers that use one go on with their own."""
+@click.argument("identity", required=False)
+@click.confirmation_option(prompt="Remove what is there?")
+def clear(path: Path | str, identity: str | None) -> None:
+    """Remove all caches in PATH; workers that use one go on with their own. In a store, only IDENTITY if given."""
+    if isinstance(path, str):
+        clear_store(path, identity)
+        return
+    if identity is not None:
+        raise click.UsageError("IDENTITY is for stores; a directory is cleared as a whole.")
     for one in inspection.clear(path):
         click.echo(f"Removed {one.path.name}: {one.keys:,} keys, {one.nbytes:,} bytes.")
 

@@ -9,12 +9,15 @@ from lookupcache.errors import OptionError
 if TYPE_CHECKING:
     from lookupcache.config import LookupConfig
 
+_STORE_TIMEOUT = 0.2
+
 
 def refuse_contradictions(config: LookupConfig) -> None:
     """Raise OptionError for the first contradiction found."""
     for rule in (
         _check_unused_limits,
         _check_scope,
+        _check_store,
         _check_ttl_has_limit,
         _check_unused_reloads,
         _check_reload_schedule,
@@ -59,6 +62,23 @@ def _check_scope(config: LookupConfig) -> None:
             "Option 'lookup.cache.path' has no effect with 'lookup.cache.scope' = 'worker'.",
             hint="Set 'lookup.cache.scope' to host, or remove the option.",
         )
+
+
+def _check_store(config: LookupConfig) -> None:
+    """Reject a store where no keys are cached, and its options where there is none."""
+    own = {
+        "lookup.cache.store.name": config.store_name,
+        "lookup.cache.store.timeout": None if config.store_timeout == _STORE_TIMEOUT else config.store_timeout,
+        "lookup.cache.store.expire-after-write": config.store_expire_after_write,
+    }
+    if config.cache in ("NONE", "ALL"):
+        _refuse_if_set({"lookup.cache.store": config.store, **own}, config, "LRU or TTL")
+    for key, value in own.items():
+        if value is not None and config.store is None:
+            raise OptionError(
+                f"Option {key!r} has no effect without 'lookup.cache.store'.",
+                hint="Set the store, or remove the option.",
+            )
 
 
 def _refuse_if_set(options: dict[str, Any], config: LookupConfig, strategies: str) -> None:

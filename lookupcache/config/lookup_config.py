@@ -21,9 +21,12 @@ from lookupcache.config.values import (
     parse_count,
     parse_duration,
     parse_fraction,
+    parse_identifier,
     parse_name,
     parse_non_negative,
     parse_rate,
+    parse_store,
+    parse_time_limit,
     parse_time_of_day,
     to_dashes,
 )
@@ -88,6 +91,26 @@ class LookupConfig:
         "lookup.cache.path", None, parse_name,
         "local directory for the cache of scope `host`, which stays for the next application; a path that several "
         "applications use is a cache that they share", "in Spark's local directory, for the application",
+    )  # fmt: skip
+    store: str | None = _option(
+        "lookup.cache.store", None, parse_store,
+        "store that all hosts and later jobs share, behind the cache: the URL of a Redis or Valkey server, as the "
+        "option `url` of the redis connector; `env:NAME` or `file:PATH` for one with a password; the store is used "
+        "with `LRU` and `TTL`", "none",
+    )  # fmt: skip
+    store_name: str | None = _option(
+        "lookup.cache.store.name", None, parse_identifier,
+        "name under which rows are stored, instead of a hash of all that determines them: jobs with the same name "
+        "share rows, whatever their filters, source and code; other columns under the same name are an error",
+        "a hash",
+    )  # fmt: skip
+    store_timeout: float = _option(
+        "lookup.cache.store.timeout", 0.2, parse_time_limit,
+        "how long to wait for the store, to connect and for each answer, before lookups go on without it", "200 ms",
+    )  # fmt: skip
+    store_expire_after_write: float | None = _option(
+        "lookup.cache.store.expire-after-write", None, parse_duration,
+        "maximum age of an entry of the store, which also deletes it after that time", "as in the cache",
     )  # fmt: skip
     max_rows: int | None = _option(
         "lookup.cache.max-rows", None, parse_count,
@@ -308,6 +331,8 @@ class LookupConfig:
 def _parse(option: dataclasses.Field[Any], value: Any) -> Any:
     try:
         return option.metadata["parse"](value)
+    except OptionError:
+        raise
     except ValueError as error:
         raise OptionError(f"Option {option.metadata['key']!r} is {value!r}.", hint=f"It takes {error}.") from None
 

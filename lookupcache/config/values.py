@@ -12,6 +12,10 @@ from collections.abc import Callable
 from datetime import time, timedelta
 from typing import Any, get_args
 
+from lookupcache.errors import OptionError
+from lookupcache.redaction import hide_userinfo
+from lookupcache.secrets import is_reference
+
 _SECONDS = {
     "ms": 0.001, "milli": 0.001, "millis": 0.001, "millisecond": 0.001, "milliseconds": 0.001,
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0,
@@ -21,6 +25,7 @@ _SECONDS = {
 }  # fmt: skip
 _BYTES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
 _TIME_OF_DAY = re.compile(r"\s*\d{2}:\d{2}(:\d{2})?\s*(Z|[+-]\d{2}:\d{2})?\s*")
+_REDIS = re.compile(r"(rediss?(\+sentinel|\+cluster)?|unix)://")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -38,6 +43,14 @@ def parse_duration(value: Any) -> float:
     if unit.lower() not in _SECONDS:
         raise ValueError("a duration such as '10 min', '5 s' or '100 ms' (units: ms, s, min, h, d)")
     return number * _SECONDS[unit.lower()]
+
+
+def parse_time_limit(value: Any) -> float:
+    """Return seconds, more than 0."""
+    seconds = parse_duration(value)
+    if not seconds:
+        raise ValueError("a duration above 0, such as '200 ms'")
+    return seconds
 
 
 def parse_bytes(value: Any) -> int:
@@ -112,6 +125,39 @@ def parse_name(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a name")
     return value.strip()
+
+
+def parse_store(value: Any) -> str:
+    """Return the location of a store: the URL of a Redis server, or a reference to one.
+
+    A plan has the location as it is written here, so a URL with a password or a token in it is refused.
+
+    >>> parse_store("rediss://ann@cache:6379/0"), parse_store("env:CACHE_URL")
+    ('rediss://ann@cache:6379/0', 'env:CACHE_URL')
+    """
+    location = parse_name(value)
+    if is_reference(location):
+        return location
+    if hide_userinfo(location) != location:
+        raise OptionError(
+            f"Option 'lookup.cache.store' is {hide_userinfo(location)!r}, with a secret in it.",
+            hint="It takes a URL without one, or 'env:NAME' or 'file:PATH', from which the workers read the URL.",
+        )
+    if not is_redis_url(location):
+        raise ValueError("the URL of a Redis server such as 'redis://host:6379/0', or 'env:NAME'")
+    return location
+
+
+def is_redis_url(text: str) -> bool:
+    """Return whether a text is the URL of a Redis server, of sentinels or of a cluster."""
+    return _REDIS.match(text) is not None
+
+
+def parse_identifier(value: Any) -> str:
+    """Return a name of letters, digits, dots, dashes and underscores."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value):
+        raise ValueError("a name of at most 64 letters, digits, dots, dashes and underscores")
+    return value
 
 
 def parse_class_names(value: Any) -> str:

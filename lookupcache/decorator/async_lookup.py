@@ -40,6 +40,8 @@ class AsyncLookup(SingleFlight):
         await self.function.adapter.close()
         if self.shared is not None:
             self.shared.close()
+        if self.store is not None:
+            self.store.close()
 
     async def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""
@@ -76,7 +78,7 @@ class AsyncLookup(SingleFlight):
             if self.shared is not None and self.shared.open(self._drop):
                 return await self._share(job, self.shared.call(job.call.keys, refresh=job.call.refresh))
             self._slots_here().start_timeout(job)
-            return await self.resilience.until_found(self._request, job.call.keys, without_rows)
+            return await self._fetch(job.call, job.call.keys)
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
 
@@ -92,8 +94,8 @@ class AsyncLookup(SingleFlight):
                     if not is_timed:
                         self._slots_here().start_timeout(job)
                         is_timed = True
-                    answered += (new := await self.resilience.until_found(self._request, mine, without_rows))
-                    await in_thread(files, work.publish, merged(new))
+                    answered += (new := await self._fetch(job.call, mine))
+                    await in_thread(files, work.publish, merged(new), job.call.written)
                 elif not work.is_complete:
                     await asyncio.sleep(work.wait_seconds())
             return answered
@@ -114,6 +116,14 @@ class AsyncLookup(SingleFlight):
         except BaseException as error:
             # Measuring or comparing a value runs code of its class, which may fail.
             self._record_failure(call, error)
+
+    async def _fetch(self, call: Call, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
+        """Return the values of some of a call's keys, from the store if there is one, or from the function."""
+
+        async def request(missing: list[Key]) -> list[tuple[list[Key], Answers]]:
+            return await self.resilience.until_found(self._request, missing, without_rows)
+
+        return await (request(keys) if self.store is None else self.store.run_async(keys, call.written, request))
 
     async def _request(self, keys: list[Key]) -> Answers:
         self._count_requests(keys)

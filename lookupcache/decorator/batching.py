@@ -31,7 +31,8 @@ class Call(NestedCall):
     With neither, it was interrupted, and waiting callers request the keys again. ``loop`` is the event
     loop that it is made on, None for threads; ``deadline``, by `time.monotonic`, is when it counts as hung; ``job``
     makes it in a slot, None in its opener's own thread. It is made for a method of ``owner``, and with ``refresh``
-    while old values are served. ``shared`` are the values that other processes have fetched.
+    while old values are served. ``shared`` are the values that other processes have fetched, ``written`` is when
+    answers were fetched that come from a store.
     """
 
     def __init__(self, loop: AbstractEventLoop | None = None, owner: Any = None) -> None:
@@ -48,6 +49,7 @@ class Call(NestedCall):
         self.shared: Shared | None = None
         self.deadline = math.inf
         self.job: Job | None = None
+        self.written: dict[Any, float] = {}
 
     def end(self, answers: dict[Any, Any] | None = None, error: BaseException | None = None) -> None:
         """Wake all waiting callers, once; called by one thread at a time."""

@@ -37,6 +37,7 @@ from lookupcache.resilience.retry import retry_after_of
 
 if TYPE_CHECKING:
     from lookupcache.decorator.shared_cache import SharedCache
+    from lookupcache.decorator.stored_values import ValueStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -189,6 +190,9 @@ def cached(
     per key. Then arguments and values must be plain data, and the function must have a module and a name;
     ``docs/host-cache.md`` says which data, and how.
 
+    With ``store``, all processes that use the same Redis server share it, on all hosts and in later runs
+    (``docs/store.md``), under the same conditions; `invalidate` and ``clear`` remove values for all.
+
     A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
     is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.
 
@@ -307,11 +311,22 @@ def lookup_of(
     )
     keyed = KeyedFunction(function, batch, config.timeout)
     shared = _shared_cache(function, config, resilience.counters, clock)
+    store = _value_store(function, config, resilience.counters, clock)
     if not keyed.adapter.is_async:
-        return SyncLookup(keyed, config, resilience, clock, shared)
+        return SyncLookup(keyed, config, resilience, clock, shared, store)
     if config.async_ is False:
         raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
-    return AsyncLookup(keyed, config, resilience, clock, shared)
+    return AsyncLookup(keyed, config, resilience, clock, shared, store)
+
+
+def _value_store(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> ValueStore | None:
+    """Return what a function's processes on all hosts share, if its options name the store."""
+    if config.store is None:
+        return None
+    # Functions without a store do not import what it takes.
+    from lookupcache.decorator.stored_values import ValueStore
+
+    return ValueStore(function, config, counters, clock)
 
 
 def _shared_cache(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> SharedCache | None:

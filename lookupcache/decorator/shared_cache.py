@@ -30,8 +30,8 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Instance, Key, arguments_of
-from lookupcache.decorator.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.errors import LookupAdvice, OptionError
+from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.host import HostCache, HostUnavailableError
 
 if TYPE_CHECKING:
@@ -204,10 +204,7 @@ class SharedCache:
     def _unsupported_error(self, does: str, error: UnsupportedValueError) -> OptionError:
         return OptionError(
             f"{self.name} {does} a value that the processes of this host cannot share: {error}.",
-            hint=(
-                "Use None, bool, int, float, str, bytes, date, datetime, timedelta, Decimal, UUID, and list, tuple and "
-                "dict of these, or dataclasses that the return annotation names; or set 'lookup.cache.scope' to worker."
-            ),
+            hint=f"Use {SUPPORTED}; or set 'lookup.cache.scope' to worker.",
         )
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
@@ -297,13 +294,23 @@ class SharedCache:
 
     # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, answers: dict[Key, Any], since: int) -> None:
+    def publish(self, answers: dict[Key, Any], since: int, written: dict[Key, float] | None = None) -> None:
         """Store values for all processes; raises OptionError for one that they cannot read.
 
         Args:
             answers: The values by key.
             since: `position` when they were requested.
+            written: When values were fetched, by the clock of the process's own cache, where that was not just now.
         """
+        if self._host is None:
+            return
+        now, old = self._host.clock(), {key: answers[key] for key in answers.keys() & (written or {}).keys()}
+        self._publish({key: value for key, value in answers.items() if key not in old}, since, now)
+        if old and written is not None:
+            # One time for all of them, the earliest: too high an age only means to look into the store again.
+            self._publish(old, since, now - self.clock() + min(written[key] for key in old))
+
+    def _publish(self, answers: dict[Key, Any], since: int, at: float) -> None:
         keys, rows, kinds, counts = [], [], [], []
         for key, value in answers.items():
             if not (self._limits.misses or rows_in(value)):
@@ -316,7 +323,7 @@ class SharedCache:
         if keys and self._host is not None:
             table = pa.table([pa.array(rows, pa.binary()), pa.array(kinds, pa.int8())], schema=_SCHEMA)
             with self._lock:
-                self._host.publish(_batch(keys), table, np.array(counts, np.int64), self._host.clock(), since)
+                self._host.publish(_batch(keys), table, np.array(counts, np.int64), at, since)
 
     def _rows(self, value: Any) -> tuple[list[bytes], int]:
         try:
@@ -432,11 +439,11 @@ class SharedCall:
         pause, self._pause = self._pause, min(self._pause * 1.5, _LONGEST_WAIT)
         return pause
 
-    def publish(self, answers: dict[Key, Any]) -> None:
-        """Store the values of keys that were requested, and end their claims."""
+    def publish(self, answers: dict[Key, Any], written: dict[Key, float]) -> None:
+        """Store the values of keys that were requested, and end their claims; ``written`` as for `SharedCache`."""
         try:
             own = set(self._mine)
-            self.shared.publish({key: value for key, value in answers.items() if key in own}, self._since)
+            self.shared.publish({key: value for key, value in answers.items() if key in own}, self._since, written)
         finally:
             self.release()
 

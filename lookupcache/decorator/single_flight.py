@@ -40,6 +40,7 @@ from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePoli
 
 if TYPE_CHECKING:
     from lookupcache.decorator.shared_cache import Shared, SharedCache
+    from lookupcache.decorator.stored_values import ValueStore
 
 Answers = dict[Key, Any]
 
@@ -79,9 +80,11 @@ class SingleFlight:
         resilience: ResiliencePolicy,
         clock: Callable[[], float],
         shared: SharedCache | None = None,
+        store: ValueStore | None = None,
     ) -> None:
         self.config = config
         self.shared = shared
+        self.store = store
         self.resilience = resilience
         self.counters = resilience.counters
         self.clock = clock
@@ -117,6 +120,8 @@ class SingleFlight:
         self.instances.reset_after_fork()
         if self.shared is not None:
             self.shared.reset_after_fork()
+        if self.store is not None:
+            self.store.reset_after_fork()
 
     def metrics(self) -> LookupMetrics:
         """Return the counts so far."""
@@ -137,6 +142,8 @@ class SingleFlight:
         with self._lock:
             keys = self._of_all_kinds(values)
             found = [self._disown(key) | self.cache.remove(key) for key in keys]
+        if self.store is not None:
+            self.store.invalidate(keys)
         if self.shared is not None and self.shared.open(self._drop):
             self.shared.invalidate(keys)
         return any(found)
@@ -166,6 +173,8 @@ class SingleFlight:
                 if instance is None or instance_of(key) is instance:
                     self._disown(key)
             self._drop_unused_kinds()
+        if instance is None and self.store is not None:
+            self.store.clear()
         if instance is None and self.shared is not None and self.shared.open(self._drop):
             self.shared.invalidate(None)
 
@@ -324,7 +333,7 @@ class SingleFlight:
             self.counters["fetched_rows"] += sum(map(rows_in, answers.values()))
             for key, value in answers.items():
                 if self._calls.get(key) is call:
-                    self.cache.put(key, value, now)
+                    self.cache.put(key, value, call.written.get(key, now))
             if call.shared is not None:
                 self._put_shared(call, call.shared)
                 answers |= call.shared.values

@@ -18,6 +18,7 @@ from lookupcache.resilience.policy import ResiliencePolicy
 
 if TYPE_CHECKING:
     from lookupcache.decorator.shared_cache import SharedCache, SharedCall
+    from lookupcache.decorator.stored_values import ValueStore
 
 
 class SyncLookup(SingleFlight):
@@ -30,8 +31,9 @@ class SyncLookup(SingleFlight):
         resilience: ResiliencePolicy,
         clock: Callable[[], float],
         shared: SharedCache | None = None,
+        store: ValueStore | None = None,
     ) -> None:
-        super().__init__(function, config, resilience, clock, shared)
+        super().__init__(function, config, resilience, clock, shared, store)
         self._stops_at_error = config.on_error == "fail" and config.stale_if_error is None
 
     def _start_without_calls(self) -> None:
@@ -45,6 +47,8 @@ class SyncLookup(SingleFlight):
         self.function.adapter.close()
         if self.shared is not None:
             self.shared.close()
+        if self.store is not None:
+            self.store.close()
 
     def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""
@@ -110,7 +114,7 @@ class SyncLookup(SingleFlight):
 
     def _answers(self, call: Call) -> list[tuple[list[Key], Answers]]:
         if self.shared is None or not self.shared.open(self._drop):
-            return self.resilience.until_found_sync(self._request, call.keys, without_rows)
+            return self._fetch(call, call.keys)
         return self._share(call, self.shared.call(call.keys, refresh=call.refresh))
 
     def _share(self, call: Call, work: SharedCall) -> list[tuple[list[Key], Answers]]:
@@ -121,8 +125,8 @@ class SyncLookup(SingleFlight):
             while not work.is_complete:
                 if mine := work.step():
                     self._begin(call)
-                    answered += (new := self.resilience.until_found_sync(self._request, mine, without_rows))
-                    work.publish(merged(new))
+                    answered += (new := self._fetch(call, mine))
+                    work.publish(merged(new), call.written)
                 elif not work.is_complete:
                     time.sleep(work.wait_seconds())
             return answered
@@ -145,6 +149,14 @@ class SyncLookup(SingleFlight):
         if call.job is not None:
             call.job.deadline = call.deadline
         return started
+
+    def _fetch(self, call: Call, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
+        """Return the values of some of a call's keys, from the store if there is one, or from the function."""
+
+        def request(missing: list[Key]) -> list[tuple[list[Key], Answers]]:
+            return self.resilience.until_found_sync(self._request, missing, without_rows)
+
+        return request(keys) if self.store is None else self.store.run(keys, call.written, request)
 
     def _request(self, keys: list[Key]) -> Answers:
         self._count_requests(keys)

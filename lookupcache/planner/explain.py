@@ -105,6 +105,8 @@ def _cache(plan: LookupPlan) -> Iterator[Line]:
     yield "strategy", plan.config.cache
     if plan.config.cache != "NONE":
         yield "scope", _scope(plan.config)
+    if plan.config.store is not None:
+        yield "store", _store(plan.config)
     yield from _limits(plan.config)
     yield from _freshness(plan.config)
     yield from _reloads(plan.config)
@@ -119,6 +121,14 @@ def _scope(config: LookupConfig) -> str:
     folder = "Spark's local directory" if config.cache_path is None else config.cache_path
     chosen = " (auto; each its own where that cannot be used)" if config.scope == "auto" else ""
     return f"host: all workers of a machine share one, in {folder}{chosen}"
+
+
+def _store(config: LookupConfig) -> str:
+    assert config.store is not None
+    named = "" if config.store_name is None else f", as {config.store_name}"
+    age = config.store_expire_after_write
+    ends = "" if age is None else f", for {_duration(age)}"
+    return f"{hide_userinfo(config.store)}{named}{ends}: shared by all hosts"
 
 
 def _limits(config: LookupConfig) -> Iterator[Line]:

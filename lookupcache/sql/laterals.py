@@ -33,13 +33,6 @@ def refuse_unknown(query: Query, tree: exp.Expr) -> None:
         if _is_flink(node) and called_function(query, node) is None:
             span = call_of(node)[1]
             name = query.statement[span].partition("(")[0].strip(" `")
-            if name.upper() == "SNAPSHOT":
-                raise StatementError(
-                    "SNAPSHOT, whose left rows wait until a stream is loaded, is not supported.",
-                    hint="Write LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME() over the streaming view: left rows do not "
-                    "wait there; those before the first value have nulls.",
-                    position=query.statement.position(Span(span.start, span.start + len(name))),
-                )
             raise StatementError(
                 f"There is no table function {name!r}.",
                 hint=nearest(name, query.setting.catalog.functions, what="table functions"),

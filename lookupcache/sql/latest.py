@@ -21,15 +21,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, PlanError
+from lookupcache.errors import LookupCacheError, PlanError, StatementError
 from lookupcache.planner.clauses import Token
 from lookupcache.planner.grammar import equality
+from lookupcache.schema import quote
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.conditions import Conjunct, conjuncts_of
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.lookups import is_present, is_temporal
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.scope import Name, Relation, Scope
+from lookupcache.sql.text import Span, Statement
 from lookupcache.table import LookupTable
 
 PRESENT = "lookup_is_present"
@@ -43,6 +45,20 @@ def reads_streams(setting: Setting, found: Sequence[Token]) -> bool:
         return False
     names = {b.name for a, b in pairwise(found) if a.text == "FROM" and a.depth and b.kind in ("word", "quoted")}
     return any(_stream(setting, name) is not None for name in sorted(names))
+
+
+def refuse_snapshot(statement: Statement, found: Sequence[Token]) -> None:
+    """Raise StatementError for Flink's LATERAL TABLE(SNAPSHOT(input => TABLE …)), which the parser cannot read."""
+    for lateral, call, after in zip(found, found[2:], found[3:], strict=False):
+        calls = call.text.upper() == "SNAPSHOT" and after.text == "("
+        if calls and (lateral.text == "TABLE" or found[found.index(call) - 1].text == "LATERAL"):
+            start = statement.span.start
+            raise StatementError(
+                "SNAPSHOT, whose left rows wait until a stream is loaded, is not supported.",
+                hint="Write LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME() over the streaming view: left rows do not "
+                "wait there; those before the first value have nulls.",
+                position=statement.position(Span(start + call.start, start + call.end)),
+            )
 
 
 def add_streams(query: Query) -> None:
@@ -103,11 +119,13 @@ def _stream(setting: Setting, name: str) -> DataFrame | None:
     """Return a streaming view, None where the name is none or is another relation."""
     if name in setting.catalog.tables:
         return None
+    quoted = quote(name)
     try:
-        found = setting.spark.table(f"`{name.replace('`', '``')}`")
-        return found if found.isStreaming else None
+        # Checked first, since PySpark writes an error about a missing table to the log.
+        found = setting.spark.table(quoted) if setting.spark.catalog.tableExists(quoted) else None
     except PySparkException:
         return None
+    return found if found is not None and found.isStreaming else None
 
 
 def _sql_table(query: Query, use: _Use, rows: DataFrame) -> SqlTable:

@@ -35,7 +35,7 @@ from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.functions import create_function
 from lookupcache.sql.inserts import inserts_of
 from lookupcache.sql.laterals import refuse_unknown
-from lookupcache.sql.latest import add_streams, reads_streams
+from lookupcache.sql.latest import add_streams, reads_streams, refuse_snapshot
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
 from lookupcache.sql.pipes import Part, part_of, pipes_of, without_pipes
 from lookupcache.sql.query import Query, Setting, query_of, selects, view_marker
@@ -86,6 +86,8 @@ def rewrite_query(
         prefix: Text before the query when it is run, such as that of an INSERT.
         views: How the names of its views begin.
     """
+
+    refuse_snapshot(statement, found)
 
     def read() -> Query:
         query = _query(setting, statement, found, args, prefix)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from lookupcache.connector import Connector, LookupRequest, offers
 from lookupcache.executor.latch import Latch
 from lookupcache.expr import Expr
+from lookupcache.metrics import Counters
 
 
 class FakeClock:
@@ -74,6 +75,9 @@ class _Wrapper(Connector):
 
     def resolve(self) -> None:
         self.connector.resolve()
+
+    def count_with(self, counters: Counters) -> None:
+        self.connector.count_with(counters)
 
     def open(self) -> Any:
         return self.connector.open()

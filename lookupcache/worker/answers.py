@@ -27,13 +27,15 @@ class Fetched:
     """Rows of some keys: ``rows`` in the order of the keys, ``counts`` of them per key.
 
     ``errors`` has the errors of failed calls by their numbers, ``call_of`` the number of each key's call; a key whose
-    call failed has no rows here, which does not mean that the source has none.
+    call failed has no rows here, which does not mean that the source has none. ``written`` is when each key's rows were
+    fetched, by the clock of the cache; infinity, and None for all of them, is just now.
     """
 
     rows: pa.Table
     counts: Numbers
     errors: dict[int, LookupRuntimeError] = field(default_factory=dict)
     call_of: Numbers | None = None
+    written: npt.NDArray[np.float64] | None = None
 
     @property
     def failed(self) -> npt.NDArray[np.bool_]:

@@ -137,6 +137,7 @@ class Connection:
     def _resolve(self, connector: Connector) -> Callable[[], Any]:
         """Read the secrets that options refer to, for each attempt to connect; return what connects."""
         connector.resolve()
+        connector.count_with(self._resilience.counters)
         self._errors.add_secrets(connector)
         return connector.open
 

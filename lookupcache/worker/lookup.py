@@ -12,7 +12,7 @@ __all__ = ["Clock", "FullCacheLookup", "PartialCacheLookup", "PendingKeys", "cou
 
 
 def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLookup:
-    """Return the lookup for the plan's cache strategy and scope.
+    """Return the lookup for the plan's cache strategy, scope and store.
 
     With scope host, the clock is by default the one that all processes of the machine share.
     """
@@ -25,6 +25,15 @@ def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLook
         from lookupcache.worker.host_table import HostFullCacheLookup
 
         host = host_cache_of(source, None if clock is time.monotonic else clock)
+        if host is not None and plan.config.store is not None:
+            from lookupcache.worker.store_lookup import StoredHostCacheLookup
+            from lookupcache.worker.store_source import StoredSource
+
+            return StoredHostCacheLookup(StoredSource(source, host.clock), host)
         if host is not None:
             return HostFullCacheLookup(source, host) if is_full else HostCacheLookup(source, host)
+    if plan.config.store is not None and not plan.never:
+        from lookupcache.worker.store_source import StoredSource
+
+        return PartialCacheLookup(StoredSource(source, clock), clock)
     return FullCacheLookup(source, clock) if is_full else PartialCacheLookup(source, clock)

@@ -371,7 +371,8 @@ class PartialCacheLookup:
         entries, now = request.lease.entries, self.clock()
         fetched = self._read_answers(request)
         failed = fetched.failed
-        self.cache.fill(entries[~failed], fetched.rows, fetched.counts[~failed], now)
+        written = now if fetched.written is None else np.minimum(fetched.written[~failed], now)
+        self.cache.fill(entries[~failed], fetched.rows, fetched.counts[~failed], written)
         self._publish_fetched(request, fetched)
         if fetched.errors:
             self._fail(entries[failed], fetched, now, waited)

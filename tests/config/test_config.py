@@ -16,6 +16,7 @@ from lookupcache.errors import OptionError
 
 FIELDS = {field.metadata["key"]: field for field in dataclasses.fields(LookupConfig)}
 LRU = {"lookup.cache": "LRU"}
+STORE = {**LRU, "lookup.cache.store": "redis://h"}
 ALL = {"lookup.cache": "ALL"}
 HOURLY = {**ALL, "lookup.cache.reload-interval": "1 h"}
 TEN_MINUTES = {"lookup.cache": "TTL", "lookup.cache.expire-after-write": "10 min"}
@@ -28,6 +29,19 @@ OPTIONS = {
     "lookup.cache.max-rows": (LRU, [("500", 500), (1, 1)], ["0", "-1", "1e3", "many", 1.5]),
     "lookup.cache.max-bytes": (LRU, [("64 mb", 2**26), ("1kb", 1024), (5, 5), ("0.5 gb", 2**29)], ["0", "1 tb", "mb"]),
     "lookup.cache.scope": (LRU, [("HOST", "host"), ("auto", "auto"), ("worker", "worker")], ["cluster", ""]),
+    "lookup.cache.store": (
+        LRU,
+        [
+            (" rediss://ann@h:1/0 ", "rediss://ann@h:1/0"),
+            ("env:URL", "env:URL"),
+            ("redis+cluster://a,b", "redis+cluster://a,b"),
+            ("unix:///x", "unix:///x"),
+        ],
+        ["", "http://h", "/data/store", "s3://b/x", "redis://:pw@h", "redis://h?password=pw"],
+    ),
+    "lookup.cache.store.name": (STORE, [("geo-2.x_y", "geo-2.x_y")], ["", "a b", "a:b", "a*", "{a}", "x" * 65]),
+    "lookup.cache.store.timeout": (STORE, [("1 s", 1.0), ("50ms", 0.05)], ["", "soon", "0 ms"]),
+    "lookup.cache.store.expire-after-write": (STORE, [("1 d", 86_400.0)], ["", "soon"]),
     "lookup.cache.path": ({**LRU, "lookup.cache.scope": "host"}, [(" /data/cache ", "/data/cache")], [""]),
     "lookup.cache.eviction": (LRU, [("S3_FIFO", "s3-fifo"), ("sieve", "sieve")], ["lfu", ""]),
     "lookup.cache.expire-after-write": (LRU, [("10 min", 600.0), (2, 2.0)], ["10 parsecs", "-1 s", "", -1]),
@@ -105,6 +119,10 @@ def test_an_option_takes_its_values_and_refuses_others(key):
             {**LRU, "lookup.cache.missing-key": "false", "lookup.cache.missing-key.expire-after-write": "5 s"},
             ["lookup.cache.missing-key.expire-after-write", "'lookup.cache.missing-key' = 'false'"],
         ),
+        ({**STORE, **ALL}, ["lookup.cache.store", "'lookup.cache' = 'ALL'"]),
+        ({"lookup.cache.store": "redis://h"}, ["lookup.cache.store", "'lookup.cache' = 'NONE'"]),
+        ({**LRU, "lookup.cache.store.name": "x"}, ["lookup.cache.store.name", "without 'lookup.cache.store'"]),
+        ({**LRU, "lookup.cache.store.timeout": "1 s"}, ["lookup.cache.store.timeout", "without 'lookup.cache.store'"]),
         ({**ALL, "lookup.cache.jitter": "0.1"}, ["lookup.cache.jitter", "'lookup.cache' = 'ALL'"]),
         ({"lookup.cache.eviction": "sieve"}, ["lookup.cache.eviction", "'lookup.cache' = 'NONE'"]),
         ({"lookup.cache.refresh-after-write": "1 s"}, ["lookup.cache.refresh-after-write", "'lookup.cache' = 'NONE'"]),

@@ -19,7 +19,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pyarrow as pa
 import pytest
 import trustme
-from lookupcache_http.client import HttpStatusError
 from lookupcache_http.connector import HttpConnector
 from servers import HttpServer, ReceivedRequest, Reply
 
@@ -36,6 +35,7 @@ from lookupcache.errors import (
 from lookupcache.formats.json_path import Path
 from lookupcache.formats.json_text import parse_json, plain_text
 from lookupcache.formats.json_values import MismatchError, json_array
+from lookupcache.http.client import HttpStatusError
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.resilience.retry import retry_after_of
 from lookupcache.schema import parse_ddl, parse_type

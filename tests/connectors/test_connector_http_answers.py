@@ -12,12 +12,12 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lookupcache_http.client import HttpProtocolError, HttpStatusError
-from lookupcache_http.coding import Decoder
 from servers import HttpServer, Reply
 from test_connector_http_requests import looked_up, request
 
 from lookupcache.errors import LookupFailedError, SourceError
+from lookupcache.http.client import HttpProtocolError, HttpStatusError
+from lookupcache.http.coding import Decoder
 from lookupcache.table import LookupTable
 from lookupcache.testing.join import LocalJoin, Wanted
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from lookupcache import LookupConfig, OptionError, cached
 from lookupcache.cli.commands import main
 from lookupcache.decorator.shared_cache import SharedCache
-from lookupcache.decorator.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
+from lookupcache.functions.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
 
 FOREVER = 60
 

@@ -17,8 +17,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from lookupcache_http.client import resolve_url, with_parameters
-from lookupcache_http.coding import Decoder
 from lookupcache_http.rows import RowReader, rows_at
 from lookupcache_http.template import BodyTemplate, UrlTemplate
 from lookupcache_redis.keys import KeyTemplate
@@ -32,6 +30,8 @@ from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, LookupCacheError, SchemaError, SourceError
 from lookupcache.formats.json_path import Path
 from lookupcache.formats.json_text import parse_json
+from lookupcache.http.client import resolve_url, with_parameters
+from lookupcache.http.coding import Decoder
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.clauses import tokens
 from lookupcache.redaction import hidden, hide_userinfo

@@ -487,6 +487,8 @@ SHOWN: list[tuple[dict[str, Any], list[str]]] = [
      ["rows, at most 10,000", "expires after access 5 s", "jitter up to 25 % off each age limit", "known misses kept"]),
     ({"cache": "TTL", "expire_after_write": "1 h", "refresh_after_write": "5 min", "stale_if_error": "1 day"},
      ["refreshed after 5 min, old rows served meanwhile", "stale, at most 1 d, where the source fails"]),
+    ({"cache": "LRU", "store": "redis://ann@h:1/0", "store_name": "geo", "store_expire_after_write": "1 d"},
+     ["store redis://ann@h:1/0, as geo, for 1 d: shared by all hosts"]),
     ({"cache": "ALL", "reload_interval": "1 h", "reload_mode": "fixed-rate", "reload_allow_empty": True},
      ["reloaded every 1 h, from the start of a load", "empty reload allowed"]),
     ({"cache": "ALL", "reload_interval": "90 s"}, ["reloaded every 90 s, from the end of a load"]),

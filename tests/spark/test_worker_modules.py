@@ -136,7 +136,8 @@ def packages(names):
 
 
 HOST = """
-    host host.claims host.clock host.control host.eviction host.folder host.host_cache host.maintenance host.merge
+    host host.admission host.claims host.clock host.control host.eviction host.folder host.host_cache host.joined_rows
+    host.maintenance host.merge
     host.segment host.segments worker.host_lookup worker.host_scope worker.host_table
 """
 
@@ -189,16 +190,17 @@ def test_of_redis(loaded):
         own, others = loaded("redis", redis_table(server))
     finally:
         server.close()
-    files = ("connector", "keys", "push", "rows", "server", "values")
-    assert own == ours("tls", *JSON) | in_module("lookupcache_redis", *files)
+    files = ("connector", "keys", "push", "rows", "values")
+    assert own == ours("redis_server", "tls", *JSON) | in_module("lookupcache_redis", *files)
     assert packages(others) >= {"numpy", "pyarrow", "redis"}
     assert not others & {"pandas", "sqlglot"}
 
 
 def test_of_http(loaded, request):
     own, others = loaded("http", http_table(request))
-    files = ("client", "coding", "connector", "rows", "service", "template")
-    assert own == ours("tls", "formats.json_path", *ASYNC, *JSON) | in_module("lookupcache_http", *files)
+    files = ("connector", "rows", "service", "template")
+    shared = ("tls", "formats.json_path", "http", "http.client", "http.coding")
+    assert own == ours(*shared, *ASYNC, *JSON) | in_module("lookupcache_http", *files)
     assert packages(others) >= {"aiohttp", "numpy", "pyarrow"}
     assert not others & {"pandas", "sqlglot"}
 

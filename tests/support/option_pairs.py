@@ -55,8 +55,9 @@ JOIN = {
     "output_mode": ["ordered", "allow-unordered"],
 }
 
-OTHERS = {"form", "fuse", "shuffle", "metrics", "error_column", "dead_letter_path", "cache_path", "full_scan"}
-"""Options that belong to Spark's side of the join, and those that follow from ``on_error`` and ``scope``."""
+OTHERS = {"form", "fuse", "shuffle", "metrics", "error_column", "dead_letter_path", "cache_path", "full_scan",
+          "store_name", "store_timeout", "store_expire_after_write"}  # fmt: skip
+"""Options that belong to Spark's side of the join, and those that follow from ``on_error``, ``scope`` and ``store``."""
 
 
 def config_of(case: dict[str, Any], letters: str = "letters") -> LookupConfig:

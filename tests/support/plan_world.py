@@ -51,6 +51,8 @@ OPTIONS = (
      "lookup.cache.reload-allow-empty": "true"},
     {"lookup.cache": "ALL", "lookup.cache.reload-at": "03:00Z"},
     {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": "letters"},
+    {"lookup.cache": "LRU", "lookup.cache.store": "redis://127.0.0.1:1", "lookup.cache.store.name": "people",
+     "lookup.cache.store.timeout": "50 ms", "lookup.cache.store.expire-after-write": "1 h"},
 )  # fmt: skip
 
 

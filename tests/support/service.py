@@ -45,6 +45,8 @@ class Service:
     further fault follows those set before.
     """
 
+    program = __file__
+
     def __init__(self) -> None:
         self.port = 0
         self._process: subprocess.Popen[str] | None = None
@@ -61,7 +63,7 @@ class Service:
         """Start the service without faults, on its previous port, with the rows set last."""
         if self._process is not None:
             return
-        program = [sys.executable, "-I", __file__]
+        program = [sys.executable, "-I", self.program]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = process = subprocess.Popen(program, **pipes)
         process.stdin.write(json.dumps({"port": self.port, "rows": _with_text_keys(self._rows)}) + "\n")
@@ -343,11 +345,11 @@ class Server(ThreadingHTTPServer):
         """Ignore connections that clients have broken."""
 
 
-def main() -> None:
+def main(handler: type[Handler] = Handler) -> None:
     """Serve until standard input is closed."""
     setting = json.loads(sys.stdin.readline())
-    Handler.state = State(setting["rows"])
-    server = Server(("127.0.0.1", setting["port"]), Handler)
+    handler.state = State(setting["rows"])
+    server = Server(("127.0.0.1", setting["port"]), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()

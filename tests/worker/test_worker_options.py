@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from memory_store import URL, MemoryStore
 from option_pairs import CACHE, CALLS, JOIN, OTHERS, TABLE, clash_of, config_of
 from pairwise import covering
 
@@ -37,6 +38,7 @@ VALUES: dict[str, list[Any]] = {
     **CALLS,
     **TABLE,
     **JOIN,
+    "store": [None, URL],
     "source": ["sync connector", "async connector", *FUNCTIONS],
     "how": ["left", "inner", "semi", "anti"],
     "key": ["int", "text", "pair"],
@@ -176,6 +178,7 @@ class Join:
         self.case, self.now, self.letters = case, 0.0, letters
         self.config = config_of(case, letters)
         self.table = Table(case)
+        self.memory = MemoryStore()
         types = TYPES[case["key"]]
         names = ["key", "other"][: len(types)]
         fields = [pa.field(name, type_) for name, type_ in zip(names, types, strict=True)]
@@ -195,13 +198,16 @@ class Join:
             left_columns=tuple(self.left.names),
         )  # fmt: skip
         self.source = Source(self.plan, connector)
-        self.lookup = lookup_of(self.source, lambda: self.now)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: self.memory)
+            self.lookup = lookup_of(self.source, lambda: self.now)
         self.layout = Layout(tuple(self.left.names), tuple(range(len(names))))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         row = 0
         for seconds, numbers in BATCHES:
             self.now += seconds
+            self.memory.clock += seconds
             keys = [None if number is None else self.table.keys[number] for number in numbers]
             parts = [[key if key is None or not isinstance(key, tuple) else key[place] for key in keys]
                      for place in range(len(self.left) - 1)]  # fmt: skip
@@ -282,6 +288,7 @@ def test_rows_counts_and_errors_are_right(number, tmp_path):
     unreached = join.lookup.counters["calls"] - join.table.calls
     assert unreached == 0 or (unreached > 0 and case["fault"] != "none" and case["source"].startswith("async")), case
     join.lookup.disconnect()
+    assert not join.memory.claimed, case
 
 
 def read_letters(folder: Path) -> Counter[int]:

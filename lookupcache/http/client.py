@@ -16,8 +16,8 @@ from weakref import WeakSet
 
 from lookupcache.connector import is_retryable
 from lookupcache.errors import ConnectorError, OptionError, SourceError
+from lookupcache.http.coding import CODINGS, Decoder
 from lookupcache.tls import TlsOptions
-from lookupcache_http.coding import CODINGS, Decoder
 
 if TYPE_CHECKING:
     import ssl
@@ -83,7 +83,7 @@ class Client:
         query: Parameters of every URL.
         miss: The statuses that mean that there is no row.
         most_bytes: The maximum size of a response.
-        tls: The options ``tls.*``.
+        tls: The options ``tls.*``; None if no URL is one of https.
         connect_seconds: The timeout of a connection attempt.
         hidden: Removes secrets from a text.
     """
@@ -95,7 +95,7 @@ class Client:
         query: Mapping[str, str],
         miss: frozenset[int],
         most_bytes: int,
-        tls: TlsOptions,
+        tls: TlsOptions | None,
         connect_seconds: float,
         hidden: Callable[[str], str],
     ) -> None:
@@ -128,7 +128,8 @@ class Client:
 
     def _context(self) -> ssl.SSLContext | bool:
         # True means the context that aiohttp has made when it was imported, which is that of the default options.
-        return True if self._tls == TlsOptions() else self._tls.context(trust_system=True)
+        # Reading the system's authorities takes long, and http does without.
+        return True if self._tls in (None, TlsOptions()) else self._tls.context(trust_system=True)
 
     async def close(self) -> None:
         """Disconnect."""
@@ -154,7 +155,7 @@ class Client:
         import aiohttp
 
         if self._session is None:
-            raise ConnectorError("The http connector is used before open().")
+            raise ConnectorError("The HTTP client is used before open().")
         kind = {} if request.body is None else {"Content-Type": "application/json"}
         body = None if request.body is None else request.body.encode()
         try:

@@ -1,5 +1,7 @@
 """Connections to Redis: one server, the master that sentinels report, or a cluster; sync and async.
 
+The `redis` connector and the store (`lookupcache.store`) use the same clients.
+
 url, options ─► Address (on the driver, nothing connected) ─► Server · Cluster · AsyncServer · AsyncCluster
 Command (one for many keys) ─► one round trip ─► a reply per key, or its error
 """
@@ -10,7 +12,7 @@ import importlib.util
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -62,6 +64,16 @@ class KeyCommand:
         return ((command, key, *self.fields) for key in self.keys)
 
 
+def pack(command: Sequence[bytes]) -> bytes:
+    """Return an encoded command.
+
+    >>> pack([b"GET", b"a"])
+    b'*2\\r\\n$3\\r\\nGET\\r\\n$1\\r\\na\\r\\n'
+    """
+    # Without a function call per word: a command may have thousands.
+    return b"*%d\r\n%b" % (len(command), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in command]))
+
+
 def _bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
@@ -96,6 +108,13 @@ class Address:
                 f"Option 'url' is {hide_userinfo(url)!r}, which is not the address of a Redis server: {error}.",
                 hint=f"Write it as in {', '.join(SCHEMES)}.",
             ) from None
+
+    def with_timeout(self, seconds: float) -> Address:
+        """Return this address for clients that wait at most so long for each reply, and to connect."""
+        limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+        return replace(
+            self, settings={**self.settings, **limits}, sentinel_settings={**self.sentinel_settings, **limits}
+        )
 
     def new_client(self) -> Server | Cluster:
         """Return a client for `Connector.lookup`; it connects with the first command."""
@@ -226,14 +245,23 @@ class Server:
 
     def execute(self, key_command: KeyCommand) -> list[Any]:
         """Return the reply for each key, which may be an error; raises the error of a lost connection."""
+        replies = self._exchange(key_command.pack(), 1 if key_command.together else len(key_command.keys))
+        return _flat(key_command, replies)
+
+    def run(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
+        """Send commands in one round trip; return the reply for each, which may be an error."""
+        return self._exchange(b"".join(map(pack, commands)), len(commands))
+
+    def _exchange(self, packed: bytes, count: int) -> list[Any]:
+        """Send encoded commands, and return their replies; raises the error of a lost connection."""
         from redis.exceptions import MovedError, ResponseError
 
         pool = self._client.connection_pool
         connection = pool.get_connection()
         replies = []
         try:
-            connection.send_packed_command([key_command.pack()])
-            for _ in range(1 if key_command.together else len(key_command.keys)):
+            connection.send_packed_command([packed])
+            for _ in range(count):
                 try:
                     replies.append(connection.read_response())
                 except MovedError as error:
@@ -246,7 +274,7 @@ class Server:
             raise
         finally:
             pool.release(connection)
-        return _flat(key_command, replies)
+        return replies
 
     def check(self) -> None:
         """Connect, log in and check that a Redis server answers."""
@@ -299,6 +327,17 @@ class Cluster:
         for command in key_command.commands():
             pipeline.execute_command(*command)
         return pipeline.execute(raise_on_error=False)
+
+    def run(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
+        """Send commands of one key each to their servers; return the reply for each, which may be an error."""
+        pipeline = self._client.pipeline()
+        for name, *arguments in commands:
+            pipeline.execute_command(name.decode(), *arguments)
+        return pipeline.execute(raise_on_error=False)
+
+    def time(self) -> tuple[int, int]:
+        """Return the clock of one of the servers, as TIME does."""
+        return self._client.time(target_nodes=self._client.RANDOM)
 
     def check(self) -> None:
         """Check that a server answers."""

@@ -1,5 +1,7 @@
 """Writes keys and values of `cached` as JSON, for other processes: data only, and nothing that is executed when read.
 
+The cache of a host and the store of all hosts share it.
+
 What JSON does not have is an object with one member, whose name says the type: ``{"$bytes": "AAE="}``.
 """
 
@@ -15,6 +17,12 @@ import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
+
+SUPPORTED = (
+    "None, bool, int, float, str, bytes, date, datetime, timedelta, Decimal, UUID, and list, tuple and dict of "
+    "these, or dataclasses that the return annotation names"
+)
+"""The values that can be written, for hints."""
 
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -51,7 +59,7 @@ class ValueCodec:
         """Return the value of some JSON; raises ValueError for what `write` does not write."""
         try:
             return self._from_json(json.loads(data))
-        except (TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        except (TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"not a value: {error}") from None
 
     def _to_json(self, value: Any) -> Any:

@@ -1,0 +1,5 @@
+"""The `openai` connector: vectors and columns by key from a language model."""
+
+from lookupcache_openai.connector import OpenAIConnector
+
+__all__ = ["OpenAIConnector"]

@@ -1,0 +1,75 @@
+"""The part of the command `lookupcache cache` for stores: what lies in a Redis server, found by SCAN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lookupcache.config.values import is_redis_url
+from lookupcache.errors import ConnectorError
+from lookupcache.redaction import hidden, url_secrets
+from lookupcache.secrets import is_reference
+from lookupcache.store import Content, Store, open_store
+from lookupcache.store.locations import url_of
+
+_TIMEOUT_SECONDS = 10.0
+
+T = TypeVar("T")
+
+
+def is_store(location: str) -> bool:
+    """Return whether a location is that of a store: a URL, or a reference to one."""
+    return is_redis_url(location) or is_reference(location)
+
+
+def list_store(location: str) -> None:
+    """Print a line for each identity in a store."""
+    table = Table(box=None, padding=(0, 2))
+    for name in ("table", "identity", "keys", "bytes"):
+        table.add_column(name, justify="left" if name in ("table", "identity") else "right")
+    for one in _contents(location):
+        table.add_row(_name(one), escape(one.identity), f"{one.entries:,}", f"{one.nbytes:,}")
+    Console().print(table)
+
+
+def show_store(location: str) -> None:
+    """Print each identity in a store with what describes it."""
+    console = Console()
+    for one in _contents(location):
+        console.print(f"[bold]{_name(one)}[/]  {escape(one.identity)}", soft_wrap=True)
+        rows = Table(box=None, show_header=False, padding=(0, 2))
+        about = [(name, text) for name, text in one.about.items() if name not in ("table", "function") and text]
+        for name, text in [*about, ("keys", f"{one.entries:,}"), ("bytes", f"{one.nbytes:,}")]:
+            rows.add_row(f"  {escape(name)}", escape(text))
+        console.print(rows, "")
+
+
+def clear_store(location: str, identity: str | None) -> None:
+    """Remove the entries of an identity from a store, or of all."""
+    removed = _run(location, lambda store: store.clear(identity))
+    click.echo(f"Removed {removed:,} keys.")
+
+
+def _contents(location: str) -> list[Content]:
+    return _run(location, lambda store: store.contents())
+
+
+def _run(location: str, work: Callable[[Store], T]) -> T:
+    """Run a command of a store; its failure is an error without the password of the URL."""
+    store = open_store(location, _TIMEOUT_SECONDS)
+    try:
+        return work(store)
+    except Exception as error:
+        text = hidden(str(error), url_secrets(url_of(location)))
+        raise ConnectorError(f"The store does not answer: {type(error).__name__}: {text}.") from None
+    finally:
+        store.close()
+
+
+def _name(one: Content) -> str:
+    return escape(one.about.get("table") or one.about.get("function") or "?")

@@ -1,0 +1,312 @@
+"""`ValueStore`: the values of a function's keys in a store that all hosts share; for `cached`, without Spark.
+
+    keys ─► names ─► entries ──found──► values, with their true age
+                        │ missing
+                        ▼
+                    claim ──mine──► call ─► entry ─► claim ends
+                        └─another's─► polled, until its value is there or its claim has ended
+
+`steps` is the way of the keys of one call, for threads and event loops alike: what takes time is yielded.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lookupcache.cache.row_cache import rows_in
+from lookupcache.config import LookupConfig
+from lookupcache.decorator.arguments import Key, arguments_of, owner_of
+from lookupcache.errors import OptionError
+from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
+from lookupcache.metrics import Counters
+from lookupcache.redaction import hidden, url_secrets
+from lookupcache.store.contract import Reading
+from lookupcache.store.frames import HEADER_BYTES, padded, read_frames, seal
+from lookupcache.store.functions import function_identity
+from lookupcache.store.guard import Claimed, Clock, GuardedStore
+from lookupcache.store.lifetimes import Lifetimes, StoreClock
+from lookupcache.store.locations import open_store, url_of
+from lookupcache.store.names import names_of_bytes, schema_hash
+
+_FIRST_POLL_SECONDS = 0.005
+_LAST_POLL_SECONDS = 0.1
+_SCHEMA = schema_hash("Python values")
+
+# The lengths of key and value, which follow; the frame is padded.
+_LENGTHS = struct.Struct("<II")
+
+Answered = list[tuple[list[Key], dict[Key, Any]]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A step: call the function with these keys."""
+
+    keys: list[Key]
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A step: wait for so many seconds."""
+
+    seconds: float
+
+
+Steps = Generator[Request | Pause | Callable[[], Any], Any, Answered]
+
+
+@dataclass(eq=False)
+class _Call:
+    """The keys of a call that have no value yet, in order, their encoded forms and names, and the values so far."""
+
+    left: dict[Key, tuple[bytes, bytes]]
+    written: dict[Key, float]
+    values: dict[Key, Any] = field(default_factory=dict)
+    claimed: list[Key] = field(default_factory=list)
+
+    def names(self, keys: Sequence[Key]) -> list[bytes]:
+        return [self.left[key][1] for key in keys]
+
+
+class ValueStore:
+    """The values of a function's keys in a store; whatever fails there is counted, and calls go on.
+
+    Raises OptionError if the identity of the function is not known.
+    """
+
+    def __init__(self, function: Callable[..., Any], config: LookupConfig, counters: Counters, clock: Clock) -> None:
+        assert config.store is not None
+        self.identity = config.store_name or function_identity(function)
+        self.counters = counters
+        self._codec = ValueCodec(dataclasses_of(function))
+        self._clock = clock
+        self._timeout = config.timeout
+        self._lifetimes = Lifetimes.of(config)
+        self._function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
+        secrets = url_secrets(url_of(config.store))
+        self._store = GuardedStore(
+            open_store(config.store, config.store_timeout), counters, self._function,
+            lambda text: hidden(text, secrets), config.timeout,
+        )  # fmt: skip
+        self._about = {"function": self._function, "columns": "Python values", "schema": f"{_SCHEMA:016x}"}
+        self._is_described = False
+        self._store_clock = StoreClock()
+
+    # ── one call ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, keys: list[Key], written: dict[Key, float], request: Callable[[list[Key]], Answered]) -> Answered:
+        """Return the values of keys, from the store or by ``request``.
+
+        Args:
+            keys: The keys.
+            written: Where the times are written at which the values from the store were fetched, by the own clock.
+            request: Calls the function.
+        """
+        steps, sent, error = self.steps(keys, written), None, None
+        try:
+            while True:
+                step = steps.send(sent) if error is None else steps.throw(error)
+                sent = error = None
+                try:
+                    if isinstance(step, Request):
+                        sent = request(step.keys)
+                    elif isinstance(step, Pause):
+                        time.sleep(step.seconds)
+                    else:
+                        sent = step()
+                except BaseException as raised:
+                    error = raised
+        except StopIteration as end:
+            return end.value
+
+    async def run_async(
+        self, keys: list[Key], written: dict[Key, float], request: Callable[[list[Key]], Awaitable[Answered]]
+    ) -> Answered:
+        """Do the same as `run` on an event loop; the store is read and written in a thread."""
+        import asyncio
+
+        steps, sent, error = self.steps(keys, written), None, None
+        try:
+            while True:
+                step = steps.send(sent) if error is None else steps.throw(error)
+                sent = error = None
+                try:
+                    if isinstance(step, Request):
+                        sent = await request(step.keys)
+                    elif isinstance(step, Pause):
+                        await asyncio.sleep(step.seconds)
+                    else:
+                        sent = await asyncio.to_thread(step)
+                except BaseException as raised:
+                    error = raised
+        except StopIteration as end:
+            return end.value
+
+    def steps(self, keys: list[Key], written: dict[Key, float]) -> Steps:
+        """Yield the steps by which keys get their values; return the values."""
+        encoded = [self._encode_value(key) for key in keys]
+        call = _Call(dict(zip(keys, zip(encoded, names_of_bytes(self.identity, encoded), strict=True), strict=True)),
+                     written)  # fmt: skip
+        until, pause = time.monotonic() + self._timeout, _FIRST_POLL_SECONDS
+        try:
+            yield from self._find(call)
+            is_first = True
+            while call.left:
+                others = yield from self._claim(call, is_first, time.monotonic() >= until)
+                is_first = False
+                if others:
+                    yield Pause(pause)
+                    pause = min(2 * pause, _LAST_POLL_SECONDS)
+        finally:
+            self._store.release(call.names(call.claimed))
+        return [([key], {key: value}) for key, value in call.values.items()]
+
+    def _find(self, call: _Call) -> Steps:
+        if not self._is_described:
+            yield self._describe
+        before, names = self._clock(), call.names(list(call.left))
+        self._take(call, list(call.left), (yield lambda: self._store.get(names)), before)
+        return []
+
+    def _claim(self, call: _Call, is_first: bool, is_late: bool) -> Generator[Any, Any, list[Key]]:
+        """Claim the keys that have no value, and call the function with those; return which others request."""
+        keys = list(call.left)
+        before, names = self._clock(), call.names(keys)
+        claimed: Claimed = Claimed([True] * len(keys), [False] * len(keys), None)
+        if not is_late:
+            claimed = yield lambda: self._store.claim(names)
+        call.claimed = [key for key, mine in zip(keys, claimed.is_claimed, strict=True) if mine]
+        self._take(call, keys, claimed.reading, before)
+        requested = [key for key, own in zip(keys, claimed.to_request, strict=True) if own and key in call.left]
+        if is_first:
+            self.counters.add("store_waits", len(call.left) - len(requested))
+        if requested:
+            answered: Answered = yield Request(requested)
+            yield from self._put(call, {key: value for _, some in answered for key, value in some.items()})
+        return [key for key in keys if key in call.left]
+
+    def _put(self, call: _Call, answers: dict[Key, Any]) -> Generator[Any, Any, None]:
+        """Take the function's values, and store those whose keys are claimed here."""
+        stored = [key for key in call.claimed if self._lifetimes.stores_misses or rows_in(answers[key])]
+        written = self._store_clock.now(self._clock())
+        if stored and written is not None:
+            bodies = [self._body(call.left[key][0], answers[key]) for key in stored]
+            counts = [rows_in(answers[key]) for key in stored]
+            seconds = [self._lifetimes.rows if count else self._lifetimes.misses for count in counts]
+            names, entries = call.names(stored), _frames(bodies, counts, written)
+            yield lambda: self._store.put(names, entries, seconds)
+            call.claimed = [key for key in call.claimed if key not in stored]
+        for key, value in answers.items():
+            call.values[key] = value
+        yield lambda: self._store.release(call.names(call.claimed))
+        call.claimed = []
+        for key in answers:
+            call.left.pop(key, None)
+
+    # ── entries ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, call: _Call, keys: Sequence[Key], reading: Reading | None, before: float) -> None:
+        """Take the values of entries that are intact, of their key and young enough."""
+        if reading is None:
+            return
+        self._store_clock.read(reading.now, self._clock())
+        frames, damaged = read_frames(reading.entries, _SCHEMA)
+        ages = reading.now - frames.written
+        allowed = self._lifetimes.allow(ages, frames.rows)
+        spans = zip(frames.positions.tolist(), frames.starts.tolist(), frames.ends.tolist(), strict=True)
+        for number, (position, start, end) in enumerate(spans):
+            key = keys[position]
+            try:
+                value = self._codec.read(_value_of(frames.joined[start:end].tobytes(), call.left[key][0]))
+            except ValueError:
+                damaged += 1
+                continue
+            if allowed[number]:
+                call.values[key], call.written[key] = value, before - float(ages[number])
+                if key in call.claimed:
+                    self._store.release(call.names([key]))
+                    call.claimed.remove(key)
+                del call.left[key]
+                self.counters.add("store_hits")
+        self.counters.add("store_dropped", damaged)
+
+    def _encode_value(self, key: Key) -> bytes:
+        if owner_of(key) is not None:
+            raise OptionError(
+                f"{self._function} is a method: 'lookup.cache.store' cannot know which object of another process is "
+                "the same.",
+                hint="Decorate a function whose arguments say all that its result depends on.",
+            )
+        return self._write(tuple(arguments_of(key)), "is called with")
+
+    def _write(self, value: Any, does: str) -> bytes:
+        try:
+            return self._codec.write(value)
+        except UnsupportedValueError as error:
+            raise OptionError(
+                f"{self._function} {does} a value that 'lookup.cache.store' cannot keep: {error}.",
+                hint=f"Use {SUPPORTED}; or leave the option out.",
+            ) from None
+
+    def _body(self, key: bytes, value: Any) -> bytes:
+        encoded = self._write(value, "returned")
+        return _LENGTHS.pack(len(key), len(encoded)) + key + encoded
+
+    def _describe(self) -> None:
+        found = self._store.describe(self.identity, self._about)
+        self._is_described = found is not None
+        if found is not None and found.get("schema") != self._about["schema"]:
+            raise OptionError(
+                f"{self._function}: the entries in the store named {self.identity!r} are rows of "
+                f"{found.get('columns', '?')}, not values of a function.",
+                hint="Choose another 'lookup.cache.store.name', or remove the entries with 'lookupcache cache clear'.",
+            )
+
+    # ── removing ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def invalidate(self, keys: Sequence[Key]) -> None:
+        """Remove keys; what is being fetched for them is not stored."""
+        self._store.invalidate(names_of_bytes(self.identity, [self._encode_value(key) for key in keys]))
+
+    def clear(self) -> None:
+        """Remove all values of the function, or of all that share its name in the store."""
+        self._store.clear(self.identity)
+        self._is_described = False
+
+    def close(self) -> None:
+        """Disconnect; the next call connects again."""
+        self._store.close()
+
+    def reset_after_fork(self) -> None:
+        """Forget the calls of the parent process."""
+        self._store.reset_after_fork()
+
+
+def _frames(bodies: Sequence[bytes], counts: Sequence[int], written: float) -> list[bytes]:
+    sizes = np.array([HEADER_BYTES + len(body) for body in bodies], np.int64)
+    ends = np.cumsum(padded(sizes))
+    starts = ends - padded(sizes)
+    frames = np.zeros(int(ends[-1]), np.uint8)
+    for start, body in zip(starts.tolist(), bodies, strict=True):
+        frames[start + HEADER_BYTES : start + HEADER_BYTES + len(body)] = np.frombuffer(body, np.uint8)
+    seal(frames, starts, np.array(counts, np.int64), written, _SCHEMA)
+    whole = frames.tobytes()
+    return [whole[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def _value_of(body: bytes, key: bytes) -> bytes:
+    """Return the encoded value of an entry; raises ValueError if it is of another key, or damaged."""
+    try:
+        of_key, of_value = _LENGTHS.unpack_from(body)
+    except struct.error:
+        raise ValueError("cut off") from None
+    end = _LENGTHS.size + of_key
+    if body[_LENGTHS.size : end] != key:
+        raise ValueError("another key")
+    return body[end : end + of_value]

@@ -1,0 +1,1 @@
+"""What connectors of HTTP services share: a client that is bounded in time and size, and its content codings."""

@@ -1,0 +1,6 @@
+"""A store that all hosts share, behind the caches of workers and hosts: a Redis server. See docs/store.md."""
+
+from lookupcache.store.contract import Content, Reading, Store, StoreFullError
+from lookupcache.store.locations import open_store
+
+__all__ = ["Content", "Reading", "Store", "StoreFullError", "open_store"]

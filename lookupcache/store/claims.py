@@ -1,0 +1,75 @@
+"""`HeldClaims`: the claims of this process in a store, renewed by a thread until they end.
+
+A claim lapses by itself soon after its process has died; while the process lives, a call may take as long as it may.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+CLAIM_SECONDS = 5.0
+"""How long a claim lasts that is not renewed."""
+
+
+class HeldClaims:
+    """The names that are claimed; ``renew`` prolongs claims, and is called in a thread that ends when there are none.
+
+    No claim is renewed for longer than ``most`` seconds, the longest that a call may take: a worker that has no more
+    rows to join may never look at an answer. A forked process has no claims of its parent.
+    """
+
+    def __init__(self, renew: Callable[[Sequence[bytes]], None], most: float, seconds: float = CLAIM_SECONDS) -> None:
+        self._renew = renew
+        self._most = most
+        self._interval = seconds / 3
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._names: dict[bytes, float] = {}
+        self._lock = threading.Lock()
+        self._no_names = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, names: Iterable[bytes]) -> None:
+        """Note claims."""
+        if self._process != os.getpid():
+            self._reset()
+        with self._lock:
+            self._names.update(dict.fromkeys(names, time.monotonic() + self._most))
+            if self._thread is None and self._names:
+                self._thread = threading.Thread(target=self._run, name="lookupcache-claims", daemon=True)
+                self._thread.start()
+
+    def remove(self, names: Iterable[bytes]) -> None:
+        """Forget claims that have ended."""
+        if self._process == os.getpid():
+            with self._lock:
+                for name in names:
+                    self._names.pop(name, None)
+                if not self._names:
+                    self._no_names.set()
+
+    def names(self) -> list[bytes]:
+        """Return the names that are claimed."""
+        with self._lock:
+            return list(self._names) if self._process == os.getpid() else []
+
+    def _run(self) -> None:
+        """Renew all claims again and again; a claim that has lapsed is not renewed, which the store decides."""
+        while True:
+            self._no_names.wait(self._interval)
+            with self._lock:
+                self._no_names.clear()
+                now = time.monotonic()
+                self._names = {name: until for name, until in self._names.items() if until > now}
+                names = list(self._names)
+                if not names:
+                    self._thread = None
+                    return
+            with suppress(Exception):
+                self._renew(names)

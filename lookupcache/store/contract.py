@@ -1,0 +1,101 @@
+"""`Store`: what a server or a folder has to do to be a store. Names and entries are bytes; nobody here reads them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The entries of some names, None for those that are not there, and the store's clock before they were read."""
+
+    now: float
+    entries: list[bytes | None]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What lies in a store under one identity: ``about`` describes it, ``entries`` and ``nbytes`` are counted."""
+
+    identity: str
+    about: dict[str, str]
+    entries: int
+    nbytes: int
+
+
+OTHERS, CLAIMED, OWN = range(3)
+
+
+class StoreFullError(Exception):
+    """A store takes no new entries or claims for now, but can be read."""
+
+
+class Store(ABC):
+    """Entries by name, which expire, and claims on names, which lapse; names begin with `identity_prefix`.
+
+    All methods raise what the server's client raises, and `StoreFullError`; the caller goes on without the store. They
+    may be called by several threads. Times are in seconds, by the store's own clock.
+    """
+
+    @abstractmethod
+    def get(self, names: Sequence[bytes]) -> Reading:
+        """Return the entries of names."""
+
+    @abstractmethod
+    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
+        """Claim names that nobody has claimed; return what became of each, and the entries read after that.
+
+        `CLAIMED`: claimed now; `OWN`: the token had the claim already; `OTHERS`: somebody else has it.
+        """
+
+    @abstractmethod
+    def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
+        """Prolong the claims that the token still has."""
+
+    @abstractmethod
+    def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
+        """Write entries, and end their claims; return how many were written.
+
+        A name whose claim the token has no longer is not written: its entry may have been invalidated.
+
+        Args:
+            names: The names.
+            entries: Their entries.
+            seconds: When each expires, from now; infinity for never.
+            token: Whose claims they are.
+        """
+
+    @abstractmethod
+    def release(self, names: Sequence[bytes], token: bytes) -> None:
+        """End the claims that the token still has."""
+
+    @abstractmethod
+    def invalidate(self, names: Sequence[bytes]) -> None:
+        """Remove names, and the claims on them, so that what is being fetched for them is not written."""
+
+    @abstractmethod
+    def describe(self, identity: str, about: dict[str, str]) -> dict[str, str]:
+        """Return what describes an identity; if there is nothing yet, write ``about``, and return it."""
+
+    @abstractmethod
+    def contents(self) -> list[Content]:
+        """Return what lies in the store."""
+
+    @abstractmethod
+    def clear(self, identity: str | None = None) -> int:
+        """Remove all entries and claims of an identity, or of all; return how many entries there were."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Disconnect."""
+
+
+PREFIX = "lookupcache:1:"
+"""What every name in a store begins with; the number is the version of the names."""
+
+
+def identity_prefix(identity: str) -> str:
+    """Return what the names of an identity begin with."""
+    return f"{PREFIX}{identity}:"

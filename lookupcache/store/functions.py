@@ -1,0 +1,70 @@
+"""Identities of functions: whether two processes mean the same by a function, so that they share its values."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from types import FunctionType
+from typing import Any
+
+from lookupcache.errors import OptionError
+from lookupcache.functions.code import code_hash
+from lookupcache.functions.value_codec import UnsupportedValueError, ValueCodec
+from lookupcache.plan import digest
+from lookupcache.store.frames import FORMAT_VERSION
+
+
+def source_identity(function: Any, source: str) -> str:
+    """Return the identity of a function, or of a class or object with ``__call__``, that is the source of a join.
+
+    ``source`` is the hash of its pickled form. That differs between two runs of a script, for a class or a set in it,
+    so it is only used for what `function_identity` does not know.
+    """
+    if isinstance(function, type):
+        return digest([FORMAT_VERSION, "class", function.__module__, function.__qualname__, code_hash(function),
+                       _constants(function).hex()])  # fmt: skip
+    try:
+        return function_identity(function)
+    except OptionError:
+        return digest([FORMAT_VERSION, "object", source, code_hash(function)])
+
+
+def _constants(kind: type) -> bytes:
+    """Return the attributes of a class that are plain values."""
+    found = []
+    for name, value in sorted(vars(kind).items()):
+        if not name.startswith("__"):
+            with suppress(UnsupportedValueError):
+                found.append(ValueCodec().write([name, value]))
+    return b"".join(found)
+
+
+def function_identity(function: Any) -> str:
+    """Return the identity of a function's values: its name, code, defaults and closure.
+
+    Functions and constants that it uses by name are not part of it. Raises OptionError for what is no function of
+    Python, and for a closure over objects whose values are not known.
+
+    >>> def double(n): return 2 * n
+    >>> def triple(n): return 3 * n
+    >>> function_identity(double) == function_identity(double), function_identity(double) == function_identity(triple)
+    (True, False)
+    """
+    if not isinstance(function, FunctionType):
+        raise _without_identity(f"{type(function).__qualname__!r} is no function that is written in Python")
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    try:
+        bound = ValueCodec().write([list(function.__defaults__ or ()), function.__kwdefaults__ or {}, cells])
+    except UnsupportedValueError:
+        raise _without_identity(
+            f"function {function.__qualname__!r} has a default or a closure that is more than a plain value"
+        ) from None
+    code = hashlib.sha256(code_hash(function).encode() + bound).hexdigest()
+    return digest([FORMAT_VERSION, "function", function.__module__, function.__qualname__, code])
+
+
+def _without_identity(fact: str) -> OptionError:
+    return OptionError(
+        f"'lookup.cache.store' cannot know whether another process means the same: {fact}.",
+        hint="Name its values with 'lookup.cache.store.name', and change the name when the function changes.",
+    )

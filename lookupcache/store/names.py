@@ -1,0 +1,72 @@
+"""Identities and names: which entries two jobs share, and what the entry of a key is called."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache.keys import KeyBatch, hash_keys
+from lookupcache.plan import LookupPlan, digest
+from lookupcache.schema import to_ddl
+from lookupcache.store.contract import identity_prefix
+from lookupcache.store.frames import FORMAT_VERSION
+
+_SEEDS = (np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB))
+"""The same in every process and version: names are found again by other hosts and later runs."""
+
+
+def identity_of(plan: LookupPlan, function: str | None = None) -> str:
+    """Return the identity of a plan's entries: all that determines the rows of a key, and no limit of a cache.
+
+    So jobs whose options differ only in how they cache and call share entries; the reader's age limits hold.
+    ``function`` is the identity of a function that is the source.
+    """
+    if plan.config.store_name is not None:
+        return plan.config.store_name
+    data = dataclasses.replace(plan, how="left", config=type(plan.config)()).to_json()
+    content = {name: data.get(name) for name in ("connector", "source", "constants", "pushed", "calc")}
+    content["source"] = function or plan.source
+    retries = plan.config.on_miss_max_attempts > 0
+    return digest([FORMAT_VERSION, content, schema_of(plan), retries])
+
+
+def schema_of(plan: LookupPlan) -> str:
+    """Return the columns of a plan's entries as text: those of the key, then those of the rows."""
+    keys, rows = (
+        to_ddl(pa.schema([pa.field(name, plan.schema.field(name).type) for name in names])) if names else ""
+        for names in (plan.key_columns, plan.columns)
+    )
+    return f"{keys} -> {rows}"
+
+
+def schema_hash(schema: str) -> int:
+    """Return the hash of a schema that is in every entry.
+
+    >>> schema_hash("id BIGINT -> name STRING") == schema_hash("id BIGINT -> name BINARY")
+    False
+    """
+    return int.from_bytes(hashlib.sha256(schema.encode()).digest()[:8], "little")
+
+
+def names_of_keys(identity: str, keys: KeyBatch) -> list[bytes]:
+    """Return the name of each key's entry: a hash, since a key may be long, and may be somebody's name.
+
+    Two keys can have the same name, so an entry has its key, which is compared.
+    """
+    words = np.stack([hash_keys(keys.columns, seed) for seed in _SEEDS], axis=1)
+    return _names(identity, np.ascontiguousarray(words).tobytes().hex(), len(keys))
+
+
+def names_of_bytes(identity: str, keys: Sequence[bytes]) -> list[bytes]:
+    """Return the name of the entry of each key that is encoded as bytes."""
+    hashes = b"".join(hashlib.blake2b(key, digest_size=16).digest() for key in keys)
+    return _names(identity, hashes.hex(), len(keys))
+
+
+def _names(identity: str, digits: str, count: int) -> list[bytes]:
+    head, text = f"{identity_prefix(identity)}{{".encode(), digits.encode()
+    return [b"%b%b}" % (head, text[at : at + 32]) for at in range(0, 32 * count, 32)]

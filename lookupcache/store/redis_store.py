@@ -1,0 +1,288 @@
+"""A store in Redis or Valkey: one server, the master that sentinels report, or a cluster.
+
+    lookupcache:1:<identity>:{<hash of the key>}     an entry, with its own expiry
+    lookupcache:1:<identity>:{<hash of the key>}c    a claim on it: the token of the process that requests the key
+    lookupcache:1:<identity>:about                   a JSON object: table, connector, columns
+
+Each method is one round trip, for a cluster one per server. The braces put an entry and its claim on the same server.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from lookupcache.redis_server import Address, Cluster, KeyCommand, Server, check_driver
+from lookupcache.store.contract import (
+    CLAIMED,
+    OTHERS,
+    OWN,
+    PREFIX,
+    Content,
+    Reading,
+    Store,
+    StoreFullError,
+    identity_prefix,
+)
+
+_MOST_NAMES = 1_000
+_MOST_BYTES = 8 << 20
+_SCAN = 1_000
+_CLAIM = b"c"
+_ABOUT = b"about"
+_FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS)\b")
+"""What a server says that reads but does not write; inside of a script, other words come before it."""
+
+# KEYS: an entry and its claim, in turn; ARGV: the token, then per entry its expiry in ms, 0 for none, and its bytes.
+_PUT = b"""
+local written = 0
+for i = 1, #KEYS / 2 do
+  if redis.call('GET', KEYS[2 * i]) == ARGV[1] then
+    if ARGV[2 * i] == '0' then redis.call('SET', KEYS[2 * i - 1], ARGV[2 * i + 1])
+    else redis.call('SET', KEYS[2 * i - 1], ARGV[2 * i + 1], 'PX', ARGV[2 * i]) end
+    redis.call('DEL', KEYS[2 * i])
+    written = written + 1
+  end
+end
+return written
+"""
+# SET NX PX for many names with one reply; returns for each what `Store.claim` says.
+_CLAIM_ALL = b"""
+local mine = {}
+for i = 1, #KEYS do
+  if redis.call('SET', KEYS[i], ARGV[1], 'NX', 'PX', ARGV[2]) then mine[i] = 1
+  elseif redis.call('GET', KEYS[i]) == ARGV[1] then mine[i] = 2
+  else mine[i] = 0 end
+end
+return mine
+"""
+_RELEASE = b"""
+for i = 1, #KEYS do
+  if redis.call('GET', KEYS[i]) == ARGV[1] then redis.call('DEL', KEYS[i]) end
+end
+return 0
+"""
+_RENEW = b"""
+for i = 1, #KEYS do
+  if redis.call('GET', KEYS[i]) == ARGV[1] then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
+end
+return 0
+"""
+
+
+class RedisStore(Store):
+    """A store in Redis; ``url`` is as the option ``url`` of the redis connector, ``timeout`` in seconds.
+
+    >>> RedisStore("redis://db:6379/0", 0.2)
+    RedisStore(server at db)
+    """
+
+    def __init__(self, url: str, timeout: float) -> None:
+        check_driver()
+        self._address = Address.of({"url": url}).with_timeout(timeout)
+        self._connected: Server | Cluster | None = None
+        self._connecting = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self._address.kind} at {', '.join(host for host, _ in self._address.nodes)})"
+
+    # ── entries and claims ───────────────────────────────────────────────────────────────────────────────
+
+    def get(self, names: Sequence[bytes]) -> Reading:
+        """Return the entries of names, by TIME and MGET; in a cluster, by TIME and GETs."""
+        server = self._server
+        if isinstance(server, Cluster):
+            now = _seconds(server.time())
+            return Reading(now, _checked(server.execute(KeyCommand(b"MGET", list(names), together=True))))
+        now, entries = _checked(server.run([[b"TIME"], [b"MGET", *names]]))
+        return Reading(_seconds(now), list(entries))
+
+    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
+        """Claim names by SET NX PX, and read their entries after that, in the same round trip."""
+        server, ends = self._server, _milliseconds(seconds)
+        if isinstance(server, Cluster):
+            now = _seconds(server.time())
+            claims = [[b"SET", name + _CLAIM, token, b"NX", b"PX", ends] for name in names]
+            reads = [[b"GET", name + end] for end in (_CLAIM, b"") for name in names]
+            replies, count = _checked(server.run([*claims, *reads])), len(names)
+            holders = replies[count : 2 * count]
+            states = [
+                CLAIMED if set_now is not None else OWN if holder == token else OTHERS
+                for set_now, holder in zip(replies[:count], holders, strict=True)
+            ]
+            return states, Reading(now, replies[2 * count :])
+        scripts = _script(_CLAIM_ALL, [[name + _CLAIM] for name in names], [token, ends], None, _MOST_NAMES)
+        *replies, now, entries = _checked(server.run([*scripts, [b"TIME"], [b"MGET", *names]]))
+        return [state for reply in replies for state in reply], Reading(_seconds(now), list(entries))
+
+    def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
+        """Prolong the claims that the token still has."""
+        self._eval(_RENEW, [[name + _CLAIM] for name in names], [token, _milliseconds(seconds)])
+
+    def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
+        """Write the entries whose claims the token still has, and end those claims."""
+        ends = [b"0" if second == math.inf else _milliseconds(second) for second in seconds]
+        arguments = [[end, entry] for end, entry in zip(ends, entries, strict=True)]
+        return sum(self._eval(_PUT, [[name, name + _CLAIM] for name in names], [token], arguments))
+
+    def release(self, names: Sequence[bytes], token: bytes) -> None:
+        """End the claims that the token still has."""
+        self._eval(_RELEASE, [[name + _CLAIM] for name in names], [token])
+
+    def invalidate(self, names: Sequence[bytes]) -> None:
+        """Remove entries and claims."""
+        self._unlink([part for name in names for part in (name, name + _CLAIM)])
+
+    # ── identities ───────────────────────────────────────────────────────────────────────────────────────
+
+    def describe(self, identity: str, about: dict[str, str]) -> dict[str, str]:
+        """Return what describes an identity; if there is nothing yet, write it."""
+        name = identity_prefix(identity).encode() + _ABOUT
+        text = json.dumps(about, sort_keys=True).encode()
+        [found] = _checked(self._server.run([[b"GET", name]]))
+        if found is None:  # Only then, since a server that is full takes no SET.
+            _, found = _checked(self._server.run([[b"SET", name, text, b"NX"], [b"GET", name]]))
+        return _about(found) or about
+
+    def contents(self) -> list[Content]:
+        """Return what lies in the store, found by SCAN."""
+        sizes: dict[str, list[int]] = {}
+        abouts: dict[str, dict[str, str]] = {}
+        for names in self._scan(PREFIX.encode() + b"*"):
+            for identity, name, size in self._sized(names):
+                counts = sizes.setdefault(identity, [0, 0])
+                if name.endswith(b"}"):
+                    counts[0] += 1
+                    counts[1] += size
+                elif name.endswith(b":" + _ABOUT):
+                    abouts[identity] = _about(self._server.run([[b"GET", name]])[0]) or {}
+        return [Content(one, abouts.get(one, {}), *counts) for one, counts in sorted(sizes.items())]
+
+    def clear(self, identity: str | None = None) -> int:
+        """Remove all entries and claims of an identity, or of all, found by SCAN."""
+        prefix = PREFIX if identity is None else identity_prefix(identity)
+        removed = 0
+        for names in self._scan(prefix.encode() + b"*"):
+            self._unlink(names)
+            removed += sum(name.endswith(b"}") for name in names)
+        return removed
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._connected is not None:
+            self._connected.close()
+            self._connected = None
+
+    def __del__(self) -> None:
+        # A function that is cached has no end at which its user must close it.
+        with suppress(Exception):
+            self.close()
+
+    # ── commands ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _server(self) -> Server | Cluster:
+        found = self._connected
+        if found is None:
+            # Two threads would make two clients, and one of them would never be closed.
+            with self._connecting:
+                found = self._connected = self._connected or self._address.new_client()
+        return found
+
+    def _eval(
+        self, script: bytes, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]] | None = None
+    ) -> list[int]:
+        """Run a script for groups of keys, with shared arguments and those of each group.
+
+        One server runs it for many groups at a time, a cluster for each, since their slots differ.
+        """
+        most = 1 if isinstance(self._server, Cluster) else _MOST_NAMES
+        commands = _script(script, keys, shared, own, most)
+        return _checked(self._server.run(commands)) if commands else []
+
+    def _unlink(self, names: list[bytes]) -> None:
+        if isinstance(self._server, Cluster):
+            commands = [[b"UNLINK", name] for name in names]
+        else:
+            commands = [[b"UNLINK", *names[at : at + _SCAN]] for at in range(0, len(names), _SCAN)]
+        if commands:
+            _checked(self._server.run(commands))
+
+    def _scan(self, pattern: bytes) -> Iterator[list[bytes]]:
+        """Yield names in batches, each once."""
+        seen: set[bytes] = set()
+        batch: list[bytes] = []
+        for name in self._server.scan(pattern, "STRING", _SCAN):
+            if name not in seen:
+                seen.add(name)
+                batch.append(name)
+            if len(batch) == _SCAN:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _sized(self, names: list[bytes]) -> Iterator[tuple[str, bytes, int]]:
+        sizes = self._server.run([[b"STRLEN", name] for name in names])
+        for name, size in zip(names, sizes, strict=True):
+            identity = name.decode("utf-8", "replace").removeprefix(PREFIX).partition(":")[0]
+            yield identity, name, size if isinstance(size, int) else 0
+
+
+def _checked(replies: list[Any]) -> list[Any]:
+    """Return replies; raises the first that is an error."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            if _FULL.search(str(reply)):
+                raise StoreFullError(str(reply)) from reply
+            raise reply
+    return replies
+
+
+def _seconds(time: Sequence[Any]) -> float:
+    whole, micros = time
+    return int(whole) + int(micros) / 1_000_000
+
+
+def _milliseconds(seconds: float) -> bytes:
+    # At least 1: 0 is not allowed.
+    return b"%d" % max(int(seconds * 1_000), 1)
+
+
+def _about(text: bytes | None) -> dict[str, str] | None:
+    try:
+        found = json.loads(text or b"")
+    except ValueError:
+        return None
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None
+
+
+def _script(
+    script: bytes, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]] | None, most: int
+) -> list[list[bytes]]:
+    """Return the commands that run a script for groups of keys, at most ``most`` groups in each."""
+    arguments = own or [[] for _ in keys]
+    commands = []
+    for start, end in _pieces(arguments, most):
+        names = [name for group in keys[start:end] for name in group]
+        values = [value for group in arguments[start:end] for value in group]
+        commands.append([b"EVAL", script, b"%d" % len(names), *names, *shared, *values])
+    return commands
+
+
+def _pieces(arguments: list[list[bytes]], most: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of groups: at most ``most`` of them, and not too many bytes, in each."""
+    start, size = 0, 0
+    for number, group in enumerate(arguments):
+        own = sum(map(len, group))
+        if number > start and (number - start == most or size + own > _MOST_BYTES):
+            yield start, number
+            start, size = number, 0
+        size += own
+    if start < len(arguments):
+        yield start, len(arguments)

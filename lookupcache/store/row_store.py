@@ -1,0 +1,178 @@
+"""`RowStore`: the rows of a plan's keys in a store, a batch of keys at a time.
+
+keys ─► names ─► entries ─► rows of those that are intact, of the plan's columns, and young enough, with their true age
+rows ─► frames ─► entries, each with its own expiry
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache.keys import KeyBatch, Mask, Positions
+from lookupcache.errors import OptionError
+from lookupcache.metrics import Counters
+from lookupcache.plan import LookupPlan
+from lookupcache.redaction import hidden, url_secrets
+from lookupcache.store.contract import Reading
+from lookupcache.store.frames import Floats
+from lookupcache.store.guard import Clock, GuardedStore
+from lookupcache.store.lifetimes import Lifetimes, StoreClock
+from lookupcache.store.locations import open_store, url_of
+from lookupcache.store.names import identity_of, names_of_keys, schema_hash, schema_of
+from lookupcache.store.rows import from_frames, to_frames
+
+
+@dataclass(frozen=True)
+class Known:
+    """Rows from the store: which of the requested keys they are of, and when they were fetched, by the own clock."""
+
+    positions: Positions
+    rows: pa.Table
+    counts: Positions
+    written: Floats
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The result of claiming keys: the rows that are there by now, which of the others to request, and their claims."""
+
+    known: Known
+    to_request: Positions
+    is_claimed: Mask
+    others: Positions
+    """Keys that another process requests."""
+
+
+class RowStore:
+    """The rows of a plan's keys in a store; whatever fails there is counted, and lookups go on.
+
+    Args:
+        plan: The plan, whose config names the store.
+        key_types: The types of the key columns.
+        counters: Where hits and failures are counted.
+        clock: The time in seconds, in which ages are returned.
+        function: The identity of a function that is the source.
+    """
+
+    def __init__(
+        self,
+        plan: LookupPlan,
+        key_types: Sequence[pa.DataType],
+        counters: Counters,
+        clock: Clock = time.monotonic,
+        function: str | None = None,
+    ) -> None:
+        config = plan.config
+        assert config.store is not None
+        secrets = url_secrets(url_of(config.store))
+        self.counters = counters
+        self.clock = clock
+        self.identity = identity_of(plan, function)
+        self._store = GuardedStore(
+            open_store(config.store, config.store_timeout), counters, f"Table {plan.table!r}",
+            lambda text: hidden(text, secrets), config.timeout,
+        )  # fmt: skip
+        self._key_types = list(key_types)
+        self._schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
+        self._columns = schema_of(plan)
+        self._hash = schema_hash(self._columns)
+        self._lifetimes = Lifetimes.of(config)
+        self._about = {
+            "table": plan.table, "connector": plan.connector, "columns": self._columns, "schema": f"{self._hash:016x}",
+            "name": "pinned" if config.store_name is not None else "",
+        }  # fmt: skip
+        self._is_described = False
+        self._known_since = -math.inf
+        self._store_clock = StoreClock()
+
+    def names(self, keys: KeyBatch) -> list[bytes]:
+        """Return the names of keys."""
+        return names_of_keys(self.identity, keys)
+
+    def find(self, keys: KeyBatch, names: Sequence[bytes]) -> Known:
+        """Return the rows of the keys that the store has.
+
+        Raises OptionError if others use the same pinned name for other columns.
+        """
+        if not self._is_described:
+            self._describe()
+        before = self.clock()
+        return self._known(keys, self._store.get(names), before)
+
+    def claim(self, keys: KeyBatch, names: Sequence[bytes]) -> Attempt:
+        """Claim keys that have no rows in the store; release those that have in the meantime."""
+        before = self.clock()
+        claimed = self._store.claim(names)
+        known = self._known(keys, claimed.reading, before)
+        to_request, mine = np.array(claimed.to_request, np.bool_), np.array(claimed.is_claimed, np.bool_)
+        found = np.zeros(len(keys), np.bool_)
+        found[known.positions] = True
+        self._store.release([names[row] for row in np.flatnonzero(found & mine).tolist()])
+        requested = np.flatnonzero(to_request & ~found)
+        return Attempt(known, requested, mine[requested], np.flatnonzero(~to_request & ~found))
+
+    def put(self, keys: KeyBatch, names: Sequence[bytes], rows: pa.Table, counts: Positions) -> None:
+        """Store the rows of keys that are claimed here, and were fetched just now; end the claims."""
+        lifetimes, stored = self._lifetimes, np.flatnonzero(counts > 0)
+        if lifetimes.stores_misses:
+            stored = np.arange(len(counts))
+        written = self._store_clock.now(self.clock())
+        if len(stored) < len(counts) or written is None:
+            left = np.arange(len(counts)) if written is None else np.flatnonzero(counts == 0)
+            self.release([names[row] for row in left.tolist()])
+        if not len(stored) or written is None:
+            return
+        seconds = np.where(counts[stored] > 0, lifetimes.rows, lifetimes.misses)
+        taken = keys if len(stored) == len(keys) else keys.take(stored)
+        frames = to_frames(taken, rows, counts[stored], written, self._hash)
+        self._store.put([names[row] for row in stored.tolist()], frames, seconds.tolist())
+
+    def release(self, names: Sequence[bytes]) -> None:
+        """End claims of keys that were not fetched."""
+        self._store.release(names)
+
+    def invalidate(self, keys: KeyBatch | None) -> None:
+        """Remove keys that have changed; with None, any may have, and rows that were stored until now are not used."""
+        is_done = keys is not None and (not len(keys) or self._store.invalidate(self.names(keys)))
+        if not is_done or self._known_since == math.inf:
+            self._known_since = self.clock()
+
+    def distrust(self) -> None:
+        """Use no rows until `invalidate` is called: while the source's changes are not reported, any may be old."""
+        self._known_since = math.inf
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._store.close()
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _known(self, keys: KeyBatch, reading: Reading | None, before: float) -> Known:
+        if reading is None:
+            none = np.zeros(0, np.int64)
+            return Known(none, self._schema.empty_table(), none, none.astype(np.float64))
+        self._store_clock.read(reading.now, self.clock())
+        found, damaged = from_frames(reading.entries, keys, self._key_types, self._schema, self._hash)
+        # Counted from before the request: so no age is below the true one.
+        ages = reading.now - found.written
+        allowed = self._lifetimes.allow(ages, found.counts) & (before - ages > self._known_since)
+        found = found.take(np.flatnonzero(allowed))
+        self.counters["store_dropped"] += damaged
+        self.counters["store_hits"] += len(found.positions)
+        return Known(found.positions, found.rows, found.counts, before - (reading.now - found.written))
+
+    def _describe(self) -> None:
+        found = self._store.describe(self.identity, self._about)
+        self._is_described = found is not None
+        if found is not None and found.get("schema") != self._about["schema"]:
+            raise OptionError(
+                f"Table {self._about['table']!r}: the entries in the store named {self.identity!r} have other columns: "
+                f"{found.get('columns', '?')}; this lookup has {self._columns}.",
+                hint="Choose another 'lookup.cache.store.name', or remove the entries with 'lookupcache cache clear'.",
+            )

@@ -1,0 +1,374 @@
+"""`StoredSource`: a source behind a store that all hosts share; the caches before it need not know.
+
+    missing keys ─► store: MGET ──found──► rows, with their true age
+                        │ missing
+                        ▼
+                    claim ──mine──► calls to the source ─► store ─► claim ends
+                        └─another's─► polled: rows, or its claim has ended or lapsed: claim
+
+A cache starts a group of one call with all keys that it misses, and reads one answer: `StoreRequest`. The calls to the
+source are groups of their own. All of it happens in the worker's own thread, apart from the calls.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lookupcache.cache.keys import KeyBatch, Positions
+from lookupcache.errors import LookupRuntimeError
+from lookupcache.executor.call_group import CallGroup, Executor
+from lookupcache.functions.connector import FunctionConnector
+from lookupcache.store.functions import source_identity
+from lookupcache.store.row_store import Attempt, Known, RowStore
+from lookupcache.worker.answers import Fetched
+from lookupcache.worker.calls import Calls
+from lookupcache.worker.source import Source
+
+_FIRST_POLL_SECONDS = 0.005
+_LAST_POLL_SECONDS = 0.1
+
+Clock = Callable[[], float]
+
+
+@dataclass(eq=False)
+class SourceCalls:
+    """Calls to the source for some of a request's keys; ``is_claimed`` says whose rows may be stored."""
+
+    positions: Positions
+    is_claimed: np.ndarray[Any, np.dtype[np.bool_]]
+    calls: Calls
+    group: CallGroup
+
+
+@dataclass(eq=False)
+class StoreRequest:
+    """Keys that a cache misses: what the store has of them, the calls for others, and those that others request.
+
+    ``until`` is when to wait for others no longer, ``next_poll`` when to look again, by `time.monotonic`.
+    """
+
+    group: CallGroup
+    keys: KeyBatch
+    names: list[bytes]
+    until: float
+    known: list[Known] = field(default_factory=list)
+    known_at: list[Positions] = field(default_factory=list)
+    calls: list[SourceCalls] = field(default_factory=list)
+    open_groups: set[CallGroup] = field(default_factory=set)
+    awaited: Positions = field(default_factory=lambda: np.zeros(0, np.int64))
+    poll_seconds: float = _FIRST_POLL_SECONDS
+    next_poll: float = math.inf
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every key has rows, or its call has ended."""
+        return not self.open_groups and not self.awaited.size
+
+    def names_at(self, positions: Positions) -> list[bytes]:
+        """Return the names of some keys."""
+        return [self.names[position] for position in positions.tolist()]
+
+    def add_known(self, known: Known, positions: Positions) -> None:
+        """Add rows from the store; ``positions`` are those of the keys that were looked for."""
+        if len(known.positions):
+            self.known.append(known)
+            self.known_at.append(positions[known.positions])
+
+
+class StoreExecutor(Executor):
+    """Runs groups of one call, for a batch of keys, by the store and by an executor for the source.
+
+    ``split`` divides keys into calls to the source.
+    """
+
+    def __init__(self, inner: Executor, store: RowStore, split: Callable[[KeyBatch], Calls], timeout: float) -> None:
+        super().__init__(inner.capacity, timeout, inner._timed_out)
+        self._inner = inner
+        self._store = store
+        self._split = split
+        self._requests: dict[CallGroup, StoreRequest] = {}
+        self._waiting: dict[CallGroup, float] = {}
+        self._source_groups: dict[CallGroup, StoreRequest] = {}
+        self._done: list[CallGroup] = []
+
+    def open_ahead(self) -> None:
+        """Connect to the source before there is a call."""
+        self._inner.open_ahead()
+
+    def start(self, group: CallGroup) -> None:
+        """Look the keys of a group up in the store, and request the others, or wait for who requests them."""
+        if group.started or group.cancelled:
+            return
+        group.started = True
+        self._waiting.pop(group, None)
+        keys = group.calls[0]
+        request = StoreRequest(group, keys, self._store.names(keys), time.monotonic() + self._timeout)
+        self._requests[group] = request
+        known = self._store.find(keys, request.names)
+        every = np.arange(len(keys))
+        request.add_known(known, every)
+        self._claim(request, _without(every, known.positions))
+        self._end_if_complete(request)
+
+    def start_later(self, group: CallGroup, seconds: float) -> None:
+        """Start a group after so many seconds, when `take_completed` is called, unless it is started before."""
+        self._waiting[group] = time.monotonic() + seconds
+
+    def withdraw(self, group: CallGroup) -> bool:
+        """Withdraw a group that has not started; return False if it has."""
+        group.cancelled = group.cancelled or not group.started
+        self._waiting.pop(group, None)
+        return group.cancelled
+
+    def cancel(self, group: CallGroup) -> None:
+        """Cancel the calls to the source for a group, and end its claims."""
+        group.cancelled = True
+        self._waiting.pop(group, None)
+        request = self._requests.pop(group, None)
+        if request is not None:
+            self._cancel_calls(request)
+            for made in request.calls:
+                self._store.release(request.names_at(made.positions[made.is_claimed]))
+        self._count_in_flight()
+
+    def close(self) -> None:
+        """Cancel all calls, and disconnect from the source and the store."""
+        for group in list(self._requests):
+            self.cancel(group)
+        self._inner.close()
+        self._store.close()
+
+    def take_completed(self, *, wait: bool, room: bool = False, timeout: float | None = None) -> list[CallGroup]:
+        """Return the groups that have completed, at least one with ``wait``; see `Executor.take_completed`."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            self._start_waiting()
+            self._poll()
+            self._take_completed(self._inner.take_completed(wait=False))
+            self._count_in_flight()
+            if self._done or not wait or time.monotonic() >= until or (room and self.in_flight < self.capacity):
+                break
+            event = self._next_event()
+            if event == math.inf and not self._source_groups:
+                break
+            self._wait_for_source(room, min(until, event) - time.monotonic())
+        done, self._done = self._done, []
+        self._count_in_flight()
+        return [group for group in done if not group.cancelled]
+
+    # ── the keys of a request ────────────────────────────────────────────────────────────────────────────
+
+    def _claim(self, request: StoreRequest, positions: Positions) -> None:
+        """Claim keys; request those that are claimed here, and wait for the others."""
+        if not positions.size:
+            request.awaited, request.next_poll = positions, math.inf
+            return
+        keys = request.keys if len(positions) == len(request.keys) else request.keys.take(positions)
+        names = request.names_at(positions)
+        if time.monotonic() >= request.until:
+            # Who requests them takes longer than any call may.
+            none = np.zeros(0, np.int64)
+            attempt = Attempt(_nothing(keys), np.arange(len(keys)), np.zeros(len(keys), np.bool_), none)
+        else:
+            attempt = self._store.claim(keys, names)
+        request.add_known(attempt.known, positions)
+        if attempt.others.size and not request.awaited.size:
+            self._store.counters["store_waits"] += len(attempt.others)
+        request.awaited = positions[attempt.others]
+        request.next_poll = time.monotonic() + request.poll_seconds if request.awaited.size else math.inf
+        if attempt.to_request.size:
+            self._request(request, positions[attempt.to_request], attempt.is_claimed)
+
+    def _request(self, request: StoreRequest, positions: Positions, is_claimed: Any) -> None:
+        """Request keys from the source."""
+        keys = request.keys if len(positions) == len(request.keys) else request.keys.take(positions)
+        try:
+            calls = self._split(keys)
+            outer = request.group
+            group = CallGroup(calls.arguments, outer.number, outer.all_or_nothing, outer.context)
+            request.calls.append(SourceCalls(positions, is_claimed, calls, group))
+        except BaseException:
+            self._store.release(request.names_at(positions[is_claimed]))
+            raise
+        request.open_groups.add(group)
+        self._source_groups[group] = request
+        self._inner.start(group)
+
+    def _poll(self) -> None:
+        """Look for the keys that others request, if it is time."""
+        now = time.monotonic()
+        for request in [one for one in self._requests.values() if one.next_poll <= now]:
+            request.poll_seconds = min(2 * request.poll_seconds, _LAST_POLL_SECONDS)
+            self._claim(request, request.awaited)
+            self._end_if_complete(request)
+
+    def _start_waiting(self) -> None:
+        now = time.monotonic()
+        for group in [group for group, at in self._waiting.items() if at <= now]:
+            self.start(group)
+
+    # ── how a request ends ───────────────────────────────────────────────────────────────────────────────
+
+    def _take_completed(self, groups: Sequence[CallGroup]) -> None:
+        for group in groups:
+            request = self._source_groups.pop(group, None)
+            if request is not None:
+                request.open_groups.discard(group)
+                if group.all_or_nothing and any(isinstance(answer, BaseException) for answer in group.answers):
+                    self._drop_open_calls(request)
+                self._end_if_complete(request)
+
+    def _drop_open_calls(self, request: StoreRequest) -> None:
+        """Cancel the other calls of a request that has failed, and end their claims; their keys have no answer."""
+        for made in [made for made in request.calls if made.group in request.open_groups]:
+            self._store.release(request.names_at(made.positions[made.is_claimed]))
+            request.calls.remove(made)
+        self._cancel_calls(request)
+
+    def _cancel_calls(self, request: StoreRequest) -> None:
+        """Cancel the calls that have not ended, and wait for nobody: the request has failed, or is not needed."""
+        for group in list(request.open_groups):
+            self._source_groups.pop(group, None)
+            self._inner.cancel(group)
+        request.open_groups.clear()
+        request.awaited, request.next_poll = np.zeros(0, np.int64), math.inf
+
+    def _end_if_complete(self, request: StoreRequest) -> None:
+        if request.is_complete and self._requests.pop(request.group, None) is not None:
+            request.group.answers, request.group.remaining = [request], 0
+            self._done.append(request.group)
+        self._count_in_flight()
+
+    def _wait_for_source(self, room: bool, seconds: float) -> None:
+        """Wait for a call to the source to end, at most so long."""
+        timeout = None if seconds == math.inf else max(seconds, 0.0)
+        if self._source_groups:
+            room = room and self._inner.in_flight >= self._inner.capacity
+            self._take_completed(self._inner.take_completed(wait=True, room=room, timeout=timeout))
+        elif timeout:
+            time.sleep(timeout)
+
+    def _next_event(self) -> float:
+        polls = [request.next_poll for request in self._requests.values()]
+        return min([*polls, *self._waiting.values()], default=math.inf)
+
+    def _count_in_flight(self) -> None:
+        """Count a request that waits for others as one call: who reads ahead must not open batches without end."""
+        self.in_flight = self._inner.in_flight + sum(1 for one in self._requests.values() if one.awaited.size)
+
+
+class StoredSource(Source):
+    """A source behind the store that the plan's options name; ``clock`` is that of the cache before it."""
+
+    def __init__(self, source: Source, clock: Clock) -> None:
+        super().__init__(source.plan, source.connector, source.counters)
+        function = None
+        if isinstance(self.connector, FunctionConnector):
+            function = source_identity(self.connector.function, self.plan.source)
+        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, function)
+        if self.reports_changes:
+            self.store.distrust()
+
+    @cached_property
+    def executor(self) -> Executor:
+        """What looks keys up in the store, and calls the source for the others."""
+        inner = Source.executor.func(self)  # type: ignore[attr-defined]
+        return StoreExecutor(inner, self.store, super().split, self.plan.config.timeout)
+
+    def split(self, keys: KeyBatch) -> Calls:
+        """Return one call with all keys: which of them the source is called for, the store decides."""
+        return Calls(keys, [keys], np.zeros(len(keys), np.int64))
+
+    def changed(self) -> KeyBatch | None:
+        """Return the keys that the source reports as changed; they are removed from the store too."""
+        keys = super().changed()
+        self.store.invalidate(keys)
+        return keys
+
+    def read_answers(self, calls: Calls, answers: Sequence[Any]) -> Fetched:
+        """Return the rows of the keys, from the store and from the source; store those from the source."""
+        [request] = answers
+        assert isinstance(request, StoreRequest)
+        parts = [Fetched(known.rows, known.counts) for known in request.known]
+        positions = list(request.known_at)
+        written = [known.written for known in request.known]
+        unread = list(request.calls)
+        try:
+            for made in request.calls:
+                fetched = super().read_answers(made.calls, made.group.answers)
+                unread.remove(made)
+                self._put(request, made, fetched)
+                parts.append(fetched)
+                positions.append(made.positions)
+                written.append(np.full(len(made.positions), math.inf))
+        finally:
+            for made in unread:
+                self.store.release(request.names_at(made.positions[made.is_claimed]))
+        return _merge_parts(len(request.keys), self._none(), parts, positions, written)
+
+    def _put(self, request: StoreRequest, made: SourceCalls, fetched: Fetched) -> None:
+        """Store what was fetched for keys that are claimed here, and end the other claims."""
+        kept = made.is_claimed & ~fetched.failed
+        self.store.release(request.names_at(made.positions[made.is_claimed & ~kept]))
+        rows = np.flatnonzero(kept)
+        if not rows.size:
+            return
+        table, keys = fetched.rows, made.calls.keys
+        if len(rows) < len(kept):
+            table = table.take(pa.array(np.flatnonzero(np.repeat(kept, fetched.counts))))
+            keys = keys.take(rows)
+        self.store.put(keys, request.names_at(made.positions[rows]), table, fetched.counts[rows])
+
+    def _none(self) -> pa.Table:
+        return pa.schema([self.plan.schema.field(name) for name in self.plan.columns]).empty_table()
+
+
+def _nothing(keys: KeyBatch) -> Known:
+    none = np.zeros(0, np.int64)
+    return Known(none, pa.schema([]).empty_table(), none, none.astype(np.float64))
+
+
+def _without(positions: Positions, others: Positions) -> Positions:
+    mask = np.ones(len(positions), np.bool_)
+    mask[others] = False
+    return positions[mask]
+
+
+def _merge_parts(
+    count: int, none: pa.Table, parts: Sequence[Fetched], positions: Sequence[Positions], written: Sequence[Any]
+) -> Fetched:
+    """Return the rows of all parts in the order of the keys; a key that is in no part has failed with the others."""
+    counts, times = np.zeros(count, np.int64), np.full(count, -math.inf)
+    call_of = np.full(count, -1)
+    errors: dict[int, LookupRuntimeError] = {}
+    missing = np.ones(count, np.bool_)
+    for part, at, when in zip(parts, positions, written, strict=True):
+        missing[at] = False
+        counts[at], times[at] = part.counts, when
+        if part.errors:
+            assert part.call_of is not None
+            shift = max(errors, default=-1) + 1
+            call_of[at] = part.call_of + shift
+            errors |= {number + shift: error for number, error in part.errors.items()}
+    if missing.any():
+        assert errors, "a key has neither rows nor an error"
+        call_of[missing] = next(iter(errors))
+    if not parts:
+        return Fetched(none, counts, errors, call_of, times)
+    rows = parts[0].rows
+    if len(parts) > 1 or not _is_ascending(positions[0]):
+        owner = np.concatenate([np.repeat(at, part.counts) for part, at in zip(parts, positions, strict=True)])
+        rows = pa.concat_tables([part.rows for part in parts]).take(pa.array(np.argsort(owner, kind="stable")))
+    return Fetched(rows, counts, errors, call_of, times)
+
+
+def _is_ascending(positions: Positions) -> bool:
+    return bool((np.diff(positions) > 0).all())

@@ -1,0 +1,216 @@
+"""`cached` with a store: values that processes share, and a store that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from decimal import Decimal
+
+import pytest
+from memory_store import URL, MemoryStore, separate_tokens
+from servers import RedisServer
+
+from lookupcache import LookupConfig, LookupTimeoutError, OptionError, cached
+from lookupcache.cli.commands import main
+from lookupcache.store.functions import function_identity, source_identity
+
+from click.testing import CliRunner  # isort: skip
+
+
+@pytest.fixture(autouse=True)
+def processes(monkeypatch):
+    separate_tokens(monkeypatch)
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    store = MemoryStore()
+    monkeypatch.setattr("lookupcache.decorator.stored_values.open_store", lambda location, timeout: store)
+    return store
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+ASKED: list = []
+
+
+def price(item, country="NL"):
+    ASKED.append(item)
+    if item == "wrong":
+        raise KeyError(item)
+    return None if item == "none" else {"item": item, "price": Decimal("1.50"), "in": [country]}
+
+
+def two(function, memory, **options):
+    """Decorate a function as two processes do, whose clocks differ."""
+    ASKED.clear()
+    config = LookupConfig(cache="LRU", store=URL, **options)
+    clocks = [Clock(5.0), Clock(7e6)]
+    return [cached(config, clock=clock)(function) for clock in clocks], clocks
+
+
+def test_what_one_process_has_requested_another_finds(memory):
+    (one, other), _ = two(price, memory)
+    assert one("a") == other("a") == {"item": "a", "price": Decimal("1.50"), "in": ["NL"]}
+    assert (one("none"), other("none")) == (None, None)
+    assert other("a", country="DE")["in"] == ["DE"]
+    assert ASKED == ["a", "none", "a"]
+    assert (other.metrics().store_hits, other.metrics().requested_keys) == (2, 1)
+    assert other("a") is other("a")
+
+
+def test_an_error_is_not_stored(memory):
+    (one, _), _ = two(price, memory, max_retries=0)
+    with pytest.raises(KeyError):
+        one("wrong")
+    assert (memory.entries, memory.claims) == ({}, {})
+
+
+def test_invalidating_and_clearing_reach_all_processes(memory):
+    (one, other), _ = two(price, memory)
+    one("a"), one("b")
+    assert one.invalidate("a")
+    other("a"), other("b")
+    assert ASKED == ["a", "b", "a"]
+    other.clear()
+    other("b")
+    assert ASKED == ["a", "b", "a", "b"]
+
+
+def test_a_value_is_never_older_than_its_limit(memory):
+    (one, other), clocks = two(price, memory, expire_after_write=10)
+    one("a")
+    for passed, requested in ((6, 1), (5, 2)):
+        memory.clock += passed
+        for clock in clocks:
+            clock.now += passed
+        other("a"), other("a")
+        assert len(ASKED) == requested
+
+
+def test_async_functions_and_batches_share_keys_in_flight(memory):
+    started, gate, requested = threading.Event(), threading.Event(), []
+
+    async def prices(keys):
+        requested.append(keys)
+        started.set()
+        await asyncio.to_thread(gate.wait, 60)
+        return [key * 2 for key in keys]
+
+    config = LookupConfig(cache="LRU", store=URL, store_name="prices")
+    one, other = (cached(config, batch=True, clock=Clock(5.0))(prices) for _ in range(2))
+
+    async def both():
+        first = asyncio.create_task(one([1, 2]))
+        await asyncio.to_thread(started.wait, 60)
+        second = asyncio.create_task(other([2, 3]))
+        while other.metrics().store_waits == 0:
+            await asyncio.sleep(0)
+        gate.set()
+        return await first, await second
+
+    assert asyncio.run(both()) == ([2, 4], [4, 6])
+    assert requested == [[1, 2], [3]]
+    assert memory.claims == {}
+
+
+def test_a_cancelled_call_ends_its_claim(memory):
+    async def never(key):
+        await asyncio.sleep(3_600)
+
+    slow = cached(LookupConfig(cache="LRU", store=URL, store_name="slow", timeout="50 ms", max_retries=0))(never)
+    with pytest.raises((TimeoutError, LookupTimeoutError)):
+        asyncio.run(slow(1))
+    assert memory.claims == {}
+
+
+def test_without_the_store_calls_go_on(memory):
+    (one, _), _ = two(price, memory)
+    memory.error = ConnectionError("no route")
+    assert [one(key)["item"] for key in "abcdef"] == list("abcdef")
+    assert (one.metrics().store_failures, one.metrics().store_hits) == (3, 0)
+
+
+def test_entries_of_others_under_the_same_name_are_not_taken(memory):
+    (one, other), _ = two(price, memory, store_name="mine")
+    one("a")
+    memory.entries = {name: (entry[:-8] + b"damaged!", until) for name, (entry, until) in memory.entries.items()}
+    assert other("a")["item"] == "a"
+    assert other.metrics().store_dropped
+    memory.abouts["rows"] = {"schema": "other", "columns": "id BIGINT -> name STRING"}
+    wrong = cached(LookupConfig(cache="LRU", store=URL, store_name="rows"))(price)
+    with pytest.raises(OptionError, match=r"entries in the store named 'rows' are rows of id BIGINT"):
+        wrong("a")
+
+
+class Shop:
+    @cached(LookupConfig(cache="LRU", store="redis://nowhere:1"))
+    def price(self, item):
+        return item
+
+    def __call__(self, item):
+        return item
+
+
+def test_what_cannot_be_stored_is_refused(memory):
+    with pytest.raises(OptionError, match=r"'Shop\.price' is a method"):
+        Shop().price(1)
+    (one, _), _ = two(lambda key: {key}, memory)
+    with pytest.raises(OptionError, match=r"returned a value that .* cannot keep: set"):
+        one(1)
+    with pytest.raises(OptionError, match=r"is called with a value that .* cannot keep: frozenset"):
+        one(frozenset())
+    assert memory.claims == {}
+    with pytest.raises(OptionError, match="'Shop' is no function that is written in Python"):
+        cached(LookupConfig(cache="LRU", store=URL))(Shop())
+
+
+def test_the_identity_of_a_function_is_its_code():
+    def made(factor, body=None):
+        def scaled(key, more=body):
+            return key * factor
+
+        return scaled
+
+    same = function_identity(made(2))
+    assert same == function_identity(made(2))
+    assert len({same, function_identity(made(3)), function_identity(made(2, 1)), function_identity(price)}) == 4
+    assert source_identity(made(2), "-") == same
+    assert source_identity(Shop, "-") == source_identity(Shop, "+") != source_identity(Shop(), "-")
+    with pytest.raises(OptionError, match=r"more than a plain value.*\n\nHint: .*lookup\.cache\.store\.name"):
+        function_identity(made(object()))
+
+
+def test_the_command_lists_and_clears_stores():
+    def command(*arguments) -> str:
+        told = CliRunner(env={"COLUMNS": "200"}).invoke(main, ["cache", *arguments])
+        assert told.exit_code == 0, told.output
+        return told.output
+
+    server = RedisServer().start()
+    try:
+        for name in ("one", "two"):
+            function = cached(LookupConfig(cache="LRU", store=server.url, store_name=name, store_timeout=10))(price)
+            function("a"), function("b")
+        with server.client() as client:
+            client.set("mine", "untouched")
+        listed = command("ls", server.url)
+        assert [line.split()[2:4] for line in listed.splitlines()[1:]] == [["one", "2"], ["two", "2"]]
+        assert "Python values" in command("show", server.url)
+        assert "Removed 2 keys" in command("clear", server.url, "one", "--yes")
+        assert [line.split()[2] for line in command("ls", server.url).splitlines()[1:]] == ["two"]
+        command("clear", server.url, "--yes")
+        with server.client() as client:
+            assert client.keys() == [b"mine"]
+            assert client.info("commandstats").get("cmdstat_keys", {"calls": 1})["calls"] == 1
+        server.kill()
+        told = CliRunner().invoke(main, ["cache", "ls", server.url])
+        assert (told.exit_code, "The store does not answer" in told.output) == (1, True)
+    finally:
+        server.close()

@@ -1,0 +1,462 @@
+"""Workers of several hosts with one store: one request per key, true ages, and what happens when the store fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from drawing import examples
+from host_processes import in_processes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_store import URL, MemoryStore, separate_tokens
+from servers import RedisServer
+from test_host_lookup import Logged
+from test_invalidation import ReportsChanges
+from test_lookup import Gated, Names, all_names, batch, names, runner
+
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.errors import ConnectorError, LookupFailedError, OptionError
+from lookupcache.worker.host_lookup import HostCacheLookup
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
+from lookupcache.worker.source import Source
+
+
+@pytest.fixture(autouse=True)
+def processes(monkeypatch):
+    separate_tokens(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def started():
+    server = RedisServer().start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def server(started):
+    """Return an empty Redis server."""
+    with started.client() as client:
+        client.flushall()
+    started.lookups = []
+    yield started
+    for lookup in started.lookups:
+        lookup.disconnect()
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    store = MemoryStore()
+    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: store)
+    return store
+
+
+def worker(source, server, **config) -> Runner:
+    """Return a worker of a host of its own; it waits for a busy machine longer than by default."""
+    join = runner(source, **{"store": server.url, "store_timeout": 10, **config})
+    server.lookups.append(join.lookup)
+    return join
+
+
+def counts(join, *wanted) -> tuple[float, ...]:
+    return tuple(join.lookup.counters[f"store_{name}"] for name in wanted)
+
+
+def stored(server) -> list[bytes]:
+    with server.client() as client:
+        return sorted(name for name in client.scan_iter() if not name.endswith(b"about"))
+
+
+def ids(*values) -> KeyBatch:
+    return KeyBatch.of([pa.array(values, pa.int64())], [pa.int64()])
+
+
+# ── sharing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_one_host_has_requested_another_finds(server):
+    source = Names()
+    one, two = worker(source, server), worker(source, server)
+    assert all_names(one, batch(1, 2, 2_000, 1)) == ["n1", "n2", None, "n1"]
+    assert all_names(two, batch(2, 2_000, 3, None)) == ["n2", None, "n3", None]
+    assert source.requested == [[1, 2, 2_000], [3]]
+    assert counts(two, "hits", "waits", "failures", "dropped", "unstored") == (2, 0, 0, 0, 0)
+    assert two.lookup.counters["requested_keys"] == 1
+
+
+def test_a_key_that_another_host_requests_is_awaited(server):
+    source = Gated()
+    one, two = worker(source, server, async_capacity=5), worker(source, server, async_capacity=5)
+    pending = one.lookup.open(ids(1, 2))
+    others = two.lookup.open(ids(2, 3))
+    source.open_gates(1, 3)
+    for lookup, waiting in ((one.lookup, pending), (two.lookup, others)):
+        while not waiting.ready:
+            lookup.wait()
+        lookup.close(waiting)
+    assert sorted(source.requested) == [[1, 2], [3]]
+    assert counts(two, "hits", "waits") == (1, 1)
+    assert not any(name.endswith(b"c") for name in stored(server))
+
+
+def test_two_lookups_of_one_process_do_not_wait_for_each_other(server, monkeypatch):
+    """One thread serves both: while the second waited, nobody would read the answer of the first."""
+    monkeypatch.setattr("lookupcache.store.guard.process_token", lambda process: b"one token")
+    source = Gated()
+    one, two = worker(source, server, async_capacity=5), worker(source, server, async_capacity=5, max_rows=7)
+    pending = one.lookup.open(ids(1))
+    source.open_gates(1)
+    source.gates.clear()
+    others = two.lookup.open(ids(1))
+    source.open_gates(1)
+    while not others.ready:
+        two.lookup.wait()
+    assert (source.requested, counts(two, "waits")) == ([[1], [1]], (0,))
+    one.lookup.abandon([pending])
+    two.lookup.close(others)
+
+
+def test_the_claim_of_a_dead_worker_lapses(server):
+    source = Names()
+    join = worker(source, server)
+    with server.client() as client:
+        [name] = join.lookup.source.store.names(ids(1))
+        client.set(name + b"c", b"somebody who has died", px=30)
+        assert all_names(join, batch(1, 2)) == ["n1", "n2"]
+        assert counts(join, "waits") == (1,)
+        assert sorted(source.requested) == [[1], [2]]
+
+
+def test_a_claim_that_is_never_given_up_is_waited_for_until_the_timeout(server):
+    source = Names()
+    join = worker(source, server, timeout="20 ms")
+    with server.client() as client:
+        [name] = join.lookup.source.store.names(ids(1))
+        client.set(name + b"c", b"somebody who hangs")
+        assert all_names(join, batch(1)) == ["n1"]
+        assert client.get(name) is None
+
+
+@pytest.mark.slow
+def test_processes_of_two_hosts_request_each_key_once(server, tmp_path):
+    """Each host has a cache of its own; several batches are open at a time."""
+
+    def work(number):
+        draw = random.Random(number)
+        host = {"scope": "host", "cache_path": str(tmp_path / f"host{number % 2}")}
+        join = worker(Logged(tmp_path / "log"), server, max_rows=10_000, **host)
+        assert isinstance(join.lookup, HostCacheLookup)
+        keys = [draw.sample(range(1_200), 100) for _ in range(15)]
+        expected = [[f"n{key}" if key < 1_000 else None for key in part] for part in keys]
+        assert [names(one) for one in join.run(batch(*part) for part in keys)] == expected
+        join.lookup.disconnect()
+
+    in_processes(4, work)
+    requested = Counter((tmp_path / "log").read_text().split())
+    assert len(requested) > 900
+    assert max(requested.values()) == 1
+
+
+def test_a_host_publishes_what_came_from_the_store(server, tmp_path):
+    source = Names()
+    hosts = [{"scope": "host", "cache_path": str(tmp_path / name)} for name in ("one", "two", "two")]
+    one, two, three = (worker(source, server, **host) for host in hosts)
+    assert all_names(one, batch(1, 2)) == ["n1", "n2"]
+    assert all_names(two, batch(1, 2, 3)) == ["n1", "n2", "n3"]
+    assert all_names(three, batch(1, 2, 3)) == ["n1", "n2", "n3"]
+    assert source.requested == [[1, 2], [3]]
+    assert (three.lookup.counters["host_hits"], counts(three, "hits")) == (3, (0,))
+    for join in (one, two, three):
+        join.lookup.disconnect()
+
+
+def test_a_call_that_is_not_full_waits_for_more_keys(server):
+    source = Names()
+    join = worker(source, server, batch_max_size=3, batch_max_delay="1 h")
+    assert all_names(join, [batch(1), batch(2), batch(3), batch(4)]) == ["n1", "n2", "n3", "n4"]
+    assert source.requested == [[1, 2, 3], [4]]
+
+
+# ── identity ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_options_of_the_cache_are_no_part_of_the_identity_but_a_filter_is(server):
+    source = Names()
+    identities = [
+        worker(source, server, **config).lookup.source.store.identity
+        for config in ({}, {"max_rows": 5}, {"cache": "TTL", "expire_after_write": 60}, {"store_name": "mine"})
+    ]
+    assert identities[:3] == [identities[0]] * 3
+    assert identities[3] == "mine"
+
+
+def test_a_pinned_name_is_refused_where_it_would_mix_schemas(server):
+    all_names(worker(Names(), server, store_name="mine"), batch(1))
+    other = worker(Names(), server, store_name="mine")
+    plan = other.plan
+    changed = pa.schema([("id", pa.int64()), ("name", pa.binary())])
+    with pytest.raises(OptionError, match="named 'mine' have other columns"):
+        all_names(_with_plan(other, schema=changed), batch(1))
+    assert plan.schema != changed
+
+
+def _with_plan(join: Runner, **fields) -> Runner:
+    plan = dataclasses.replace(join.plan, **fields)
+    return Runner(plan, Layout(("id",), (0,)), lookup_of(Source(plan, join.lookup.source.connector)))
+
+
+def test_a_reference_to_the_store_is_read_in_the_worker(server, monkeypatch):
+    with pytest.raises(ConnectorError, match=r"'lookup.cache.store' is 'env:NO_STORE', which is not set"):
+        runner(Names(), store="env:NO_STORE")
+    monkeypatch.setenv("MY_STORE", server.url)
+    all_names(runner(Names(), store="env:MY_STORE", store_timeout=10), batch(1))
+    assert len(stored(server)) == 1
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_error_of_the_source_is_not_stored_and_ends_the_claim(server):
+    source = Names()
+    source.down = True
+    join = worker(source, server, on_error="null", error_column="problem")
+    assert all_names(join, batch(1, 2)) == [None, None]
+    assert stored(server) == []
+    with pytest.raises(LookupFailedError):
+        all_names(worker(source, server), batch(1, 2))
+    assert stored(server) == []
+    source.down = False
+    assert all_names(worker(source, server), batch(1, 2)) == ["n1", "n2"]
+
+
+def test_stopping_early_ends_the_claims(server):
+    source = Gated()
+    join = worker(source, server, async_capacity=4)
+    joined = join.run([batch(1), batch(2)])
+    pending = join.lookup.open(ids(1))
+    assert len(stored(server)) == 1
+    join.lookup.abandon([pending])
+    assert (stored(server), join.lookup.in_flight) == ([], 0)
+    joined.close()
+
+
+def test_without_a_server_lookups_go_on_and_find_it_again(memory):
+    source = Names()
+    join = runner(source, Clock(5.0), store=URL)
+    memory.error = ConnectionError("no route")
+    assert all_names(join, [batch(key) for key in range(10)]) == [f"n{key}" for key in range(10)]
+    assert counts(join, "failures", "hits", "unstored") == (3, 0, 0)  # then its own breaker is open
+    memory.error = None
+    assert all_names(runner(source, Clock(5.0), store=URL), batch(20)) == ["n20"]
+    assert all_names(runner(source, Clock(7.0), store=URL), batch(20)) == ["n20"]
+    assert len(source.requested) == 11
+
+
+def fault_killed(server, client):
+    server.kill()
+
+
+def fault_paused(server, client):
+    server.stop()
+
+
+def fault_flushed(server, client):
+    client.flushall()
+
+
+def fault_garbage(server, client):
+    for number, name in enumerate(client.scan_iter("*}")):
+        client.set(name, bytes(number % 50) + b"garbage")
+
+
+def fault_full(server, client):
+    client.config_set("maxmemory", "1")
+
+
+@pytest.mark.parametrize("fault", [fault_killed, fault_paused, fault_flushed, fault_garbage, fault_full])
+def test_rows_are_right_whatever_happens_to_the_server(server, fault):
+    """It happens while the first keys are requested; then to a worker that finds their entries, or does not."""
+
+    class Faulty(Names):
+        done = False
+
+        def lookup(self, request, keys):
+            if not self.done:
+                self.done = True
+                fault(server, client)
+            return super().lookup(request, keys)
+
+    with server.client() as client:
+        try:
+            all_names(worker(Names(), server, store_name="mine"), batch(100, 101))
+            join = worker(Faulty(), server, store_name="mine", store_timeout="100 ms")
+            assert all_names(join, [batch(1, 2, 100, 2_000), batch(1, 3, 101)]) == [
+                "n1", "n2", "n100", None, "n1", "n3", "n101",
+            ]  # fmt: skip
+            after = worker(Names(), server, store_name="mine", store_timeout="100 ms")
+            assert all_names(after, batch(1, 2, 3, 100, 2_000)) == ["n1", "n2", "n3", "n100", None]
+        finally:
+            if fault is fault_killed:
+                server.start()
+            elif fault is fault_paused:
+                server.go_on()
+            client.config_set("maxmemory", "0")
+    failed, dropped, unstored, hits = counts(after, "failures", "dropped", "unstored", "hits")
+    if fault is fault_full:
+        assert (failed, hits) == (1, 1)  # its entries are read, though no more can be written
+    elif fault is fault_garbage:
+        assert dropped
+    elif fault is not fault_flushed:
+        assert failed
+    assert not hits or fault is not fault_killed
+    assert not unstored or fault is not fault_flushed
+
+
+def test_a_flush_while_a_key_is_requested_only_loses_its_entry(server):
+    """The claim is lost, and with it the sign that the key was not invalidated in the meantime."""
+    source = Gated()
+    join = worker(source, server, async_capacity=2)
+    pending = join.lookup.open(ids(1))
+    with server.client() as client:
+        client.flushall()
+    source.open_gates(1)
+    while not pending.ready:
+        join.lookup.wait()
+    join.lookup.close(pending)
+    assert counts(join, "unstored", "failures") == (1, 0)
+    assert stored(server) == []
+
+
+# ── invalidation ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_changed_key_is_removed_for_all_hosts_also_while_it_is_requested(memory):
+    source = ReportsChanges()
+    clocks = [Clock(5.0), Clock(7e6)]
+    one, two = (runner(source, clock, store=URL) for clock in clocks)
+    assert all_names(one, batch(1, 2)) == ["n1", "n2"]
+    pass_time(memory, clocks, 1.0)
+    assert all_names(two, batch(1)) == ["n1"]
+    assert source.requested == [[1, 2], [1]]  # an entry of before the second listened may be old
+    pass_time(memory, clocks, 1.0)
+    source.name, source.changes = "m", (2,)
+    assert all_names(one, batch(1, 2)) == ["n1", "m2"]
+    assert all_names(two, batch(2)) == ["m2"]
+    assert source.requested == [[1, 2], [1], [2]]
+
+
+def test_what_is_requested_while_its_key_changes_is_not_stored(memory):
+    source = ReportsChanges()
+    join = runner(source, store=URL)
+
+    class Changing(ReportsChanges):
+        def lookup(self, request, keys):
+            found = super().lookup(request, keys)
+            join.lookup.source.store.invalidate(ids(1))
+            return found
+
+    assert all_names(runner(Changing(), store=URL), batch(1, 2)) == ["n1", "n2"]
+    assert len(memory.entries) == 1
+
+
+# ── ages ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Clock:
+    """The clock of a worker, which differs from all others."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pass_time(memory: MemoryStore, clocks: list[Clock], seconds: float) -> None:
+    memory.clock += seconds
+    for clock in clocks:
+        clock.now += seconds
+
+
+class Dated(Names):
+    """Says of every key when it was asked, by the clock of the store."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__()
+        self.store = store
+
+    def lookup(self, request, keys):
+        if self.down:
+            raise ConnectionError("down")
+        values = keys.column("id").to_pylist()
+        self.requested.append(values)
+        known = [key for key in values if key < 1_000]
+        return pa.table({"id": known, "name": [str(self.store.clock)] * len(known)}, request_schema(request))
+
+
+def request_schema(request) -> pa.Schema:
+    types = {"id": pa.int64(), "name": pa.string()}
+    return pa.schema([(name, types[name]) for name in request.fields])
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 1), st.lists(st.integers(0, 3), min_size=1, max_size=3))
+    | st.floats(0, 40)
+    | st.sampled_from(["error", "full", "well", "garbage", "clear"]),
+    max_size=12,
+)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(STEPS, st.sampled_from([None, 20.0]), st.sampled_from([None, 5.0]), st.sampled_from([None, 30.0]))
+def test_no_row_is_older_than_the_limit_whatever_the_clocks_say(steps, own, refresh, miss):
+    memory = MemoryStore()
+    source, clocks = Dated(memory), [Clock(5.0), Clock(7e6)]
+    config = {"expire_after_write": 30.0, "store": URL, "store_expire_after_write": own,
+              "refresh_after_write": refresh, "missing_key_expire_after_write": miss}  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: memory)
+        joins = [runner(source, clock, **config) for clock in clocks]
+    for step in steps:
+        if isinstance(step, float):
+            pass_time(memory, clocks, step)
+        elif isinstance(step, tuple):
+            number, keys = step
+            for found in all_names(joins[number], batch(*keys)):
+                assert found is not None
+                assert memory.clock - float(found) <= 30.0
+        elif step == "garbage":
+            memory.entries = {name: (b"garbage" * 8, until) for name, (_, until) in memory.entries.items()}
+        elif step == "clear":
+            memory.clear()
+        else:
+            memory.error = OSError("away") if step == "error" else None
+            memory.full = step == "full"
+    # A refresh whose answer no batch has read yet keeps its claim.
+    assert not memory.claims or refresh or memory.error or memory.full or "error" in steps
+
+
+def test_an_entry_that_is_due_for_a_refresh_is_requested_again(memory):
+    source, clock = Dated(memory), Clock(5.0)
+    join = runner(source, clock, store=URL, expire_after_write=100, refresh_after_write=10)
+    all_names(join, batch(1))
+    pass_time(memory, [clock], 11)
+    all_names(join, batch(1))
+    while join.lookup._requests:
+        join.lookup.wait()
+    assert all_names(join, batch(1)) == [str(memory.clock)]
+    assert source.requested == [[1], [1]]
+
+
+def test_an_entry_expires_in_the_server_too(server):
+    all_names(worker(Names(), server, expire_after_write=60, store_expire_after_write="50 s"), batch(1, 2_000))
+    with server.client() as client:
+        assert all(40_000 < client.pttl(name) <= 50_000 for name in stored(server))
+        client.flushall()
+        all_names(worker(Names(), server), batch(1))
+        assert [client.pttl(name) for name in stored(server)] == [-1]
