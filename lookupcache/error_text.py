@@ -46,7 +46,7 @@ def presentable(error: Exception, hide: Callable[[str], str]) -> Exception:
     if is_presentable(error, hide):
         return error
     if isinstance(error, LookupCacheError):
-        return shown_as(error, hide).with_traceback(error.__traceback__)
+        return present_error(error, hide).with_traceback(error.__traceback__)
     return RuntimeError(f"{type(error).__name__}: {hide(text_of(error))}").with_traceback(error.__traceback__)
 
 
@@ -57,7 +57,7 @@ def rebuilt(error: Ours, fact: str, hint: str | None) -> Ours:
     return made
 
 
-def shown_as(error: Ours, hide: Callable[[str], str]) -> Ours:
+def present_error(error: Ours, hide: Callable[[str], str]) -> Ours:
     """Return a copy of an error with its texts after ``hide``, and without its causes."""
     shown = rebuilt(error, hide(error.fact), None if error.hint is None else hide(error.hint))
     shown.__cause__ = None

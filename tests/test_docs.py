@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import doctest
 import importlib.util
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,37 @@ def test_the_connector_shown_works() -> None:
     request = LookupRequest(table="s", key_columns=("n",), columns=("square",))
     answer = connector.lookup(request, pa.record_batch({"n": pa.array([2, 3])}))
     assert answer.column("square").to_pylist() == [4, 9]
+
+
+def test_the_architecture_names_every_package_and_files_that_exist() -> None:
+    page = PAGES["architecture"]
+    table = page.partition("## Layers")[2].partition("## Decisions")[0]
+    packages = {path.stem for path in (ROOT / "lookupcache").iterdir() if path.suffix == ".py" or path.is_dir()}
+    connectors = {path.name for path in (ROOT / "connectors").iterdir() if path.is_dir()}
+    named = set(re.findall(r"`(\w+)`", table))
+    assert {name for name in packages | connectors if not name.startswith(("_", "."))} - named == set()
+    files = re.findall(r"\b((?:\w+/)+\w+\.py)\b", page)
+    assert len(files) > 30
+    assert [file for file in files if not (ROOT / "lookupcache" / file).exists() and not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("folder", ["lookupcache", "connectors"])
+def test_a_docstring_lists_arguments_that_exist(folder: str) -> None:
+    nodes = (node for path in sorted((ROOT / folder).glob("**/*.py")) for node in ast.walk(ast.parse(path.read_text())))
+    listed = [(node.name, argument) for node in nodes for argument in _listed_but_unknown(node)]
+    assert listed == []
+
+
+def _listed_but_unknown(node: ast.AST) -> Iterator[str]:
+    """Yield the names under Args that are no parameter of a function, and no parameter or field of a class."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return
+    section = (ast.get_docstring(node) or "").partition("Args:\n")[2].split("\n\n")[0]
+    names = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+    if isinstance(node, ast.ClassDef):
+        names |= {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
+    for line in re.findall(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*):", section, re.MULTILINE):
+        yield from (name for name in line.replace("*", "").split(", ") if name not in names)
 
 
 def test_the_page_of_options_is_generated() -> None:

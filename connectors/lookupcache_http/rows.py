@@ -25,7 +25,14 @@ Hide = Callable[[str], str]
 
 
 def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
-    """Return the rows that a path leads to: those of a list, a single object, or none for null."""
+    """Return the rows that a path leads to: those of a list, a single object, or none for null.
+
+    Args:
+        path: The path of option ``rows``.
+        document: The parsed answer.
+        wrong: Returns the error for an answer that has nothing there.
+        hide: Takes the secrets out of a text.
+    """
     if not path.steps:
         nodes = [document]
     elif path.start().find(document) is ABSENT:

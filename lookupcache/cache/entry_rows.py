@@ -65,7 +65,15 @@ class EntryRows:
         return self._store.may_lend(count)
 
     def lend(self, entries: Entries, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries) -> None:
-        """Give new entries rows that are stored elsewhere, until `return_lent`; ``starts`` are numbers there."""
+        """Give new entries rows that are stored elsewhere, until `return_lent`.
+
+        Args:
+            entries: The entries.
+            rows: The rows, which are not copied.
+            count: How many rows there are.
+            starts: For each entry, the number of its first row among them.
+            counts: How many rows each entry has.
+        """
         first = self._store.lend(rows, count)
         self._count[entries] = counts
         self._start[entries] = np.where(counts > 0, first + starts, -1)

@@ -76,7 +76,16 @@ class EntryTable:
         self, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries,
         written: Times | float, deadline: Times | float,
     ) -> Entries:  # fmt: skip
-        """Add entries that are not listed, over rows that are stored elsewhere; they last until no lease has them."""
+        """Add entries that are not listed, over rows that are stored elsewhere; they last until no lease has them.
+
+        Args:
+            rows: The rows, which are not copied.
+            count: How many rows there are.
+            starts: For each entry, the number of its first row among them.
+            counts: How many rows each entry has.
+            written: When the rows were read.
+            deadline: When the entries expire.
+        """
         entries = self.numbers.allocate(len(counts))
         try:
             self._make_space()
@@ -104,7 +113,8 @@ class EntryTable:
             entries: The entries.
             rows: Their rows, in the order of the entries.
             counts: How many rows each entry has.
-            now: The time.
+            written: When they were read.
+            deadline: When they expire; by the age limits if None.
         """
         listed = self.numbers.is_listed(entries)
         before = self._weigh(entries[listed])

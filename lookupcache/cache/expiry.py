@@ -74,7 +74,14 @@ class Expiry:
     def write(
         self, entries: Entries, counts: Numbers | Entries, written: float | Times, deadline: float | Times | None = None
     ) -> None:
-        """Note when entries were written; ``counts`` are their numbers of rows, ``deadline`` when they expire."""
+        """Note when entries were written, and when they expire.
+
+        Args:
+            entries: The entries.
+            counts: How many rows each has: a known miss has an age limit of its own.
+            written: When their rows were read.
+            deadline: When they expire; by the age limits if None.
+        """
         if not self.is_tracked:
             return
         self._written[entries] = written

@@ -15,7 +15,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
 
-def mixed_words(words: Hashes) -> Hashes:
+def mix_words(words: Hashes) -> Hashes:
     """Return words whose top bits say at which slot the search for a word starts, in a table of any size.
 
     Fibonacci hashing: a product with an odd constant. It carries bits only upwards, so the high half of a word would
@@ -77,7 +77,9 @@ class HashIndex:
         pairs.sort()
         entries = pairs.astype(np.uint32).view(np.int32)
         numbers = np.arange(len(words))
+        # position[i] = max(home[i], position[i - 1] + 1): less i on both sides, that is a running maximum.
         position = np.maximum.accumulate((pairs >> _HALF).view(np.int64) - numbers) + numbers
+        # Words that would lie beyond the last slot continue at the first one, where slots are taken: they probe.
         last = int(np.searchsorted(position, len(index._slots)))
         index._slots[position[:last]] = entries[:last]
         index._fill_slots(words[entries[last:]], entries[last:])
@@ -115,7 +117,7 @@ class HashIndex:
     def search(self, words: Hashes, mixed: Hashes) -> tuple[Positions, Entries]:
         """Return the positions of the words that are here, in order, and their entries; nothing was ever removed.
 
-        Faster than `find` where most words are absent: only used slots are compared. ``mixed`` are `mixed_words`.
+        Faster than `find` where most words are absent: only used slots are compared. ``mixed`` are `mix_words`.
         """
         position = (mixed >> np.uint64(64 - self._bits)).view(np.int64)
         entries = self._slots.take(position)
@@ -158,8 +160,8 @@ class HashIndex:
         self.__init__()  # type: ignore[misc]
 
     def _home(self, words: Hashes) -> Positions:
-        """Return the slot at which the search for each word starts: the top bits of `mixed_words`."""
-        return (mixed_words(words) >> np.uint64(64 - self._bits)).view(np.int64)
+        """Return the slot at which the search for each word starts: the top bits of `mix_words`."""
+        return (mix_words(words) >> np.uint64(64 - self._bits)).view(np.int64)
 
     def _probe(self, words: Hashes, position: Positions) -> Entries:
         """Find words whose slot at ``position`` has another word, in the slots that follow."""

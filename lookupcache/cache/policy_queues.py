@@ -98,6 +98,8 @@ class Sieve(_Marked):
             ahead = self._queue.peek(max(int(2 * weight), LEAST_AHEAD))
             idle = ahead[(ahead >= 0) & (self.marks.take(ahead, mode="wrap") <= 0)]
             entries, rest, evicted_weight = split_by_weight(idle, weight, info)
+            # Up to the first idle entry that is not needed: it stays the next candidate. The hand passes
+            # the chosen entries too, which become gaps afterwards; so positions stay valid meanwhile.
             step = int(self.positions[rest[0]]) - self._queue.hand if rest.size else len(ahead)
             passed = ahead[:step]
             self.marks[passed[passed >= 0]] = np.minimum(self.marks[passed[passed >= 0]], np.int8(0))
@@ -216,6 +218,7 @@ class S3Fifo(_Marked):
         entries, rest, evicted_weight = split_by_weight(idle, weight, info)
         passed = self._advance(self._short, ahead, rest)
         self.forget(entries)
+        # Chosen entries have lower marks, so they are not among those that move.
         hit = passed[self.marks[passed] >= PROMOTED]
         self._short.remove(hit, self.positions)
         self.marks[hit] = 0
@@ -226,6 +229,7 @@ class S3Fifo(_Marked):
         ahead = self._long.peek(max(int(2 * min(weight, over)), LEAST_AHEAD))
         idle = ahead[(ahead >= 0) & (self.marks.take(ahead, mode="wrap") <= 0)]
         entries, rest, evicted_weight = split_by_weight(idle[:over], weight, info)
+        # Idle entries after the first ``over`` stay too, so the hand stops at the first that was not chosen.
         rest = idle[len(entries) :]
         passed = self._advance(self._long, ahead, rest)
         self.forget(entries)
@@ -238,6 +242,7 @@ class S3Fifo(_Marked):
     def _advance(self, queue: EvictionQueue, ahead: Entries, rest: Entries) -> Entries:
         """Move a queue's hand to the first of the rest; return the entries that it passed."""
         step = int(self.positions[rest[0]]) - queue.hand if rest.size else len(ahead)
+        # A copy: `peek` returns a view of the queue, in which removed entries become gaps.
         passed = ahead[:step].copy()
         queue.hand += step
         return passed[passed >= 0]

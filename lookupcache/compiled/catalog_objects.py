@@ -41,7 +41,14 @@ _RESTORE = "table.plan.restore.catalog-objects"
 
 
 def define_table(name: str, table: LookupTable, keeps: str, *, inline: bool = False) -> Definition:
-    """Return what a plan keeps of a table; raises CompiledPlanError for secrets, and functions without a name."""
+    """Return what a plan keeps of a table; raises CompiledPlanError for secrets, and functions without a name.
+
+    Args:
+        name: The table's name in the plan.
+        table: The table.
+        keeps: What is kept: ``ALL``, ``SCHEMA`` or ``IDENTIFIER``.
+        inline: Whether the table is of the DataFrame API, and in no catalog.
+    """
     if keeps == "IDENTIFIER":
         return Definition()
     if keeps == "SCHEMA":
@@ -71,7 +78,14 @@ def define_function(name: str, function: TableFunction, keeps: str) -> Definitio
 
 
 def refuse_secrets(options: Mapping[str, str], connector: Connector, what: str, *, inline: bool = False) -> None:
-    """Raise CompiledPlanError where an option's value is, or has in it, a secret that is not a reference."""
+    """Raise CompiledPlanError where an option's value is, or has in it, a secret that is not a reference.
+
+    Args:
+        options: The options that would be written.
+        connector: Says which of them are secret.
+        what: Whose options they are, as the beginning of the sentence.
+        inline: Whether the table is of the DataFrame API, and in no catalog.
+    """
     shown = connector.show_options(options)
     literal = [name for name, value in options.items() if shown[name] != value and not is_reference(value)]
     if literal:
@@ -218,7 +232,14 @@ class Objects:
 
 
 def differs(what: str, planned: Columns, found: Columns, source: str) -> CompiledPlanError:
-    """Return the error for columns that are not those of the plan: it shows both, and what differs."""
+    """Return the error for columns that are not those of the plan: it shows both, and what differs.
+
+    Args:
+        what: Whose columns they are, as the beginning of the sentence.
+        planned: The columns of the plan.
+        found: The columns that are there now.
+        source: Where the plan comes from, such as its path.
+    """
     changed = list(dict.fromkeys(name for name, _ in {*planned} ^ {*found}))
     changed.sort(key=[name for name, _ in (*planned, *found)].index)
     what_differs = f"{', '.join(map(repr, changed[:5]))} differ" if changed else "their order differs"

@@ -1,7 +1,7 @@
 """`LookupConfig`, the ``lookup.*`` options of a table, which are the same for every connector.
 
-Each field declares its option key, its parser and its line of documentation; the README's option table, the
-validation and the parsing are all derived from the fields.
+Each field declares its option key, its parser and its line of documentation; the option table of
+docs/options.md, the validation and the parsing are all derived from the fields.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ def _parse(option: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def option_table() -> str:
-    """Return a Markdown table of all options with default and meaning; the README contains a copy."""
+    """Return a Markdown table of all options with default and meaning; docs/options.md contains a copy."""
     rows = [
         f"| `{f.metadata['key']}` | {f.metadata['shown']} | {f.metadata['doc']} |"
         for f in dataclasses.fields(LookupConfig)

@@ -188,7 +188,7 @@ class SharedCache:
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def encoded(self, key: Key) -> bytes:
+    def encode_key(self, key: Key) -> bytes:
         """Return a key as other processes write it; raises OptionError for one that they do not have."""
         values = arguments_of(key)
         if values and type(values[0]) is Instance:
@@ -215,7 +215,7 @@ class SharedCache:
         if host is None or not keys:
             return Shared(self.position)
         with self._lock:
-            found = host.find(_batch(map(self.encoded, keys)), after=after, fresh=not stale)
+            found = host.find(_batch(map(self.encode_key, keys)), after=after, fresh=not stale)
             # With the lock: another thread may see a later one, among whose values nobody has looked for these keys.
             now, position = host.clock(), host.position
         shift, shared, start = self.clock() - now, Shared(position), 0
@@ -252,7 +252,7 @@ class SharedCache:
         """Return whether another process has published something since."""
         return self._host is not None and self._host.has_news_since(position)
 
-    def refreshed_after(self) -> float:
+    def refresh_threshold(self) -> float:
         """Return when a value must have been written, by the host's clock, so that it need not be refreshed."""
         return -math.inf if self._host is None else self._host.clock() - self._limits.refresh_seconds
 
@@ -260,7 +260,7 @@ class SharedCache:
 
     def claim(self, keys: Sequence[Key]) -> list[Key]:
         """Claim keys; return those that this process is to request."""
-        host, encoded = self._host, [self.encoded(key) for key in keys]
+        host, encoded = self._host, [self.encode_key(key) for key in keys]
         if host is None or not keys:
             return list(keys)
         with self._lock:
@@ -272,7 +272,7 @@ class SharedCache:
     def release(self, keys: Sequence[Key]) -> None:
         """End this process's claims of keys."""
         with self._lock:
-            encoded = [data for data in map(self.encoded, keys) if self._claimed.pop(data, None) is not None]
+            encoded = [data for data in map(self.encode_key, keys) if self._claimed.pop(data, None) is not None]
             if encoded and self._host is not None:
                 self._host.release(_batch(encoded))
 
@@ -281,7 +281,7 @@ class SharedCache:
         if self._host is None or self._host.is_lost:
             return False
         with self._lock:
-            return bool((self._host.claimants(_batch(map(self.encoded, keys))) != 0).all())
+            return bool((self._host.claimants(_batch(map(self.encode_key, keys))) != 0).all())
 
     def renew(self) -> None:
         """Extend the claims of this process that are a third of their time old."""
@@ -316,7 +316,7 @@ class SharedCache:
             if not (self._limits.misses or rows_in(value)):
                 continue
             data, kind = self._rows(value)
-            keys.append(self.encoded(key))
+            keys.append(self.encode_key(key))
             rows += data
             kinds += [kind] * len(data)
             counts.append(len(data))
@@ -339,7 +339,7 @@ class SharedCache:
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
         """Remove keys, or with None all, from the caches of all processes."""
-        encoded = None if keys is None else dict.fromkeys(map(self.encoded, keys))
+        encoded = None if keys is None else dict.fromkeys(map(self.encode_key, keys))
         with self._lock:
             if self._host is not None:
                 self._host.invalidate(None if encoded is None else _batch(encoded))
@@ -352,9 +352,9 @@ class SharedCache:
                 return []
             messages = host.invalidations_since(self._seen)
             self._seen = host.position
-        return [None if keys is None else self._decoded(keys) for keys in messages]
+        return [None if keys is None else self._decode_keys(keys) for keys in messages]
 
-    def _decoded(self, keys: KeyBatch) -> Sequence[Key] | None:
+    def _decode_keys(self, keys: KeyBatch) -> Sequence[Key] | None:
         try:
             return [self._codec.read(data) for data in keys.columns[0].to_pylist()]
         except ValueError:
@@ -388,11 +388,11 @@ class SharedCall:
         self.shared = shared
         self.found = Shared()
         self.waited = 0
-        self._after = shared.refreshed_after() if refresh else -math.inf
-        named = {shared.encoded(key): key for key in reversed(keys)}
-        self._rest = [key for key in keys if named[shared.encoded(key)] is key]
+        self._after = shared.refresh_threshold() if refresh else -math.inf
+        named = {shared.encode_key(key): key for key in reversed(keys)}
+        self._rest = [key for key in keys if named[shared.encode_key(key)] is key]
         # Keys that are written like others, such as two NaN: they are requested, but not shared.
-        self._alone = [key for key in keys if named[shared.encoded(key)] is not key]
+        self._alone = [key for key in keys if named[shared.encode_key(key)] is not key]
         self._refresh = refresh
         self._mine: list[Key] = []
         self._until = time.monotonic() + shared.config.timeout

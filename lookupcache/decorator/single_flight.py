@@ -70,6 +70,7 @@ class SingleFlight:
         config: The options of the cache and of calls.
         resilience: Retries, circuit breaker, rate limit and counters of the calls.
         clock: Returns the time in seconds, for expiry.
+        shared: The cache that processes of the host share; None without one.
     """
 
     def __init__(

@@ -145,6 +145,8 @@ class Executor:
     def cancel(self, group: CallGroup) -> None:
         """Cancel the calls of a group, or if that is impossible, ignore their answers."""
         with self._changing:
+            # Under the lock: an answer that arrives at the same time would be subtracted twice. Afterwards the group is
+            # over, and `_store_answer` ignores what is still to arrive.
             if group.started and not group.cancelled:
                 self.in_flight -= group.remaining
             group.cancelled = True
@@ -193,6 +195,7 @@ class Executor:
         elif completed:
             self._completed.put(group)
         elif room and not self._wants_room:
+            # No group has completed, but `take_completed` waits for capacity: None wakes it.
             self._completed.put(None)
 
     def _abort(self, group: CallGroup) -> None:

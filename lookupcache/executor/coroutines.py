@@ -18,7 +18,7 @@ class Coroutines(Executor):
 
     Args:
         capacity: The maximum number of concurrent calls.
-        ask: Makes a call; an exception that it raises is the answer.
+        call_source: Makes a call; an exception that it raises is the answer.
         open_connector: Connects; awaited before the first call.
         close_connector: Disconnects.
         timeout: The seconds after which a call is cancelled.

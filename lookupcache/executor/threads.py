@@ -24,7 +24,7 @@ class Threads(Executor):
 
     Args:
         capacity: The maximum number of concurrent calls.
-        ask: Makes a call; an exception that it raises is the answer.
+        call_source: Makes a call; an exception that it raises is the answer.
         open_connector: Returns the connector of a thread, for its first call.
         timeout: The seconds after which a call is abandoned.
         timed_out: Returns the answer of a call that was abandoned.

@@ -129,7 +129,7 @@ def dataclasses_of(function: Any) -> dict[str, type]:
     ['City']
     """
     found: dict[str, type] = {}
-    for kind in _annotated(function, "return"):
+    for kind in _annotation_of(function, "return"):
         _add_dataclasses(kind, found)
     return found
 
@@ -140,11 +140,11 @@ def _add_dataclasses(annotation: Any, found: dict[str, type]) -> None:
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) and annotation not in found.values():
         found.setdefault(annotation.__qualname__, annotation)
         for field in dataclasses.fields(annotation):
-            for kind in _annotated(annotation, field.name):
+            for kind in _annotation_of(annotation, field.name):
                 _add_dataclasses(kind, found)
 
 
-def _annotated(annotated: Any, name: str) -> Iterator[Any]:
+def _annotation_of(annotated: Any, name: str) -> Iterator[Any]:
     """Yield an annotation; none, if a name in it is not defined."""
     try:
         hints = typing.get_type_hints(annotated)

@@ -33,14 +33,29 @@ class Ages:
 
     @classmethod
     def of(cls, before: Positions, times: Numbers, needed: Numbers | None = None, size: float = np.inf) -> Ages:
-        """Sort requests by key; with a ``size``, entries that need a larger cache by `distances` are evicted."""
+        """Sort requests by key.
+
+        Args:
+            before: For each request, the position of the one before it of the same key, -1 if there is none.
+            times: The time of each request.
+            needed: The size of a cache in which each request would hit, by `distances`.
+            size: The size of the cache, in which requests that need a larger one miss.
+        """
         return cls.sorted(_by_key(before), before, times, needed, size)
 
     @classmethod
     def sorted(
         cls, order: Numbers, before: Positions, times: Numbers, needed: Numbers | None = None, size: float = np.inf
     ) -> Ages:
-        """Do the same as `of`, with the ``order`` of other ages of these requests."""
+        """Do the same as `of`, with the order of other ages of these requests.
+
+        Args:
+            order: The positions of the requests, by key.
+            before: As for `of`.
+            times: As for `of`.
+            needed: As for `of`.
+            size: As for `of`.
+        """
         begins = before[order] < 0
         if needed is not None and size < np.inf:
             begins |= needed[order] > size

@@ -18,6 +18,12 @@ def host_curve(
 ) -> Curve:
     """Return the hits at some sizes of the host's cache: rows whose key some worker of the host has requested before.
 
+    Args:
+        ids: The number of each row's key.
+        worker: The worker of each row.
+        batch: The number of rows of a batch.
+        sizes: The numbers of keys that the host's cache may have.
+
     Batches of the workers take turns. That a worker used a key in its own cache is not reported to the host: it is once
     a second, which is rare compared to batches, unless they are slow.
 

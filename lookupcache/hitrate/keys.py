@@ -124,7 +124,14 @@ def first_keys(source: Any, names: Sequence[str], most: int = 10_000) -> pa.Tabl
 
 
 def key_columns(name: str, there: Sequence[str], keys: Sequence[str] | None, time: str | None) -> list[str]:
-    """Return the key columns, by default the only column; raises SchemaError for one that does not exist."""
+    """Return the key columns, by default the only column; raises SchemaError for one that does not exist.
+
+    Args:
+        name: What has the columns, as the beginning of the sentence.
+        there: The names of its columns.
+        keys: The names of the key columns; None or empty for the only column.
+        time: The name of the column with the time of a request, which is no key; None if there is none.
+    """
     wanted = list(keys) if keys else [column for column in there if column != time]
     if not keys and len(wanted) != 1:
         listed = ", ".join(repr(column) for column in there)

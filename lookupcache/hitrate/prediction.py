@@ -285,7 +285,7 @@ def predict(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progres
         policies=policies,
         fits=fits(last.curve, wanted),
         advice=chosen,
-        dilution=[_diluted(requests, wanted.deployment, workers, chosen.rows) for workers in wanted.dilution],
+        dilution=[_dilution_row(requests, wanted.deployment, workers, chosen.rows) for workers in wanted.dilution],
         notes=notes,
     )
 
@@ -373,7 +373,7 @@ def _replayed_sizes(sizes: list[int], requests: Requests) -> list[int]:
     return sizes[::-1][::step][::-1]
 
 
-def _diluted(requests: Requests, deployment: Deployment, workers: int, size: int) -> DilutionRow:
+def _dilution_row(requests: Requests, deployment: Deployment, workers: int, size: int) -> DilutionRow:
     each = replace(deployment, workers=workers, scope="worker", spread="random")
     curves = exact_curve(requests, each), shared_curve(requests, replace(each, scope="host"), [size])
     return DilutionRow(workers, *((1 - float(one.ratio([size])[0])) * len(requests) / requests.keys for one in curves))

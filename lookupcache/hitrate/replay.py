@@ -56,6 +56,12 @@ def misses(ids: npt.NDArray[np.int32], eviction: str, size: int, batch: int) -> 
 
     As in the worker, a batch finds cached keys and requests each missing key once; then entries are evicted if there
     are too many.
+
+    Args:
+        ids: The number of each row's key.
+        eviction: The name of the policy.
+        size: The number of keys that the cache may have.
+        batch: The number of rows of a batch.
     """
     cache = _CACHES[eviction](int(ids.max(initial=-1)) + 1, size)
     keys = ids.tolist()

@@ -7,6 +7,9 @@
                ─► maintenance ─► merge, eviction
     control                                  a mapped page of numbers
     folder, clock                            files of this user alone; seconds since boot
+    admission                                which keys of the host a worker's own cache admits
+    joined_rows                              rows of several batches written as one, without a copy
+    inspection                               what lies in a folder, for `lookupcache cache`
 """
 
 from lookupcache.host.folder import HostUnavailableError

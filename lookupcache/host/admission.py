@@ -22,7 +22,7 @@ class Admission:
 
     >>> admission = Admission()
     >>> words = np.array([3, 4], np.uint64)
-    >>> admission.seen(words), admission.seen(words)
+    >>> admission.remember(words), admission.remember(words)
     (array([False, False]), array([ True,  True]))
     """
 
@@ -34,11 +34,15 @@ class Admission:
         self._marks = np.zeros(1 << _BITS, dtype=np.bool_)
         self._count = 0
 
-    def seen(self, words: Hashes) -> Mask:
+    def remember(self, words: Hashes) -> Mask:
         """Return which keys were passed before, and remember all."""
+        # As in `mix_words`. Two keys may share a mark: the second is then admitted at once, which costs a little space
+        # and is never wrong.
         position = (((words ^ (words >> _HALF)) * _ODD) >> np.uint64(64 - _BITS)).view(np.int64)
         seen = self._marks.take(position)
         self._count += len(words) - int(np.count_nonzero(seen))
+        # About a quarter of the marks are set at most, so that few keys are taken for others. A mark cannot be removed
+        # for one key alone, so all are; those of this batch are set again.
         if self._count > _MOST:
             self.clear()
         self._marks[position] = True
@@ -56,6 +60,7 @@ def distinct_entries(entries: Entries) -> Distinct:
     """
     rows = np.arange(len(entries), dtype=np.int32)
     slot = entries & np.int32((1 << _GROUP_BITS) - 1)
+    # Not cleared: only elements that were just written are read.
     table = np.empty(1 << _GROUP_BITS, dtype=np.int32)
     table[slot] = rows
     chosen = table.take(slot)

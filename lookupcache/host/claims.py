@@ -122,6 +122,8 @@ class Claims:
         """Write claims into free elements of their buckets: the first key of a bucket takes the first, and so on."""
         order = np.argsort(bucket, kind="stable")
         hashes, bucket = hashes[order], bucket[order]
+        # Several keys of one call may have the same bucket: the n-th of them takes its n-th free element, so that all
+        # are written at once and none over another. Keys for which there is none are not claimed.
         rank = np.arange(len(bucket)) - np.searchsorted(bucket, bucket)
         free = ~self._in_force(self._infos[bucket].ravel(), now).reshape(-1, _WAYS)
         wanted = free & (np.cumsum(free, axis=1) == rank[:, None] + 1)

@@ -57,11 +57,19 @@ class Queue:
         self._weights = np.concatenate(weights).astype(np.int64)
 
     def choose(self, eviction: str, weight: float, total: float, now: float) -> list[Mask]:
-        """Return for each segment which of its live entries to evict, so that they weigh enough together."""
+        """Return for each segment which of its live entries to evict, so that they weigh enough together.
+
+        Args:
+            eviction: The name of the policy.
+            weight: How much to evict, in rows; a known miss counts as one.
+            total: What all live entries weigh.
+            now: The time.
+        """
         chosen = np.zeros(len(self._weights), dtype=np.bool_)
         if eviction == "lru":
             chosen[_least_recent(self._column("used"), self._weights, weight)] = True
         else:
+            # Stable: entries of one publication were queued at the same time, and stay in the order of the segment.
             self._order = np.argsort(self._column("queued"), kind="stable")
             by_queue = self._sieve if eviction == "sieve" else self._s3_fifo
             chosen[self._order[by_queue(weight, total, now)]] = True
@@ -86,6 +94,7 @@ class Queue:
         old, new = self._old_and_new(queued)
         marks = self._column("hits")[self._order]
         policy.grow(len(queued))
+        # Old entries are in the queue, new ones are deferred, as if the policy had run in one process all the time.
         policy._queue.append(old, policy.positions)
         policy._queue.hand = int(np.searchsorted(queued[old], self._control.time("hand"), side="right"))
         policy._queue.advance(0)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from lookupcache.cache.expiry import random_of
-from lookupcache.cache.hash_index import Entries, mixed_words
+from lookupcache.cache.hash_index import Entries, mix_words
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.errors import LookupAdvice
@@ -214,7 +214,7 @@ class HostCache:
         parts: list[Part] = []
         rest = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
         words = keys.hashes[rest] if keys.valid is not None else keys.hashes
-        mixed = mixed_words(words)
+        mixed = mix_words(words)
         for segment in self._segments.newest:
             found, entries = segment.search(keys, rest, words, mixed)
             if found.size:
@@ -232,7 +232,7 @@ class HostCache:
         now, limits = self.clock(), self.limits
         found = []
         for segment, positions, entries in parts:
-            good = segment.gone.take(entries) == 0
+            good = segment.removed.take(entries) == 0
             if limits.expire or limits.needs_write_times or after > -math.inf:
                 written = segment.written.take(entries)
                 last = segment.deadline.take(entries)
@@ -274,7 +274,7 @@ class HostCache:
             with self._counting_failures():
                 now = self.clock()
                 for segment, _, entries in self._locate(self._hash_keys(keys)):
-                    self._note_use(segment, entries[segment.gone[entries] == 0], now)
+                    self._note_use(segment, entries[segment.removed[entries] == 0], now)
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -427,7 +427,14 @@ class HostCache:
     # ── a full table ─────────────────────────────────────────────────────────────────────────────────────
 
     def publish_table(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, created: float) -> bool:
-        """Store all rows of a table in place of everything that is here; return whether that was possible."""
+        """Store all rows of a table in place of everything that is here; return whether that was possible.
+
+        Args:
+            keys: The distinct keys of the table.
+            rows: Its rows, in the order of the keys.
+            counts: How many rows each key has.
+            created: When the load began, by the host's clock.
+        """
         if self._is_ready():
             with self._counting_failures():
                 data = replace(self._new_data(self._hash_keys(keys), rows, counts, created), created=created)
@@ -472,7 +479,7 @@ class HostCache:
                     with self._publishing() as number:
                         if hashed is None:
                             for segment in self._segments.newest:
-                                segment.gone[:] = 1
+                                segment.removed[:] = 1
                             self._control["weight"] = 0
                         else:
                             self._control["weight"] -= _supersede(self._locate(hashed))
@@ -556,7 +563,7 @@ def _with_history(data: SegmentData, parts: list[Part]) -> SegmentData:
         return data
     used, queued, hits = data.used.copy(), data.queued.copy(), data.hits.copy()
     for segment, positions, entries in parts:
-        live = segment.gone[entries] == 0
+        live = segment.removed[entries] == 0
         positions, entries = positions[live], entries[live]
         used[positions] = np.maximum(segment.used[entries], used[positions])
         queued[positions] = segment.queued[entries]
@@ -568,8 +575,8 @@ def _supersede(parts: list[Part]) -> int:
     """Mark entries as removed; return what they weighed."""
     weight = 0
     for segment, _, entries in parts:
-        live = entries[segment.gone[entries] == 0]
-        segment.gone[live] = 1
+        live = entries[segment.removed[entries] == 0]
+        segment.removed[live] = 1
         weight += int(np.maximum(segment.counts[live], 1).sum())
     return weight
 

@@ -34,7 +34,7 @@ _GROWTH = 4
 _MOST_SEGMENTS = 32
 _ALWAYS_MERGED = 64 << 10
 """Segments below this size merge with any neighbours."""
-_GONE_PART = 3
+_REMOVED_PART = 3
 _QUIET_SECONDS = 10.0
 _QUIET_BYTES_PER_SECOND = 5 << 20
 _MOST_QUIET_SECONDS = 600.0
@@ -186,16 +186,16 @@ class Maintenance:
             queue = Queue(self._folder, self._control, segments, live, weights)
             victims = queue.choose(self._limits.eviction, excess, total, now)
             for segment, rows, weight, chosen in zip(segments, live, weights, victims, strict=True):
-                segment.gone[rows[chosen]] = 1
+                segment.removed[rows[chosen]] = 1
                 evicted += int(weight[chosen].sum())
                 self._control["evictions"] += int(np.count_nonzero(chosen))
         self._control["weight"] += total - evicted - before
 
     def _drop_expired(self, segment: Segment, now: float) -> Positions:
-        live = np.flatnonzero(segment.gone == 0)
+        live = np.flatnonzero(segment.removed == 0)
         if self._limits.expire:
             old = is_too_old(segment, self._limits, now)[live]
-            segment.gone[live[old]] = 1
+            segment.removed[live[old]] = 1
             live = live[~old]
         return live
 
@@ -257,8 +257,11 @@ class Maintenance:
 def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, must: bool = False) -> list[Segment]:
     """Return adjacent segments to merge, the newest first: similar in size, or with many removed entries.
 
-    ``merging`` is the highest number of segments that are being merged. With ``must``, any removed entry is reason
-    enough.
+    Args:
+        newest: All segments, the newest first.
+        most_bytes: The maximum size of a segment.
+        merging: The highest number of the segments that are being merged.
+        must: Whether any removed entry is reason enough.
     """
     free = [segment for segment in newest if segment.range.low > merging]
     for start in range(len(free)):
@@ -271,12 +274,12 @@ def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, mu
             # Near the largest size there are never as many that fit into one; what is merged here stays as it is.
             if many or (size >= most_bytes / 2 and largest <= size / 2):
                 return free[start:end]
-    gone = [int(np.count_nonzero(segment.gone)) for segment in free]
-    for segment, count in zip(free, gone, strict=True):
-        if count and (count == len(segment) or _GONE_PART * count > len(segment) + 64):
+    removed = [int(np.count_nonzero(segment.removed)) for segment in free]
+    for segment, count in zip(free, removed, strict=True):
+        if count and (count == len(segment) or _REMOVED_PART * count > len(segment) + 64):
             return [segment]
-    if must and any(gone):
-        part = [count / len(segment) for segment, count in zip(free, gone, strict=True)]
+    if must and any(removed):
+        part = [count / len(segment) for segment, count in zip(free, removed, strict=True)]
         return [free[part.index(max(part))]]
     if len(free) > _MOST_SEGMENTS:
         pairs = [free[at : at + 2] for at in range(len(free) - 1)]

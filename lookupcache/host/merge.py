@@ -100,7 +100,7 @@ def _kept_parts(run: Sequence[Segment], limits: Limits, now: float) -> list[_Par
 
 
 def _usable(segment: Segment, limits: Limits, now: float) -> Mask:
-    kept = segment.gone == 0
+    kept = segment.removed == 0
     if limits.expire:
         kept &= ~is_too_old(segment, limits, now)
     return kept
@@ -143,12 +143,12 @@ def _merge_parts(parts: Sequence[_Part], rows: pa.RecordBatch, seed: int) -> Seg
 def _copy_marks(folder: Folder, name: str, parts: Sequence[_Part]) -> None:
     """Copy what was noted of the entries since they were read."""
     use, _ = folder.map(use_name(name), writable=True)
-    used, queued, hits, gone = use_columns(use, sum(part.count for part in parts))
+    used, queued, hits, removed = use_columns(use, sum(part.count for part in parts))
     start = 0
     for part in parts:
         at, segment, entries = slice(start, start + part.count), part.segment, part.entries
         used[at], queued[at] = segment.used[entries], segment.queued[entries]
-        hits[at], gone[at] = segment.hits[entries], segment.gone[entries]
+        hits[at], removed[at] = segment.hits[entries], segment.removed[entries]
         start += part.count
 
 
@@ -156,7 +156,7 @@ def _dropped_weight(run: Sequence[Segment], parts: Sequence[_Part]) -> int:
     """Return the weight of the entries that were not removed before, and are not in the new segment."""
 
     def weight(segment: Segment, entries: Entries | slice) -> int:
-        live = segment.gone[entries] == 0
+        live = segment.removed[entries] == 0
         return int((np.maximum(segment.counts[entries], 1) * live).sum())
 
     before = sum(weight(segment, slice(None)) for segment in run)

@@ -41,7 +41,7 @@ _TYPES: dict[str, Any] = {
     "words": "<u8", "slots": "<i4", "counts": "<i4", "starts": "<i4", "written": "<f8", "deadline": "<f8",
 }  # fmt: skip
 _HEAD = struct.Struct("<8sIIIIQQd16s16s" + "QQ" * len(_SECTIONS))
-"""Magic, format, checksum, longest way to a word, flags, entries, rows, creation, plan, clock; then places."""
+"""Magic, format, checksum, longest way to a word, flags, entries, rows, creation, plan, clock; then offsets."""
 _CHECKSUM_AT = 12
 _CHECKSUM_HALF = np.uint64(0xFFFFFFFF << 32)
 """The bits of the checksum in the word that it shares with the format."""
@@ -105,7 +105,12 @@ def write_segment(
 ) -> int:
     """Write a segment under a name, and its use file; return the bytes of both.
 
-    ``rows`` are the rows in several batches, and take the place of those of ``data``.
+    Args:
+        folder: The folder.
+        name: The name of the file.
+        data: Keys, times and marks of the entries, and their rows.
+        plan: The fingerprint of the plan.
+        rows: The rows in several batches, which are written in place of those of ``data``.
     """
     use = use_name(name)
     written = folder.write(name, _segment_parts(data, plan, rows or [data.rows]), _sealed)
@@ -114,8 +119,8 @@ def write_segment(
             _USE_MAGIC, clock_identity(), written.st_ino, written.st_mtime_ns, written.st_size, len(data)
         )
         used, queued = (np.ascontiguousarray(times, "<f8") for times in (data.used, data.queued))
-        gone = np.zeros(len(data), np.uint8)
-        size = folder.write(use, [head.ljust(_ALIGNED, b"\0"), used, queued, data.hits, gone]).st_size
+        removed = np.zeros(len(data), np.uint8)
+        size = folder.write(use, [head.ljust(_ALIGNED, b"\0"), used, queued, data.hits, removed]).st_size
     except BaseException:
         folder.remove(name)
         raise
@@ -135,12 +140,12 @@ def _segment_parts(data: SegmentData, plan: bytes, rows: Sequence[pa.RecordBatch
     }
     bodies: list[list[Any]] = [[np.ascontiguousarray(columns[name], _TYPES[name])] for name in _TYPES]
     bodies += [[] if is_exact(types) else ipc_parts([_key_batch(data.keys)]), ipc_parts(rows)]
-    places: list[int] = []
+    offsets: list[int] = []
     parts: list[Any] = []
     end = _HEAD_BYTES
     for body in bodies:
         size = sum(memoryview(part).nbytes for part in body)
-        places += [end, size]
+        offsets += [end, size]
         parts += [*body, bytes(-size % _ALIGNED)]
         end += size + (-size % _ALIGNED)
     head = _HEAD.pack(
@@ -154,13 +159,15 @@ def _segment_parts(data: SegmentData, plan: bytes, rows: Sequence[pa.RecordBatch
         data.created,
         plan,
         clock_identity(),
-        *places,
+        *offsets,
     )
     return [head.ljust(_HEAD_BYTES, b"\0"), *parts]
 
 
 def _index_of(keys: KeyBatch, types: Sequence[pa.DataType]) -> tuple[HashIndex, int]:
     """Return an index of distinct keys, and the longest way from a key's hash to the word that it is listed under."""
+    # `HashIndex.of_words` sorts, which is fast, but needs distinct words. Equal hashes of different keys are rare: only
+    # then keys are inserted, and one whose hash is taken is listed under another word.
     if not has_repeated(keys.hashes):
         return HashIndex.of_words(keys.hashes), 0
     lookup = KeyLookup(types)
@@ -281,7 +288,7 @@ class Segment:
             keys: Keys with the hashes of the folder's seed.
             rows: Which of them to find; none is null.
             words: The hashes of these.
-            mixed: `mixed_words` of these.
+            mixed: `mix_words` of these.
         """
         return self._lookup.search(keys, rows, words, mixed)
 
@@ -321,15 +328,17 @@ class Segment:
     def _read_head(self, plan: bytes) -> None:
         if len(self._map) < _HEAD_BYTES:
             raise SegmentError("it is truncated")
-        magic, version, checksum, steps, _, entries, rows, created, found, clock, *places = _HEAD.unpack_from(self._map)
+        magic, version, checksum, steps, _, entries, rows, created, found, clock, *offsets = _HEAD.unpack_from(
+            self._map
+        )
         if magic != _MAGIC or version != FORMAT:
             raise SegmentError("it is of another version")
         if found != plan:
             raise SegmentError("it belongs to another plan")
         self._checksum, self._entries, self.rows, self._clock, self._max_steps = checksum, entries, rows, clock, steps
         self.created = created
-        self._places = dict(zip(_SECTIONS, zip(places[0::2], places[1::2], strict=True), strict=True))
-        if any(at + size > len(self._map) for at, size in self._places.values()):
+        self._offsets = dict(zip(_SECTIONS, zip(offsets[0::2], offsets[1::2], strict=True), strict=True))
+        if any(at + size > len(self._map) for at, size in self._offsets.values()):
             raise SegmentError("it is truncated")
 
     def _read_use(self, use: Any, status: Any) -> None:
@@ -345,7 +354,7 @@ class Segment:
         if not is_noted:
             # A copy of bytes: `pack_into` writes zeros first, which another process might read.
             use[8 : _USE_HEAD.size - 8] = _USE_HEAD.pack(magic, *token, entries)[8:-8]
-        self.used, self.queued, self.hits, self.gone = use_columns(use, self._entries)
+        self.used, self.queued, self.hits, self.removed = use_columns(use, self._entries)
 
     def _read_rows(self, schema: pa.Schema) -> pa.RecordBatch:
         if not len(schema):
@@ -356,14 +365,14 @@ class Segment:
         return batch
 
     def _read_ipc(self, section: str) -> pa.RecordBatch:
-        at, size = self._places[section]
+        at, size = self._offsets[section]
         try:
             return pa.ipc.open_stream(pa.py_buffer(memoryview(self._map)[at : at + size])).read_next_batch()
         except (pa.ArrowException, StopIteration):
             raise SegmentError(f"its {section} cannot be read") from None
 
     def _section(self, name: str) -> Any:
-        at, size = self._places[name]
+        at, size = self._offsets[name]
         type_ = np.dtype(_TYPES[name])
         return np.frombuffer(self._map, type_, size // type_.itemsize, at)
 
@@ -427,8 +436,8 @@ def use_columns(use: Any, count: int) -> tuple[Times, Times, Marks, Marks]:
     """Return the columns of a mapped use file: last use, entry into the queue, hits, whether it was removed."""
     start = _ALIGNED
     used, queued = (np.frombuffer(use, "<f8", count, start + 8 * number * count) for number in (0, 1))
-    hits, gone = (np.frombuffer(use, np.uint8, count, start + (16 + number) * count) for number in (0, 1))
-    return used, queued, hits, gone
+    hits, removed = (np.frombuffer(use, np.uint8, count, start + (16 + number) * count) for number in (0, 1))
+    return used, queued, hits, removed
 
 
 # ── without a schema ─────────────────────────────────────────────────────────────────────────────────────
@@ -453,10 +462,10 @@ def summarize(folder: Folder, name: str) -> Summary:
     use, _ = folder.map(use_name(name))
     if len(mapped) < _HEAD_BYTES:
         raise SegmentError("it is truncated")
-    magic, version, _, _, _, entries, _, _, _, clock, *places = _HEAD.unpack_from(mapped)
+    magic, version, _, _, _, entries, _, _, _, clock, *offsets = _HEAD.unpack_from(mapped)
     if magic != _MAGIC or version != FORMAT:
         raise SegmentError("it is of another version")
-    columns = dict(zip(_SECTIONS, zip(places[0::2], places[1::2], strict=True), strict=True))
+    columns = dict(zip(_SECTIONS, zip(offsets[0::2], offsets[1::2], strict=True), strict=True))
     live = use_columns(use, entries)[3] == 0
     counts = np.frombuffer(mapped, "<i4", entries, columns["counts"][0])[live]
     written = np.frombuffer(mapped, "<f8", entries, columns["written"][0])[live]

@@ -21,7 +21,7 @@ _TOGETHER_ROWS, _TOGETHER_BYTES = 1 << 16, 8 << 20
 _IN_MEMORY = 64 << 20
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def gather_tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield batches as tables of up to 64 K rows or 8 MB, so that each bucket's part of one is not tiny."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
@@ -105,4 +105,4 @@ class PayloadBuffer:
         """Yield the rows of all payloads, those of several together."""
         self._file.seek(0)
         payloads = (read_payload(self._file.read(size)) for size in self._sizes)
-        return gathered(batch for table in payloads for batch in table.to_batches())
+        return gather_tables(batch for table in payloads for batch in table.to_batches())

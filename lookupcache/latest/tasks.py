@@ -22,7 +22,7 @@ from lookupcache.errors import LookupRuntimeError
 from lookupcache.latest.payload import (
     PayloadBuffer,
     by_bucket,
-    gathered,
+    gather_tables,
     payloads,
     read_payload,
     to_payload,
@@ -90,9 +90,9 @@ class LeftPacker:
         return send_errors(self._pack(batches))
 
     def _pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in gathered(batches):
+        for table in gather_tables(batches):
             parts = [(number, part) for number, rows in by_bucket(table, BUCKET) for part in payloads(rows)]
-            yield _packed(parts, right=False)
+            yield _pack_parts(parts, right=False)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class RightPacker:
 
     def _pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition, position = partition_id(), 0
-        for table in gathered(batches):
+        for table in gather_tables(batches):
             rows = self.rows(table, partition, position)
             position += table.num_rows
             if table.column(BUCKET).null_count:
@@ -118,7 +118,7 @@ class RightPacker:
             else:
                 keyed = rows.append_column(BUCKET, table.column(BUCKET))
                 parts = [(number, part) for number, own in by_bucket(keyed, BUCKET) for part in payloads(own)]
-            yield _packed(parts, right=True)
+            yield _pack_parts(parts, right=True)
 
     def rows(self, table: pa.Table, partition: int, position: int) -> pa.Table:
         """Return rows as `values.fold` takes them."""
@@ -176,7 +176,7 @@ def _is_flat(type_: pa.DataType) -> bool:
     return not pa.types.is_nested(type_)
 
 
-def _packed(parts: list[tuple[int, bytes]], *, right: bool) -> pa.RecordBatch:
+def _pack_parts(parts: list[tuple[int, bytes]], *, right: bool) -> pa.RecordBatch:
     buckets = pa.array([bucket for bucket, _ in parts], pa.int32())
     sides = pa.array([right] * len(parts), pa.bool_())
     return pa.RecordBatch.from_arrays(
@@ -212,14 +212,14 @@ class BucketJoin:
                         right.append(read_payload(payload))
                     else:
                         left.append(payload)
-            values = self._updated(state, right, now)
+            values = self._update_values(state, right, now)
             alive = values.filter(values.column(ALIVE)) if values.num_rows else values
             stored = alive.num_rows, alive.nbytes
             for table in left.tables():
                 yield self._output(table, alive, now, stored)
                 stored = 0, 0  # Counted with the first of them.
 
-    def _updated(self, state: Any, right: list[pa.Table], now: int) -> pa.Table:
+    def _update_values(self, state: Any, right: list[pa.Table], now: int) -> pa.Table:
         """Return the bucket's values after a micro-batch, and store them if they changed."""
         stored = self._read(state)
         values = without_expired(self.latest.layout, stored, now)
@@ -239,7 +239,7 @@ class BucketJoin:
         if not state.exists:
             return self.latest.layout.schema.empty_table()
         stored = read_payload(bytes(state.get[0]))
-        return adapted(self.latest, stored)
+        return adapt_state(self.latest, stored)
 
     def _output(self, table: pa.Table, alive: pa.Table, now: int, stored: tuple[int, int]) -> pd.DataFrame:
         layout, carried = self.latest.layout, self.latest.carried
@@ -253,7 +253,7 @@ class BucketJoin:
         return _frame(list(payloads(joined)), counts)
 
 
-def adapted(latest: LatestPlan, stored: pa.Table) -> pa.Table:
+def adapt_state(latest: LatestPlan, stored: pa.Table) -> pa.Table:
     """Return a state's table in the columns of this query; raises LookupRuntimeError where another one has written it.
 
     A query may read fewer columns than before, and may get an order later: older values then come first in it.
@@ -272,11 +272,11 @@ def adapted(latest: LatestPlan, stored: pa.Table) -> pa.Table:
         else:
             changed.append(f"column {field.name.removeprefix('v:')}")
     if changed:
-        raise _changed(layout.table, changed[0])
+        raise _state_error(layout.table, changed[0])
     return pa.table(columns, schema=layout.schema)
 
 
-def _changed(table: str, what: str) -> LookupRuntimeError:
+def _state_error(table: str, what: str) -> LookupRuntimeError:
     what = {"rules": "conditions on its columns, or 'delete_when'", "version": "lookupcache"}.get(what, what)
     return LookupRuntimeError(
         f"The checkpoint has values of table {table!r} that another query has written: it differs in {what}.",
@@ -330,5 +330,5 @@ def _rows(batches: Iterable[pa.RecordBatch], counts: dict[str, Any]) -> Iterator
         for name in COUNTS:
             counts[name] = counts.get(name, 0) + (pc.sum(batch.column(name)).as_py() or 0)
         packed = [read_payload(payload.as_buffer()) for payload in batch.column("joined") if payload.is_valid]
-        for table in gathered(one for rows in packed for one in rows.to_batches()):
+        for table in gather_tables(one for rows in packed for one in rows.to_batches()):
             yield from table.combine_chunks().to_batches(max_chunksize=_MOST_OUT_ROWS)

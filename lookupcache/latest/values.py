@@ -63,7 +63,13 @@ def fold(layout: Layout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table
 
     A row is later by the order columns, a null before all values; where they are equal, or there are none, a row that
     arrives is later than a stored one, and of two that arrive, that which stands later in its part of the source.
-    Raises LookupRuntimeError where nothing tells which of two different rows of a key is later.
+    Raises LookupRuntimeError where it is undefined which of two different rows of a key is later.
+
+    Args:
+        layout: The columns of both.
+        stored: The values of a bucket.
+        rows: The rows that arrive, with their partition or file (`ORIGIN`) and their position in it.
+        now: The time of the micro-batch, in microseconds.
 
     >>> layout = Layout("r", {"k0": pa.string()}, {"v:rate": pa.float64()}, {})
     >>> rows = pa.table({"k0": ["EUR", "USD", "EUR"], "v:rate": [1.1, 1.0, 1.2], "alive": [True] * 3,

@@ -90,6 +90,13 @@ def translate_value(
 
     Takes what `translate` takes, and knows casts, CASE, COALESCE and CONCAT as well.
 
+    Args:
+        fragment: The parsed expression.
+        column: Returns the column of a side and name; None for one that a worker does not have.
+        ansi: Whether Spark's ANSI mode is on.
+        moment: Returns the value of a string as a timestamp.
+        settings: The settings of the session that change an expression's meaning.
+
     >>> from lookupcache.planner.naming import LeftColumn, Scope
     >>> scope = Scope([LeftColumn("id", "int")], "c", pa.schema([]))
     >>> column = expr.Column("left", "id", pa.int32())

@@ -1,1 +1,10 @@
-"""What runs on the Spark driver: the join, its physical forms, its report, a table read in full, the doctor."""
+"""What runs on the Spark driver: the join, its physical forms, tables read in full, the doctor.
+
+join ─► forms (how a join runs) · latest (with the latest values of a stream)
+     ─► pending · lineage (a join whose result is the left side of another)
+        ─► catalyst, connect_plan (what stands between the two) · user_functions
+     ─► declared (a left side in a declarative pipeline)
+     ─► freezing (a join in a compiled plan)
+scan (in SQL), data_source (`spark.read`)    a lookup table read in full
+doctor ─► stages                             what a session could do better
+"""

@@ -2,8 +2,8 @@
 
 options ─► LookupTable ─► filters that the connector accepts ─► one task scans the source ─► Arrow batches
 
-`connectors/pyspark_lookupcache` is where Spark finds it: it imports every installed module whose name starts so, hence
-nothing is imported here that `lookupcache` needs only for joins.
+`connectors/pyspark_lookupcache` is where Spark finds it: it imports every installed module whose name starts like
+that. So nothing is imported here that `lookupcache` needs only for joins.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _MOST_ALTERNATIVES = 100
 class TableSource(ds.DataSource):
     """A lookup table as a data source of Spark; its options are those of `LookupTable`.
 
-    Without a schema, the source is asked for it. With one, only its columns are read. With the option ``push-filters``,
+    Without a schema, it is read from the source. With one, only its columns are read. With the option ``push-filters``,
     filters are applied by the source where the connector can do so with Spark's meaning, and Spark applies the others.
-    It requires ``spark.sql.python.filterPushdown.enabled``: Spark does not tell a data source whether that is set.
+    It requires ``spark.sql.python.filterPushdown.enabled``: a data source cannot find out whether that is set.
 
     >>> import os, sqlite3, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "shop.db")

@@ -1,7 +1,8 @@
-"""A left side whose columns the caller declares, where Spark must not be asked: in queries of declarative pipelines.
+"""A left side whose columns the caller declares, where Spark cannot analyze: in queries of declarative pipelines.
 
 A pipeline's query function builds its plan before the tables exist that it reads, so Spark Connect refuses every
-analysis there. PySpark itself asks for the columns before it adds a Python function, hence the two classes here.
+analysis there. PySpark itself asks for the columns before it adds a Python function, so two
+classes here know them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _R = TypeVar("_R")
 def declare(left: DataFrame, schema: str | pa.Schema | T.StructType) -> DataFrame:
     """Return the left side with the columns that the caller declares; nothing is analyzed on Spark Connect.
 
-    A column of another type is an error when the query runs. On classic Spark, which can be asked at any time, raises
+    A column of another type is an error when the query runs. On classic Spark, which can analyze at any time, raises
     SchemaError where the columns are others.
     """
     columns = T.StructType(
@@ -54,24 +55,24 @@ def as_left(result: DataFrame, left: DataFrame) -> DataFrame:
 
 
 def is_declared(left: DataFrame) -> bool:
-    """Return whether the caller has declared the columns, so that Spark is not asked."""
+    """Return whether the caller has declared the columns, so that Spark analyzes nothing."""
     return isinstance(left, _Declared)
 
 
-def explaining(what: str, hint: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate what asks Spark: where a pipeline forbids that, raise a PlanError with this hint."""
+def explain_refusal(what: str, hint: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Decorate a function that needs an analysis: where Spark refuses it, raise a PlanError with this hint."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
-        def asked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             try:
                 return function(*args, **kwargs)
             except PySparkException as error:
                 if not refuses_analysis(error):
                     raise
-                raise PlanError(f"Spark does not tell {what} in a query of a pipeline.", hint=hint) from None
+                raise PlanError(f"Spark does not report {what} in a query of a pipeline.", hint=hint) from None
 
-        return asked
+        return call
 
     return decorate
 
@@ -105,14 +106,14 @@ class _KnownNames(_Declared):
 
 def _with_class(df: DataFrame, mixin: type, **attributes: Any) -> DataFrame:
     """Return the same plan as a DataFrame of a subclass."""
-    known = type(mixin.__name__, (mixin, type(df)), {})
-    result: DataFrame = known(df._plan, df.sparkSession)
+    subclass = type(mixin.__name__, (mixin, type(df)), {})
+    result: DataFrame = subclass(df._plan, df.sparkSession)
     vars(result).update(attributes)
     return result
 
 
 def _type_check(column: T.StructField) -> str:
-    """Return a condition that fails where the type is not the declared one, and that Spark's optimizer removes else."""
+    """Return a condition that fails where the type is not the declared one; otherwise Spark's optimizer removes it."""
     name, type_ = quote(column.name), column.dataType.simpleString()
     text = f"left_schema says that column {column.name} is {type_}; it is ".replace("\\", "\\\\").replace("'", "\\'")
     expected = type_.replace("\\", "\\\\").replace("'", "\\'")
@@ -123,10 +124,10 @@ def _compare(declared: T.StructType, actual: T.StructType) -> None:
     of_declared, of_actual = ([(f.name, f.dataType.simpleString()) for f in one] for one in (declared, actual))
     if of_declared != of_actual:
         raise SchemaError(
-            f"left_schema has the columns {_shown(of_declared)}; the left side has {_shown(of_actual)}.",
+            f"left_schema has the columns {_columns_text(of_declared)}; the left side has {_columns_text(of_actual)}.",
             hint="Leave left_schema out: it is needed in queries of declarative pipelines only.",
         )
 
 
-def _shown(columns: Sequence[tuple[str, str]]) -> str:
+def _columns_text(columns: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in columns)

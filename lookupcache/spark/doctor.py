@@ -1,6 +1,6 @@
 """What a Spark session could do better for lookup joins, and why: `lookupcache doctor`.
 
-It looks at settings, Java, packages and drivers, on the driver alone, and where it is given one at the plan of a query.
+It looks at settings, Java, packages and drivers, on the driver alone, and, if one is passed, at the plan of a query.
 One small job lets workers try whether they can share their caches. It changes nothing.
 """
 
@@ -122,7 +122,7 @@ POOL = "spark.python.factory.idleWorkerMaxPoolSize"
 
 
 def idle_pool(size: str, tasks: int | None, stages: int | None) -> Finding:
-    """Judge how many idle workers an executor keeps, ``""`` for all, by its tasks at a time and Python stages of each.
+    """Check how many idle workers an executor keeps, ``""`` for all, by its tasks at a time and Python stages of each.
 
     >>> idle_pool("", 2, 3).wanted, idle_pool("6", 2, 3).wanted, idle_pool("2", 2, 3).wanted
     (None, None, 'not set, or 2 tasks × 3 Python stages = 6')
@@ -146,7 +146,7 @@ _OUR_DAEMON = "lookupcache.daemon"
 
 
 def daemon(module: str, used: str = "true") -> Finding:
-    """Judge the module that forks the workers, ``""`` for Spark's, and whether Spark uses one at all.
+    """Check the module that forks the workers, ``""`` for Spark's, and whether Spark uses one at all.
 
     >>> daemon("lookupcache.daemon").wanted, daemon("").wanted, daemon("lookupcache.demon").must
     (None, 'lookupcache.daemon', True)

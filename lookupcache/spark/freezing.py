@@ -32,7 +32,14 @@ def refuse_stream(join: LookupJoin) -> None:
 
 
 def lookup_node(join: LookupJoin, use: TableUse | CallUse, left: int, stage: tuple[int, ...]) -> LookupNode:
-    """Return a join as a node, whose left side is the result of node ``left``."""
+    """Return a join as a node.
+
+    Args:
+        join: The join.
+        use: The table or the call that it looks up.
+        left: The number of the node whose result is its left side.
+        stage: The numbers of the joins that share its Python stage.
+    """
     refuse_secret_path(join.table.config, f"Table {join.table.name!r}")
     result = columns_of(join.df)
     return LookupNode(

@@ -30,7 +30,7 @@ from lookupcache.planner.column import column_sql
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
 from lookupcache.report import Channel, channel_of, is_classic
-from lookupcache.spark.declared import as_left, declare, explaining, is_declared
+from lookupcache.spark.declared import as_left, declare, explain_refusal, is_declared
 from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain
 from lookupcache.spark.forms.choice import as_compiled
@@ -80,7 +80,7 @@ def lookup_join(
         where: SQL text that filters the result.
         options: Options that override those of the table.
         left_schema: The columns of the left side, as DDL text, Arrow or Spark schema; only for queries of declarative
-            pipelines, where Spark cannot be asked for them. Others are not passed on.
+            pipelines, where Spark refuses to analyze. Others are not passed on.
 
     >>> names = {1: "ann", 2: "bob"}
     >>> people = LookupTable.from_function("p", "id BIGINT, name STRING", key=["id"],
@@ -324,7 +324,9 @@ class _Analyst:
 
     join: LookupJoin
 
-    @explaining("the type of an expression", "Compute it as a column of the left side, and name that in left_schema.")
+    @explain_refusal(
+        "the type of an expression", "Compute it as a column of the left side, and name that in left_schema."
+    )
     def types(self, expressions: Sequence[str]) -> list[str]:
         """Return the types of expressions over the left side."""
         names = {name: number for number, name in enumerate(self.join.left.columns)}
@@ -336,7 +338,7 @@ class _Analyst:
             field.dataType.simpleString() for field in number_columns(self.join.left).select(*columns).schema.fields
         ]
 
-    @explaining("how it names a column", "Give the expression a name: select=['… AS name'].")
+    @explain_refusal("how it names a column", "Give the expression a name: select=['… AS name'].")
     def names(self, expressions: Sequence[str]) -> list[str]:
         """Return Spark's names of expressions over both sides, which stand after ``l`` and ``r``."""
         right = T.StructType([T.StructField(f.name, spark_type(f.type)) for f in self.join.table.schema])
@@ -347,7 +349,7 @@ class _Analyst:
             raise PlanError(f"{several!r} gives several columns.", hint="Select it after the join.")
         return [found[0] for found in names]
 
-    @explaining("the value of an expression", "Write the value itself, as a literal.")
+    @explain_refusal("the value of an expression", "Write the value itself, as a literal.")
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Return the values of expressions without columns."""
         columns = ", ".join(f"{sql} AS e{number}" for number, sql in enumerate(expressions))
@@ -410,7 +412,7 @@ def _settings_of(spark: SparkSession) -> Settings:
     return Settings(lambda name: spark.conf.get(name, None), lambda: shadowing_functions(spark))
 
 
-@explaining("the columns of the left side", "Pass them: lookup_join(…, left_schema='id BIGINT, name STRING').")
+@explain_refusal("the columns of the left side", "Pass them: lookup_join(…, left_schema='id BIGINT, name STRING').")
 def _left_columns(left: DataFrame) -> list[LeftColumn]:
     return [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields]
 

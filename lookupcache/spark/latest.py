@@ -61,7 +61,7 @@ def by_latest(context: JoinContext, source: StreamSource) -> DataFrame:
     """
     join = _LatestJoin(context, source)
     _check(context.plan.table, context.left, source)
-    rows = join.streamed() if source.rows.isStreaming else join.batched()
+    rows = join.join_streams() if source.rows.isStreaming else join.join_batches()
     return select_output(context, _apply_residual(context, rows))
 
 
@@ -105,12 +105,12 @@ def _check(table: str, left: DataFrame, source: StreamSource) -> None:
         return
     if not source.rows.isStreaming:
         raise PlanError(
-            f"Nothing tells which row of table {table!r} is the latest of its key: a batch has no order.",
+            f"Nothing says which row of table {table!r} is the latest of its key: a batch has no order.",
             hint="Pass order_by=[…] to LookupTable.from_stream.",
         )
     if not is_in_source_order(source.rows):
         raise PlanError(
-            f"Nothing tells which row of table {table!r} is the latest of its key: its stream is not in the order of "
+            f"Nothing says which row of table {table!r} is the latest of its key: its stream is not in the order of "
             "a source.",
             hint="Pass order_by=[…] to LookupTable.from_stream. Only filters, selects and a watermark may stand "
             "between the source and the table without it, and Spark Connect does not show what does.",
@@ -179,7 +179,7 @@ class _LatestJoin:
 
     def __init__(self, context: JoinContext, source: StreamSource) -> None:
         self.context, self.source, self.plan = context, source, context.plan
-        self.schema = _checked_schema(self.plan.table, source)
+        self.schema = _check_schema(self.plan.table, source)
         self.names = [f"k{number}" for number in range(max(len(source.key), 1))]
         inputs = request_of(self.plan).fields
         needed = [name for name in self.schema.names if name in {*inputs, *self.plan.columns}]
@@ -207,9 +207,9 @@ class _LatestJoin:
 
     # ── a stream ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def streamed(self) -> DataFrame:
+    def join_streams(self) -> DataFrame:
         """Return left rows with the values that they found, as a stream."""
-        groups = self._packed_right().unionAll(self._packed_left()).withColumn("now", F.expr(_NOW)).groupBy(BUCKET)
+        groups = self._pack_right().unionAll(self._pack_left()).withColumn("now", F.expr(_NOW)).groupBy(BUCKET)
         join = BucketJoin(self.latest)
         if needs_several_states(self.context.left, self.source):
             joined = _by_processor(groups, join, self.plan.table)
@@ -219,7 +219,7 @@ class _LatestJoin:
         schema = T.StructType([*self._joined_fields(), *channel.fields()])
         return channel.observe_reports(joined.mapInArrow(Unpacker(channel), schema))
 
-    def _packed_left(self) -> DataFrame:
+    def _pack_left(self) -> DataFrame:
         rows = self.left_rows()
         keyed = " AND ".join(f"{name} IS NOT NULL" for name in self.names)
         spread = _bucket(_hashable(rows), self.source.buckets)
@@ -228,7 +228,7 @@ class _LatestJoin:
             bucket = f"CASE WHEN {keyed} THEN {_bucket(self.names, self.source.buckets)} ELSE {spread} END"
         return rows.selectExpr("*", f"{bucket} AS {BUCKET}").mapInArrow(LeftPacker(), _PACKED)
 
-    def _packed_right(self) -> DataFrame:
+    def _pack_right(self) -> DataFrame:
         bucket = _bucket(self.names, self.source.buckets) if self.source.key else "CAST(NULL AS INT)"
         rows = self.right_rows().selectExpr("*", f"{bucket} AS {BUCKET}")
         return rows.mapInArrow(RightPacker(self.latest), _PACKED)
@@ -266,7 +266,7 @@ class _LatestJoin:
 
     # ── a batch ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def batched(self) -> DataFrame:
+    def join_batches(self) -> DataFrame:
         """Return left rows with the last row of their key, by Spark's join."""
         last = self._last_rows()
         right = {name: f"a{number}" for number, name in enumerate(self.names)}
@@ -331,7 +331,7 @@ def _order_sql(name: str, type_: pa.DataType) -> str:
     return f"CASE WHEN isnan({column}) THEN double('Infinity') ELSE double({column}) END"
 
 
-def _checked_schema(table: str, source: StreamSource) -> pa.Schema:
+def _check_schema(table: str, source: StreamSource) -> pa.Schema:
     """Return the stream's columns; raises SchemaError for strings with a collation."""
     for name, field in zip(source.schema.names, source.rows.schema.fields, strict=True):
         if "collate" in field.dataType.simpleString():

@@ -33,7 +33,7 @@ class Scan:
             yield from TableScan(self.plan, unpickle_connector(self.plan, self.connector)).batches()
 
 
-def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
+def read_full_table(spark: SparkSession, table: LookupTable) -> DataFrame:
     """Return all rows of a lookup table, read when they are used; raises ConnectorError if it cannot be scanned.
 
     >>> import os, sqlite3, tempfile
@@ -42,7 +42,7 @@ def read_whole(spark: SparkSession, table: LookupTable) -> DataFrame:
     ...     _ = shop.execute("CREATE TABLE customers AS SELECT 1 AS id, 'Ann' AS name")
     >>> customers = LookupTable("c", "id BIGINT, name STRING",
     ...     {"connector": "sql", "url": f"sqlite:///{path}", "table": "customers"})
-    >>> read_whole(spark, customers).collect()
+    >>> read_full_table(spark, customers).collect()
     [Row(id=1, name='Ann')]
     """
     if table.stream is not None:

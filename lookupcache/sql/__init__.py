@@ -1,4 +1,17 @@
-"""SQL with lookups: what is a lookup becomes a lookup join, and the rest is passed to Spark as Spark SQL."""
+"""SQL with lookups: what is a lookup becomes a lookup join, and the rest is passed to Spark as Spark SQL.
+
+session ─► statements                          which kind of statement; which code runs it
+query ─► analysis ─► select                    a query, checked by Spark, then each SELECT with its lookups
+    lookups · laterals · scalars · latest      what is a lookup: joins, table functions, sub-queries, streaming views
+    conditions · scope · reads                 names and conditions, bound to relations and columns
+    from_clause                                the relations that are joined so far
+    full_scans                                 joins that cannot be lookups, as joins with the full table
+    hints · dynamic · pipes · inserts          syntax around it
+ddl · functions · catalog · listing · explain  CREATE, DROP, SHOW, DESCRIBE, EXPLAIN
+plan_statements ─► compiled ─► plan_runs       compiled plans: written, restored, run
+text · dialect · statement_target              the text: spans and edits, its parser, the keywords before a query
+failures · redaction                           Spark's errors with positions; secrets in texts
+"""
 
 from lookupcache.sql.session import LookupSession
 

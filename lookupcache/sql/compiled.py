@@ -47,7 +47,7 @@ from lookupcache.redaction import hide_userinfo, is_secret
 from lookupcache.schema import quote
 from lookupcache.spark.freezing import columns_of, lookup_node, refuse_stream
 from lookupcache.spark.join import LookupJoin
-from lookupcache.spark.scan import read_whole
+from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.failures import fact_of
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.redaction import find_secrets
@@ -383,7 +383,7 @@ class Restored:
         return self.joins[number].df
 
     def _full_scan(self, number: int, node: FullScan) -> DataFrame:
-        df = read_whole(self.spark, self.objects.with_config(node.use, node.configuration))
+        df = read_full_table(self.spark, self.objects.with_config(node.use, node.configuration))
         if node.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in node.computed.items()))
         return df

@@ -156,10 +156,10 @@ class Conditions:
             found = self._planner.read(text).references.values()
         except LookupCacheError:
             return False
-        ours = {(one.span.start - start, one.span.end - start): self._meant(one) for one in bound}
+        ours = {(one.span.start - start, one.span.end - start): self._side_and_column(one) for one in bound}
         return ours == {(one.start, one.end): (one.side, one.name) for one in found}
 
-    def _meant(self, bound: Bound) -> tuple[str, str]:
+    def _side_and_column(self, bound: Bound) -> tuple[str, str]:
         if bound.relation is self.lookup.relation:
             return "right", bound.column
         return "left", self.frame.columns[bound.relation, bound.column]

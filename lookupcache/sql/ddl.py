@@ -85,7 +85,7 @@ class CreateTable:
         if meant is None or (self._top("AS") is not None and self._top("WITH") is None):
             return
         stray = next((token for token in self.tokens if token.kind == "symbol" and token.text in "'\"`"), None)
-        span = Span(self.statement.span.start + meant.start(), self.statement.span.start + meant.end())
+        span = self.statement.span_within(meant.start(), meant.end())
         raise StatementError(
             "The table's definition cannot be read"
             + (": its options are not in WITH (…)." if stray is None else ": a quote is not closed."),

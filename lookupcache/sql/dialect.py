@@ -28,7 +28,7 @@ _NOTED = (
 )  # fmt: skip
 
 
-def _noting(name: str) -> Callable[..., Any]:
+def _keep_positions(name: str) -> Callable[..., Any]:
     parse = getattr(SparkParser, name)
 
     def keep_position(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ class LookupSql(Spark):
 
 
 for _name in _NOTED:
-    setattr(LookupSql.Parser, _name, _noting(_name))
+    setattr(LookupSql.Parser, _name, _keep_positions(_name))
 
 
 def parse(statement: Statement) -> exp.Expr:

@@ -140,7 +140,14 @@ def _item(clause: FromClause, relation: Relation, column: str) -> str:
 
 
 def frame_of(query: Query, clause: FromClause, with_text: str, extras: Sequence[str] = ()) -> Frame:
-    """Return the relations as a DataFrame; ``extras`` are additional columns, as expressions with aliases."""
+    """Return the relations as a DataFrame.
+
+    Args:
+        query: The query.
+        clause: The relations that are joined so far.
+        with_text: The text of WITH before the query, or an empty one.
+        extras: Additional columns, as expressions with aliases.
+    """
     if not clause.text and clause.view is None:
         items = ", ".join(["1 AS one", *extras])
         return Frame(query.sql(f"{with_text}SELECT {items}"))
@@ -245,9 +252,13 @@ def _quote_path(names: Sequence[str]) -> str:
 
 
 def computed_sql(relation: Relation, name: str, column: Callable[[str], str], match_column: str | None = None) -> str:
-    """Return the SQL of a computed column; ``column`` returns the SQL of a column that it reads.
+    """Return the SQL of a computed column.
 
-    With a ``match_column`` the value is null in rows that an outer join added.
+    Args:
+        relation: The relation that has the computed column.
+        name: Its name.
+        column: Returns the SQL of a column that it reads.
+        match_column: Null in rows that an outer join added, where the value is null too.
     """
     sql = relation.computed[name]
     edits = Edits(sql)

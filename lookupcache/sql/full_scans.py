@@ -41,7 +41,7 @@ def with_full_scans(query: Query, rewrite: Callable[[Query], Query], again: Call
     try:
         return rewrite(query)
     except PlanError as error:
-        allowed = [FullScan(span_of(node).start, node.name, error.fact) for node, _ in _allowed(again())]
+        allowed = [FullScan(span_of(node).start, node.name, error.fact) for node, _ in _scannable_tables(again())]
         for scans in [*((one,) for one in allowed), *([tuple(allowed)] if len(allowed) > 1 else [])]:
             changed = again()
             read_completely(changed, scans)
@@ -55,7 +55,7 @@ def with_full_scans(query: Query, rewrite: Callable[[Query], Query], again: Call
         raise
 
 
-def _allowed(query: Query) -> Iterator[tuple[exp.Table, SqlTable]]:
+def _scannable_tables(query: Query) -> Iterator[tuple[exp.Table, SqlTable]]:
     """Yield the lookup tables whose options permit a full scan, and which can be scanned."""
     for node in query.tree.find_all(exp.Table):
         table = query.table_of(node)
@@ -69,7 +69,7 @@ def _allowed(query: Query) -> Iterator[tuple[exp.Table, SqlTable]]:
 
 def read_completely(query: Query, scans: tuple[FullScan, ...]) -> None:
     """Change a query so that some of its lookup tables are ordinary relations."""
-    for node, _ in list(_allowed(query)):
+    for node, _ in list(_scannable_tables(query)):
         scan = next((one for one in scans if one.start == span_of(node).start), None)
         if scan is None:
             continue

@@ -11,7 +11,7 @@ from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
 from lookupcache.sql.catalog import Catalog
 from lookupcache.sql.hints import unquote
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.text import Statement
 
 
 def create_function(catalog: Catalog, statement: Statement, found: Sequence[Token]) -> None:
@@ -24,9 +24,6 @@ def create_function(catalog: Catalog, statement: Statement, found: Sequence[Toke
     keep = words[start : start + 3] == ["IF", "NOT", "EXISTS"]
     name = found[start + 3 * keep]
     path = next(token for token in found if token.kind == "string")
-
-    def span(token: Token) -> Span:
-        return Span(statement.span.start + token.start, statement.span.start + token.end)
 
     def build() -> TableFunction:
         try:
@@ -41,13 +38,13 @@ def create_function(catalog: Catalog, statement: Statement, found: Sequence[Toke
             )
             made.table(name.name, (), ())
         except LookupCacheError as error:
-            raise error.at(statement.position(span(path))) from None
+            raise error.at(statement.position(statement.span_within(path.start, path.end))) from None
         return made
 
     try:
         catalog.functions.create(name.name, build, replace="REPLACE" in words[:3], keep=keep)
     except LookupCacheError as error:
-        raise error.at(statement.position(span(name))) from None
+        raise error.at(statement.position(statement.span_within(name.start, name.end))) from None
 
 
 def import_function(path: str) -> Any:

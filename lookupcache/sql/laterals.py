@@ -58,7 +58,14 @@ def call_lookup(
     join: exp.Join,
     frame: Frame,
 ) -> Lookup:
-    """Return the lookup of a join with a call; the arguments are the key."""
+    """Return the lookup of a join with a call; the arguments are the key.
+
+    Args:
+        query: The query.
+        hints: The hints of its SELECT.
+        join: The join.
+        frame: The relations before it, over which the arguments are expressions.
+    """
     node = join.this
     call, span = call_of(node)
     name = str(called_function(query, node))

@@ -138,7 +138,7 @@ def _sql_table(query: Query, use: _Use, rows: DataFrame) -> SqlTable:
         if column is not None:
             key.append(column)
         elif use.scalar:
-            rows = _filtered(query, use, scope, part, rows, alias)
+            rows = _filter_view(query, use, scope, part, rows, alias)
     if use.scalar:
         rows = rows.selectExpr("*", f"true AS {PRESENT}")
     return SqlTable(LookupTable.from_stream(alias, rows, key=list(dict.fromkeys(key))))
@@ -154,7 +154,7 @@ def _key_column(query: Query, scope: Scope, part: Conjunct) -> str | None:
     return bound.column if query.statement[bound.span] in sides else None
 
 
-def _filtered(query: Query, use: _Use, scope: Scope, part: Conjunct, rows: DataFrame, alias: str) -> DataFrame:
+def _filter_view(query: Query, use: _Use, scope: Scope, part: Conjunct, rows: DataFrame, alias: str) -> DataFrame:
     """Return the view's rows for which a conjunct of a sub-query is true, which may read the view alone."""
     if part.foreign or part.is_closed or not all(_is_own(scope, name) for name in part.names):
         raise PlanError(

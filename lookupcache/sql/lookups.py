@@ -113,7 +113,15 @@ def refuse_more(query: Query, node: exp.Expr) -> None:
 
 
 def with_hints(query: Query, hints: Hints, node: exp.Expr, alias: str, table: LookupTable) -> LookupTable:
-    """Return a table under its alias, with the options of its hints."""
+    """Return a table under its alias, with the options of its hints.
+
+    Args:
+        query: The query.
+        hints: The hints of its SELECT.
+        node: The table's relation, which may have a hint of its own.
+        alias: The alias.
+        table: The table as it is registered.
+    """
     options: dict[str, str] = {}
     hint = table_options(query.statement, span_of(node))
     if hint is not None:

@@ -62,10 +62,10 @@ def _refresh(restored: Restored, insert: Insert) -> None:
     """Let the session of the user see what a clone of it has written: sessions cache the files of tables."""
     spark = restored.setting.spark
     if restored.spark is not spark and insert.sink is not None:
-        spark.catalog.refreshTable(".".join(map(quote, _qualified(restored, insert.sink))))
+        spark.catalog.refreshTable(".".join(map(quote, _qualify_sink(restored, insert.sink))))
 
 
-def _qualified(restored: Restored, sink: tuple[str, ...]) -> tuple[str, ...]:
+def _qualify_sink(restored: Restored, sink: tuple[str, ...]) -> tuple[str, ...]:
     """Return the name of a sink that is the same in any session, whatever its current schema is."""
     settings = restored.document.settings
     before = [str(settings[name]) for name in (CATALOG, SCHEMA) if settings.get(name)]

@@ -22,7 +22,7 @@ from lookupcache.sql.plan_runs import execute
 from lookupcache.sql.query import Setting
 from lookupcache.sql.statement_target import TokenReader, insert_target
 from lookupcache.sql.statements import has_inserts, nothing, plan_inserts
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.text import Statement
 
 Args = dict[str, Any] | None
 
@@ -69,12 +69,12 @@ def _set(setting: Setting, statement: Statement, match: re.Match[str]) -> DataFr
     if verb.upper() == "RESET":
         setting.plan_options.pop(name, None)
     elif value is not None:
-        setting.plan_options[name] = checked_option(name, value.strip("'\"`"), statement)
+        setting.plan_options[name] = check_option(name, value.strip("'\"`"), statement)
     row = [(name, option(setting, name))]
     return setting.spark.createDataFrame(row, "key STRING, value STRING")
 
 
-def checked_option(name: str, value: str, statement: Statement | None = None) -> str:
+def check_option(name: str, value: str, statement: Statement | None = None) -> str:
     """Return an option's value as it is known; raises OptionError for one that is none."""
     known = {one.lower(): one for one in OPTIONS[name]}
     if value.lower() not in known:
@@ -111,10 +111,11 @@ class _Compile:
         usage = "COMPILE AND EXECUTE PLAN 'path' FOR …" if runs else "COMPILE PLAN ['path' [IF NOT EXISTS]] FOR …"
         broken = (keep and (path is None or runs)) or (runs and path is None)
         if broken or not head.take("FOR") or not head.rest:
+            first = (head.rest or found)[0]
             raise StatementError(
                 "The statement cannot be read.",
                 hint=f"Write {usage}, with INSERT … or STATEMENT SET BEGIN …; END.",
-                position=statement.position(_span(statement, (head.rest or found)[0])),
+                position=statement.position(statement.span_within(first.start, first.end)),
             )
         inner = statement.part(statement.span.start + head.rest[0].start)
         return cls(inner, path, keep, runs)
@@ -170,7 +171,7 @@ def _refuse_other(statement: Statement, found: Sequence[Token]) -> None:
         f"{name} cannot be compiled: a plan writes to a table.",
         hint="Compile INSERT INTO … SELECT …, or STATEMENT SET BEGIN INSERT …; INSERT …; END."
         + (" Create the table first." if name.startswith("CREATE") else ""),
-        position=statement.position(_span(statement, found[0]) if found else statement.span),
+        position=statement.position(statement.span_within(found[0].start, found[0].end) if found else statement.span),
     )
 
 
@@ -192,15 +193,15 @@ def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) ->
         raise StatementError(
             f"{found[0].text} PLAN takes the path of a plan.",
             hint=f"Write {found[0].text} PLAN 'path'.",
-            position=statement.position(_span(statement, found[-1])),
+            position=statement.position(statement.span_within(found[-1].start, found[-1].end)),
         )
     if found[0].text == "EXECUTE":
         return _execute_file(setting, path)
     text = CompiledPlan(PlanReference.from_file(path).load()).explain()
-    return setting.spark.createDataFrame([(text + fitting(setting, path),)], "plan STRING")
+    return setting.spark.createDataFrame([(text + explain_restore(setting, path),)], "plan STRING")
 
 
-def fitting(setting: Setting, path: str) -> str:
+def explain_restore(setting: Setting, path: str) -> str:
     """Return what EXPLAIN PLAN says of whether a plan would run in a session."""
     try:
         with closing(restore(setting, CompiledPlan(PlanReference.from_file(path).load()))) as restored:
@@ -227,7 +228,3 @@ def _path(found: Sequence[Token]) -> tuple[str | None, int]:
             break
         pieces.append(found[len(pieces)])
     return (unquote("".join(piece.written for piece in pieces)) if pieces else None), len(pieces)
-
-
-def _span(statement: Statement, token: Token) -> Span:
-    return Span(statement.span.start + token.start, statement.span.start + token.end)

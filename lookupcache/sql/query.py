@@ -23,7 +23,7 @@ from lookupcache.planner.settings import CASE_SENSITIVE, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
 from lookupcache.spark.pending import resolve_pending
-from lookupcache.spark.scan import read_whole
+from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, parse, span_of
 from lookupcache.sql.failures import failure
@@ -214,9 +214,9 @@ class Query:
 
     # ── tables read in full ────────────────────────────────────────────────────────────────────────────────
 
-    def read_whole(self, node: exp.Table, table: SqlTable) -> None:
+    def scan_table(self, node: exp.Table, table: SqlTable) -> None:
         """Put a view of a lookup table's rows for its name."""
-        df = read_whole(self.setting.spark, table.table)
+        df = read_full_table(self.setting.spark, table.table)
         if table.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
         name = self.view(df)

@@ -106,7 +106,7 @@ def _with_lookups(query: Query) -> Query:
     _ = query.schema  # Spark reports its errors before any lookup is planned
     scalars = scalars_of(query, query.tree)
     inner = {id(scalar.select) for scalar in scalars}
-    _read_whole(query, {id(scalar.select.args["from_"].this) for scalar in scalars})
+    _scan_tables(query, {id(scalar.select.args["from_"].this) for scalar in scalars})
     for call in query.tree.find_all(exp.Anonymous):
         if call.name.upper() == "PROCTIME" and is_present(call) and call.find_ancestor(exp.Version) is None:
             query.edits.replace(span_of(call), "current_timestamp()")
@@ -126,7 +126,7 @@ def _query(setting: Setting, statement: Statement, found: Sequence[Token], args:
     nested = [token for token in pipes_of(found) if token.depth]
     if start is None or nested or (start == 0 and found[:1] and found[0].text not in (*QUERIES, "(")):
         where = nested[0] if nested else found[0]
-        raise _no_query(statement, _at(statement, where.start, where.end + bool(nested)))
+        raise _no_query(statement, statement.span_within(where.start, where.end + bool(nested)))
     body = statement.part(statement.span.start + start)
     prefix += statement[Span(statement.span.start, body.span.start)]
     body, piped = without_pipes(body)
@@ -136,7 +136,7 @@ def _query(setting: Setting, statement: Statement, found: Sequence[Token], args:
     query = query_of(setting, body, prefix, args, body if later is None else body.with_blanks([later]))
     values = isinstance(query.tree, exp.Values) and not concerns(setting, found)
     if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):
-        raise _no_query(statement, _at(body, 0, found[0].end - found[0].start))
+        raise _no_query(statement, body.span_within(0, found[0].end - found[0].start))
     return query
 
 
@@ -169,18 +169,13 @@ def _no_query(statement: Statement, span: Span) -> StatementError:
     )
 
 
-def _at(statement: Statement, start: int, end: int) -> Span:
-    """Return a span of a statement from offsets within it."""
-    return Span(statement.span.start + start, statement.span.start + end)
-
-
-def _read_whole(query: Query, looked_up: set[int]) -> None:
+def _scan_tables(query: Query, looked_up: set[int]) -> None:
     for node in query.tree.find_all(exp.Table):
         table = query.table_of(node)
         if table is None or is_temporal(node) or id(node) in looked_up:
             continue
         try:
-            query.read_whole(node, table)
+            query.scan_table(node, table)
         except LookupCacheError as error:
             raise error.at(query.statement.position(span_of(node))) from None
 
@@ -340,7 +335,7 @@ def _refuse_sink(setting: Setting, statement: Statement, found: Sequence[Token])
         raise StatementError(
             f"{sink.plain!r} is a lookup table, which is read-only.",
             hint="Write to a table of Spark's, or to files.",
-            position=statement.position(_at(statement, sink.start, sink.end)),
+            position=statement.position(statement.span_within(sink.start, sink.end)),
         )
 
 
@@ -367,7 +362,14 @@ def _run_set(setting: Setting, statement: Statement, found: Sequence[Token], arg
 def plan_inserts(
     setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None
 ) -> list[tuple[Query, list[Token]]]:
-    """Return the planned INSERT statements of a statement set, or of a single statement, with their tokens."""
+    """Return the planned INSERT statements of a statement set, or of a single statement, with their tokens.
+
+    Args:
+        setting: The session.
+        statement: The statement.
+        found: Its tokens.
+        args: The parameters.
+    """
     if _words(found)[1:3] != ["STATEMENT", "SET"]:
         return _plan_inserts_of_one(setting, statement, found, args)
     planned = []
@@ -430,7 +432,7 @@ def _create_view(setting: Setting, statement: Statement, found: Sequence[Token],
             raise StatementError(
                 "A view with lookups can only be temporary.",
                 hint="Write CREATE [OR REPLACE] TEMPORARY VIEW.",
-                position=statement.position(_at(statement, 0, found[words.index("VIEW")].end)),
+                position=statement.position(statement.span_within(0, found[words.index("VIEW")].end)),
             )
     with _keep_plans(setting):
         return query.run()
@@ -463,7 +465,7 @@ def _change(setting: Setting, statement: Statement, found: Sequence[Token], args
     for start, end in _sources(found):
         words = [token for token in found if start <= token.start < end]
         if concerns(setting, words):
-            part = statement.part(*_at(statement, start, end))
+            part = statement.part(*statement.span_within(start, end))
             query = rewrite_query(
                 setting, part, [replace(t, start=t.start - start, end=t.end - start) for t in words], args
             )
@@ -475,7 +477,7 @@ def _change(setting: Setting, statement: Statement, found: Sequence[Token], args
             name = f"lookup_source_{len(views)}"
             views[name] = _full_table(setting, token.name)
             alias = "" if _is_aliased(found, token) else f" AS {quote(token.name)}"
-            edits.replace(_at(statement, token.start, token.end), f"{{{name}}}{alias}")
+            edits.replace(statement.span_within(token.start, token.end), f"{{{name}}}{alias}")
     if not views:
         return _run_unchanged(setting, statement, args)
     return setting.spark.sql(_double_braces(statement, edits), args, **views)
@@ -528,7 +530,7 @@ def _refuse_target(setting: Setting, statement: Statement, found: Sequence[Token
         raise StatementError(
             f"{target.name.plain!r} is a lookup table, which does not support {target.verb}.",
             hint=_cure(target.verb),
-            position=statement.position(_at(statement, target.name.start, target.name.end)),
+            position=statement.position(statement.span_within(target.name.start, target.name.end)),
         )
     return nothing(setting)
 

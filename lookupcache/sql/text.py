@@ -98,6 +98,10 @@ class Statement:
         """The keyword of each ``TABLE t``, which is read as ``FROM t``."""
         return [Span(self.span.start + start, self.span.start + end) for start, end in _table_queries(self.sql)]
 
+    def span_within(self, start: int, end: int) -> Span:
+        """Return the span in the full text of offsets within the statement, as those of its tokens."""
+        return Span(self.span.start + start, self.span.start + end)
+
     def __getitem__(self, span: Span) -> str:
         return self.code[span.start : span.end]
 

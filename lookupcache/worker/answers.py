@@ -94,7 +94,14 @@ class Reader:
         return table.filter(pa.array(match(keys.columns, self.keys_of(table).columns) >= 0))
 
     def only_of(self, keys: KeyBatch, call_of: Numbers, table: pa.Table, call: Numbers) -> pa.Table:
-        """Return the checked rows whose key belongs to the call that returned them, ``call``."""
+        """Return the checked rows whose key belongs to the call that returned them.
+
+        Args:
+            keys: The keys of all calls.
+            call_of: The number of the call of each key.
+            table: The rows of all calls.
+            call: The number of the call that returned each row.
+        """
         number = match(keys.columns, self.keys_of(table).columns)
         own = (number >= 0) & (call_of[number] == call)
         return table if own.all() else table.filter(pa.array(own))

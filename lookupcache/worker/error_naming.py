@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from lookupcache.connector import Connector
-from lookupcache.error_text import is_presentable, rebuilt, shown_as
+from lookupcache.error_text import is_presentable, present_error, rebuilt
 from lookupcache.errors import (
     LookupCacheError,
     LookupFailedError,
@@ -68,7 +68,7 @@ class ErrorNaming:
 
     def show(self, error: AnyError) -> AnyError:
         """Return an error of lookupcache without secrets: itself, or if it or a cause contains one, a copy without."""
-        return error if is_presentable(error, self.hide) else shown_as(error, self.hide)
+        return error if is_presentable(error, self.hide) else present_error(error, self.hide)
 
 
 def _with_cause(error: AnyError, cause: BaseException | None) -> AnyError:

@@ -144,7 +144,7 @@ class HostCacheLookup(PartialCacheLookup):
         """Return which of the host's entries to put into the own cache; None for none."""
         if self._admits_all or not self.cache.may_lend(segment.rows):
             return np.ones(len(found), dtype=np.bool_)
-        admits, limits = self._admission.seen(words), self.cache.limits
+        admits, limits = self._admission.remember(words), self.cache.limits
         if limits.needs_write_times:
             now = self.host.clock()
             due = now - segment.written.take(found) >= limits.refresh_seconds

@@ -66,7 +66,11 @@ def plain_column(key: str, name: str | None = None) -> Value:
 def value_of_sql(sql: str, reader: SqlReader, key: Callable[[str, str], str], *, alone: bool = False) -> Value:
     """Return an expression in a plan's SQL, which ``reader`` reads.
 
-    ``key`` gives the key of a column, by its side and its name there; ``alone`` says that no worker will evaluate it.
+    Args:
+        sql: The expression.
+        reader: Reads it as a worker's.
+        key: Returns the key of a column, by its side and its name there.
+        alone: Whether no worker will evaluate it.
     """
     expression = None if alone else reader.expression(sql)
     reads: list[str] = []

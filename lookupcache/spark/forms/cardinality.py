@@ -1,4 +1,4 @@
-"""How many keys a left side has, reckoned from a few of its rows.
+"""Estimates how many keys a left side has, from a few of its rows.
 
 Only a count of all rows would tell. Chao's bound takes the keys that some rows hold once, and those that they hold
 twice: where most are there once, many more have not been seen.

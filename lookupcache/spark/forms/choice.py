@@ -15,7 +15,7 @@ from lookupcache.spark.forms.join_context import JoinContext
 from lookupcache.spark.forms.left_side import LeftSide
 
 WIDE = 100
-"""Bytes of a left row from which on `distinct` pays, as Spark reckons them: 20 for a string, 8 for a number."""
+"""Bytes of a left row from which on `distinct` pays, as Spark estimates them: 20 for a string, 8 for a number."""
 
 LARGE = 32 << 20
 """Bytes of a left side from which on the form `distinct` pays for the two stages that it adds."""
@@ -31,7 +31,7 @@ class Choice:
 
 
 PACKED = 2
-"""How many bytes of looked-up rows, as Spark reckons them, are one byte to be broadcast: they are compressed."""
+"""How many bytes of looked-up rows, as Spark estimates them, are one byte to be broadcast: they are compressed."""
 
 
 def choose(context: JoinContext) -> Choice:

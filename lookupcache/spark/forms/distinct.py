@@ -48,6 +48,7 @@ def by_distinct_keys(context: JoinContext) -> DataFrame:
     lookup = _KeyLookup.of(context, len(keys))
     distinct_keys = _distinct_keys(context, left, keys, lookup)
     looked_up = _look_up(context, left, distinct_keys, keys, lookup)
+    # The union with an empty relation makes Spark compute the keys before adaptive execution chooses the join.
     waiting = left.unionAll(_no_rows_after(distinct_keys, left))
     same = [F.col(key) == F.col(name) for key, name in zip(keys, lookup.keys, strict=True)]
     rows = _check_and_filter(context, waiting.join(looked_up, same, "left"), keys, lookup)

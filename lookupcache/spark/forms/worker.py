@@ -1,6 +1,6 @@
 """The form `worker`: every left row is sent through a Python worker, which looks up and joins.
 
-left ─► filter · key expressions (Spark) ─► mapInArrow (runner) ─► what only Spark can judge ─► select
+left ─► filter · key expressions (Spark) ─► mapInArrow (runner) ─► what only Spark can evaluate ─► select
 """
 
 from __future__ import annotations
