@@ -16,7 +16,17 @@ from sql_hostile import AS_FULL_TABLES, STATEMENTS
 from sql_statements import NOW
 from test_column import written
 
-from lookupcache import LookupJoin, LookupSession, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache import (
+    CompiledPlan,
+    LookupJoin,
+    LookupSession,
+    LookupTable,
+    OptionError,
+    PlanError,
+    PlanReference,
+    SchemaError,
+    lookup_join,
+)
 from lookupcache.planner.column import column_sql
 from lookupcache.spark.doctor import POOL, examine
 from lookupcache.spark.stages import python_stages
@@ -327,3 +337,37 @@ def test_what_only_the_server_knows_is_a_stage_of_its_own(visits, people, reason
     assert multiset(join.df) == multiset(
         left.join(right, F.col("boss") == F.col("id"), "left").select("visit", "country")
     )
+
+
+def test_a_compiled_plan_runs_under_its_own_settings(spark, people, visits, right, tmp_path):
+    session = LookupSession(spark)
+    session.register_table(people)
+    visits.createOrReplaceTempView("visits")
+    spark.sql("CREATE TABLE plan_sink (visit BIGINT, name STRING, zone STRING) USING parquet")
+    query = (
+        "SELECT v.visit, p.name FROM visits AS v LEFT JOIN p FOR SYSTEM_TIME AS OF PROCTIME() AS p ON v.person = p.id"
+    )
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        insert = f"WITH a AS ({query}) INSERT INTO plan_sink SELECT *, current_timezone() FROM a"
+        session.sql(f"COMPILE PLAN '{tmp_path}/a.json' FOR {insert}")
+        assert session.compile_plan_sql(insert) == session.load_plan(PlanReference.from_file(tmp_path / "a.json"))
+        spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        assert (
+            session.sql(f"EXPLAIN PLAN '{tmp_path}/a.json'")
+            .collect()[0]
+            .plan.endswith("It would run in this session.\n")
+        )
+        session.sql(f"EXECUTE PLAN '{tmp_path}/a.json'")
+        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+        expected = visits.join(right.alias("p"), F.expr("person = p.id"), "left").select("visit", "name", F.lit(zone))
+        assert multiset(spark.table("plan_sink")) == multiset(expected.toDF("visit", "name", "zone"))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        spark.sql("DROP TABLE plan_sink")
+
+
+def test_a_compiled_join_is_applied_to_the_same_columns(people, visits):
+    join = LookupJoin(visits, people, "person = p.id", "left", ["visit", "p.name"])
+    plan = CompiledPlan.of(PlanReference.from_json_string(join.compile().as_json_string()))
+    assert multiset(LookupJoin.from_plan(visits, plan).df) == multiset(join.df)
