@@ -19,6 +19,7 @@ from lookupcache import (
     LookupTable,
     OptionError,
     PlanReference,
+    SchemaError,
     StatementError,
 )
 from lookupcache.compiled.settings import settings_of
@@ -141,6 +142,16 @@ def test_every_kind_of_insert_is_compiled(session, kind):
     session.execute_plan(PlanReference.from_json_string(text))
     assert rows(session) == first
     assert rows(session, "second_sink") == second
+
+
+@pytest.mark.parametrize("query", ["VALUES (1L, DEFAULT)", QUERY.replace("p.name", "default")])
+def test_a_default_value_is_given_by_leaving_its_column_out(session, query):
+    with pytest.raises(SchemaError, match="DEFAULT has no value here") as caught:
+        session.compile_plan_sql(f"INSERT INTO plan_sink {query}")
+    assert "INSERT INTO t (id) VALUES (1)" in str(caught.value.hint)
+    plan = session.compile_plan_sql("INSERT INTO plan_sink (id) VALUES (1L)")
+    plan.execute()
+    assert rows(session) == Counter([(1, None)])
 
 
 @pytest.mark.parametrize(
