@@ -210,6 +210,14 @@ def test_two_compile_at_once_and_one_file_is_there(session, tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
 
 
+def test_of_several_that_compile_and_execute_at_once_all_run_one_plan(session, tmp_path):
+    sql = f"COMPILE AND EXECUTE PLAN '{tmp_path}/a.json' FOR INSERT INTO plan_sink SELECT {{}}L, 'x'"
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda number: session.sql(sql.format(number)), range(3)))
+    [(_, times)] = rows(session).items()
+    assert times == 3
+
+
 # ── what is not as it was ────────────────────────────────────────────────────────────────────────────────
 
 

@@ -348,6 +348,7 @@ def test_a_compiled_plan_runs_under_its_own_settings(spark, people, visits, righ
         "SELECT v.visit, p.name FROM visits AS v LEFT JOIN p FOR SYSTEM_TIME AS OF PROCTIME() AS p ON v.person = p.id"
     )
     zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Paris")
     try:
         insert = f"WITH a AS ({query}) INSERT INTO plan_sink SELECT *, current_timezone() FROM a"
         session.sql(f"COMPILE PLAN '{tmp_path}/a.json' FOR {insert}")
@@ -360,7 +361,8 @@ def test_a_compiled_plan_runs_under_its_own_settings(spark, people, visits, righ
         )
         session.sql(f"EXECUTE PLAN '{tmp_path}/a.json'")
         assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
-        expected = visits.join(right.alias("p"), F.expr("person = p.id"), "left").select("visit", "name", F.lit(zone))
+        expected = visits.join(right.alias("p"), F.expr("person = p.id"), "left")
+        expected = expected.select("visit", "name", F.lit("Europe/Paris"))
         assert multiset(spark.table("plan_sink")) == multiset(expected.toDF("visit", "name", "zone"))
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
