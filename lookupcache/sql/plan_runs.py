@@ -45,10 +45,8 @@ def execute(restored: Restored) -> DataFrame:
 
 def _run(restored: Restored) -> list[tuple[str, str]]:
     """Run the statements of a plan; return the streams that were started."""
-    restored.check()
-    streams = [(number, one) for number, one in restored.document.inserts if restored.df(one.input).isStreaming]
-    for _, insert in streams:
-        _refuse_stream(restored, insert)
+    check(restored)
+    streams = _stream_inserts(restored)
     started = []
     for number, insert in restored.document.inserts:
         if (number, insert) in streams:
@@ -58,6 +56,17 @@ def _run(restored: Restored) -> list[tuple[str, str]]:
             restored.spark_sql(number, text, node)
             _refresh(restored, insert)
     return started
+
+
+def check(restored: Restored) -> None:
+    """Raise CompiledPlanError where a plan does not fit its session, or its streams do not fit their checkpoints."""
+    restored.check()
+    for _, insert in _stream_inserts(restored):
+        _refuse_stream(restored, insert)
+
+
+def _stream_inserts(restored: Restored) -> list[tuple[int, Insert]]:
+    return [(number, one) for number, one in restored.document.inserts if restored.df(one.input).isStreaming]
 
 
 def _refresh(restored: Restored, insert: Insert) -> None:
@@ -165,7 +174,7 @@ def _refuse_stream(restored: Restored, insert: Insert) -> None:
             f"Compiled plan {source} writes a stream to files.", hint="Write INSERT INTO a table of Spark's."
         )
     folder = checkpoint_of(restored, insert)
-    before = None if folder is None else _read_stamp(f"{folder}/{STAMP}")
+    before = None if folder is None or not _has_begun(folder) else _read_stamp(f"{folder}/{STAMP}")
     now = stream_identity(restored, insert)
     changed = [] if before is None else [name for name in now if _is_other(before.get(name), now[name])]
     if changed:
@@ -173,9 +182,17 @@ def _refuse_stream(restored: Restored, insert: Insert) -> None:
         raise CompiledPlanError(
             f"The checkpoint {folder!r} is of another stream than compiled plan {source}: other {what}.\n"
             f"  checkpoint: {json.dumps(before)}\n  plan: {json.dumps(now)}",
-            hint=f"Run the plan that it belongs to, or set another {CHECKPOINTS}: the stream then starts again. If "
-            f"it is the same stream under another name, delete {STAMP} in the checkpoint.",
+            hint=f"Run the plan that it belongs to, or set another {CHECKPOINTS}: the stream then starts again. To go on "
+            f"nevertheless, delete {STAMP} in the checkpoint; Spark reads all files of another folder again.",
         )
+
+
+def _has_begun(folder: str) -> bool:
+    """Return whether a stream has read anything: one that could not be started has nothing to go on from."""
+    try:
+        return files.exists(f"{folder}/offsets")
+    except CompiledPlanError:
+        return False
 
 
 def _is_other(before: Any, now: Any) -> bool:

@@ -188,6 +188,9 @@ def test_another_stream_is_refused_before_it_starts(session, tmp_path):
         assert changed != "output columns" or verdict_of(differences(base.document, plan.document)) == "incompatible"
         read_view("arrivals", "in")
         read_view("others", "more")
+    plan.write_to_file(tmp_path / "other.json")
+    explained = session.sql(f"EXPLAIN PLAN '{tmp_path}/other.json'").collect()[0].plan
+    assert "It would not run in this session: The checkpoint" in explained
     session.spark.sql("CREATE DATABASE IF NOT EXISTS other_schema")
     session.spark.sql("CREATE TABLE other_schema.stream_sink (k BIGINT, name STRING) USING parquet")
     session.spark.sql("USE other_schema")
@@ -213,6 +216,19 @@ def test_a_stream_without_a_checkpoint_says_so(session):
     session.spark.conf.unset(CHECKPOINTS)
     with pytest.raises(CompiledPlanError, match=CHECKPOINTS):
         plan.execute()
+
+
+def test_a_stream_that_was_never_started_refuses_no_other(session, tmp_path):
+    plan = session.compile_plan_sql(INSERT.replace("p.name", "p.country AS name"))
+    folder = tmp_path / "checkpoints" / "stream_sink"
+    folder.mkdir(parents=True)
+    (folder / STAMP).write_text('{"texts": ["another"]}')
+    plan.write_to_file(tmp_path / "a.json")
+    [[shown]] = session.sql(f"EXPLAIN PLAN '{tmp_path}/a.json'").collect()
+    assert shown.endswith("It would run in this session.\n")
+    (folder / "offsets").mkdir()
+    [[shown]] = session.sql(f"EXPLAIN PLAN '{tmp_path}/a.json'").collect()
+    assert "other texts" in shown
 
 
 def test_a_stream_is_refused_under_other_settings_before_it_starts(session):
