@@ -182,8 +182,8 @@ def _refuse_stream(restored: Restored, insert: Insert) -> None:
         raise CompiledPlanError(
             f"The checkpoint {folder!r} is of another stream than compiled plan {source}: other {what}.\n"
             f"  checkpoint: {json.dumps(before)}\n  plan: {json.dumps(now)}",
-            hint=f"Run the plan that it belongs to, or set another {CHECKPOINTS}: the stream then starts again. To go on "
-            f"nevertheless, delete {STAMP} in the checkpoint; Spark reads all files of another folder again.",
+            hint=f"Run the plan that it belongs to, or set another {CHECKPOINTS}: the stream then starts again. To go "
+            f"on nevertheless, delete {STAMP} in the checkpoint; Spark reads all files of another folder again.",
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from plan_world import ARCHIVE, NOW, comparable, newest, update
 from sources import SCHEMA, rows_of
+from test_format import altered
 
 import lookupcache
 from lookupcache import CompiledPlan, CompiledPlanError, LookupJoin, LookupSession, LookupTable, PlanReference
@@ -188,6 +189,12 @@ def test_another_stream_is_refused_before_it_starts(session, tmp_path):
         assert changed != "output columns" or verdict_of(differences(base.document, plan.document)) == "incompatible"
         read_view("arrivals", "in")
         read_view("others", "more")
+    session.spark.sql("CREATE TABLE second_sink (k BIGINT, name STRING) USING parquet")
+    moved = altered(lambda data: data["nodes"][-1].update(sink=["second_sink"], head="INSERT INTO second_sink "),
+                    base.as_json_string())  # fmt: skip
+    assert refused(session.load_plan(PlanReference.from_json_string(moved))) == "sink, table"
+    assert verdict_of(differences(base.document, read(moved))) == "incompatible"
+    session.spark.sql("DROP TABLE second_sink")
     plan.write_to_file(tmp_path / "other.json")
     explained = session.sql(f"EXPLAIN PLAN '{tmp_path}/other.json'").collect()[0].plan
     assert "It would not run in this session: The checkpoint" in explained
