@@ -179,6 +179,10 @@ class Connector:
         Optional; called on the driver when a join is planned, without a connection, except for ALL.
         """
 
+    def needed_drivers(self) -> Mapping[str, str]:
+        """Return those of `drivers` that the options need; by default all of them."""
+        return self.drivers
+
     def advice(self, request: LookupRequest) -> Sequence[str]:
         """Return sentences about what would make a join's lookups faster, such as a missing index.
 

@@ -171,6 +171,13 @@ class SqlConnector(Connector):
         """Return the options, with the absolute path of a file."""
         return self.settings if is_reference(self.settings["url"]) else self._absolute_settings()
 
+    def needed_drivers(self) -> Mapping[str, str]:
+        """Return the driver of the URL's database; all of them where the URL is a reference."""
+        if is_reference(self.settings["url"]):
+            return self.drivers
+        driver = self._kind().driver
+        return {} if driver is None else {driver: self.drivers[driver]}
+
     # ── the database ─────────────────────────────────────────────────────────────────────────────────────
 
     def _kind(self) -> type[Database]:

@@ -9,7 +9,7 @@ import click
 from lookupcache.cli import trial
 from lookupcache.compiled import CompiledPlan, PlanReference
 from lookupcache.compiled.catalog_objects import RESTORES
-from lookupcache.compiled.check import findings
+from lookupcache.compiled.check import findings, unasked
 from lookupcache.compiled.diff import differences, verdict_of
 from lookupcache.table import LookupTable
 
@@ -74,6 +74,7 @@ def check(path: str, tables: tuple[Path, ...], restore: str, connect: bool) -> N
     found = list(findings(document, catalog, restore, _read_a_row if connect else None))
     for one in found:
         click.echo(f"{one.kind:<12}  {one.what}: {one.text}")
+    click.echo(f"No part of this check: {unasked(connect)}.")
     kinds = {one.kind for one in found}
     raise SystemExit(1 if "missing" in kinds else 3 if "not checked" in kinds else 0)
 

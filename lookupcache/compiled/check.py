@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +16,8 @@ from lookupcache.compiled.catalog_objects import Catalog, Objects, differs, plan
 from lookupcache.compiled.code import is_installed, refuse_name
 from lookupcache.compiled.document import Definition, Document
 from lookupcache.compiled.lookup_fields import columns_of_schema
-from lookupcache.compiled.nodes import CallUse, LookupNode
-from lookupcache.connector import connector_class, offers
+from lookupcache.compiled.nodes import CallUse, LookupNode, TableUse
+from lookupcache.connector import offers
 from lookupcache.errors import LookupCacheError
 from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
@@ -30,6 +32,12 @@ class Finding:
     kind: Kind
     what: str
     text: str
+
+
+def unasked(connect: bool) -> str:
+    """Return what no finding is about, as a sentence."""
+    sources = "" if connect else "the sources, whether they can be read and what columns they have (--connect); "
+    return f"{sources}Spark's tables, views, texts, settings and sinks (EXPLAIN PLAN in a session)"
 
 
 def findings(
@@ -65,7 +73,7 @@ def _of_table(
         yield Finding("not checked", what, "it is read from the catalog; give its definition with --table")
         return
     options = definition.options if definition.options is not None else {}
-    yield from _of_connector(what, str(options.get("connector") or getattr(tables.get(name), "connector_name", "")))
+    yield from _of_connector(what, lambda: objects.table(TableUse(table=name)))
     for key, value in options.items():
         if value.startswith("env:") and not value.startswith("env::") and value[4:] not in os.environ:
             yield Finding("not checked", what, f"option {key!r} is {value!r}, which is not set here")
@@ -79,20 +87,32 @@ def _is_elsewhere(name: str, objects: Objects) -> bool:
     return objects.restore == "IDENTIFIER" or not definition.is_complete
 
 
-def _of_connector(what: str, connector: str) -> Iterator[Finding]:
-    if not connector:
-        return
+def _of_connector(what: str, build: Callable[[], LookupTable]) -> Iterator[Finding]:
     try:
-        kind = connector_class(connector)
+        table = build()
+        needed = table.connector.needed_drivers()
     except LookupCacheError as error:
         yield Finding("missing", what, f"{error.fact} {error.hint or ''}".strip())
         return
-    yield Finding("ok", what, f"connector {connector} is installed")
-    for module, package in kind.drivers.items():
-        if importlib.util.find_spec(module) is None:
+    yield Finding("ok", what, f"connector {table.connector_name} is installed")
+    for module, package in needed.items():
+        if importlib.util.find_spec(module) is not None:
+            yield Finding("ok", what, f"driver {_with_version(module)} is installed")
+        elif len(needed) == 1:
             yield Finding("missing", what, f"driver {module} is not installed: pip install {package!r}")
         else:
-            yield Finding("ok", what, f"driver {module} is installed")
+            text = f"driver {module}, which some sources need, is not installed: pip install {package!r}"
+            yield Finding("not checked", what, text)
+
+
+def _with_version(module: str) -> str:
+    """Return a module's name with the version of the package that it is of, where that is known."""
+    package = module.partition(".")[0]
+    names = [package, *importlib.metadata.packages_distributions().get(package, ())]
+    for name in reversed(names):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return f"{module} {importlib.metadata.version(name)}"
+    return module
 
 
 def _of_code(what: str, definition: Definition) -> Finding:

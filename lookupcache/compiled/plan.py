@@ -71,9 +71,11 @@ class CompiledPlan:
             ignore_if_exists: Keep a file that is there; otherwise CompiledPlanError is raised.
             overwrite: Replace a file that is there.
         """
-        if ignore_if_exists and not overwrite and files.exists(os.fspath(path)):
-            return
-        files.write_text(os.fspath(path), self.as_json_string(), overwrite=overwrite)
+        try:
+            files.write_text(os.fspath(path), self.as_json_string(), overwrite=overwrite)
+        except files.FileExists:
+            if not ignore_if_exists:
+                raise
 
     def explain(self) -> str:
         """Return what the plan does, as a person reads it."""

@@ -7,6 +7,7 @@ session of the user, so for them other settings are an error.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -111,9 +112,13 @@ def session_of(document: Document, spark: Any) -> Any:
 
 def close_clone(clone: Any, spark: Any) -> None:
     """Release a session that `session_of` cloned; it does nothing for the session itself."""
-    # On classic Spark, `stop` would end the application; there a clone is garbage like any object.
-    if clone is not spark and not hasattr(clone, "_jsparkSession"):
-        clone.stop()
+    # `stop` would end the application, on Connect where its server is local; on classic Spark a clone is garbage like
+    # any object.
+    if clone is spark or hasattr(clone, "_jsparkSession"):
+        return
+    with contextlib.suppress(Exception):  # the server releases a session that is not used
+        clone.client.release_session()
+    clone.client.close()
 
 
 def _clone(spark: Any) -> Any:

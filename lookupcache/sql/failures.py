@@ -13,6 +13,12 @@ from lookupcache.sql.text import Span, Statement
 _NOT_THE_FACT = re.compile(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|\n'|JVM stacktrace|\s*SQLSTATE: \w+")
 _OURS = re.compile(r"`?\blookup_\d+`?\.")
 
+_DEFAULT = (
+    "DEFAULT has no value here: the query of an INSERT that is compiled, or reads lookup tables, is planned without "
+    "its table."
+)
+_WITHOUT_DEFAULT = "Leave the column out, as in INSERT INTO t (id) VALUES (1), or write its value."
+
 
 def failure(
     statement: Statement, error: PySparkException, original: Callable[[int], int] | None = None
@@ -47,6 +53,8 @@ def _unknown_column(statement: Statement, span: Span | None, names: Sequence[str
         return SchemaError(fact, hint=hint, position=position)
     name = ".".join(names)
     position = None if span is None else statement.position(span)
+    if name.upper() == "DEFAULT":
+        return SchemaError(_DEFAULT, hint=_WITHOUT_DEFAULT, position=position)
     hint = nearest(name, {".".join(path[-2:]) for path in known}, what="columns")
     return SchemaError(f"There is no column {name!r}.", hint=hint, position=position)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -18,6 +19,7 @@ from lookupcache.compiled.document import Document
 from lookupcache.compiled.nodes import Insert, SparkQuery
 from lookupcache.compiled.settings import CATALOG, SCHEMA
 from lookupcache.errors import CompiledPlanError
+from lookupcache.redaction import hide_userinfo
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.sql.compiled import Restored
@@ -43,10 +45,8 @@ def execute(restored: Restored) -> DataFrame:
 
 def _run(restored: Restored) -> list[tuple[str, str]]:
     """Run the statements of a plan; return the streams that were started."""
-    restored.check()
-    streams = [(number, one) for number, one in restored.document.inserts if restored.df(one.input).isStreaming]
-    for _, insert in streams:
-        _refuse_stream(restored, insert)
+    check(restored)
+    streams = _stream_inserts(restored)
     started = []
     for number, insert in restored.document.inserts:
         if (number, insert) in streams:
@@ -56,6 +56,17 @@ def _run(restored: Restored) -> list[tuple[str, str]]:
             restored.spark_sql(number, text, node)
             _refresh(restored, insert)
     return started
+
+
+def check(restored: Restored) -> None:
+    """Raise CompiledPlanError where a plan does not fit its session, or its streams do not fit their checkpoints."""
+    restored.check()
+    for _, insert in _stream_inserts(restored):
+        _refuse_stream(restored, insert)
+
+
+def _stream_inserts(restored: Restored) -> list[tuple[int, Insert]]:
+    return [(number, one) for number, one in restored.document.inserts if restored.df(one.input).isStreaming]
 
 
 def _refresh(restored: Restored, insert: Insert) -> None:
@@ -77,7 +88,8 @@ def _start(restored: Restored, insert: Insert) -> tuple[str, str]:
     name = ".".join(map(quote, insert.sink or ()))
     folder = checkpoint_of(restored, insert)
     if folder is not None:
-        _write_stamp(f"{folder}/{STAMP}", stream_identity(restored.document, insert, restored.df(insert.input)))
+        known = {name: part for name, part in stream_identity(restored, insert).items() if part is not None}
+        _write_stamp(f"{folder}/{STAMP}", {**(_read_stamp(f"{folder}/{STAMP}") or {}), **known})
     try:
         query = restored.df(insert.input).writeStream.queryName(insert.query_name).toTable(name)
     except PySparkException as error:
@@ -97,29 +109,48 @@ def checkpoint_of(restored: Restored, insert: Insert) -> str | None:
     return None if base is None else f"{base.rstrip('/')}/{insert.query_name}"
 
 
-def stream_identity(document: Document, insert: Insert, rows: DataFrame) -> dict[str, Any]:
+def stream_identity(restored: Restored, insert: Insert) -> dict[str, Any]:
     """Return what has to stay for a stream to go on from its checkpoint: what it reads, in order, and its output.
 
     Lookups have no state in the checkpoint, so they are no part of it, nor are texts over their results.
     """
+    document, rows = restored.document, restored.df(insert.input)
     nodes = [node for node in _reads(document, insert.input) if isinstance(node, SparkQuery) and node.streaming]
+    classic = is_classic(rows.sparkSession)
+    streams = _streams(rows) if classic else []
     texts = [" ".join(node.text.split()) for node in nodes if not node.views]
     output = [[name, type_] for name, type_ in document.node(insert.input).output]
     return {
         "texts": [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts],
-        "sources": _streams(rows),
+        "sources": [leaf.schema().toDDL() for leaf in streams] if classic else None,
+        "places": [_place_of(leaf) for leaf in streams] if classic else None,
         "output": output,
         "sink": list(insert.sink or ()),
+        "table": list(_qualify_sink(restored, insert.sink or ())),
     }
 
 
-def _streams(rows: DataFrame) -> list[str] | None:
-    """Return the columns of the streams that a result is made of, in order; only classic Spark shows them."""
-    if not is_classic(rows.sparkSession):
-        return None
+def _streams(rows: DataFrame) -> list[Any]:
+    """Return Spark's plan nodes of the streams that a result is made of, in order; only classic Spark shows them."""
     leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
-    found = [leaves.apply(number) for number in range(leaves.size())]
-    return [leaf.schema().toDDL() for leaf in found if leaf.isStreaming()]
+    return [leaf for leaf in (leaves.apply(number) for number in range(leaves.size())) if leaf.isStreaming()]
+
+
+_PLACES = ("path", "subscribe", "subscribePattern", "assign")
+"""Options of streams that say what is read; others say how, or where it begins."""
+
+
+def _place_of(leaf: Any) -> str:
+    """Return what a stream reads: the kind of its source, with the folder or topics."""
+    name = hide_userinfo(_FILE_SCHEME.sub("[", str(leaf.toString())))  # such as FileSource[/folder]
+    if leaf.nodeName() != "StreamingRelationV2":
+        return name
+    options = leaf.extraOptions()
+    values = [f"{key}={hide_userinfo(options.get(key))}" for key in _PLACES if options.containsKey(key)]
+    return " ".join([name, *values])
+
+
+_FILE_SCHEME = re.compile(r"\[file:/*(?=/)")
 
 
 def _reads(document: Document, number: int) -> Iterator[Any]:
@@ -143,16 +174,25 @@ def _refuse_stream(restored: Restored, insert: Insert) -> None:
             f"Compiled plan {source} writes a stream to files.", hint="Write INSERT INTO a table of Spark's."
         )
     folder = checkpoint_of(restored, insert)
-    before = None if folder is None else _read_stamp(f"{folder}/{STAMP}")
-    now = stream_identity(restored.document, insert, restored.df(insert.input))
+    before = None if folder is None or not _has_begun(folder) else _read_stamp(f"{folder}/{STAMP}")
+    now = stream_identity(restored, insert)
     changed = [] if before is None else [name for name in now if _is_other(before.get(name), now[name])]
     if changed:
         what = ", ".join(changed)
         raise CompiledPlanError(
             f"The checkpoint {folder!r} is of another stream than compiled plan {source}: other {what}.\n"
             f"  checkpoint: {json.dumps(before)}\n  plan: {json.dumps(now)}",
-            hint=f"Run the plan that it belongs to, or set another {CHECKPOINTS}: the stream then starts again.",
+            hint=f"Run the plan that it belongs to, or set another {CHECKPOINTS}: the stream then starts again. To go "
+            f"on nevertheless, delete {STAMP} in the checkpoint; Spark reads all files of another folder again.",
         )
+
+
+def _has_begun(folder: str) -> bool:
+    """Return whether a stream has read anything: one that could not be started has nothing to go on from."""
+    try:
+        return files.exists(f"{folder}/offsets")
+    except CompiledPlanError:
+        return False
 
 
 def _is_other(before: Any, now: Any) -> bool:

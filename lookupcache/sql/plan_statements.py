@@ -18,7 +18,7 @@ from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.compiled import Compiler, Restored
 from lookupcache.sql.dynamic import has_identifiers, with_identifiers
 from lookupcache.sql.hints import unquote
-from lookupcache.sql.plan_runs import execute
+from lookupcache.sql.plan_runs import check, execute
 from lookupcache.sql.query import Setting
 from lookupcache.sql.statement_target import TokenReader, insert_target
 from lookupcache.sql.statements import has_inserts, nothing, plan_inserts
@@ -205,7 +205,7 @@ def explain_restore(setting: Setting, path: str) -> str:
     """Return what EXPLAIN PLAN says of whether a plan would run in a session."""
     try:
         with closing(restore(setting, CompiledPlan(PlanReference.from_file(path).load()))) as restored:
-            restored.check()
+            check(restored)
     except LookupCacheError as error:
         return f"\nIt would not run in this session: {error}\n"
     return "\nIt would run in this session.\n"

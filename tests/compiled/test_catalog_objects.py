@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from sources import PEOPLE, SCHEMA, rows_of
+from test_format import altered
 
 from lookupcache import CompiledPlanError, LookupTable
-from lookupcache.compiled.catalog_objects import Catalog, Objects, define_function, define_table
+from lookupcache.compiled.catalog_objects import Catalog, Objects, define_function, define_table, planned_lookup
 from lookupcache.compiled.code import import_named, name_of
-from lookupcache.compiled.document import KEEPS, Document
+from lookupcache.compiled.document import KEEPS, Document, read
 from lookupcache.compiled.nodes import TableUse
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.schema import parse_ddl
@@ -66,6 +70,74 @@ def test_inline_tables_are_complete_whatever_the_options_say():
     for keeps in KEEPS:
         document = Document(keeps=keeps, tables={"c": define_table("c", PLANNED, "ALL", inline=True)})
         assert Objects(document, Catalog(), "IDENTIFIER").table(TableUse(table="c")).options["url"] == PLAN
+
+
+# ── a catalog that changed since ─────────────────────────────────────────────────────────────────────────
+
+COLUMNS = "id BIGINT, name STRING, country STRING"
+SHOP = {"connector": "sql", "url": CATALOG, "table": "c", "lookup.cache": "NONE", "lookup.timeout": "1 s"}
+CHANGED = {
+    "columns in another order": ("country STRING, name STRING, id BIGINT", SHOP),
+    "a column more": (f"{COLUMNS}, zip STRING", SHOP),
+    "a column less that is not read": ("id BIGINT, name STRING", SHOP),
+    "a column less that is read": ("id BIGINT, country STRING", SHOP),
+    "another type": (COLUMNS.replace("name STRING", "name INT"), SHOP),
+    "other options": (COLUMNS, {**SHOP, "table": "other"}),
+    "another connector": (COLUMNS, {"connector": "sources:Memory", "rows": "[]", "url": CATALOG}),
+}
+OTHERS, READ, UNFILTERED = "columns of table 'customers'", "that are looked up in 'c'", "does not apply a filter"
+BY_NAME = dict.fromkeys(CHANGED, CATALOG) | {
+    "a column less that is read": READ, "another type": READ, "another connector": UNFILTERED,
+}  # fmt: skip
+BY_COLUMNS = dict.fromkeys(CHANGED, OTHERS) | {
+    "columns in another order": CATALOG, "other options": CATALOG, "another connector": UNFILTERED,
+}  # fmt: skip
+FOUND = {
+    # compile, restore: the URL of the table that is looked up, or the error
+    ("IDENTIFIER", "IDENTIFIER"): BY_NAME,
+    ("IDENTIFIER", "ALL"): BY_NAME,
+    ("IDENTIFIER", "ALL_ENFORCED"): dict.fromkeys(CHANGED, "not complete"),
+    ("SCHEMA", "IDENTIFIER"): BY_COLUMNS,
+    ("SCHEMA", "ALL"): dict.fromkeys(CHANGED, CATALOG) | {"another connector": UNFILTERED},
+    ("SCHEMA", "ALL_ENFORCED"): dict.fromkeys(CHANGED, "not complete"),
+    ("ALL", "IDENTIFIER"): BY_NAME,
+    ("ALL", "ALL"): dict.fromkeys(CHANGED, PLAN),
+    ("ALL", "ALL_ENFORCED"): dict.fromkeys(CHANGED, PLAN),
+}
+
+
+def pushing(plan):
+    """Let the lookup push a filter to the source, which a connector may not be able to apply."""
+    plan["nodes"][1]["pushedFilters"] = [["=", "boolean", ["right", "name", "string"], ["literal", "string", "ann"]]]
+    plan["nodes"][1]["operators"] = {"=": 1}
+
+
+NODES = read(altered(pushing, next((Path(__file__).parent / "archive").glob("*/identifiers.json")).read_text()))
+
+
+@pytest.mark.parametrize(("compiled", "restored"), FOUND)
+@pytest.mark.parametrize("change", CHANGED)
+def test_a_lookup_over_a_table_that_changed(compiled, restored, change):
+    planned = LookupTable("customers", COLUMNS, {"connector": "sql", "url": PLAN, "table": "c"})
+    known = LookupTable("customers", *CHANGED[change])
+    document = replace(NODES, keeps=compiled, tables={"customers": define_table("customers", planned, compiled)})
+    node = document.node(2)
+
+    def lookup():
+        table = Objects(document, Catalog(table=lambda _: known), restored).lookup_table(node)
+        return table, planned_lookup(node, table, "p.json")
+
+    expected = FOUND[compiled, restored][change]
+    if expected not in (PLAN, CATALOG):
+        with pytest.raises(CompiledPlanError, match=expected):
+            lookup()
+        return
+    table, found = lookup()
+    assert table.options["url"] == expected
+    assert table.options.get("table") == ("other" if (expected, change) == (CATALOG, "other options") else "c")
+    assert {name: found.schema.field(name).type for name in ("id", "name")} == {"id": pa.int64(), "name": pa.string()}
+    assert (found.pushed, found.keys) == (node.lookup.pushed, node.lookup.keys)
+    assert (found.config.cache, found.config.timeout) == ("LRU", 180.0)  # the node's, whatever the catalog says
 
 
 # ── secrets ──────────────────────────────────────────────────────────────────────────────────────────────

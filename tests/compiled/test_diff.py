@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 from pathlib import Path
 
@@ -181,6 +183,53 @@ def test_check_takes_the_tables_of_the_catalog(tmp_path):
     code, output = run("check", plan, "--table", table)
     assert code == 1
     assert "'name' differ" in output
+
+
+@pytest.fixture
+def in_the_catalog(tmp_path):
+    """Return what writes a definition of the table that the plan of a name reads from the catalog."""
+
+    def write(url, connector="sql"):
+        path = tmp_path / "customers.toml"
+        path.write_text(
+            'schema = "id BIGINT, name STRING, country STRING, zip STRING, salary DOUBLE"\n[options]\n'
+            f'connector = "{connector}"\nurl = "{url}"\ntable = "customers"\n'
+        )
+        return path
+
+    return write
+
+
+def test_check_names_the_drivers_that_a_source_needs(in_the_catalog, monkeypatch):
+    plan = next(ARCHIVE.glob("*/identifiers.json"))
+    known = importlib.util.find_spec
+    code, output = run("check", plan, "--table", in_the_catalog("postgresql://h/d"))
+    assert code == 0
+    version = importlib.metadata.version("adbc-driver-postgresql")
+    assert f"driver adbc_driver_postgresql {version} is installed" in output
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: known(name) if name != "pymysql" else None)
+    assert run("check", plan, "--table", in_the_catalog("postgresql://h/d"))[0] == 0
+    assert run("check", plan, "--table", in_the_catalog("sqlite:///shop.db"))[0] == 0
+    code, output = run("check", plan, "--table", in_the_catalog("mysql://h/d"))
+    assert code == 1
+    assert "pip install 'lookupcache[mysql]'" in output
+    monkeypatch.setenv("SHOP", "mysql://h/d")
+    code, output = run("check", plan, "--table", in_the_catalog("env:SHOP"))
+    assert code == 3
+    assert "not checked   table customers: driver pymysql, which some sources need, is not installed" in output
+
+
+def test_check_says_what_it_does_not_check(in_the_catalog, tmp_path):
+    import sqlite3
+
+    sqlite3.connect(tmp_path / "shop.db").execute(
+        "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, country TEXT, zip TEXT, salary DOUBLE)"
+    ).connection.close()
+    plan = next(ARCHIVE.glob("*/identifiers.json"))
+    table = in_the_catalog(f"sqlite:///{tmp_path}/shop.db")
+    without, connected = (run("check", plan, "--table", table, *more)[1] for more in ([], ["--connect"]))
+    assert "No part of this check: the sources, whether they can be read and what columns they have" in without
+    assert "No part of this check: Spark's tables, views, texts, settings and sinks" in connected
 
 
 @pytest.mark.parametrize(

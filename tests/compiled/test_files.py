@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
@@ -90,13 +91,66 @@ def test_errors_name_the_path_without_its_secrets(tmp_path):
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_file_system_without_links_is_written_by_a_rename(monkeypatch):
-    system = fs._MockFileSystem()
+def sub_tree(folder):
+    return fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())
+
+
+OPENED = {"in memory": lambda _: fs._MockFileSystem(), "below a folder": sub_tree}
+
+
+@pytest.mark.parametrize("kind", OPENED)
+def test_a_file_system_without_links_is_written_by_a_rename(monkeypatch, tmp_path, kind):
+    system = OPENED[kind](tmp_path)
     monkeypatch.setattr(files, "_open", lambda path: (system, path))
+    assert not files.exists("folder/a.json")
     files.write_text("folder/a.json", "x")
     with pytest.raises(CompiledPlanError, match="already"):
         files.write_text("folder/a.json", "y")
     assert files.read_text("folder/a.json") == "x"
+    files.write_text("folder/a.json", "y", overwrite=True)
+    assert files.read_text("folder/a.json") == "y"
+    with pytest.raises(CompiledPlanError, match="there is no such file"):
+        files.read_text("folder/b.json")
+
+
+@pytest.mark.parametrize("call", ["create_dir", "open_output_stream"])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_folder_that_is_read_only_is_named(tmp_path, monkeypatch, call, number):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    system = type("ReadOnly", (fs.LocalFileSystem,), {call: refuse})()
+    monkeypatch.setattr(files, "_open", lambda path: (system, path))
+    with pytest.raises(CompiledPlanError) as caught:
+        files.write_text(f"{tmp_path}/a.json", "x")
+    assert f"'{tmp_path}/a.json' cannot be written: {os.strerror(number)}" in caught.value.fact
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_in_place_of_a_folder_is_named(tmp_path):
+    (tmp_path / "a").write_text("x")
+    for path in (f"{tmp_path}/a/b.json", f"file://{tmp_path}/a/b.json"):
+        with pytest.raises(CompiledPlanError, match="cannot be written"):
+            files.write_text(path, "y")
+        with pytest.raises(CompiledPlanError, match=r"cannot be read|no such file"):
+            files.read_text(path)
+    with pytest.raises(CompiledPlanError, match="cannot be read"):
+        files.read_text(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["local", "below a folder"])
+def test_a_plan_that_is_read_while_others_write_it_is_one_of_them(tmp_path, monkeypatch, kind):
+    if kind != "local":
+        monkeypatch.setattr(files, "_open", lambda path: (sub_tree("/"), path))
+    path, texts, found = f"{tmp_path}/a.json", [letter * 100_000 for letter in "xy"], []
+    files.write_text(path, texts[0])
+    writers = [threading.Thread(target=lambda text=text: [files.write_text(path, text, overwrite=True)
+               for _ in range(20)]) for text in texts]  # fmt: skip
+    [thread.start() for thread in writers]
+    while not found or any(thread.is_alive() for thread in writers):
+        found.append(files.read_text(path))
+    assert set(found) <= set(texts)
+    assert os.listdir(tmp_path) == ["a.json"]
 
 
 def test_a_file_that_another_program_replaces_at_once_is_not_taken_for_ours(monkeypatch):

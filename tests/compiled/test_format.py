@@ -45,6 +45,17 @@ def test_a_stream_has_a_name_that_stays_in_its_folder(name):
         read(altered(lambda plan: plan["nodes"][3].update(queryName=name), TEXT))
 
 
+def test_a_file_that_is_there_is_kept_replaced_or_an_error(tmp_path):
+    first, second = (CompiledPlan(read(text)) for text in (TEXT, JOIN))
+    first.write_to_file(tmp_path / "a.json", ignore_if_exists=True)
+    second.write_to_file(tmp_path / "a.json", ignore_if_exists=True)
+    with pytest.raises(CompiledPlanError, match="already"):
+        second.write_to_file(tmp_path / "a.json")
+    assert (tmp_path / "a.json").read_text() == TEXT
+    second.write_to_file(tmp_path / "a.json", ignore_if_exists=True, overwrite=True)
+    assert (tmp_path / "a.json").read_text() == JOIN
+
+
 def test_blanks_and_the_order_of_names_do_not_matter():
     data = json.loads(JOIN)
     assert write(read(json.dumps(dict(reversed(data.items()))))) == JOIN

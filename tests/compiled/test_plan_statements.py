@@ -19,6 +19,7 @@ from lookupcache import (
     LookupTable,
     OptionError,
     PlanReference,
+    SchemaError,
     StatementError,
 )
 from lookupcache.compiled.settings import settings_of
@@ -143,6 +144,16 @@ def test_every_kind_of_insert_is_compiled(session, kind):
     assert rows(session, "second_sink") == second
 
 
+@pytest.mark.parametrize("query", ["VALUES (1L, DEFAULT)", QUERY.replace("p.name", "default")])
+def test_a_default_value_is_given_by_leaving_its_column_out(session, query):
+    with pytest.raises(SchemaError, match="DEFAULT has no value here") as caught:
+        session.compile_plan_sql(f"INSERT INTO plan_sink {query}")
+    assert "INSERT INTO t (id) VALUES (1)" in str(caught.value.hint)
+    plan = session.compile_plan_sql("INSERT INTO plan_sink (id) VALUES (1L)")
+    plan.execute()
+    assert rows(session) == Counter([(1, None)])
+
+
 @pytest.mark.parametrize(
     ("statement", "name"),
     [
@@ -197,6 +208,14 @@ def test_two_compile_at_once_and_one_file_is_there(session, tmp_path):
         found = list(pool.map(compile_it, ["COMPILE PLAN"] * 4))
     assert Counter(found) == Counter({"done": 1, True: 3})
     assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_of_several_that_compile_and_execute_at_once_all_run_one_plan(session, tmp_path):
+    sql = f"COMPILE AND EXECUTE PLAN '{tmp_path}/a.json' FOR INSERT INTO plan_sink SELECT {{}}L, 'x'"
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda number: session.sql(sql.format(number)), range(3)))
+    [(_, times)] = rows(session).items()
+    assert times == 3
 
 
 # ── what is not as it was ────────────────────────────────────────────────────────────────────────────────

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from plan_world import ARCHIVE, NOW, comparable, newest, update
 from sources import SCHEMA, rows_of
+from test_format import altered
 
 import lookupcache
 from lookupcache import CompiledPlan, CompiledPlanError, LookupJoin, LookupSession, LookupTable, PlanReference
+from lookupcache.compiled.diff import differences, verdict_of
 from lookupcache.compiled.document import read
 from lookupcache.planner import passes
 from lookupcache.sql.plan_runs import CHECKPOINTS, STAMP
@@ -99,12 +101,7 @@ def test_a_stream_continues_from_its_checkpoint_with_another_planner(session, tm
     arrive(tmp_path, "c.json", 2, 4)
     assert run_until_idle(session, again) == first
     assert rows(session) == expected(1, 2, 9, 1, 3, 2, 4)
-    other = tmp_path / "plans" / "other.json"
-    session.compile_plan_sql(INSERT.replace("FROM arrivals", "FROM (SELECT k + 1 AS k FROM arrivals)")).write_to_file(
-        other
-    )
-    with pytest.raises(CompiledPlanError, match=r"is of another stream than compiled plan .*: other texts"):
-        session.sql(f"EXECUTE PLAN '{other}'")
+    assert json.loads(stamp.read_text())["sources"] == ["k BIGINT"]
 
 
 def keep_checkpoint(folder):
@@ -150,6 +147,70 @@ def test_a_join_of_a_plan_runs_on_a_stream(session, tmp_path):
     assert rows(session) == expected(1, 3)
 
 
+BOTH = INSERT.replace("FROM arrivals AS a", "FROM (SELECT * FROM arrivals UNION ALL SELECT * FROM others) AS a")
+SWAPPED = BOTH.replace("arrivals UNION", "x UNION").replace("others", "arrivals").replace("x UNION", "others UNION")
+OTHER_STREAMS = {
+    # what differs: the statement, views to change before it is compiled, the parts that the error names
+    "text": (BOTH.replace("SELECT * FROM arrivals", "SELECT k + 1 AS k FROM arrivals"), {}, "texts"),
+    "order of sources": (SWAPPED, {}, "texts, places"),
+    "order of sources in a view": (BOTH, {"arrivals": "more", "others": "in"}, "places"),
+    "source": (BOTH, {"others": "elsewhere"}, "places"),
+    "columns of a source": (BOTH.replace("SELECT * FROM", "SELECT k FROM"), {"others": "more: k BIGINT, z INT"},
+                            "texts, sources"),
+    "output columns": (BOTH.replace("p.name FROM", "p.country FROM"), {}, "output"),
+}  # fmt: skip
+
+
+def test_another_stream_is_refused_before_it_starts(session, tmp_path):
+    """For each part that has to stay, with a checkpoint that a stream has written."""
+
+    def read_view(view, place):
+        folder, _, columns = place.partition(": ")
+        (tmp_path / folder).mkdir(exist_ok=True)
+        df = session.spark.readStream.schema(columns or "k BIGINT").json(str(tmp_path / folder))
+        df.createOrReplaceTempView(view)
+
+    def refused(plan):
+        with pytest.raises(CompiledPlanError, match="is of another stream than compiled plan") as caught:
+            plan.execute()
+        return caught.value.fact.partition(": other ")[2].partition(".\n")[0]
+
+    read_view("others", "more")
+    base = session.compile_plan_sql(BOTH)
+    base.write_to_file(tmp_path / "both.json")
+    arrive(tmp_path, "a.json", 1)
+    run_until_idle(session, tmp_path / "both.json")
+    offsets = sorted((tmp_path / "checkpoints" / "stream_sink").rglob("*"))
+    for changed, (statement, views, parts) in OTHER_STREAMS.items():
+        for view, place in views.items():
+            read_view(view, place)
+        plan = session.compile_plan_sql(statement)
+        assert refused(plan) == parts, changed
+        assert changed != "output columns" or verdict_of(differences(base.document, plan.document)) == "incompatible"
+        read_view("arrivals", "in")
+        read_view("others", "more")
+    session.spark.sql("CREATE TABLE second_sink (k BIGINT, name STRING) USING parquet")
+    moved = altered(lambda data: data["nodes"][-1].update(sink=["second_sink"], head="INSERT INTO second_sink "),
+                    base.as_json_string())  # fmt: skip
+    assert refused(session.load_plan(PlanReference.from_json_string(moved))) == "sink, table"
+    assert verdict_of(differences(base.document, read(moved))) == "incompatible"
+    session.spark.sql("DROP TABLE second_sink")
+    plan.write_to_file(tmp_path / "other.json")
+    explained = session.sql(f"EXPLAIN PLAN '{tmp_path}/other.json'").collect()[0].plan
+    assert "It would not run in this session: The checkpoint" in explained
+    session.spark.sql("CREATE DATABASE IF NOT EXISTS other_schema")
+    session.spark.sql("CREATE TABLE other_schema.stream_sink (k BIGINT, name STRING) USING parquet")
+    session.spark.sql("USE other_schema")
+    try:
+        assert refused(session.compile_plan_sql(BOTH)) == "table"
+    finally:
+        session.spark.sql("USE default")
+        session.spark.sql("DROP DATABASE other_schema CASCADE")
+    assert not session.spark.streams.active
+    assert sorted((tmp_path / "checkpoints" / "stream_sink").rglob("*")) == offsets
+    assert rows(session) == expected(1)
+
+
 def test_a_batch_is_no_stream(session, tmp_path):
     plan = session.compile_plan_sql(INSERT)
     session.spark.range(3).withColumnRenamed("id", "k").createOrReplaceTempView("arrivals")
@@ -162,6 +223,19 @@ def test_a_stream_without_a_checkpoint_says_so(session):
     session.spark.conf.unset(CHECKPOINTS)
     with pytest.raises(CompiledPlanError, match=CHECKPOINTS):
         plan.execute()
+
+
+def test_a_stream_that_was_never_started_refuses_no_other(session, tmp_path):
+    plan = session.compile_plan_sql(INSERT.replace("p.name", "p.country AS name"))
+    folder = tmp_path / "checkpoints" / "stream_sink"
+    folder.mkdir(parents=True)
+    (folder / STAMP).write_text('{"texts": ["another"]}')
+    plan.write_to_file(tmp_path / "a.json")
+    [[shown]] = session.sql(f"EXPLAIN PLAN '{tmp_path}/a.json'").collect()
+    assert shown.endswith("It would run in this session.\n")
+    (folder / "offsets").mkdir()
+    [[shown]] = session.sql(f"EXPLAIN PLAN '{tmp_path}/a.json'").collect()
+    assert "other texts" in shown
 
 
 def test_a_stream_is_refused_under_other_settings_before_it_starts(session):

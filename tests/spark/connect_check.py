@@ -16,7 +16,17 @@ from sql_hostile import AS_FULL_TABLES, STATEMENTS
 from sql_statements import NOW
 from test_column import written
 
-from lookupcache import LookupJoin, LookupSession, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache import (
+    CompiledPlan,
+    LookupJoin,
+    LookupSession,
+    LookupTable,
+    OptionError,
+    PlanError,
+    PlanReference,
+    SchemaError,
+    lookup_join,
+)
 from lookupcache.planner.column import column_sql
 from lookupcache.spark.doctor import POOL, examine
 from lookupcache.spark.stages import python_stages
@@ -327,3 +337,33 @@ def test_what_only_the_server_knows_is_a_stage_of_its_own(visits, people, reason
     assert multiset(join.df) == multiset(
         left.join(right, F.col("boss") == F.col("id"), "left").select("visit", "country")
     )
+
+
+def test_a_compiled_plan_runs_under_its_own_settings(spark, people, tmp_path):
+    session, path, zone = LookupSession(spark), tmp_path / "a.json", "spark.sql.session.timeZone"
+    session.register_table(people)
+    spark.range(1, 3).coalesce(1).createOrReplaceTempView("persons")
+    spark.sql("CREATE TABLE plan_sink (id BIGINT, name STRING, zone STRING) USING parquet")
+    before = spark.conf.get(zone)
+    spark.conf.set(zone, "Europe/Paris")
+    try:
+        query = "SELECT v.id, p.name FROM persons AS v LEFT JOIN p FOR SYSTEM_TIME AS OF PROCTIME() AS p ON v.id = p.id"
+        insert = f"WITH a AS ({query}) INSERT INTO plan_sink SELECT *, current_timezone() FROM a"
+        session.sql(f"COMPILE PLAN '{path}' FOR {insert}")
+        spark.conf.set(zone, "Asia/Tokyo")
+        [[shown]] = session.sql(f"EXPLAIN PLAN '{path}'").collect()
+        assert shown.endswith("It would run in this session.\n")
+        session.sql(f"EXECUTE PLAN '{path}'")
+        assert spark.conf.get(zone) == "Asia/Tokyo"
+        expected = [(number, name, "Europe/Paris") for number, name in [(1, "ann"), (2, "bob"), (2, "rob")]]
+        assert sorted(map(tuple, spark.table("plan_sink").collect())) == expected
+    finally:
+        spark.conf.set(zone, before)
+        spark.sql("DROP TABLE plan_sink")
+
+
+def test_a_compiled_join_is_applied_to_the_same_columns(people, visits):
+    join = LookupJoin(visits, people, "person = p.id", "left", ["visit", "p.name"])
+    plan = CompiledPlan.of(PlanReference.from_json_string(join.compile().as_json_string()))
+    found = LookupJoin.from_plan(visits, plan)
+    assert (found.plan, found.df.schema) == (join.plan, join.df.schema)
