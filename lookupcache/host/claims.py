@@ -174,7 +174,7 @@ class Claims:
     # ── claimants ────────────────────────────────────────────────────────────────────────────────────────
 
     def _enlist(self) -> None:
-        """Take the first number whose file is not locked, and end the claims that a dead process left under it."""
+        """Take the first number whose file is not locked; remove claims and files that a dead process left under it."""
         for number in range(1, _MOST_CLAIMANTS):
             fd = self._folder.open(f"alive-{number}", os.O_RDWR | os.O_CREAT)
             try:
@@ -184,12 +184,19 @@ class Claims:
                 continue
             self.number, self._alive = number, fd
             self._remove_claims_of(number)
+            self._remove_files_of(number)
             return
         raise OSError("there are too many processes")
 
     def _remove_claims_of(self, number: int) -> None:
         with self._folder.lock(LOCK):
             self._infos[self._claimants(self._infos) == number] = 0
+
+    def _remove_files_of(self, number: int) -> None:
+        """Remove what a process of this number was writing: the next one may write files of the same names."""
+        for name in self._folder.names():
+            if name.startswith(f"{number}-") and name.endswith(".tmp"):
+                self._folder.remove(name)
 
     def lives(self, number: int) -> bool:
         """Return whether a claimant lives."""
