@@ -197,7 +197,7 @@ class SharedCache:
                 hint="Decorate a function or a static method, or set 'lookup.cache.scope' to worker.",
             )
         try:
-            return self._codec.write(tuple(values))
+            return self._codec.write_key(tuple(values))
         except UnsupportedValueError as error:
             raise self._unsupported_error("is called with", error) from None
 
