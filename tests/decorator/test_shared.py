@@ -207,6 +207,43 @@ def test_an_event_loop_runs_while_another_process_is_waited_for(shared):
     assert source.calls == [1]
 
 
+def test_an_event_loop_runs_while_a_thread_works_on_files(shared):
+    one = shared(number_later)
+    asyncio.run(one(1))
+    inside, leave, left = threading.Event(), threading.Event(), []
+
+    def work():
+        with one.lookup.shared._lock:
+            inside.set()
+            left.append(leave.wait(5))
+
+    async def scenario():
+        task = asyncio.create_task(one(2))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        leave.set()
+        return await task
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert inside.wait(FOREVER)
+    assert (asyncio.run(scenario()), left) == ([2, 0], [True])
+    thread.join()
+
+
+def test_a_call_goes_on_when_the_function_is_closed_in_another_event_loop(shared):
+    source.gate = threading.Event()
+    one, found = shared(number_when_open), []
+    thread = threading.Thread(target=lambda: found.append(asyncio.run(one(1))))
+    thread.start()
+    while not source.calls:
+        assert thread.is_alive()
+    asyncio.run(one.close())
+    source.gate.set()
+    thread.join(FOREVER)
+    assert found == [[1, 0]]
+
+
 def test_a_cancelled_call_leaves_no_claim(shared):
     source.gate = threading.Event()
     one, two = shared(number_when_open, timeout=30), shared(number_later, timeout=30)
