@@ -126,7 +126,8 @@ class RowStore:
         columns = self.gather(numbers)
         self.return_lent()
         self._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if len(numbers) and columns else []
-        self._starts = np.array([0, len(numbers)])
+        # One start for each run, none if nothing is kept: rows that are stored elsewhere are counted after them.
+        self._starts = np.array([0, len(numbers)] if len(numbers) else [0])
 
     def clear(self) -> None:
         """Remove all rows."""
