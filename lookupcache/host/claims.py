@@ -163,12 +163,12 @@ class Claims:
         self._infos = np.frombuffer(mapped, "<u8", self._buckets * _WAYS, size // 2).reshape(shape)
 
     def _create(self, size: int) -> None:
-        name = f"claims-{os.urandom(8).hex()}.new"
-        self._folder.allocate(name, size)
+        name = f"{NAME}.new"
         with self._folder.lock(LOCK):
-            if self._folder.size(NAME) == size:
+            if self._folder.size(NAME) != size:
+                # A process that was killed may have left one.
                 self._folder.remove(name)
-            else:
+                self._folder.allocate(name, size)
                 self._folder.rename(name, NAME)
 
     # ── claimants ────────────────────────────────────────────────────────────────────────────────────────

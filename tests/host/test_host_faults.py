@@ -120,6 +120,22 @@ def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(name, tmp_pat
     assert step > 10 or stride > 1, "the steps were not counted"
 
 
+@pytest.mark.slow
+def test_a_process_that_is_killed_while_it_makes_a_folder_leaves_nothing(tmp_path):
+    step, killed = 0, True
+    while killed:
+        step += 1
+        path = tmp_path / str(step)
+        killed, _ = in_child(lambda path=path: new_cache(path).close(), step)
+        cache = new_cache(path)
+        store(cache, KEYS)
+        assert look_up(cache, KEYS) == right(KEYS)
+        assert not [name for name in os.listdir(cache._path) if name.endswith((".new", ".tmp"))], step
+        cache.close()
+        shutil.rmtree(path)
+    assert step > 10, "the steps were not counted"
+
+
 def check_after_kill(path, name, step):
     after = new_cache(path)
     try:
