@@ -79,9 +79,14 @@ class EntryRows:
         self._start[entries] = np.where(counts > 0, first + starts, -1)
         self.unique = self.unique and bool((counts <= 1).all())
 
-    def return_lent(self) -> None:
-        """Forget the rows that are stored elsewhere: no entry has them any more."""
-        self._store.return_lent()
+    def return_lent(self, entries: Entries) -> None:
+        """Forget the rows that are stored elsewhere, but for those that lie together with rows of these entries.
+
+        No other entry has such rows.
+        """
+        if self._store.has_lent:
+            starts = self.starts(entries)
+            self._store.return_lent(starts[starts >= self._store.first_lent])
 
     def mark_dead(self, entries: Entries) -> None:
         """Count the rows of entries as dead, but for those that are stored elsewhere."""

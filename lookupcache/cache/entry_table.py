@@ -147,8 +147,8 @@ class EntryTable:
         """Free the numbers of unlisted entries that are no longer leased."""
         if self.numbers.unlisted.size:
             self.rows.mark_dead(self.numbers.free_unlisted())
-            if not self.numbers.unlisted.size:
-                self.rows.return_lent()
+        # Also while other batches are open: there may always be one, and what is lent keeps files mapped.
+        self.rows.return_lent(self.numbers.unlisted)
 
     def weights(self, entries: Entries) -> Numbers:
         """Return what each entry weighs; the policy calls it."""

@@ -92,9 +92,16 @@ class RowStore:
         self._lent_starts.insert(0, self.first_lent)
         return self.first_lent
 
-    def return_lent(self) -> None:
-        """Forget the rows that are stored elsewhere."""
-        self._borrow, self._lent_starts, self.first_lent = [], [], _MOST_ROWS
+    def return_lent(self, numbers: Positions | None = None) -> None:
+        """Forget the rows that are stored elsewhere, but for the batches that have these of them."""
+        if numbers is None or not len(numbers):
+            self._borrow, self._lent_starts, self.first_lent = [], [], _MOST_ROWS
+            return
+        used = np.unique(np.searchsorted(self._lent_starts, numbers, side="right") - 1)
+        if len(used) < len(self._borrow):
+            self._borrow = [self._borrow[number] for number in used]
+            self._lent_starts = [self._lent_starts[number] for number in used]
+            self.first_lent = self._lent_starts[0]
 
     def gather(self, numbers: Positions) -> list[pa.Array]:
         """Return the columns of these rows; -1 gives a row of nulls."""
@@ -119,7 +126,8 @@ class RowStore:
         columns = self.gather(numbers)
         self.return_lent()
         self._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if len(numbers) and columns else []
-        self._starts = np.array([0, len(numbers)])
+        # One start for each run, none if nothing is kept: rows that are stored elsewhere are counted after them.
+        self._starts = np.array([0, len(numbers)] if len(numbers) else [0])
 
     def clear(self) -> None:
         """Remove all rows."""

@@ -85,26 +85,25 @@ class AsyncLookup(SingleFlight):
     async def _share(self, job: _CallJob, work: SharedCall) -> list[tuple[list[Key], Answers]]:
         """Take what other processes have fetched, and request the other keys; work on files is done in a thread."""
         answered: list[tuple[list[Key], Answers]] = []
-        job.call.shared, files, is_timed = work.found, work.shared.executor, False
-        in_thread = asyncio.get_running_loop().run_in_executor
+        job.call.shared, is_timed, submit = work.found, False, work.shared.submit
         try:
             while not work.is_complete:
-                if mine := await in_thread(files, work.step):
+                if mine := await asyncio.wrap_future(submit(work.step)):
                     self._begin(job.call)
                     if not is_timed:
                         self._slots_here().start_timeout(job)
                         is_timed = True
                     answered += (new := await self._fetch(job.call, mine))
-                    await in_thread(files, work.publish, merged(new), job.call.written)
+                    await asyncio.wrap_future(submit(work.publish, merged(new), job.call.written))
                 elif not work.is_complete:
                     await asyncio.sleep(work.wait_seconds())
             return answered
         except Exception:
-            await in_thread(files, work.find_stale)
+            await asyncio.wrap_future(submit(work.find_stale))
             raise
         finally:
             # Not awaited: after a cancellation nothing can be. The thread releases after it has claimed.
-            files.submit(work.release)
+            submit(work.release)
             self.counters.add("host_waits", work.waited)
 
     def _end_call(self, call: Call, answer: Any) -> None:

@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -102,6 +102,12 @@ class SharedCache:
         self._lock = threading.RLock()
         self._forget_files()
         self._start_without_threads()
+        self._start_without_executor()
+
+    def _start_without_executor(self) -> None:
+        # Its own lock, which nobody holds while working on files: an event loop takes it.
+        self._executor_lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
 
     def _forget_files(self) -> None:
         self._host: HostCache | None = None
@@ -112,7 +118,6 @@ class SharedCache:
     def _start_without_threads(self) -> None:
         self._keeper: threading.Thread | None = None
         self._closed = threading.Event()
-        self._executor: ThreadPoolExecutor | None = None
 
     def reset_after_fork(self) -> None:
         """Drop the threads of the parent process, which do not exist in this process, and its claims."""
@@ -122,24 +127,29 @@ class SharedCache:
             self._forget_files()
         self._lock = threading.RLock()
         self._start_without_threads()
+        self._start_without_executor()
 
     def close(self) -> None:
         """Release the claims of this process, and close the files; the next call opens them again."""
         self._closed.set()
+        self._end_executor()
         with self._lock:
-            if self._executor is not None:
-                self._executor.shutdown(wait=False)
             self._close()
             self._forget_files()
             self._start_without_threads()
 
-    @property
-    def executor(self) -> ThreadPoolExecutor:
-        """One thread for the work on files, so that it does not block an event loop."""
-        with self._lock:
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Do work on files in the one thread for it, so that it does not block an event loop; also after `close`."""
+        with self._executor_lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, "lookupcache shared cache")
-            return self._executor
+            return self._executor.submit(work, *arguments)
+
+    def _end_executor(self) -> None:
+        with self._executor_lock:
+            if self._executor is not None:
+                self._executor.shutdown(wait=False)
+            self._executor = None
 
     def open(self, drop: Drop) -> bool:
         """Open the files, if they are not; return whether they can be used.
@@ -147,6 +157,10 @@ class SharedCache:
         Args:
             drop: Called, in another thread, with keys that another process has invalidated, or None for all.
         """
+        host = self._host
+        if host is not None and self._keeper is not None:
+            # Without the lock: an event loop must not wait for a thread that works on files.
+            return not host.is_lost
         with self._lock:
             if not self._is_opened:
                 self._is_opened = True
@@ -197,7 +211,7 @@ class SharedCache:
                 hint="Decorate a function or a static method, or set 'lookup.cache.scope' to worker.",
             )
         try:
-            return self._codec.write(tuple(values))
+            return self._codec.write_key(tuple(values))
         except UnsupportedValueError as error:
             raise self._unsupported_error("is called with", error) from None
 

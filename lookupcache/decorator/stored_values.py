@@ -243,11 +243,11 @@ class ValueStore:
                 "the same.",
                 hint="Decorate a function whose arguments say all that its result depends on.",
             )
-        return self._write(tuple(arguments_of(key)), "is called with")
+        return self._write(self._codec.write_key, tuple(arguments_of(key)), "is called with")
 
-    def _write(self, value: Any, does: str) -> bytes:
+    def _write(self, write: Callable[[Any], bytes], value: Any, does: str) -> bytes:
         try:
-            return self._codec.write(value)
+            return write(value)
         except UnsupportedValueError as error:
             raise OptionError(
                 f"{self._function} {does} a value that 'lookup.cache.store' cannot keep: {error}.",
@@ -255,7 +255,7 @@ class ValueStore:
             ) from None
 
     def _body(self, key: bytes, value: Any) -> bytes:
-        encoded = self._write(value, "returned")
+        encoded = self._write(self._codec.write, value, "returned")
         return _LENGTHS.pack(len(key), len(encoded)) + key + encoded
 
     def _describe(self) -> None:

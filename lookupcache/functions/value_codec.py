@@ -15,7 +15,7 @@ import typing
 import uuid
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
 SUPPORTED = (
@@ -55,11 +55,29 @@ class ValueCodec:
         except ValueError as error:
             raise UnsupportedValueError(f"a number that has no text ({error})") from None
 
+    def write_key(self, values: tuple[Any, ...]) -> bytes:
+        """Return arguments as JSON that is the same for all that are one key of a dict; raises UnsupportedValueError.
+
+        The types of the arguments themselves tell keys apart, those of values inside of them do not.
+
+        >>> codec = ValueCodec()
+        >>> codec.write_key((Decimal("1.0"), -0.0, (True,))) == codec.write_key((Decimal("1.00"), 0.0, (1.0,)))
+        True
+        >>> codec.write_key((1,)) == codec.write_key((1.0,))
+        False
+        """
+        try:
+            return self.write(tuple(map(_common_form, values)))
+        except RecursionError:
+            raise UnsupportedValueError("a value that contains itself, or is nested too deeply") from None
+
     def read(self, data: bytes) -> Any:
-        """Return the value of some JSON; raises ValueError for what `write` does not write."""
+        """Return the value of some JSON; raises ValueError for what `write` does not write, or what is too deep."""
         try:
             return self._from_json(json.loads(data))
-        except (TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        except (TypeError, KeyError, AttributeError, ArithmeticError) as error:
             raise ValueError(f"not a value: {error}") from None
 
     def _to_json(self, value: Any) -> Any:
@@ -104,6 +122,49 @@ class ValueCodec:
             kind, fields = self._classes[content[0]], [self._from_json(each) for each in content[1]]
             return _new_object(kind, fields)
         return _READERS[name](content)
+
+
+_UNROUNDED = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_MOST_DIGITS = 300
+
+
+def _common_form(value: Any) -> Any:
+    """Return the same value for all that are equal and of the same type."""
+    kind = type(value)
+    if kind is float:
+        return value + 0.0
+    if kind is Decimal and value.is_finite():
+        return value.normalize(_UNROUNDED) if value else Decimal(0)
+    if kind is dt.datetime:
+        return _common_time(value)
+    if kind is tuple:
+        return tuple(_common_form(_common_number(each)) for each in value)
+    return value
+
+
+def _common_number(value: Any) -> Any:
+    """Return the same number for all that are equal, of any type."""
+    kind = type(value)
+    if kind is bool or (kind is float and value.is_integer()):
+        return int(value)
+    if kind is Decimal and value.is_infinite():
+        return float(value)
+    if kind is Decimal and value.is_finite() and abs(value.adjusted()) < _MOST_DIGITS:
+        if value == value.to_integral_value():
+            return int(value)
+        return float(value) if Decimal(float(value)) == value else value
+    return value
+
+
+def _common_time(value: dt.datetime) -> dt.datetime:
+    if value.tzinfo is None:
+        return value.replace(fold=0)
+    if value.utcoffset() != value.replace(fold=1 - value.fold).utcoffset():
+        return value  # When clocks are changed, a time equals none of another zone.
+    try:
+        return value.astimezone(dt.UTC)
+    except OverflowError:
+        return value
 
 
 def _new_object(kind: type, values: list[Any]) -> Any:

@@ -165,18 +165,18 @@ class Claims:
         self._infos = np.frombuffer(mapped, "<u8", self._buckets * _WAYS, size // 2).reshape(shape)
 
     def _create(self, size: int) -> None:
-        name = f"claims-{os.urandom(8).hex()}.new"
-        self._folder.allocate(name, size)
+        name = f"{NAME}.new"
         with self._folder.lock(LOCK):
-            if self._folder.size(NAME) == size:
+            if self._folder.size(NAME) != size:
+                # A process that was killed may have left one.
                 self._folder.remove(name)
-            else:
+                self._folder.allocate(name, size)
                 self._folder.rename(name, NAME)
 
     # ── claimants ────────────────────────────────────────────────────────────────────────────────────────
 
     def _enlist(self) -> None:
-        """Take the first number whose file is not locked, and end the claims that a dead process left under it."""
+        """Take the first number whose file is not locked; remove claims and files that a dead process left under it."""
         for number in range(1, _MOST_CLAIMANTS):
             fd = self._folder.open(f"alive-{number}", os.O_RDWR | os.O_CREAT)
             try:
@@ -186,12 +186,19 @@ class Claims:
                 continue
             self.number, self._alive = number, fd
             self._remove_claims_of(number)
+            self._remove_files_of(number)
             return
         raise OSError("there are too many processes")
 
     def _remove_claims_of(self, number: int) -> None:
         with self._folder.lock(LOCK):
             self._infos[self._claimants(self._infos) == number] = 0
+
+    def _remove_files_of(self, number: int) -> None:
+        """Remove what a process of this number was writing: the next one may write files of the same names."""
+        for name in self._folder.names():
+            if name.startswith(f"{number}-") and name.endswith(".tmp"):
+                self._folder.remove(name)
 
     def lives(self, number: int) -> bool:
         """Return whether a claimant lives."""

@@ -102,18 +102,17 @@ class Control:
 
     def _create(self) -> None:
         """Make the page, unless another process is faster."""
-        name = f"control-{os.urandom(8).hex()}.new"
+        name = f"{NAME}.new"
         head = _HEAD.pack(_MAGIC, FORMAT, 0, self._plan).ljust(_FIELDS_AT, b"\0") + struct.pack(
             "<q", int.from_bytes(os.urandom(8)) >> 2 | 1
         )
-        self._folder.allocate(name, _SIZE, head)
-        try:
-            with self._folder.lock(PUBLISH_LOCK):
-                if not self._folder.inode(NAME):
-                    self._remove_entries()
-                    self._folder.rename(name, NAME)
-        finally:
-            self._folder.remove(name)
+        with self._folder.lock(PUBLISH_LOCK):
+            if not self._folder.inode(NAME):
+                # A process that was killed may have left one.
+                self._folder.remove(name)
+                self._folder.allocate(name, _SIZE, head)
+                self._remove_entries()
+                self._folder.rename(name, NAME)
 
     def _remove_entries(self) -> None:
         """Remove what was published with a page that is lost: its numbers and hashes mean nothing any more."""

@@ -7,6 +7,7 @@ import fcntl
 import mmap
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -160,23 +161,51 @@ class Folder:
     @contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:
         """Hold the lock of a file; yields whether it is held, which without ``wait`` may be false."""
-        fd = self.open(name, os.O_RDWR | os.O_CREAT)
+        fd = self._open_lock(name)
         try:
             yield _lock(fd, wait)
         finally:
-            os.close(fd)
+            self.unlock(fd)
 
     def try_lock(self, name: str) -> int | None:
         """Take the lock of a file if that is possible at once; return what `unlock` needs."""
-        fd = self.open(name, os.O_RDWR | os.O_CREAT)
+        fd = self._open_lock(name)
         if _lock(fd, wait=False):
             return fd
-        os.close(fd)
+        self.unlock(fd)
         return None
 
     def unlock(self, lock: int) -> None:
         """Release a lock that `try_lock` took."""
-        os.close(lock)
+        with _guard:
+            _open_locks.discard(lock)
+            os.close(lock)
+
+    def _open_lock(self, name: str) -> int:
+        with _guard:
+            fd = self.open(name, os.O_RDWR | os.O_CREAT)
+            _open_locks.add(fd)
+            return fd
+
+
+_open_locks: set[int] = set()
+"""The descriptors of this process's locks. A forked child closes them: a lock lasts until no process has it open."""
+
+_guard = threading.RLock()
+"""Held while a descriptor of a lock is opened or closed, and during a fork."""
+
+
+def _close_inherited_locks() -> None:
+    for fd in _open_locks:
+        with suppress(OSError):
+            os.close(fd)
+    _open_locks.clear()
+    _guard.release()
+
+
+os.register_at_fork(
+    before=lambda: _guard.acquire(), after_in_parent=lambda: _guard.release(), after_in_child=_close_inherited_locks
+)
 
 
 def _lock(fd: int, wait: bool) -> bool:

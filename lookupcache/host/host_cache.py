@@ -488,6 +488,8 @@ class HostCache:
                     self._claims.remove(None if hashed is None else hashed.hashes)
                 finally:
                     self._folder.remove(name)
+                # A source may report many changes of keys that nobody requests, so that nothing is published.
+                self._maintenance.run(self.clock())
 
     def invalidations_since(self, number: int) -> list[KeyBatch | None]:
         """Return what was invalidated after a publication; None stands for all keys."""

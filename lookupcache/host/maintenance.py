@@ -129,7 +129,7 @@ class Maintenance:
                 self._merge(self._segments, run, now)
 
     def _is_due(self) -> bool:
-        if self._control["weight"] > self._limits.rows:
+        if self._control["weight"] > self._limits.rows or self._segments.has_many_messages:
             return True
         return bool(choose_run(self._segments.newest, self.most_bytes, self._merging))
 

@@ -172,6 +172,11 @@ class Segments:
             body = sink.getvalue().to_pybytes()
         return [_MESSAGE.pack(_MESSAGE_MAGIC, self.plan, zlib.crc32(body)), body]
 
+    @property
+    def has_many_messages(self) -> bool:
+        """Whether there are twice as many invalidations as are kept."""
+        return len(self.invalidations) >= 2 * _MOST_MESSAGES
+
     def forget_messages(self) -> None:
         """Remove all but the last invalidations; a process that had not read them empties its own cache."""
         for one in self.invalidations[:-_MOST_MESSAGES]:

@@ -434,6 +434,19 @@ def lend(cache: ColumnCache, lease, batch: list[int], now: float) -> None:
         lease.entries[(lease.entries < 0) & np.isin(batch, keys)] = new[code]
 
 
+def lent(cache: ColumnCache) -> set[int]:
+    """Return which batches of rows elsewhere a cache keeps."""
+    return {id(rows) for rows in cache._table.rows._store._borrow}
+
+
+def used_elsewhere(cache: ColumnCache, leases) -> set[int]:
+    """Return which batches of rows elsewhere open leases have rows of."""
+    starts = np.concatenate([cache.starts(lease.entries) for lease in leases] or [np.empty(0, np.int64)])
+    store = cache._table.rows._store
+    spans = zip(store._lent_starts, store._borrow, strict=True)
+    return {id(rows) for first, rows in spans if ((first <= starts) & (starts < first + rows.num_rows)).any()}
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=30), min_size=1, max_size=12),
@@ -460,6 +473,7 @@ def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batche
         assert len(cache) == cache.rows
         for open_lease, keys in leases:
             assert cache.gather(cache.starts(open_lease.entries))[0].to_pylist() == keys
+        assert lent(cache) == used_elsewhere(cache, [open_lease for open_lease, _ in leases])
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -38,6 +38,35 @@ def test_behaves_like_a_list(runs, random):
     assert store.gather(np.arange(len(kept)))[0].to_pylist() == [model[n] for n in kept]
 
 
+STEPS = st.tuples(
+    st.sampled_from(["append", "lend", "lend", "keep", "return"]), st.lists(st.text(max_size=5), max_size=4)
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(STEPS, max_size=12), st.randoms(use_true_random=False))
+def test_numbers_stand_for_the_same_rows_whatever_is_lent_and_returned(steps, random):
+    store, own, lent = RowStore(SCHEMA), [], {}
+    for step, values in steps:
+        if step == "append":
+            store.append(table(values))
+            own += values
+        elif step == "lend":
+            first = store.lend(pa.RecordBatch.from_pylist(table(values).to_pylist(), SCHEMA), len(values))
+            lent |= {first + n: value for n, value in enumerate(values)}
+        elif step == "keep":
+            kept = [n for n in range(len(own)) if random.random() < 0.3]
+            store.keep(np.array(kept, dtype=np.int64))
+            own, lent = [own[n] for n in kept], {}
+        else:
+            lent = {number: value for number, value in lent.items() if random.random() < 0.5}
+            store.return_lent(np.array(list(lent), dtype=np.int64))
+        rows = {-1: None, **dict(enumerate(own)), **lent}
+        for numbers in (random.choices(list(rows), k=10), list(rows), list(lent)):
+            found = store.gather(np.array(numbers, dtype=np.int64))[0].to_pylist()
+            assert found == [rows[n] for n in numbers]
+
+
 def test_rows_without_columns_are_counted():
     store = RowStore(pa.schema([]))
     assert store.append(pa.table({"a": [1, 2, 3]}).select([])) == 0

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
 import gc
 import math
 import os
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 
 from lookupcache import LookupConfig, OptionError, cached
 from lookupcache.cli.commands import main
+from lookupcache.decorator.arguments import typed_key
 from lookupcache.decorator.shared_cache import SharedCache
 from lookupcache.functions.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
 
@@ -95,6 +97,11 @@ def city_of(name: str) -> list[City]:
 def nothing_of(key):
     source.read(key)
     return [] if key % 2 else None
+
+
+def nested(depth):
+    source.read(depth)
+    return functools.reduce(lambda inner, _: (inner,), range(depth), ())
 
 
 def a_set(key):
@@ -198,6 +205,43 @@ def test_an_event_loop_runs_while_another_process_is_waited_for(shared):
 
     assert asyncio.run(scenario()) == [[1, 0], [1, 0]]
     assert source.calls == [1]
+
+
+def test_an_event_loop_runs_while_a_thread_works_on_files(shared):
+    one = shared(number_later)
+    asyncio.run(one(1))
+    inside, leave, left = threading.Event(), threading.Event(), []
+
+    def work():
+        with one.lookup.shared._lock:
+            inside.set()
+            left.append(leave.wait(5))
+
+    async def scenario():
+        task = asyncio.create_task(one(2))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        leave.set()
+        return await task
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert inside.wait(FOREVER)
+    assert (asyncio.run(scenario()), left) == ([2, 0], [True])
+    thread.join()
+
+
+def test_a_call_goes_on_when_the_function_is_closed_in_another_event_loop(shared):
+    source.gate = threading.Event()
+    one, found = shared(number_when_open), []
+    thread = threading.Thread(target=lambda: found.append(asyncio.run(one(1))))
+    thread.start()
+    while not source.calls:
+        assert thread.is_alive()
+    asyncio.run(one.close())
+    source.gate.set()
+    thread.join(FOREVER)
+    assert found == [[1, 0]]
 
 
 def test_a_cancelled_call_leaves_no_claim(shared):
@@ -392,6 +436,53 @@ def test_values_are_read_as_they_were_written(value):
     codec = ValueCodec({"City": City})
     found = codec.read(codec.write(value))
     assert (found, repr(found)) == (value, repr(value))
+
+
+ROME = ZoneInfo("Europe/Rome")
+similar = st.sampled_from(
+    [
+        *(0, False, 0.0, -0.0, Decimal(0), Decimal("-0E3"), 1, True, 1.0, Decimal("1.0"), Decimal(1), "1", b"1", None),
+        *(
+            0.5,
+            Decimal("0.50"),
+            0.1,
+            Decimal("0.1"),
+            Decimal.from_float(0.1),
+            100,
+            Decimal("1E2"),
+            math.inf,
+            Decimal("inf"),
+        ),
+        *(dt.date(2024, 7, 1), dt.datetime(2024, 7, 1), dt.datetime(2024, 7, 1, fold=1)),
+        *(dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC), dt.datetime(2024, 7, 1, 14, tzinfo=ROME)),
+        *(dt.datetime(2024, 10, 27, 0, 30, tzinfo=dt.UTC), dt.datetime(2024, 10, 27, 2, 30, tzinfo=ROME)),
+        *(dt.datetime.max.replace(tzinfo=dt.timezone(-dt.timedelta(hours=1))), (), ((),)),
+    ]
+)
+
+
+@settings(deadline=None)
+@given(*[st.lists(similar | st.tuples(similar) | st.tuples(st.tuples(similar)), max_size=2).map(tuple)] * 2)
+def test_arguments_that_are_one_key_here_are_written_alike(one, two):
+    codec = ValueCodec()
+    assert (typed_key(one) == typed_key(two)) == (codec.write_key(one) == codec.write_key(two))
+    assert codec.read(codec.write_key(one)) == one
+
+
+@pytest.mark.parametrize(("key", "equal"), [(Decimal("1.0"), Decimal("1.00")), (0.0, -0.0), ((1,), (True,))])
+def test_what_is_invalidated_under_an_equal_key_is_requested_again(shared, key, equal):
+    one, two = shared(number_of), shared(number_of)
+    one(key)
+    one.invalidate(equal)
+    source.version = 1
+    assert one(key) == two(equal) == [key, 1]
+    assert source.calls == [key, key]
+
+
+def test_a_value_that_is_nested_too_deeply_to_be_read_is_requested_by_each_process(shared):
+    one, two = shared(nested), shared(nested)
+    assert one(380) == two(380)
+    assert source.calls == [380, 380]
 
 
 @pytest.mark.parametrize("value", [{1}, object(), math, [frozenset()], type("Text", (str,), {})("a"), City("a", 1)])

@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from host_processes import in_child, keys_of, look_up, new_cache, right, rows_of
 from scale import SCALE
 
 from lookupcache.errors import LookupAdvice
-from lookupcache.host import HostUnavailableError, maintenance
+from lookupcache.host import HostUnavailableError, claims, control, host_cache, maintenance
 from lookupcache.host.folder import why_unusable
 from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.host.segment import SegmentRange, use_name, write_segment
 
 KEYS = list(range(40))
+LOCKS = (claims.LOCK, control.PUBLISH_LOCK, host_cache.WRITE_LOCK, maintenance.SMALL_LOCK, maintenance.LARGE_LOCK)
 
 
 def publish_some(path):
@@ -118,6 +120,22 @@ def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(name, tmp_pat
     assert step > 10 or stride > 1, "the steps were not counted"
 
 
+@pytest.mark.slow
+def test_a_process_that_is_killed_while_it_makes_a_folder_leaves_nothing(tmp_path):
+    step, killed = 0, True
+    while killed:
+        step += 1
+        path = tmp_path / str(step)
+        killed, _ = in_child(lambda path=path: new_cache(path).close(), step)
+        cache = new_cache(path)
+        store(cache, KEYS)
+        assert look_up(cache, KEYS) == right(KEYS)
+        assert not [name for name in os.listdir(cache._path) if name.endswith((".new", ".tmp"))], step
+        cache.close()
+        shutil.rmtree(path)
+    assert step > 10, "the steps were not counted"
+
+
 def check_after_kill(path, name, step):
     after = new_cache(path)
     try:
@@ -156,6 +174,23 @@ def flip(path, at):
         byte = file.read(1)[0]
         file.seek(at)
         file.write(bytes([byte ^ 1]))
+
+
+def test_files_of_a_killed_process_do_not_disturb_the_next_of_its_number(caches):
+    """Others are at work, so that leftovers are not swept."""
+    other, killed = caches(), caches()
+    number = killed._claims.number
+    killed.close()
+    for name in (f"{number}-0.seg.tmp", f"{number}-1.use.tmp", f"{number}-2.inv.tmp"):
+        other._folder.write(name, [b"left"])
+    with other._folder.lock(maintenance.SMALL_LOCK):
+        cache = caches()
+        assert cache._claims.number == number
+        store(cache, KEYS[:20])
+        store(cache, KEYS[20:])
+        cache.invalidate(keys_of([100]))
+    assert look_up(other, KEYS) == right(KEYS)
+    assert cache.counters["host_failures"] == 0
 
 
 def test_a_flipped_byte_anywhere_is_noticed(caches, tmp_path):
@@ -408,6 +443,35 @@ def test_a_forked_child_does_not_keep_the_claims_of_its_parent_alive(tmp_path, c
     finally:
         os.close(write)
         os.close(read)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_child_that_is_forked_while_a_thread_holds_a_lock_does_not_hold_it(caches, name):
+    folder, inside, leave = caches()._folder, threading.Event(), threading.Event()
+
+    def hold():
+        with folder.lock(name):
+            inside.set()
+            leave.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert inside.wait(60)
+    (read, write), (began, begin) = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(write)
+        os.write(begin, b".")
+        os.read(read, 1)  # Until the test has ended its part.
+        os._exit(0)
+    os.read(began, 1)
+    leave.set()
+    holder.join()
+    with folder.lock(name, wait=False) as is_free:
+        for end in (write, read, began, begin):
+            os.close(end)
+        os.waitpid(child, 0)
+        assert is_free
 
 
 def test_a_clock_of_another_boot_makes_ages_unknown(caches, monkeypatch):

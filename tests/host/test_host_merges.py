@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pyarrow as pa
 from host_processes import keys_of, look_up, new_cache, right, store
@@ -51,3 +53,18 @@ def test_an_entry_is_copied_a_few_times(tmp_path):
     # Eight of a size into one, and these again: two copies.
     assert cache._control["merged_bytes"] <= 2.2 * cache._segments.nbytes
     cache.close()
+
+
+def test_changes_of_keys_that_nobody_requests_leave_few_files(caches):
+    cache, behind, late = caches(), caches(), caches()
+    store(cache, range(20))
+    seen, most = behind.position, 0
+    for number in range(200):
+        if number == 190:
+            assert look_up(late, range(20)) == right(range(20))
+        cache.invalidate(keys_of([1_000 + number]))
+        most = max(most, sum(name.endswith(".inv") for name in os.listdir(cache._path)))
+    assert most <= 130
+    assert len(late.invalidations_since(late.position)) == 10
+    assert behind.invalidations_since(seen) == [None]
+    assert look_up(cache, range(20)) == right(range(20))
