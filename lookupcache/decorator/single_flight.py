@@ -141,11 +141,13 @@ class SingleFlight:
         """
         with self._lock:
             keys = self._of_all_kinds(values)
-            found = [self._disown(key) | self.cache.remove(key) for key in keys]
+        # What lies deepest first: another thread would fill this cache with an old value from there.
         if self.store is not None:
             self.store.invalidate(keys)
         if self.shared is not None and self.shared.open(self._drop):
             self.shared.invalidate(keys)
+        with self._lock:
+            found = [self._disown(key) | self.cache.remove(key) for key in keys]
         return any(found)
 
     def _drop(self, keys: Sequence[Key] | None) -> None:
@@ -164,6 +166,10 @@ class SingleFlight:
 
     def clear(self, instance: Any = None) -> None:
         """Remove every key, or those of one object's method."""
+        if instance is None and self.store is not None:
+            self.store.clear()
+        if instance is None and self.shared is not None and self.shared.open(self._drop):
+            self.shared.invalidate(None)
         with self._lock:
             if instance is None:
                 self.cache.clear()
@@ -173,10 +179,6 @@ class SingleFlight:
                 if instance is None or instance_of(key) is instance:
                     self._disown(key)
             self._drop_unused_kinds()
-        if instance is None and self.store is not None:
-            self.store.clear()
-        if instance is None and self.shared is not None and self.shared.open(self._drop):
-            self.shared.invalidate(None)
 
     def _disown(self, key: Key) -> bool:
         """Keep the call for a key from changing the cache, unless it still waits for more keys."""

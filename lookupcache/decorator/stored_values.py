@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -69,6 +70,8 @@ class _Call:
     written: dict[Key, float]
     values: dict[Key, Any] = field(default_factory=dict)
     claimed: list[Key] = field(default_factory=list)
+    token: bytes = b""
+    has_ended: bool = False
 
     def names(self, keys: Sequence[Key]) -> list[bytes]:
         return [self.left[key][1] for key in keys]
@@ -96,6 +99,7 @@ class ValueStore:
         )  # fmt: skip
         self._about = {"function": self._function, "columns": "Python values", "schema": f"{_SCHEMA:016x}"}
         self._is_described = False
+        self._known_since = -math.inf
         self._store_clock = StoreClock()
 
     # ── one call ─────────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +168,9 @@ class ValueStore:
                     yield Pause(pause)
                     pause = min(2 * pause, _LAST_POLL_SECONDS)
         finally:
-            self._store.release(call.names(call.claimed))
+            # A thread may be claiming just now, for a caller that was cancelled: it releases by itself.
+            call.has_ended = True
+            self._release(call)
         return [([key], {key: value}) for key, value in call.values.items()]
 
     def _find(self, call: _Call) -> Steps:
@@ -180,8 +186,7 @@ class ValueStore:
         before, names = self._clock(), call.names(keys)
         claimed: Claimed = Claimed([True] * len(keys), [False] * len(keys), None)
         if not is_late:
-            claimed = yield lambda: self._store.claim(names)
-        call.claimed = [key for key, mine in zip(keys, claimed.is_claimed, strict=True) if mine]
+            claimed = yield lambda: self._claim_for(call, keys, names)
         self._take(call, keys, claimed.reading, before)
         requested = [key for key, own in zip(keys, claimed.to_request, strict=True) if own and key in call.left]
         if is_first:
@@ -190,6 +195,17 @@ class ValueStore:
             answered: Answered = yield Request(requested)
             yield from self._put(call, {key: value for _, some in answered for key, value in some.items()})
         return [key for key in keys if key in call.left]
+
+    def _claim_for(self, call: _Call, keys: Sequence[Key], names: Sequence[bytes]) -> Claimed:
+        claimed = self._store.claim(names)
+        call.token = claimed.token
+        call.claimed = [key for key, mine in zip(keys, claimed.is_claimed, strict=True) if mine]
+        if call.has_ended:
+            self._release(call)
+        return claimed
+
+    def _release(self, call: _Call) -> None:
+        self._store.release(call.names(call.claimed), call.token)
 
     def _put(self, call: _Call, answers: dict[Key, Any]) -> Generator[Any, Any, None]:
         """Take the function's values, and store those whose keys are claimed here."""
@@ -200,14 +216,18 @@ class ValueStore:
             counts = [rows_in(answers[key]) for key in stored]
             seconds = [self._lifetimes.rows if count else self._lifetimes.misses for count in counts]
             names, entries = call.names(stored), _frames(bodies, counts, written)
-            yield lambda: self._store.put(names, entries, seconds)
+            yield lambda: self._store.put(names, entries, seconds, call.token)
             call.claimed = [key for key in call.claimed if key not in stored]
         for key, value in answers.items():
             call.values[key] = value
-        yield lambda: self._store.release(call.names(call.claimed))
+        yield lambda: self._release(call)
         call.claimed = []
+        fetched_at = self._clock()
         for key in answers:
             call.left.pop(key, None)
+        if call.left:
+            # The caller gets them when the others are there, and would take them for new.
+            call.written.update(dict.fromkeys(answers, fetched_at))
 
     # ── entries ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,7 +238,7 @@ class ValueStore:
         self._store_clock.read(reading.now, self._clock())
         frames, damaged = read_frames(reading.entries, _SCHEMA)
         ages = reading.now - frames.written
-        allowed = self._lifetimes.allow(ages, frames.rows)
+        allowed = self._lifetimes.allow(ages, frames.rows) & (before - ages > self._known_since)
         spans = zip(frames.positions.tolist(), frames.starts.tolist(), frames.ends.tolist(), strict=True)
         for number, (position, start, end) in enumerate(spans):
             key = keys[position]
@@ -230,7 +250,7 @@ class ValueStore:
             if allowed[number]:
                 call.values[key], call.written[key] = value, before - float(ages[number])
                 if key in call.claimed:
-                    self._store.release(call.names([key]))
+                    self._store.release(call.names([key]), call.token)
                     call.claimed.remove(key)
                 del call.left[key]
                 self.counters.add("store_hits")
@@ -271,12 +291,18 @@ class ValueStore:
     # ── removing ─────────────────────────────────────────────────────────────────────────────────────────
 
     def invalidate(self, keys: Sequence[Key]) -> None:
-        """Remove keys; what is being fetched for them is not stored."""
-        self._store.invalidate(names_of_bytes(self.identity, [self._encode_value(key) for key in keys]))
+        """Remove keys; what is being fetched for them is not stored.
+
+        Without the store, its entries stay; this process then uses none that was written before.
+        """
+        names = names_of_bytes(self.identity, [self._encode_value(key) for key in keys])
+        if not self._store.invalidate(names):
+            self._known_since = self._clock()
 
     def clear(self) -> None:
         """Remove all values of the function, or of all that share its name in the store."""
-        self._store.clear(self.identity)
+        if not self._store.clear(self.identity):
+            self._known_since = self._clock()
         self._is_described = False
 
     def close(self) -> None:

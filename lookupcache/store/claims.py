@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -30,46 +31,55 @@ class HeldClaims:
 
     def _reset(self) -> None:
         self._process = os.getpid()
-        self._names: dict[bytes, float] = {}
+        self._names: dict[bytes, tuple[float, bytes]] = {}
         self._lock = threading.Lock()
         self._no_names = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, names: Iterable[bytes]) -> None:
+    def add(self, names: Iterable[bytes], token: bytes) -> None:
         """Note claims."""
         if self._process != os.getpid():
             self._reset()
         with self._lock:
-            self._names.update(dict.fromkeys(names, time.monotonic() + self._most))
+            self._names.update(dict.fromkeys(names, (time.monotonic() + self._most, token)))
             if self._thread is None and self._names:
                 self._thread = threading.Thread(target=self._run, name="lookupcache-claims", daemon=True)
                 self._thread.start()
 
-    def remove(self, names: Iterable[bytes]) -> None:
-        """Forget claims that have ended."""
+    def remove(self, names: Iterable[bytes], token: bytes) -> None:
+        """Forget claims of a token that have ended."""
         if self._process == os.getpid():
             with self._lock:
                 for name in names:
-                    self._names.pop(name, None)
+                    if self._names.get(name, (0.0, b""))[1] == token:
+                        del self._names[name]
                 if not self._names:
                     self._no_names.set()
 
-    def names(self) -> list[bytes]:
-        """Return the names that are claimed."""
+    def by_token(self) -> dict[bytes, list[bytes]]:
+        """Return the names that are claimed, by the token of their claims."""
+        if self._process != os.getpid():
+            return {}
+        found = defaultdict(list)
         with self._lock:
-            return list(self._names) if self._process == os.getpid() else []
+            for name, (_, token) in self._names.items():
+                found[token].append(name)
+        return found
 
     def _run(self) -> None:
         """Renew all claims again and again; a claim that has lapsed is not renewed, which the store decides."""
         while True:
-            self._no_names.wait(self._interval)
+            is_early = self._no_names.wait(self._interval)
             with self._lock:
                 self._no_names.clear()
                 now = time.monotonic()
-                self._names = {name: until for name, until in self._names.items() if until > now}
+                self._names = {name: held for name, held in self._names.items() if held[0] > now}
                 names = list(self._names)
                 if not names:
                     self._thread = None
                     return
+            if is_early:
+                # There were none a moment ago: these are new.
+                continue
             with suppress(Exception):
                 self._renew(names)

@@ -27,6 +27,13 @@ class Content:
 
 OTHERS, CLAIMED, OWN = range(3)
 
+CALL_BYTES = 8
+"""A token is the name of a process, and so many bytes that number its attempts to claim.
+
+So a process knows its own claims, and what it was fetching when a key was invalidated is not taken for what it has
+claimed and fetched since.
+"""
+
 
 class StoreFullError(Exception):
     """A store takes no new entries or claims for now, but can be read."""
@@ -47,12 +54,12 @@ class Store(ABC):
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
         """Claim names that nobody has claimed; return what became of each, and the entries read after that.
 
-        `CLAIMED`: claimed now; `OWN`: the token had the claim already; `OTHERS`: somebody else has it.
+        `CLAIMED`: claimed now; `OWN`: another token of the same process has the claim; `OTHERS`: somebody else has it.
         """
 
     @abstractmethod
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
-        """Prolong the claims that the token still has."""
+        """Prolong the claims that the token's process still has."""
 
     @abstractmethod
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:

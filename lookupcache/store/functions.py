@@ -52,10 +52,10 @@ def function_identity(function: Any) -> str:
     """
     if not isinstance(function, FunctionType):
         raise _without_identity(f"{type(function).__qualname__!r} is no function that is written in Python")
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
     try:
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
         bound = ValueCodec().write([list(function.__defaults__ or ()), function.__kwdefaults__ or {}, cells])
-    except UnsupportedValueError:
+    except (UnsupportedValueError, ValueError):  # ValueError: a cell is empty, as where a function calls itself.
         raise _without_identity(
             f"function {function.__qualname__!r} has a default or a closure that is more than a plain value"
         ) from None

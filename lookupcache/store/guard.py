@@ -5,6 +5,7 @@ Every failure is counted; after some in a row the store is left alone for a whil
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import warnings
@@ -18,10 +19,11 @@ from lookupcache.errors import LookupAdvice, LookupRefusedError
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
 from lookupcache.store.claims import CLAIM_SECONDS, HeldClaims
-from lookupcache.store.contract import CLAIMED, OTHERS, Reading, Store, StoreFullError
+from lookupcache.store.contract import CALL_BYTES, CLAIMED, OTHERS, Reading, Store, StoreFullError
 
 _FAILURES = 3
 _DELAY_SECONDS = 10.0
+_claim_numbers = itertools.count()
 
 Clock = Callable[[], float]
 T = TypeVar("T")
@@ -46,6 +48,8 @@ class Claimed:
     to_request: list[bool]
     is_claimed: list[bool]
     reading: Reading | None
+    token: bytes = b""
+    """Whose the claims are, for `put` and `release`."""
 
 
 class GuardedStore:
@@ -74,17 +78,16 @@ class GuardedStore:
         self._what = what
         self._hide = hide
         self._breaker = Breaker(_FAILURES, _DELAY_SECONDS, clock)
-        self._token = b""
+        self._name = b""
         self._process = 0
-        self._claims = HeldClaims(lambda names: self._store.renew(names, self._own_token, CLAIM_SECONDS), most)
+        self._claims = HeldClaims(lambda names: self._store.renew(names, self._new_token(), CLAIM_SECONDS), most)
         self._has_warned = False
 
-    @property
-    def _own_token(self) -> bytes:
-        """The name of this process in claims."""
+    def _new_token(self) -> bytes:
+        """Return a token of this process for one attempt to claim."""
         if self._process != os.getpid():
-            self._token, self._process = process_token(os.getpid()), os.getpid()
-        return self._token
+            self._name, self._process = process_token(os.getpid()), os.getpid()
+        return self._name + next(_claim_numbers).to_bytes(CALL_BYTES, "little")
 
     def get(self, names: Sequence[bytes]) -> Reading | None:
         """Return the entries of names, None without the store."""
@@ -92,33 +95,34 @@ class GuardedStore:
 
     def claim(self, names: Sequence[bytes]) -> Claimed:
         """Claim names, and read their entries after that: who had a claim has written before it ended."""
-        found = self._try(lambda: self._store.claim(names, self._own_token, CLAIM_SECONDS))
+        token = self._new_token()
+        found = self._try(lambda: self._store.claim(names, token, CLAIM_SECONDS))
         if found is None:
             return Claimed([True] * len(names), [False] * len(names), None)
         states, reading = found
         mine = [state == CLAIMED for state in states]
-        self._claims.add([name for name, is_mine in zip(names, mine, strict=True) if is_mine])
-        return Claimed([state != OTHERS for state in states], mine, reading)
+        self._claims.add([name for name, is_mine in zip(names, mine, strict=True) if is_mine], token)
+        return Claimed([state != OTHERS for state in states], mine, reading, token)
 
-    def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float]) -> None:
-        """Write entries that are claimed here, and end the claims."""
-        written = self._try(lambda: self._store.put(names, entries, seconds, self._own_token))
-        self._claims.remove(names)
+    def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> None:
+        """Write entries that were claimed with a token, and end the claims."""
+        written = self._try(lambda: self._store.put(names, entries, seconds, token))
+        self._claims.remove(names, token)
         self.counters.add("store_unstored", len(names) - (written or 0))
 
-    def release(self, names: Sequence[bytes]) -> None:
-        """End claims that are held here."""
+    def release(self, names: Sequence[bytes], token: bytes) -> None:
+        """End claims that were made with a token."""
         if names:
-            self._claims.remove(names)
-            self._try(lambda: self._store.release(names, self._own_token))
+            self._claims.remove(names, token)
+            self._try(lambda: self._store.release(names, token))
 
     def invalidate(self, names: Sequence[bytes]) -> bool:
         """Remove entries; return whether the store was there."""
         return self._try(lambda: self._store.invalidate(names) or True) is not None
 
-    def clear(self, identity: str) -> None:
-        """Remove all entries of an identity."""
-        self._try(lambda: self._store.clear(identity))
+    def clear(self, identity: str) -> bool:
+        """Remove all entries of an identity; return whether the store was there."""
+        return self._try(lambda: self._store.clear(identity)) is not None
 
     def describe(self, identity: str, about: dict[str, str]) -> dict[str, str] | None:
         """Return what describes an identity, after it was written if there was nothing; None without the store."""
@@ -130,7 +134,8 @@ class GuardedStore:
 
     def close(self) -> None:
         """End the claims, and disconnect."""
-        self.release(self._claims.names())
+        for token, names in self._claims.by_token().items():
+            self.release(names, token)
         with suppress(Exception):
             self._store.close()
 

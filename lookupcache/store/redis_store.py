@@ -19,6 +19,7 @@ from typing import Any
 
 from lookupcache.redis_server import Address, Cluster, KeyCommand, Server, check_driver
 from lookupcache.store.contract import (
+    CALL_BYTES,
     CLAIMED,
     OTHERS,
     OWN,
@@ -51,28 +52,40 @@ for i = 1, #KEYS / 2 do
 end
 return written
 """
+_IS_OWN = b"""
+local own = string.sub(ARGV[1], 1, -%d)
+local function is_own(holder) return holder and string.sub(holder, 1, -%d) == own end
+""" % (CALL_BYTES + 1, CALL_BYTES + 1)
+"""Defines whether a claim is of the same process as the token."""
+
 # SET NX PX for many names with one reply; returns for each what `Store.claim` says.
-_CLAIM_ALL = b"""
+_CLAIM_ALL = (
+    _IS_OWN
+    + b"""
 local mine = {}
 for i = 1, #KEYS do
   if redis.call('SET', KEYS[i], ARGV[1], 'NX', 'PX', ARGV[2]) then mine[i] = 1
-  elseif redis.call('GET', KEYS[i]) == ARGV[1] then mine[i] = 2
+  elseif is_own(redis.call('GET', KEYS[i])) then mine[i] = 2
   else mine[i] = 0 end
 end
 return mine
 """
+)
 _RELEASE = b"""
 for i = 1, #KEYS do
   if redis.call('GET', KEYS[i]) == ARGV[1] then redis.call('DEL', KEYS[i]) end
 end
 return 0
 """
-_RENEW = b"""
+_RENEW = (
+    _IS_OWN
+    + b"""
 for i = 1, #KEYS do
-  if redis.call('GET', KEYS[i]) == ARGV[1] then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
+  if is_own(redis.call('GET', KEYS[i])) then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
 end
 return 0
 """
+)
 
 
 class RedisStore(Store):
@@ -112,7 +125,7 @@ class RedisStore(Store):
             replies, count = _checked(server.run([*claims, *reads])), len(names)
             holders = replies[count : 2 * count]
             states = [
-                CLAIMED if set_now is not None else OWN if holder == token else OTHERS
+                CLAIMED if set_now is not None else OWN if _is_own(holder, token) else OTHERS
                 for set_now, holder in zip(replies[:count], holders, strict=True)
             ]
             return states, Reading(now, replies[2 * count :])
@@ -121,7 +134,7 @@ class RedisStore(Store):
         return [state for reply in replies for state in reply], Reading(_seconds(now), list(entries))
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
-        """Prolong the claims that the token still has."""
+        """Prolong the claims that the token's process still has."""
         self._eval(_RENEW, [[name + _CLAIM] for name in names], [token, _milliseconds(seconds)])
 
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
@@ -167,7 +180,8 @@ class RedisStore(Store):
         """Remove all entries and claims of an identity, or of all, found by SCAN."""
         prefix = PREFIX if identity is None else identity_prefix(identity)
         removed = 0
-        for names in self._scan(prefix.encode() + b"*"):
+        # An identity may come from the command line, and is no pattern.
+        for names in self._scan(re.sub(rb"([*?\[\]\\])", rb"\\\1", prefix.encode()) + b"*"):
             self._unlink(names)
             removed += sum(name.endswith(b"}") for name in names)
         return removed
@@ -242,6 +256,11 @@ def _checked(replies: list[Any]) -> list[Any]:
                 raise StoreFullError(str(reply)) from reply
             raise reply
     return replies
+
+
+def _is_own(holder: bytes | None, token: bytes) -> bool:
+    """Return whether a claim is of the same process as a token."""
+    return holder is not None and holder[:-CALL_BYTES] == token[:-CALL_BYTES]
 
 
 def _seconds(time: Sequence[Any]) -> float:

@@ -47,6 +47,8 @@ class Attempt:
     is_claimed: Mask
     others: Positions
     """Keys that another process requests."""
+    token: bytes = b""
+    """Whose the claims are, for `put` and `release`."""
 
 
 class RowStore:
@@ -113,29 +115,29 @@ class RowStore:
         to_request, mine = np.array(claimed.to_request, np.bool_), np.array(claimed.is_claimed, np.bool_)
         found = np.zeros(len(keys), np.bool_)
         found[known.positions] = True
-        self._store.release([names[row] for row in np.flatnonzero(found & mine).tolist()])
+        self._store.release([names[row] for row in np.flatnonzero(found & mine).tolist()], claimed.token)
         requested = np.flatnonzero(to_request & ~found)
-        return Attempt(known, requested, mine[requested], np.flatnonzero(~to_request & ~found))
+        return Attempt(known, requested, mine[requested], np.flatnonzero(~to_request & ~found), claimed.token)
 
-    def put(self, keys: KeyBatch, names: Sequence[bytes], rows: pa.Table, counts: Positions) -> None:
-        """Store the rows of keys that are claimed here, and were fetched just now; end the claims."""
+    def put(self, keys: KeyBatch, names: Sequence[bytes], rows: pa.Table, counts: Positions, token: bytes) -> None:
+        """Store the rows of keys that were claimed with a token, and fetched just now; end the claims."""
         lifetimes, stored = self._lifetimes, np.flatnonzero(counts > 0)
         if lifetimes.stores_misses:
             stored = np.arange(len(counts))
         written = self._store_clock.now(self.clock())
         if len(stored) < len(counts) or written is None:
             left = np.arange(len(counts)) if written is None else np.flatnonzero(counts == 0)
-            self.release([names[row] for row in left.tolist()])
+            self.release([names[row] for row in left.tolist()], token)
         if not len(stored) or written is None:
             return
         seconds = np.where(counts[stored] > 0, lifetimes.rows, lifetimes.misses)
         taken = keys if len(stored) == len(keys) else keys.take(stored)
         frames = to_frames(taken, rows, counts[stored], written, self._hash)
-        self._store.put([names[row] for row in stored.tolist()], frames, seconds.tolist())
+        self._store.put([names[row] for row in stored.tolist()], frames, seconds.tolist(), token)
 
-    def release(self, names: Sequence[bytes]) -> None:
+    def release(self, names: Sequence[bytes], token: bytes) -> None:
         """End claims of keys that were not fetched."""
-        self._store.release(names)
+        self._store.release(names, token)
 
     def invalidate(self, keys: KeyBatch | None) -> None:
         """Remove keys that have changed; with None, any may have, and rows that were stored until now are not used."""

@@ -40,12 +40,20 @@ Clock = Callable[[], float]
 
 @dataclass(eq=False)
 class SourceCalls:
-    """Calls to the source for some of a request's keys; ``is_claimed`` says whose rows may be stored."""
+    """Calls to the source for some of a request's keys; ``is_claimed`` says whose rows may be stored, by ``token``.
+
+    When they have ended, ``fetched`` has what they returned, or ``error`` what reading that has raised; ``written`` is
+    then the time, by the clock of the cache, if the request still waits for other keys.
+    """
 
     positions: Positions
     is_claimed: np.ndarray[Any, np.dtype[np.bool_]]
     calls: Calls
     group: CallGroup
+    token: bytes
+    fetched: Fetched | None = None
+    written: float = math.inf
+    error: BaseException | None = None
 
 
 @dataclass(eq=False)
@@ -86,14 +94,27 @@ class StoreRequest:
 class StoreExecutor(Executor):
     """Runs groups of one call, for a batch of keys, by the store and by an executor for the source.
 
-    ``split`` divides keys into calls to the source.
+    Args:
+        inner: What calls the source.
+        store: The store.
+        split: Divides keys into calls to the source.
+        read: Reads what calls have returned, and stores it.
+        timeout: How long to wait for the calls of others, in seconds.
     """
 
-    def __init__(self, inner: Executor, store: RowStore, split: Callable[[KeyBatch], Calls], timeout: float) -> None:
+    def __init__(
+        self,
+        inner: Executor,
+        store: RowStore,
+        split: Callable[[KeyBatch], Calls],
+        read: Callable[[StoreRequest, SourceCalls], None],
+        timeout: float,
+    ) -> None:
         super().__init__(inner.capacity, timeout, inner._timed_out)
         self._inner = inner
         self._store = store
         self._split = split
+        self._read = read
         self._requests: dict[CallGroup, StoreRequest] = {}
         self._waiting: dict[CallGroup, float] = {}
         self._source_groups: dict[CallGroup, StoreRequest] = {}
@@ -136,7 +157,7 @@ class StoreExecutor(Executor):
         if request is not None:
             self._cancel_calls(request)
             for made in request.calls:
-                self._store.release(request.names_at(made.positions[made.is_claimed]))
+                self._release(request, made)
         self._count_in_flight()
 
     def close(self) -> None:
@@ -185,18 +206,18 @@ class StoreExecutor(Executor):
         request.awaited = positions[attempt.others]
         request.next_poll = time.monotonic() + request.poll_seconds if request.awaited.size else math.inf
         if attempt.to_request.size:
-            self._request(request, positions[attempt.to_request], attempt.is_claimed)
+            self._request(request, positions[attempt.to_request], attempt.is_claimed, attempt.token)
 
-    def _request(self, request: StoreRequest, positions: Positions, is_claimed: Any) -> None:
+    def _request(self, request: StoreRequest, positions: Positions, is_claimed: Any, token: bytes) -> None:
         """Request keys from the source."""
         keys = request.keys if len(positions) == len(request.keys) else request.keys.take(positions)
         try:
             calls = self._split(keys)
             outer = request.group
             group = CallGroup(calls.arguments, outer.number, outer.all_or_nothing, outer.context)
-            request.calls.append(SourceCalls(positions, is_claimed, calls, group))
+            request.calls.append(SourceCalls(positions, is_claimed, calls, group, token))
         except BaseException:
-            self._store.release(request.names_at(positions[is_claimed]))
+            self._store.release(request.names_at(positions[is_claimed]), token)
             raise
         request.open_groups.add(group)
         self._source_groups[group] = request
@@ -222,6 +243,8 @@ class StoreExecutor(Executor):
             request = self._source_groups.pop(group, None)
             if request is not None:
                 request.open_groups.discard(group)
+                # At once: others wait for these keys, and this request may wait for theirs.
+                self._read(request, next(made for made in request.calls if made.group is group))
                 if group.all_or_nothing and any(isinstance(answer, BaseException) for answer in group.answers):
                     self._drop_open_calls(request)
                 self._end_if_complete(request)
@@ -229,9 +252,12 @@ class StoreExecutor(Executor):
     def _drop_open_calls(self, request: StoreRequest) -> None:
         """Cancel the other calls of a request that has failed, and end their claims; their keys have no answer."""
         for made in [made for made in request.calls if made.group in request.open_groups]:
-            self._store.release(request.names_at(made.positions[made.is_claimed]))
+            self._release(request, made)
             request.calls.remove(made)
         self._cancel_calls(request)
+
+    def _release(self, request: StoreRequest, made: SourceCalls) -> None:
+        self._store.release(request.names_at(made.positions[made.is_claimed]), made.token)
 
     def _cancel_calls(self, request: StoreRequest) -> None:
         """Cancel the calls that have not ended, and wait for nobody: the request has failed, or is not needed."""
@@ -281,7 +307,7 @@ class StoredSource(Source):
     def executor(self) -> Executor:
         """What looks keys up in the store, and calls the source for the others."""
         inner = Source.executor.func(self)  # type: ignore[attr-defined]
-        return StoreExecutor(inner, self.store, super().split, self.plan.config.timeout)
+        return StoreExecutor(inner, self.store, super().split, self._read_calls, self.plan.config.timeout)
 
     def split(self, keys: KeyBatch) -> Calls:
         """Return one call with all keys: which of them the source is called for, the store decides."""
@@ -294,30 +320,36 @@ class StoredSource(Source):
         return keys
 
     def read_answers(self, calls: Calls, answers: Sequence[Any]) -> Fetched:
-        """Return the rows of the keys, from the store and from the source; store those from the source."""
+        """Return the rows of the keys, from the store and from the source."""
         [request] = answers
         assert isinstance(request, StoreRequest)
         parts = [Fetched(known.rows, known.counts) for known in request.known]
         positions = list(request.known_at)
         written = [known.written for known in request.known]
-        unread = list(request.calls)
-        try:
-            for made in request.calls:
-                fetched = super().read_answers(made.calls, made.group.answers)
-                unread.remove(made)
-                self._put(request, made, fetched)
-                parts.append(fetched)
-                positions.append(made.positions)
-                written.append(np.full(len(made.positions), math.inf))
-        finally:
-            for made in unread:
-                self.store.release(request.names_at(made.positions[made.is_claimed]))
+        for made in request.calls:
+            if made.fetched is None:
+                assert made.error is not None
+                raise made.error
+            parts.append(made.fetched)
+            positions.append(made.positions)
+            written.append(np.full(len(made.positions), made.written))
         return _merge_parts(len(request.keys), self._none(), parts, positions, written)
+
+    def _read_calls(self, request: StoreRequest, made: SourceCalls) -> None:
+        """Read what calls have returned, and store it; an error is raised when the request is read."""
+        try:
+            made.fetched = super().read_answers(made.calls, made.group.answers)
+            if not request.is_complete:
+                made.written = self.store.clock()
+            self._put(request, made, made.fetched)
+        except Exception as error:
+            made.fetched, made.error = None, error
+            self.store.release(request.names_at(made.positions[made.is_claimed]), made.token)
 
     def _put(self, request: StoreRequest, made: SourceCalls, fetched: Fetched) -> None:
         """Store what was fetched for keys that are claimed here, and end the other claims."""
         kept = made.is_claimed & ~fetched.failed
-        self.store.release(request.names_at(made.positions[made.is_claimed & ~kept]))
+        self.store.release(request.names_at(made.positions[made.is_claimed & ~kept]), made.token)
         rows = np.flatnonzero(kept)
         if not rows.size:
             return
@@ -325,7 +357,7 @@ class StoredSource(Source):
         if len(rows) < len(kept):
             table = table.take(pa.array(np.flatnonzero(np.repeat(kept, fetched.counts))))
             keys = keys.take(rows)
-        self.store.put(keys, request.names_at(made.positions[rows]), table, fetched.counts[rows])
+        self.store.put(keys, request.names_at(made.positions[rows]), table, fetched.counts[rows], made.token)
 
     def _none(self) -> pa.Table:
         return pa.schema([self.plan.schema.field(name) for name in self.plan.columns]).empty_table()

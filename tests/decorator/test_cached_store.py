@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import pytest
@@ -83,6 +84,81 @@ def test_invalidating_and_clearing_reach_all_processes(memory):
     assert ASKED == ["a", "b", "a", "b"]
 
 
+def test_what_was_called_before_an_invalidation_is_not_stored_after_it(memory):
+    """The old call ends while the new one has the claim, in the same process."""
+    version, began, gate = [1], [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+
+    def read(key):
+        found = version[0]
+        if key == "a":
+            began[found - 1].set()
+            assert gate[found - 1].wait(60)
+        return found
+
+    config = LookupConfig(cache="LRU", store=URL, store_name="versions")
+    one, other = (cached(config, clock=Clock(5.0))(read) for _ in range(2))
+    with ThreadPoolExecutor(2) as threads:
+        old = threads.submit(one, "a")
+        assert began[0].wait(60)
+        version[0] = 2
+        assert one.invalidate("a")
+        new = threads.submit(one, "a")
+        assert began[1].wait(60)
+        gate[0].set()
+        assert old.result() == 1
+        gate[1].set()
+        assert new.result() == 2
+    assert (other("a"), other.metrics().store_hits, memory.claims) == (2, 1, {})
+
+
+def test_an_invalidated_value_does_not_come_back(memory, monkeypatch):
+    (one, _), _ = two(price, memory)
+    one("a")
+    remove = memory.invalidate
+    monkeypatch.setattr(memory, "invalidate", lambda names: (one("a"), remove(names)))  # as another thread may
+    one.invalidate("a"), one("a")
+    assert ASKED == ["a", "a"]
+    for invalidate in (lambda: one.invalidate("a"), one.clear):
+        memory.error = ConnectionError("no route")
+        invalidate()
+        memory.error = None
+        ASKED.clear(), one("a")
+        assert ASKED == ["a"]
+
+
+def test_with_a_host_cache_before_it(memory, tmp_path):
+    """Two hosts of two processes each: ages and invalidations are true through both."""
+    ASKED.clear()
+    clocks = [Clock(5.0), Clock(7e6)]
+    one, two, three, four = every = [
+        cached(LookupConfig(cache="LRU", store=URL, expire_after_write=10, cache_path=str(tmp_path / str(host))),
+               clock=clocks[host])(price) for host in (0, 0, 1, 1)
+    ]  # fmt: skip
+
+    def pass_time(seconds):
+        memory.clock += seconds
+        for clock in clocks:
+            clock.now += seconds
+
+    assert [function("none") for function in every] == [None] * 4
+    one("a")
+    pass_time(6)
+    assert two("a") == three("a") == four("a")
+    assert ASKED == ["none", "a"]
+    assert [(f.metrics().host_hits, f.metrics().store_hits) for f in every] == [(0, 0), (2, 0), (0, 2), (2, 0)]
+    pass_time(5)
+    three("a"), four("a"), one("a")
+    assert ASKED == ["none", "a", "a"]
+    assert three.invalidate("a")
+    four.lookup.cache.clear(), four("a")
+    assert ASKED == ["none", "a", "a", "a"]
+    with pytest.raises(KeyError):
+        four("wrong")
+    assert memory.claims == {}
+    for function in every:
+        function.close()
+
+
 def test_a_value_is_never_older_than_its_limit(memory):
     (one, other), clocks = two(price, memory, expire_after_write=10)
     one("a")
@@ -127,6 +203,24 @@ def test_a_cancelled_call_ends_its_claim(memory):
     slow = cached(LookupConfig(cache="LRU", store=URL, store_name="slow", timeout="50 ms", max_retries=0))(never)
     with pytest.raises((TimeoutError, LookupTimeoutError)):
         asyncio.run(slow(1))
+    assert memory.claims == {}
+
+
+def test_a_call_that_is_cancelled_while_it_claims_ends_its_claim(memory, monkeypatch):
+    gate, claim = threading.Event(), memory.claim
+    monkeypatch.setattr(memory, "claim", lambda *given: (gate.wait(60), claim(*given))[1])
+
+    async def value(key):
+        return key
+
+    config = LookupConfig(cache="LRU", store=URL, store_name="slow", timeout="20 ms", max_retries=0)
+
+    async def call():
+        with pytest.raises((TimeoutError, LookupTimeoutError)):
+            await cached(config)(value)(1)
+        gate.set()
+
+    asyncio.run(call())  # It waits for its threads.
     assert memory.claims == {}
 
 
@@ -185,6 +279,11 @@ def test_the_identity_of_a_function_is_its_code():
     assert source_identity(Shop, "-") == source_identity(Shop, "+") != source_identity(Shop(), "-")
     with pytest.raises(OptionError, match=r"more than a plain value.*\n\nHint: .*lookup\.cache\.store\.name"):
         function_identity(made(object()))
+    with pytest.raises(OptionError, match="more than a plain value"):
+
+        @cached(LookupConfig(cache="LRU", store=URL))
+        def count(number):
+            return number and count(number - 1)
 
 
 def test_the_command_lists_and_clears_stores():
@@ -203,6 +302,7 @@ def test_the_command_lists_and_clears_stores():
         listed = command("ls", server.url)
         assert [line.split()[2:4] for line in listed.splitlines()[1:]] == [["one", "2"], ["two", "2"]]
         assert "Python values" in command("show", server.url)
+        assert "Removed 0 keys" in command("clear", server.url, "*", "--yes")
         assert "Removed 2 keys" in command("clear", server.url, "one", "--yes")
         assert [line.split()[2] for line in command("ls", server.url).splitlines()[1:]] == ["two"]
         command("clear", server.url, "--yes")

@@ -7,6 +7,7 @@ from servers import RedisCluster, RedisSentinel, until
 
 from lookupcache import LookupConfig, cached
 from lookupcache.store import open_store
+from lookupcache.store.contract import OTHERS, OWN
 
 pytestmark = pytest.mark.slow
 
@@ -33,14 +34,17 @@ def test_a_cluster():
         store = open_store(servers.url, 10)
         assert [content.entries for content in store.contents()] == [19]
         names = [b"lookupcache:1:x:{%d}" % number for number in range(9)]
-        assert store.claim(names, b"mine", 60)[0] == [True] * 9
-        store.renew(names[:3], b"yours", 60)
-        assert store.claim(names, b"yours", 60)[0] == [False] * 9
-        assert store.put(names[:5], [b"entry"] * 5, [60.0] * 5, b"yours") == 0
-        assert store.put(names[:5], [b"entry"] * 5, [60.0] * 5, b"mine") == 5
-        store.release(names, b"mine")
-        mine, reading = store.claim(names, b"yours", 60)
-        assert (mine, reading.entries) == ([True] * 9, [b"entry"] * 5 + [None] * 4)
+        mine, yours, again = b"mine" + bytes(8), b"yours" + bytes(8), b"mine" + b"\1" * 8
+        assert store.claim(names, mine, 60)[0] == [True] * 9
+        store.renew(names[:3], yours, 60)
+        assert store.claim(names, yours, 60)[0] == [OTHERS] * 9
+        assert store.claim(names, again, 60)[0] == [OWN] * 9
+        assert store.put(names[:5], [b"entry"] * 5, [60.0] * 5, again) == 0
+        assert store.put(names[:5], [b"entry"] * 5, [60.0] * 5, yours) == 0
+        assert store.put(names[:5], [b"entry"] * 5, [60.0] * 5, mine) == 5
+        store.release(names, mine)
+        states, reading = store.claim(names, yours, 60)
+        assert (states, reading.entries) == ([True] * 9, [b"entry"] * 5 + [None] * 4)
         assert store.clear("x") == 5
         assert store.clear() == 19
         assert store.contents() == []

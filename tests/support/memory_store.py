@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import secrets
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 from lookupcache.store import Content, Reading, Store, StoreFullError
-from lookupcache.store.contract import CLAIMED, OTHERS, OWN
+from lookupcache.store.contract import CALL_BYTES, CLAIMED, OTHERS, OWN
 
 URL = "redis://memory"
 
@@ -31,6 +32,7 @@ class MemoryStore(Store):
         self.abouts: dict[str, dict[str, str]] = {}
         self.error: Exception | None = None
         self.full = False
+        self._lock = threading.RLock()  # claims are renewed by a thread
 
     @property
     def claimed(self) -> list[bytes]:
@@ -42,38 +44,47 @@ class MemoryStore(Store):
         return Reading(self.clock, [self._live(self.entries, name) for name in names])
 
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
-        self._check(writes=True)
-        holders = [self._live(self.claims, name) for name in names]
-        states = [CLAIMED if one is None else OWN if one == token else OTHERS for one in holders]
-        for name, state in zip(names, states, strict=True):
-            if state == CLAIMED:
-                self.claims[name] = (token, self.clock + seconds)
-        return states, self.get(names)
+        with self._lock:
+            self._check(writes=True)
+            holders = [self._live(self.claims, name) for name in names]
+            states = [
+                CLAIMED if one is None else OWN if one[:-CALL_BYTES] == token[:-CALL_BYTES] else OTHERS
+                for one in holders
+            ]
+            for name, state in zip(names, states, strict=True):
+                if state == CLAIMED:
+                    self.claims[name] = (token, self.clock + seconds)
+            return states, self.get(names)
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
-        for name in names:
-            if self._live(self.claims, name) == token:
-                self.claims[name] = (token, self.clock + seconds)
+        with self._lock:
+            for name in names:
+                holder = self._live(self.claims, name)
+                if holder is not None and holder[:-CALL_BYTES] == token[:-CALL_BYTES]:
+                    self.claims[name] = (holder, self.clock + seconds)
 
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
-        self._check(writes=True)
-        own = [number for number, name in enumerate(names) if self._live(self.claims, name) == token]
-        for number in own:
-            self.entries[names[number]] = (entries[number], self.clock + seconds[number])
-            del self.claims[names[number]]
-        return len(own)
+        with self._lock:
+            self._check(writes=True)
+            own = [number for number, name in enumerate(names) if self._live(self.claims, name) == token]
+            for number in own:
+                self.entries[names[number]] = (entries[number], self.clock + seconds[number])
+                del self.claims[names[number]]
+            return len(own)
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
-        self._check()
-        for name in names:
-            if self._live(self.claims, name) == token:
-                del self.claims[name]
+        with self._lock:
+            self._check()
+            for name in names:
+                if self._live(self.claims, name) == token:
+                    del self.claims[name]
 
     def invalidate(self, names: Sequence[bytes]) -> None:
-        self._check()
-        for name in names:
-            self.entries.pop(name, None)
-            self.claims.pop(name, None)
+        with self._lock:
+            self._check()
+            for name in names:
+                self.entries.pop(name, None)
+                self.claims.pop(name, None)
 
     def describe(self, identity: str, about: dict[str, str]) -> dict[str, str]:
         self._check()

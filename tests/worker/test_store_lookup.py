@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections import Counter
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from drawing import examples
@@ -13,13 +14,16 @@ from host_processes import in_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import URL, MemoryStore, separate_tokens
-from servers import RedisServer
+from servers import RedisServer, until
 from test_host_lookup import Logged
 from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, all_names, batch, names, runner
 
+from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import ConnectorError, LookupFailedError, OptionError
+from lookupcache.plan import ConstantKey
+from lookupcache.store.names import identity_of
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -175,6 +179,26 @@ def test_a_host_publishes_what_came_from_the_store(server, tmp_path):
         join.lookup.disconnect()
 
 
+def test_fetched_keys_are_stored_while_others_of_the_batch_are_awaited(server):
+    """Else two hosts that have fetched what the other one waits for would wait until the timeout."""
+    source = Gated()
+    join = worker(source, server, async_capacity=5)
+    fetched, awaited = join.lookup.source.store.names(ids(1, 2))
+    with server.client() as client:
+        client.set(awaited + b"c", b"another host")
+        pending = join.lookup.open(ids(1, 2))
+        source.open_gates(1)
+        until(lambda: join.lookup.poll() or client.exists(fetched))
+        assert not pending.ready
+        client.delete(awaited + b"c")
+    until(lambda: join.lookup.poll() or 2 in source.gates)
+    source.open_gates(2)
+    while not pending.ready:
+        join.lookup.wait()
+    join.lookup.close(pending)
+    assert source.requested == [[1], [2]]
+
+
 def test_a_call_that_is_not_full_waits_for_more_keys(server):
     source = Names()
     join = worker(source, server, batch_max_size=3, batch_max_delay="1 h")
@@ -193,6 +217,21 @@ def test_options_of_the_cache_are_no_part_of_the_identity_but_a_filter_is(server
     ]
     assert identities[:3] == [identities[0]] * 3
     assert identities[3] == "mine"
+
+
+def test_what_determines_the_rows_of_a_key_is_part_of_the_identity(server):
+    plan = worker(Names(), server).plan
+    column = expr.Column("r", "name", pa.string())
+    filters = [(expr.Call("=", (column, expr.Literal(value, pa.string()))),) for value in ("n1", "n2")]
+    narrow = pa.schema([("id", pa.int32()), ("name", pa.string())])
+    wide = pa.schema([("id", pa.int64()), ("name", pa.string()), ("other", pa.string())])
+    changes = [
+        {}, {"source": "other options"}, {"connector": "other"}, {"schema": narrow}, {"columns": ()},
+        {"schema": wide, "columns": ("name", "other")}, {"schema": wide, "columns": ("other",)},
+        *({stage: filter_} for stage in ("pushed", "calc") for filter_ in filters),
+        *({"constants": (ConstantKey(column="name", value=expr.Literal(value, pa.string())),)} for value in "ab"),
+    ]  # fmt: skip
+    assert len({identity_of(dataclasses.replace(plan, **change)) for change in changes}) == len(changes)
 
 
 def test_a_pinned_name_is_refused_where_it_would_mix_schemas(server):
@@ -348,6 +387,19 @@ def test_a_changed_key_is_removed_for_all_hosts_also_while_it_is_requested(memor
     assert all_names(one, batch(1, 2)) == ["n1", "m2"]
     assert all_names(two, batch(2)) == ["m2"]
     assert source.requested == [[1, 2], [1], [2]]
+
+
+def test_what_was_requested_before_a_change_is_not_stored_by_the_claim_after_it(memory):
+    store, keys = runner(Names(), Clock(5.0), store=URL).lookup.source.store, ids(1)
+    names_of = store.names(keys)
+    rows = [pa.table({"name": [name]}) for name in ("old", "new")]
+    before = store.claim(keys, names_of)
+    store.invalidate(keys)
+    after = store.claim(keys, names_of)
+    store.put(keys, names_of, rows[0], np.ones(1, np.int64), before.token)
+    assert (memory.entries, memory.claimed) == ({}, names_of)
+    store.put(keys, names_of, rows[1], np.ones(1, np.int64), after.token)
+    assert store.find(keys, names_of).rows.to_pylist() == [{"name": "new"}]
 
 
 def test_what_is_requested_while_its_key_changes_is_not_stored(memory):
