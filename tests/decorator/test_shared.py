@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import signal
+import sys
 import threading
 import uuid
 from decimal import Decimal
@@ -479,6 +480,16 @@ def test_what_is_invalidated_under_an_equal_key_is_requested_again(shared, key, 
     assert source.calls == [key, key]
 
 
+@pytest.fixture
+def usual_recursion():
+    """Some tests, and libraries under test, let Python recurse deeper."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("usual_recursion")
 def test_a_value_that_is_nested_too_deeply_to_be_read_is_requested_by_each_process(shared):
     one, two = shared(nested), shared(nested)
     assert one(380) == two(380)
