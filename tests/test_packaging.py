@@ -301,7 +301,7 @@ def _modules(tree: ast.AST) -> Iterator[str]:
 
 SPARK_ALLOWED = (
     "spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "report", "daemon", "demo.", "cli.",
-    "latest.tasks", "latest.processor",
+    "latest.tasks", "latest.processor", "latest.source",
 )  # fmt: skip
 """Modules that may import pyspark: the driver's; in a worker only what needs the task's context, when it is used."""
 

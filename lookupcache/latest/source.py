@@ -50,9 +50,13 @@ class StreamSource(Connector):
         self.rows = rows
         self.key = tuple(dict.fromkeys(_column(schema, name, "key") for name in key))
         self.order_by = tuple(_column(schema, name, "order_by") for name in order_by)
+        for name in self.key:
+            _refuse_nested(name, schema.field(name).type)
         for name in self.order_by:
             _refuse_unordered(name, schema.field(name).type)
         self.ttl = None if ttl is None else _parsed("ttl", parse_duration, ttl)
+        if delete_when is not None:
+            _check_condition(rows, delete_when)
         self.delete_when = delete_when
         default = KEYED_BUCKETS if key else UNKEYED_BUCKETS
         self.buckets = default if buckets is None else _parsed("buckets", parse_count, buckets)
@@ -109,6 +113,20 @@ def _parsed(argument: str, parse: Callable[[Any], Any], value: Any) -> Any:
         raise OptionError(f"{argument!r} is {value!r}.", hint=f"It is {error}.") from None
 
 
+def _check_condition(rows: Any, sql: str) -> None:
+    """Raise OptionError where 'delete_when' is no condition on a stream's columns."""
+    from pyspark.errors import PySparkException  # Here, since the package is loaded without Spark too.
+
+    hint = f"It is SQL whose value is a BOOLEAN, over these bare names: {', '.join(rows.columns)}."
+    try:
+        found = rows.selectExpr(f"({sql})").schema[0].dataType.simpleString()
+    except PySparkException as error:
+        fact = str(error).partition(" SQLSTATE")[0].splitlines()[0]
+        raise OptionError(f"'delete_when' is {sql!r}. {fact}", hint=hint) from None
+    if found != "boolean":
+        raise OptionError(f"'delete_when' is {sql!r}, whose value is a {found.upper()}.", hint=hint)
+
+
 def _column(schema: pa.Schema, name: str, argument: str) -> str:
     if name not in schema.names:
         raise SchemaError(
@@ -116,6 +134,14 @@ def _column(schema: pa.Schema, name: str, argument: str) -> str:
             hint=nearest(name, schema.names, what="columns"),
         )
     return name
+
+
+def _refuse_nested(name: str, type_: pa.DataType) -> None:
+    if pa.types.is_nested(type_):
+        raise SchemaError(
+            f"'key' names {name!r}, whose type {type_} cannot be a key.",
+            hint="Select the struct's fields as columns of the stream, and name those.",
+        )
 
 
 def _refuse_unordered(name: str, type_: pa.DataType) -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.arrays import to_numpy
-from lookupcache.cache.keys import KeyBatch, Positions, encode, match
+from lookupcache.cache.keys import KeyBatch, Mask, Positions, encode, match
 from lookupcache.errors import LookupRuntimeError
 
 ALIVE, ARRIVED, ORIGIN, POSITION = "alive", "arrived", "origin", "position"
@@ -137,13 +137,15 @@ def _refuse_ambiguous(layout: Layout, both: pa.Table, codes: Positions) -> None:
     fresh = np.flatnonzero(origins >= 0)
     last = _last_of_each(codes[fresh], origins[fresh], to_numpy(_whole(both.column(POSITION)))[fresh])
     rows = fresh[last]
-    owners, first, counts = np.unique(codes[rows], return_index=True, return_counts=True)
-    compared = [*layout.keys, *layout.values, ALIVE]
-    for owner, start in zip(owners[counts > 1], first[counts > 1], strict=True):
-        one = both.slice(int(rows[start]), 1).select(compared)
-        for row in rows[codes[rows] == owner]:
-            if not _is_same(one, both.slice(int(row), 1).select(compared)):
-                raise _ambiguous(layout, one)
+    _, first, owners = np.unique(codes[rows], return_index=True, return_inverse=True)
+    others = rows[first][owners]
+    several = rows != others
+    rows, others = rows[several], others[several]
+    for name in (*layout.values, ALIVE):
+        column = _whole(both.column(name))
+        differs = np.flatnonzero(~_are_same(column.take(pa.array(rows)), column.take(pa.array(others))))
+        if len(differs):
+            raise _ambiguous(layout, both.slice(int(rows[differs[0]]), 1))
 
 
 def _last_of_each(codes: Positions, origins: Positions, positions: Positions) -> npt.NDArray[np.int64]:
@@ -154,9 +156,14 @@ def _last_of_each(codes: Positions, origins: Positions, positions: Positions) ->
     return order[end]
 
 
-def _is_same(one: pa.Table, other: pa.Table) -> bool:
-    # By text, since NaN is not equal to itself for Arrow.
-    return one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist())
+def _are_same(one: pa.Array, other: pa.Array) -> Mask:
+    """Return which values of two columns are the same; null is null, and NaN is NaN."""
+    if pa.types.is_nested(one.type):
+        return np.array([repr(a) == repr(b) for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], np.bool_)
+    same = pc.or_(pc.fill_null(pc.equal(one, other), False), pc.and_(pc.is_null(one), pc.is_null(other)))
+    if pa.types.is_floating(one.type):
+        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False))
+    return to_numpy(same)
 
 
 def _ambiguous(layout: Layout, row: pa.Table) -> LookupRuntimeError:

@@ -18,12 +18,13 @@ from itertools import pairwise
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError, StatementError
 from lookupcache.planner.clauses import Token
 from lookupcache.planner.grammar import equality
+from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.conditions import Conjunct, conjuncts_of
@@ -119,13 +120,22 @@ def _stream(setting: Setting, name: str) -> DataFrame | None:
     """Return a streaming view, None where the name is none or is another relation."""
     if name in setting.catalog.tables:
         return None
-    quoted = quote(name)
     try:
-        # Checked first, since PySpark writes an error about a missing table to the log.
-        found = setting.spark.table(quoted) if setting.spark.catalog.tableExists(quoted) else None
+        found = setting.spark.table(quote(name)) if _may_stream(setting.spark, name) else None
     except PySparkException:
         return None
     return found if found is not None and found.isStreaming else None
+
+
+def _may_stream(spark: SparkSession, name: str) -> bool:
+    """Return whether a name may be that of a stream: a temporary view's, of which classic Spark tells cheaply.
+
+    No table is asked for where a metastore would have to answer, since most statements come here only to be Spark's.
+    """
+    if is_classic(spark):
+        return not spark._jsparkSession.sessionState().catalog().getRawTempView(name).isEmpty()
+    # Asked for, since PySpark writes an error about a missing table to the log.
+    return spark.catalog.tableExists(quote(name))
 
 
 def _sql_table(query: Query, use: _Use, rows: DataFrame) -> SqlTable:

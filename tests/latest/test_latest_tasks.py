@@ -19,7 +19,7 @@ from latest_model import Model, Rate
 from lookupcache import LookupTable
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.latest.tasks import BUCKET, COUNTS, BucketJoin, LatestPlan, LeftPacker, RightPacker, Unpacker, rules_of
-from lookupcache.latest.values import Layout
+from lookupcache.latest.values import Layout, fold
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.report import Channel
 
@@ -289,3 +289,27 @@ def test_each_order_gets_what_the_model_says(
             query.run(now, partitions, orders, commit=False, deletes=deletes)
         expected = [(n, *model.rate_of(ccy)) for n, ccy in orders]
         assert query.run(now, partitions, orders, deletes=deletes) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("type_", "one", "other"),
+    [
+        (pa.float64(), float("nan"), 1.0),
+        (pa.string(), None, ""),
+        (pa.list_(pa.float64()), [float("nan"), None], [1.0]),
+        (pa.struct([("a", pa.int32())]), None, {"a": None}),
+    ],
+    ids=str,
+)
+def test_rows_of_several_partitions_are_no_conflict_where_they_are_equal(
+    type_: pa.DataType, one: object, other: object
+) -> None:
+    layout = Layout("r", {"k0": pa.int64()}, {"v:x": type_}, {}, key_names=("k",))
+
+    def folded(values: list[object], keys: list[int]) -> pa.Table:
+        columns = {"k0": keys, "v:x": pa.array(values, type_), "alive": [True] * 4, "origin": [0, 0, 1, 1]}
+        return fold(layout, layout.schema.empty_table(), pa.table({**columns, "position": [0, 1, 0, 1]}), 0)
+
+    assert repr(folded([one, other, one, other], [1, 2, 1, 2])["v:x"].to_pylist()) == repr([one, other])
+    with pytest.raises(LookupRuntimeError, match="of k = 2 reached"):
+        folded([one, one, one, other], [1, 2, 1, 2])

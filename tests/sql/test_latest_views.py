@@ -115,3 +115,15 @@ def test_statements_that_only_read_streams_are_spark_s(spark: SparkSession) -> N
     text = "SELECT value FROM (SELECT value FROM rates WHERE value > 1) WHERE value < 5"
     assert LookupSession(spark).sql(text).isStreaming
     assert not LookupSession(spark).query(text).joins
+
+
+def test_no_table_of_a_metastore_is_read_to_find_streams(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark.readStream.format("rate").load().createOrReplaceTempView("rates")
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW `of rates` AS SELECT value FROM rates")
+    session, read = LookupSession(spark), []
+    monkeypatch.setattr(type(spark.catalog), "tableExists", lambda *_: pytest.fail("a catalog was asked"))
+    table = type(spark).table
+    monkeypatch.setattr(type(spark), "table", lambda self, name: (read.append(name), table(self, name))[1])
+    assert session.sql("WITH t AS (SELECT 1 AS b) SELECT (SELECT max(b) FROM t) AS a").collect()
+    assert read == []
+    assert session.query("SELECT (SELECT value FROM `of rates`) AS v FROM rates").joins

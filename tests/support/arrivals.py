@@ -26,6 +26,8 @@ class Arrivals:
     query: StreamingQuery | None = None
     files: int = 0
     options: dict[str, str] = field(default_factory=dict)
+    results: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
+    """Rows by micro-batch: one that runs again replaces what it gave before."""
 
     def __post_init__(self) -> None:
         for name in ("orders", "rates"):
@@ -50,8 +52,7 @@ class Arrivals:
         else:
             self.query = self.query or self._write().start()
             self.query.processAllAvailable()
-        rows = self.spark.read.parquet(str(self.folder / "out")).collect()
-        return sorted((tuple(row) for row in rows), key=repr)
+        return sorted((row for rows in self.results.values() for row in rows), key=repr)
 
     def stop(self) -> None:
         if self.query is not None:
@@ -60,5 +61,8 @@ class Arrivals:
 
     def _write(self) -> Any:
         df = self.joined(self.stream("orders", ORDERS), self.stream("rates", RATES))
-        writer = df.writeStream.format("parquet").option("path", str(self.folder / "out"))
-        return writer.option("checkpointLocation", str(self.folder / "checkpoint")).outputMode("append")
+        writer = df.writeStream.foreachBatch(self._take).outputMode("append")
+        return writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+
+    def _take(self, rows: DataFrame, number: int) -> None:
+        self.results[number] = [tuple(row) for row in rows.collect()]
