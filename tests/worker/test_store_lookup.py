@@ -492,10 +492,8 @@ def test_no_row_is_older_than_the_limit_whatever_the_clocks_say(steps, own, refr
     # A refresh whose answer no batch has read yet keeps its claim until then.
     for join in joins:
         join.lookup.source.close()
-    until = time.monotonic() + 5
-    while memory.claims and time.monotonic() < until and not (memory.error or memory.full or "error" in steps):
-        threading.Event().wait(0.01)  # A thread that was calling the source may end its claim later.
-    assert not memory.claims or memory.error or memory.full or "error" in steps
+    if not (memory.error or memory.full or "error" in steps):
+        until(lambda: not memory.claims, 5)  # A thread that was calling the source may end its claim later.
 
 
 def test_an_entry_that_is_due_for_a_refresh_is_requested_again(memory):
