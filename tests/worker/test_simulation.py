@@ -178,6 +178,7 @@ def simulate(seed: int, seen: Counter[str]) -> int:
         return loop.steps + turns
 
 
+@pytest.mark.slow
 def test_a_simulated_worker_shows_no_row_that_it_may_not(capsys):
     seen = simulate_seeds(simulate, STEPS, "workers", capsys)
     assert set(FAULTS) <= set(seen)
