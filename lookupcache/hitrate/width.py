@@ -5,6 +5,7 @@ Rows of requested keys are fetched through the same connector, calc and cache as
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 from dataclasses import dataclass
@@ -72,7 +73,9 @@ def of_bytes(row_bytes: float, calc_bytes: float | None, rows: int, key_type: pa
 
 def _measure_rows(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> tuple[float, tuple[int, ...]]:
     """Load keys into an unlimited cache; return its bytes per key, and the number of rows of each key."""
-    source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), table.connector)
+    # A copy: the thread that closes one source's connector must not close that of the next.
+    connector = copy.copy(table.connector)
+    source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), connector)
     lookup = lookup_of(source)
     columns = [keys.column(name).combine_chunks() for name in left_names(plan)]
     try:
