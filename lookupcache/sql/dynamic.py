@@ -14,6 +14,8 @@ from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.query import Setting
 from lookupcache.sql.text import Statement, name_parameters
 
+Prepared = tuple[Statement, list[Token]]
+
 _PATH = re.compile(r"(?:\w+|`(?:[^`]|``)+`)(?:\.(?:\w+|`(?:[^`]|``)+`))*")
 
 
@@ -58,9 +60,15 @@ def _text(setting: Setting, statement: Statement, found: Sequence[Token]) -> str
     return setting.settings.readable(text) if isinstance(text, str) else None
 
 
-def has_identifiers(found: Sequence[Token]) -> bool:
-    """Return whether a statement has names that Spark computes: IDENTIFIER(…)."""
-    return any(a.text == "IDENTIFIER" and b.text == "(" for a, b in pairwise(found))
+def prepare_statement(setting: Setting, statement: Statement, args: dict[str, Any] | None) -> Prepared:
+    """Return a statement without semicolons at its end, with the names that it computes, and its tokens."""
+    found = list(tokens(statement.sql))
+    while found and found[-1].text == ";":
+        statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
+    if any(a.text == "IDENTIFIER" and b.text == "(" for a, b in pairwise(found)):
+        statement = with_identifiers(setting, statement, args)
+        found = list(tokens(statement.sql))
+    return statement, found
 
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[01][0-7]{2}|.)", re.DOTALL)

@@ -16,7 +16,7 @@ from lookupcache.compiled.document import KEEPS
 from lookupcache.errors import LookupCacheError, OptionError, StatementError, nearest
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.compiled import Compiler, Restored
-from lookupcache.sql.dynamic import has_identifiers, with_identifiers
+from lookupcache.sql.dynamic import prepare_statement
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.plan_runs import check, execute
 from lookupcache.sql.query import Setting
@@ -142,12 +142,7 @@ def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
 
 def compile_statement(setting: Setting, statement: Statement, args: Args = None) -> CompiledPlan:
     """Return the plan of an INSERT or a statement set; raises StatementError, by name, for any other statement."""
-    found = list(tokens(statement.sql))
-    while found and found[-1].text == ";":
-        statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
-    if has_identifiers(found):
-        statement = with_identifiers(setting, statement, args)
-        found = list(tokens(statement.sql))
+    statement, found = prepare_statement(setting, statement, args)
     _refuse_other(statement, found)
     words = [token.text for token in found[:4]]
     if words[0] == "STATEMENT":

@@ -29,7 +29,7 @@ from lookupcache.sql.analysis import add_analysis_edits
 from lookupcache.sql.catalog import Names
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.dynamic import has_identifiers, immediate_of, with_identifiers
+from lookupcache.sql.dynamic import immediate_of, prepare_statement
 from lookupcache.sql.explain import explain_query, mode_of
 from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.functions import create_function
@@ -53,12 +53,7 @@ _MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
 
 def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     """Run a statement; return its result as a DataFrame."""
-    found = list(tokens(statement.sql))
-    while found and found[-1].text == ";":
-        statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
-    if has_identifiers(found):
-        statement = with_identifiers(setting, statement, args)
-        found = list(tokens(statement.sql))
+    statement, found = prepare_statement(setting, statement, args)
     for begin, do in _KINDS.items():
         if begin(found, setting, statement):
             return do(setting, statement, found, args)
