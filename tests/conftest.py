@@ -149,6 +149,8 @@ def service(running_service: Service) -> Service:
 
 SLOW_FOLDERS = ("connectors", "interleavings", "properties", "spark", "sql", "testing", "stranger")
 """Folders whose tests need servers, Spark or other processes; `--fast` omits them, and tests marked as slow."""
+SLOW_FILES = ("test_stranger.py", "test_worker_options.py")
+"""Files of other folders that take long even to be collected."""
 SLOW_FIXTURES = {"spark", "postgres_server", "maria_server", "running_service", "wheel", "installed"}
 
 
@@ -172,7 +174,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `--fast`, do not even import tests that are left out: importing Spark takes a second."""
-    return True if config.getoption("--fast") and collection_path.name in SLOW_FOLDERS else None
+    omitted = collection_path.name in SLOW_FOLDERS + SLOW_FILES
+    return True if config.getoption("--fast") and omitted else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -187,7 +190,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_slow(item: pytest.Item) -> bool:
     marked = any(item.get_closest_marker(name) for name in ("spark", "connect", "slow"))
     fixtures = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
-    return bool(marked or fixtures or item.path.parent.name in SLOW_FOLDERS or item.path.name == "test_stranger.py")
+    return bool(marked or fixtures or item.path.parent.name in SLOW_FOLDERS or item.path.name in SLOW_FILES)
 
 
 @pytest.hookimpl(wrapper=True)

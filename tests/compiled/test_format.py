@@ -196,6 +196,7 @@ def changes(path, number):
         yield [lambda plan: part_of(plan).__delitem__(path[-1]), extend][number // 2 % 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [JOIN, TEXT], ids=["join", "statements"])
 def test_a_plan_of_which_any_part_is_another_is_refused_or_is_a_plan(text):
     """Whatever is read can be written, shown, compared and checked; what cannot is refused when it is read."""

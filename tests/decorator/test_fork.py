@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")]
 
 START = """
 import asyncio, multiprocessing, os, signal, sys, threading
@@ -33,7 +33,7 @@ held, let_go = threading.Event(), threading.Event()
 def in_thread(work):
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    held.wait(10)
+    assert held.wait(10), "the thread has failed"
 
 def hold(lock):
     with lock:
@@ -121,7 +121,7 @@ CASES = {
         f = cached(max_retries=0, rate_limit=1000)(lambda key: key)
         from lookupcache.resilience import rate_limit as rate
         def hold_file():
-            with rate._locked(f.lookup.resilience._limiter.path):
+            with rate._lock_file(f.lookup.resilience._limiter.path):
                 held.set()
                 let_go.wait(10)
         in_thread(hold_file)

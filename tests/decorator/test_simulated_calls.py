@@ -173,6 +173,7 @@ def simulate(seed: int, seen: Counter[str]) -> int:
         return loop.steps
 
 
+@pytest.mark.slow
 def test_simulated_callers_get_no_value_that_they_may_not(capsys):
     seen = simulate_seeds(simulate, STEPS, "functions", capsys)
     assert {*FAULTS, "a value", "an error", "a None", "a cancellation"} <= set(seen)

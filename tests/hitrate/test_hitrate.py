@@ -225,6 +225,7 @@ def _rows(count: int) -> pa.Table:
     return pa.table({"n": pa.nulls(count, pa.int64())}).select([])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eviction", EVICTIONS)
 @pytest.mark.parametrize(("size", "batch"), [(138, 100), (1_376, 1_000), (2_751, 1_000), (4_634, 10_000)])
 def test_a_replay_of_a_trace_misses_as_the_workers_cache(trace, eviction, size, batch):
@@ -335,6 +336,7 @@ def test_a_survey_in_parts_is_that_of_all():
     assert joined.curve(sizes).ratio(sizes).tolist() == whole.curve(sizes).ratio(sizes).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [100, 10_000, 300_000])
 @pytest.mark.parametrize("size", [np.inf, 5_000])
 def test_age_limits_of_a_sample_are_within_two_points(limit, size):

@@ -72,6 +72,7 @@ def misses_of_a_host(eviction: str, keys: list[int], path) -> int:
     return misses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("eviction", ["lru", "s3-fifo", "sieve"])
 def test_hit_ratios_differ_by_less_than_two_points(eviction, name, tmp_path):

@@ -81,6 +81,7 @@ class Model:
         assert look_up(cache, keys, self.kind) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", range(scale_up(4)))
 def test_processes_find_what_was_stored_and_is_not_too_old(kind, number, tmp_path, monkeypatch):

@@ -344,6 +344,7 @@ def usual_recursion_limit() -> Iterator[None]:
     sys.setrecursionlimit(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("usual_recursion_limit")
 @pytest.mark.parametrize("deep", [
     "({})", "NOT {}", "- {}", "abs({})", "CASE WHEN c.age > 0 THEN {} END", "coalesce(c.age, {})",

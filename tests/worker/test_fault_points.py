@@ -129,6 +129,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "schema"),
     [("lru", SCHEMA), ("sieve", SCHEMA), ("s3-fifo", TEXTS), ("ages", TEXTS)],
