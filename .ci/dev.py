@@ -5,6 +5,7 @@
     python3 .ci/dev.py test --fast        run the tests that need neither Spark nor servers, with few examples
     python3 .ci/dev.py check              run ruff, the format check and mypy
     python3 .ci/dev.py bench NAME         run a benchmark of bench/
+    python3 .ci/dev.py docs               build the documentation as a site, into site/; `docs serve` shows it
     python3 .ci/dev.py nightly [SCALE]    run the tests that draw, 20 times as large; write docs/nightly.md
     python3 .ci/dev.py mutation           change the code in one place at a time, and see whether a test fails
 
@@ -29,6 +30,7 @@ EXTRAS = {
     "test": ["test"],
     "check": ["check"],
     "bench": ["bench"],
+    "docs": ["docs"],
     "nightly": ["fuzz", "mutation", "bench"],
     "mutation": ["mutation"],
 }
@@ -68,6 +70,8 @@ def command_lines(command, rest):
         return [[PYTHON, "-m", "pytest", *(parallel if all(word.startswith("--") for word in rest) else []), *rest]]
     if command == "bench":
         return [[PYTHON, "-m", f"bench.{name}", *options] for name, *options in [rest or ["join"]]]
+    if command == "docs":
+        return [[PYTHON, "-m", "mkdocs", *(rest or ["build"]), "-f", ROOT / ".ci" / "mkdocs.yml"]]
     if command in ("nightly", "mutation"):
         return [[PYTHON, ROOT / ".ci" / f"{command}.py", *rest]]
     tools = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]

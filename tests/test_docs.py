@@ -18,6 +18,7 @@ import pytest
 from lookupcache.config import LookupConfig, option_table
 from lookupcache.connector import LookupRequest, connector_class
 from lookupcache.source_options import connector_option_table
+from lookupcache.table import LookupTable
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -63,11 +64,41 @@ def test_the_readme_and_the_pages_print_what_they_say(
             assert printed.getvalue().strip() == expected.strip()
 
 
-def test_the_options_shown_go_together() -> None:
-    [code] = re.findall(r"```python\n(options = .*?)```", PAGES["failures"], re.DOTALL)
+@pytest.mark.parametrize("code", re.findall(r"```python\n(options = .*?)```", "\n".join(PAGES.values()), re.DOTALL))
+def test_the_options_shown_go_together(code: str) -> None:
     names: dict[str, Any] = {}
-    exec(compile(code, "failures.md", "exec"), names)
-    assert LookupConfig.from_options(names["options"]).on_error == "null"
+    exec(compile(code, "documentation", "exec"), names)
+    options = names["options"]
+    if "connector" in options:
+        assert LookupTable("t", "id BIGINT, name STRING, city STRING", options).connector
+    else:
+        assert LookupConfig.from_options(options) != LookupConfig()
+
+
+def test_every_link_of_the_documentation_leads_somewhere() -> None:
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    assert [link for path in documents for link in _dead_links(path)] == []
+
+
+def _dead_links(path: Path) -> Iterator[str]:
+    for target in re.findall(
+        r"\]\((?!https?:)([^)\s]*)\)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    ):
+        name, _, anchor = target.partition("#")
+        found = path.parent / name if name else path
+        headings = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE) if found.is_file() and anchor else []
+        if not found.is_file() or (anchor and anchor not in map(_anchor, headings)):
+            yield f"{path.name}: {target}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def test_the_site_lists_every_page() -> None:
+    pages = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / ".ci" / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert {name for name in pages if (ROOT / "docs" / name).exists()} == {f"{name}.md" for name in PAGES}
+    assert {"changelog.md", "contributing.md", "security-policy.md"} <= set(pages)
 
 
 def test_the_connector_shown_works() -> None:

@@ -102,10 +102,7 @@ def lookup(
     options: Mapping[str, Any] | None = None,
     left_schema: str | pa.Schema | T.StructType | None = None,
 ) -> Callable[[DataFrame], DataFrame]:
-    """Return `lookup_join` as a function of the left side, for `DataFrame.transform`.
-
-    Args:
-        table, on, how, select, where, options, left_schema: As for `lookup_join`.
+    """Return `lookup_join` as a function of the left side, for `DataFrame.transform`; it takes the same arguments.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
     ...     function=lambda n: [(n, n * n)])
@@ -118,8 +115,9 @@ def lookup(
 class LookupJoin:
     """A planned lookup join: its ``plan``, its result ``df``, its `explain` and its `metrics`.
 
+    It takes the arguments of `lookup_join`, and one more.
+
     Args:
-        left, table, on, how, select, where, options, left_schema: As for `lookup_join`.
         matches: The matches of each left row in a left join: ``all``, the ``first``, or a ``single`` one: a second
             match raises TooManyRowsError, as in a scalar sub-query.
 
