@@ -34,6 +34,9 @@ _SHOWN = {
 }  # fmt: skip
 
 
+_PARTITIONING_HINTS = ("coalesce", "rebalance", "repartition", "repartition_by_range")
+
+
 class _UnreadableError(Exception):
     """The plan has something of which only the server knows the meaning."""
 
@@ -68,6 +71,8 @@ class _Relation:
             texts = conjuncts(without_comments(self._text(plan.filter)))
             filters = (*self.filters, *(self._value(text) for text in texts))
             return replace(self, filters=filters, plans=self.plans | {plan._plan_id})
+        if kind == "Hint" and plan._name.lower() in _PARTITIONING_HINTS:
+            raise _UnreadableError
         if kind in ("SubqueryAlias", "Hint"):
             return replace(self, plans=self.plans | {plan._plan_id})
         columns: list[_Column] = list(getattr(self, f"_{kind.lower()}")(plan))

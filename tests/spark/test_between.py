@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
+from sources import options_of
 
 from lookupcache import LookupJoin, LookupTable, lookup_join
 
@@ -351,6 +352,24 @@ def test_a_join_that_alone_would_take_distinct_keys_shares_the_stage_of_the_next
     assert "in one Python stage with the lookups of people" in two.explain()
     assert "the lookup of people takes the form distinct" in three.explain()
     assert rows(two.df) == rows(three.df)
+
+
+def test_a_join_that_alone_would_take_broadcast_shares_the_stage_of_the_next(spark, visits):
+    full = spark.createDataFrame([(10, "Delft"), (20, "Utrecht")], "id BIGINT, name STRING").toArrow()
+    options = {"connector": "sources:Memory", **options_of(full), "lookup.cache": "ALL"}
+    one, two, three = (LookupTable(name, "id BIGINT, name STRING", options) for name in ("one", "two", "three"))
+    first = LookupJoin(visits, one, "visit = one.id", "left", ["visit", "one.name"])
+    second = LookupJoin(first.df, two, "visit + 10 = two.id", "left", ["visit", "name", "two.name AS other"])
+    third = LookupJoin(second.df, three, "visit = three.id", "semi")
+    assert (first.choice.form, second.choice.form) == ("broadcast", "worker")
+    assert "in one Python stage with the lookups of one" in second.explain()
+    assert "in one Python stage with the lookups of one, two" in third.explain()
+    assert rows(third.df) == Counter(["Row(visit=10, name='Delft', other='Utrecht')"])
+    kept = LookupTable("kept", "id BIGINT, name STRING", {**options, "lookup.form": "broadcast"})
+    requested = lookup_join(visits, kept, "visit = kept.id", "left", ["visit", "kept.name"])
+    apart = LookupJoin(requested, two, "visit + 10 = two.id", "left", ["visit", "name", "two.name AS other"])
+    assert "the lookup of kept takes the form broadcast" in apart.explain()
+    assert rows(apart.df) == rows(second.df)
 
 
 def test_the_age_of_an_answer_can_be_filtered_by(visits):
