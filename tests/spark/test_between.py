@@ -364,7 +364,7 @@ def test_a_join_that_alone_would_take_broadcast_shares_the_stage_of_the_next(spa
     options = {"connector": "sources:Memory", **options_of(full), "lookup.cache": "ALL"}
     one, two, three = (LookupTable(name, "id BIGINT, name STRING", options) for name in ("one", "two", "three"))
     first = LookupJoin(visits, one, "visit = one.id", "left", ["visit", "one.name"])
-    second = LookupJoin(first.df, two, "visit + 10 = two.id", "left", ["visit", "name", "two.name AS other"])
+    second = LookupJoin(first.df, two, "visit + 10 = two.id", "left", ["visit", "left.name", "two.name AS other"])
     third = LookupJoin(second.df, three, "visit = three.id", "semi")
     assert (first.choice.form, second.choice.form) == ("broadcast", "worker")
     assert "in one Python stage with the lookups of one" in second.explain()
@@ -372,7 +372,7 @@ def test_a_join_that_alone_would_take_broadcast_shares_the_stage_of_the_next(spa
     assert rows(third.df) == Counter(["Row(visit=10, name='Delft', other='Utrecht')"])
     kept = LookupTable("kept", "id BIGINT, name STRING", {**options, "lookup.form": "broadcast"})
     requested = lookup_join(visits, kept, "visit = kept.id", "left", ["visit", "kept.name"])
-    apart = LookupJoin(requested, two, "visit + 10 = two.id", "left", ["visit", "name", "two.name AS other"])
+    apart = LookupJoin(requested, two, "visit + 10 = two.id", "left", ["visit", "left.name", "two.name AS other"])
     assert "the lookup of kept takes the form broadcast" in apart.explain()
     assert rows(apart.df) == rows(second.df)
 
