@@ -359,7 +359,8 @@ def test_a_join_that_alone_would_take_distinct_keys_shares_the_stage_of_the_next
     assert rows(two.df) == rows(three.df)
 
 
-def test_a_join_that_alone_would_take_broadcast_shares_the_stage_of_the_next(spark, visits):
+def test_a_join_that_alone_would_take_broadcast_shares_the_stage_of_the_next(spark):
+    visits = spark.range(10, 17).withColumnRenamed("id", "visit")
     full = spark.createDataFrame([(10, "Delft"), (20, "Utrecht")], "id BIGINT, name STRING").toArrow()
     options = {"connector": "sources:Memory", **options_of(full), "lookup.cache": "ALL"}
     one, two, three = (LookupTable(name, "id BIGINT, name STRING", options) for name in ("one", "two", "three"))
