@@ -3,7 +3,7 @@
 In one run, alternately, with warm caches, for 1, 3 and 6 lookups on 3 and 18 left columns, each lookup with three
 columns: `mapInArrow` that returns its input, the same with the chain's columns ready made (the limit), the chain in one
 Python stage, the chain with a stage per lookup, and Spark's own broadcast joins. With Spark's default settings, then
-with pipelined Python functions, which are new in Spark 4.3.
+with pipelined Python functions, which are new in Spark 4.3. ``--quick`` has half the rows and two runs of each.
 """
 
 from __future__ import annotations
@@ -125,15 +125,19 @@ def variants(spark: Any, rows: int, columns: int, lookups: int) -> list[Variant]
 @click.command()
 @click.option("--rows", default=600_000, show_default=True, help="Left rows per run.")
 @click.option("--rounds", default=5, show_default=True, help="Runs of each variant.")
+@click.option("--quick", is_flag=True, help="300,000 rows and 2 rounds, a few minutes in all.")
 @click.option("--lookups", default="1,3,6", show_default=True, help="Numbers of lookups.")
 @click.option("--columns", default="3,18", show_default=True, help="Numbers of left columns.")
 @click.option("--pipelined", default="false,true", show_default=True, help="spark.python.udf.pipelined.enabled")
 @click.option("--cores", default=1, show_default=True, help="Number of cores of the local Spark.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
-def main(rows: int, rounds: int, lookups: str, columns: str, pipelined: str, cores: int, out: Path) -> None:
+def main(
+    rows: int, rounds: int, quick: bool, lookups: str, columns: str, pipelined: str, cores: int, out: Path
+) -> None:
     """Measure, print a table, and write chain.json."""
     console = Console()
     console.width = max(console.width, 110)
+    rows, rounds = (300_000, 2) if quick else (rows, rounds)
     table = Table(title="ns per left row (speed relative to the limit: one Python stage with ready columns)")
     for heading in ("pipelined", "columns", "lookups", *NAMES, "fused / unfused"):
         table.add_column(heading, justify="right")

@@ -1,4 +1,4 @@
-"""Arrow arrays as numpy arrays, without the pandas that pyarrow's own conversion imports."""
+"""Arrow arrays as numpy arrays and back, without what pyarrow's own conversions import: pandas, `numpy.ma`."""
 
 from __future__ import annotations
 
@@ -34,3 +34,33 @@ def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
     if not len(column):
         return np.empty(0, dtype)
     return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+
+
+def from_numpy(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return numbers or booleans as an Arrow array, null where ``mask`` is true; numbers are not copied.
+
+    `pyarrow.array` imports `numpy.ma`, which takes 8 ms in a fresh worker.
+
+    >>> from_numpy(np.array([7, 8, 9])[::2], np.array([True, False])).to_pylist()
+    [None, 9]
+    >>> from_numpy(np.array([True, False, True])).to_pylist()
+    [True, False, True]
+    """
+    type_ = pa.from_numpy_dtype(values.dtype)
+    data = _packed(values) if values.dtype == np.bool_ else np.ascontiguousarray(values)
+    validity = None if mask is None else pa.py_buffer(_packed(~mask))
+    return pa.Array.from_buffers(type_, len(values), [validity, pa.py_buffer(data)])
+
+
+def _packed(values: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    return np.packbits(values, bitorder="little")
+
+
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the distinct integers in order; `numpy.unique` imports `numpy.ma` too.
+
+    >>> distinct(np.array([3, 1, 3])).tolist(), distinct(np.array([], np.int64)).tolist()
+    ([1, 3], [])
+    """
+    ordered = np.sort(values)
+    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lookupcache.arrays import distinct
 from lookupcache.cache.entry_columns import Numbers
 from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.entry_table import EntryTable
@@ -90,7 +91,7 @@ class ColumnCache:
         if table.expiry.is_tracked:
             too_old = table.expiry.check(lease, table.in_flight, now)
             if too_old.any():
-                self._enforcer.expire(np.unique(lease.entries[too_old]))
+                self._enforcer.expire(distinct(lease.entries[too_old]))
                 lease.entries[too_old] = -1
         table.numbers.leases.append(lease)
         return lease
@@ -216,7 +217,7 @@ class ColumnCache:
         """
         table = self._table
         entries = (
-            table.numbers.listed_entries() if keys is None else np.unique(table.keys.find(keys.with_seed(self._seed)))
+            table.numbers.listed_entries() if keys is None else distinct(table.keys.find(keys.with_seed(self._seed)))
         )
         entries = entries[entries >= 0]
         if entries.size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lookupcache.arrays import distinct
 from lookupcache.cache.entry_columns import grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries
 
@@ -66,4 +67,4 @@ class InFlight:
         if not self.pending:
             return set()
         groups = self.of(entries)
-        return set(np.unique(groups[groups > 0]).tolist())
+        return set(distinct(groups[groups > 0]).tolist())

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.arrays import to_numpy
+from lookupcache.arrays import from_numpy, to_numpy
 
 Hashes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
@@ -64,7 +64,7 @@ class KeyBatch:
 
     def take(self, rows: Positions) -> KeyBatch:
         """Return the keys of these rows."""
-        index = pa.array(rows)
+        index = from_numpy(rows)
         valid = None if self.valid is None else self.valid[rows]
         return KeyBatch(tuple(column.take(index) for column in self.columns), self.hashes[rows], valid, self.seed)
 
@@ -122,7 +122,7 @@ def column_of_words(words: Hashes, type_: pa.DataType) -> pa.Array:
     [1, -2]
     """
     if pa.types.is_boolean(type_):
-        return pa.array(words != 0)
+        return from_numpy(words != 0)
     if pa.types.is_floating(type_):
         values = words.view(np.float64).astype(np.float32 if type_.bit_width == 32 else np.float64)
     else:
@@ -147,7 +147,7 @@ def encode(columns: Sequence[pa.Array]) -> Positions:
     for column in columns[1:]:
         right = _codes(column)
         both = np.where((codes < 0) | (right < 0), -1, codes * (int(right.max(initial=0)) + 1) + right)
-        codes = _codes(pa.array(both, mask=both < 0))
+        codes = _codes(from_numpy(both, both < 0))
     return codes
 
 

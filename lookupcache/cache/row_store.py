@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lookupcache.arrays import distinct, from_numpy
 from lookupcache.cache.keys import Positions
 
 _MOST_BYTES_IN_A_RUN = 1 << 30
@@ -97,7 +98,7 @@ class RowStore:
         if numbers is None or not len(numbers):
             self._borrow, self._lent_starts, self.first_lent = [], [], _MOST_ROWS
             return
-        used = np.unique(np.searchsorted(self._lent_starts, numbers, side="right") - 1)
+        used = distinct(np.searchsorted(self._lent_starts, numbers, side="right") - 1)
         if len(used) < len(self._borrow):
             self._borrow = [self._borrow[number] for number in used]
             self._lent_starts = [self._lent_starts[number] for number in used]
@@ -158,7 +159,7 @@ class RowStore:
 
 def _take(batch: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:
     missing = numbers < 0
-    index = pa.array(numbers, mask=missing) if missing.any() else pa.array(numbers)
+    index = from_numpy(numbers, missing if missing.any() else None)
     return [column.take(index) for column in batch.columns]
 
 
@@ -181,12 +182,12 @@ def _gather_runs(
         pieces.append(_take(batches[max(run, 0)], part - starts[run] if run >= 0 else part))
     back = np.empty(len(order), dtype=np.int64)
     back[order] = np.arange(len(order))
-    return [pa.concat_arrays(column).take(pa.array(back)) for column in zip(*pieces, strict=True)]
+    return [pa.concat_arrays(column).take(from_numpy(back)) for column in zip(*pieces, strict=True)]
 
 
 def _copy_rows(rows: pa.Table) -> pa.RecordBatch:
     """Return the rows as one batch with its own buffers: a slice would keep those of the full table alive."""
-    everything = pa.array(np.arange(rows.num_rows))
+    everything = from_numpy(np.arange(rows.num_rows))
     columns = [_flat(column).take(everything) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 

@@ -34,6 +34,9 @@ _SHOWN = {
 }  # fmt: skip
 
 
+_PARTITIONING_HINTS = ("coalesce", "rebalance", "repartition", "repartition_by_range")
+
+
 class _UnreadableError(Exception):
     """The plan has something of which only the server knows the meaning."""
 
@@ -239,7 +242,7 @@ def obstacle_on_connect(plan: Any, results: Mapping[int, Any]) -> str | None:
         plan, above = plans.pop()
         if id(plan) in results:
             return f"{_SHOWN.get(above, above) or obstacle} stands between the two joins"
-        kind = type(plan).__name__
+        kind = _kind(plan)
         above = above or ("" if kind in _SELECTIONS else kind)
         plans += [(child, above) for child in _children(plan)]
     return None
@@ -252,10 +255,16 @@ def _children(plan: Any) -> list[Any]:
 
 def _path(plan: Any, results: Container[int]) -> Iterator[Any]:
     """Yield a plan and those below it, down to one of the results, or to one that does more than select."""
-    while id(plan) not in results and type(plan).__name__ in _SELECTIONS:
+    while id(plan) not in results and _kind(plan) in _SELECTIONS:
         yield plan
         plan = plan._child
     yield plan
+
+
+def _kind(plan: Any) -> str:
+    """Return the kind of a plan; some hints are a shuffle."""
+    kind = type(plan).__name__
+    return "Repartition" if kind == "Hint" and plan._name.lower() in _PARTITIONING_HINTS else kind
 
 
 def _types(df: Any, plan: Any) -> list[str]:

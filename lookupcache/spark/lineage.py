@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _JOIN = "_lookupcache_join"
 """The attribute of a result that holds its join: a DataFrame then lives as long as its join, and no longer."""
 
-_SELECTIONS = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
+_SELECTIONS = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint", "PipeOperator")
 """What may stand in a plan between a join and what was selected from its result."""
 
 _recent: deque[LookupJoin] = deque(maxlen=16)

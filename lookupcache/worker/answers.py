@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache import expr
+from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import KeyBatch, match
 from lookupcache.connector import request_of
 from lookupcache.errors import LookupRuntimeError, SourceError, nearest
@@ -91,7 +92,7 @@ class Reader:
 
     def only(self, keys: KeyBatch, table: pa.Table) -> pa.Table:
         """Return the checked rows of these keys: a source may return others too."""
-        return table.filter(pa.array(match(keys.columns, self.keys_of(table).columns) >= 0))
+        return table.filter(from_numpy(match(keys.columns, self.keys_of(table).columns) >= 0))
 
     def only_of(self, keys: KeyBatch, call_of: Numbers, table: pa.Table, call: Numbers) -> pa.Table:
         """Return the checked rows whose key belongs to the call that returned them.
@@ -104,7 +105,7 @@ class Reader:
         """
         number = match(keys.columns, self.keys_of(table).columns)
         own = (number >= 0) & (call_of[number] == call)
-        return table if own.all() else table.filter(pa.array(own))
+        return table if own.all() else table.filter(from_numpy(own))
 
     def without_rows(self, keys: KeyBatch, table: pa.Table) -> KeyBatch | None:
         """Return the keys without checked rows, before calc; None if every key has rows."""
@@ -140,4 +141,4 @@ def group_rows(rows: pa.Table, code: Numbers, keys: int) -> Fetched:
     # Stable: the rows of a key stay in the order in which the source returned them.
     order = kept[np.argsort(code[kept], kind="stable")]
     counts = np.bincount(code[kept], minlength=keys).astype(np.int64)
-    return Fetched(rows.take(pa.array(order)), counts)
+    return Fetched(rows.take(from_numpy(order)), counts)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector
 from lookupcache.errors import LookupRuntimeError, WrongRowsError
@@ -179,7 +180,7 @@ class KeyCalls:
         failed = Fetched(found.rows, found.counts, errors, call_of).failed
         kept = np.repeat(~failed, found.counts)
         counts = np.where(failed, 0, found.counts)
-        return [table], Fetched(found.rows.take(pa.array(np.flatnonzero(kept))), counts, errors, call_of)
+        return [table], Fetched(found.rows.take(from_numpy(np.flatnonzero(kept))), counts, errors, call_of)
 
     def _table(self, outcomes: CallOutcomes) -> pa.Table:
         """Return the rows of all calls; record the errors of calls whose rows are wrong."""

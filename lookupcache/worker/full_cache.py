@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from lookupcache.arrays import from_numpy
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import LookupRuntimeError, SourceError
@@ -77,7 +78,7 @@ class FullCacheLookup(PartialCacheLookup):
             numbers = np.arange(start, min(start + _ROWS_OUT, self.cache.rows))
             columns = self.cache.gather(numbers)
             if self.source.plan.config.age_column is not None:
-                columns.append(pa.array(np.full(len(numbers), max(now - self._written_at, 0.0))))
+                columns.append(from_numpy(np.full(len(numbers), max(now - self._written_at, 0.0))))
             yield pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(columns))])
 
     @property

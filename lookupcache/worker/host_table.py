@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lookupcache.arrays import distinct, from_numpy
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
@@ -71,7 +72,7 @@ class MappedTable:
 
     def touch(self, lease: Lease) -> int:
         """Return the number of distinct entries."""
-        return len(np.unique(lease.entries[lease.entries >= 0]))
+        return len(distinct(lease.entries[lease.entries >= 0]))
 
     def enforce_limits(self, now: float) -> None:
         """Do nothing: all rows stay."""
@@ -91,7 +92,7 @@ class MappedTable:
     def gather(self, rows: Numbers) -> list[pa.Array]:
         """Return the columns of rows by their numbers; -1 gives nulls."""
         missing = rows < 0
-        index = pa.array(rows, mask=missing) if missing.any() else pa.array(rows)
+        index = from_numpy(rows, missing if missing.any() else None)
         return [column.take(index) for column in self.segment.columns.columns]
 
     def _column(self, column: npt.NDArray[Any], entries: Entries, missing: int) -> Numbers:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache import expr
-from lookupcache.arrays import to_numpy
+from lookupcache.arrays import from_numpy, to_numpy
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.connector import Connector
@@ -229,15 +229,15 @@ class Runner:
         assert pending.error_of is not None
         failed = pending.error_of > 0
         kinds = [{"code": error.code, "message": error.fact} for error in pending.errors]
-        number = pa.array(pending.error_of - 1, mask=~failed)
+        number = from_numpy(pending.error_of - 1, ~failed)
         errors = pa.array(kinds, ERROR).take(number)
         if self.letters is None:
             name = "dead_letters" if self.layout.letters else "failed_rows"
             self.lookup.counters[name] += int(self._weights(rows.left)[0][failed].sum())
             return _Rows(rows.left, rows.entries, errors)
         self.lookup.counters["dead_letters"] += int(np.count_nonzero(failed))
-        self.letters.write(rows.left.filter(pa.array(failed)), errors.filter(pa.array(failed)))
-        return _Rows(rows.left.filter(pa.array(~failed)), rows.entries[~failed])
+        self.letters.write(rows.left.filter(from_numpy(failed)), errors.filter(from_numpy(failed)))
+        return _Rows(rows.left.filter(from_numpy(~failed)), rows.entries[~failed])
 
     def _emit_parts(self, rows: _Rows) -> list[pa.RecordBatch]:
         return [self._emit(part) for part in self._split(rows)]
@@ -264,24 +264,24 @@ class Runner:
                 found = self._found_column(lambda: self._match_residual(rows))
                 return self._batch(rows.left, [*self._marks(rows), *found])
             kept = np.flatnonzero((self._match_residual(rows) == (self.plan.how == "semi")) | rows.failed)
-            return self._batch(rows.left.take(pa.array(kept)), self._marks(rows, kept))
+            return self._batch(rows.left.take(from_numpy(kept)), self._marks(rows, kept))
         pairs = self._pairs(rows)
-        left = rows.left if pairs.left is None else rows.left.take(pa.array(pairs.left))
+        left = rows.left if pairs.left is None else rows.left.take(from_numpy(pairs.left))
         right, found = self.lookup.cache.gather(pairs.right), self._found_column(lambda: pairs.right >= 0)
         return self._batch(left, [*right, *self._marks(rows, pairs.left), *found])
 
     def _found_column(self, mask: Callable[[], Mask]) -> list[pa.Array]:
-        return [pa.array(mask())] if self.layout.found else []
+        return [from_numpy(mask())] if self.layout.found else []
 
     def _marks(self, rows: _Rows, taken: Numbers | None = None) -> list[pa.Array]:
         """Return the age and error columns, if the options name them."""
         marks: list[pa.Array] = []
         if self.plan.config.age_column is not None:
             ages = self.lookup.cache.age(rows.entries, self.lookup.clock())
-            marks.append(pa.array(ages, mask=rows.entries < 0))
+            marks.append(from_numpy(ages, rows.entries < 0))
         if self.plan.config.error_column is not None:
             marks.append(pa.nulls(len(rows.entries), ERROR) if rows.errors is None else rows.errors)
-        return marks if taken is None else [mark.take(pa.array(taken)) for mark in marks]
+        return marks if taken is None else [mark.take(from_numpy(taken)) for mark in marks]
 
     def _batch(self, left: pa.RecordBatch, right: Sequence[pa.Array]) -> pa.RecordBatch:
         """Select the output columns, and name them by number: Spark's reader drops a column whose name is repeated."""
@@ -342,7 +342,7 @@ class Runner:
 
     def _true(self, conjunct: expr.Expr, left: pa.RecordBatch, owner: Numbers, right: Numbers) -> Mask:
         columns = dict(zip(self.plan.columns, self.lookup.cache.gather(right), strict=True))
-        index = pa.array(owner)
+        index = from_numpy(owner)
 
         def resolve(column: expr.Column) -> pa.Array:
             if column.side == "right":

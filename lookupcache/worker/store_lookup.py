@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 
+from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import Mask
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.host_lookup import HostCacheLookup
@@ -34,7 +34,7 @@ class StoredHostCacheLookup(HostCacheLookup):
 
 def _part(request: Request, fetched: Fetched, mask: Mask) -> tuple[Request, Fetched]:
     """Return what belongs to some of the keys of a request."""
-    rows = fetched.rows.take(pa.array(np.flatnonzero(np.repeat(mask, fetched.counts))))
+    rows = fetched.rows.take(from_numpy(np.flatnonzero(np.repeat(mask, fetched.counts))))
     call_of = None if fetched.call_of is None else fetched.call_of[mask]
     part = Fetched(rows, fetched.counts[mask], fetched.errors, call_of)
     return replace(request, keys=request.keys.take(np.flatnonzero(mask))), part

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
@@ -355,7 +356,7 @@ class StoredSource(Source):
             return
         table, keys = fetched.rows, made.calls.keys
         if len(rows) < len(kept):
-            table = table.take(pa.array(np.flatnonzero(np.repeat(kept, fetched.counts))))
+            table = table.take(from_numpy(np.flatnonzero(np.repeat(kept, fetched.counts))))
             keys = keys.take(rows)
         self.store.put(keys, request.names_at(made.positions[rows]), table, fetched.counts[rows], made.token)
 
@@ -398,7 +399,7 @@ def _merge_parts(
     rows = parts[0].rows
     if len(parts) > 1 or not _is_ascending(positions[0]):
         owner = np.concatenate([np.repeat(at, part.counts) for part, at in zip(parts, positions, strict=True)])
-        rows = pa.concat_tables([part.rows for part in parts]).take(pa.array(np.argsort(owner, kind="stable")))
+        rows = pa.concat_tables([part.rows for part in parts]).take(from_numpy(np.argsort(owner, kind="stable")))
     return Fetched(rows, counts, errors, call_of, times)
 
 

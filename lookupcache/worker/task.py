@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -181,6 +182,7 @@ def send_errors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def unpickle_connector(plan: LookupPlan, connector: bytes) -> Connector:
     """Return the connector; raises ConnectorError if its module is not on this worker."""
+    exempt_loaded_modules()
     try:
         found: Connector = cloudpickle.loads(connector)
     except ImportError as error:
@@ -189,3 +191,14 @@ def unpickle_connector(plan: LookupPlan, connector: bytes) -> Connector:
             hint="Ship its module, with spark.addArtifact(…, pyfile=True) or spark.submit.pyFiles, or install it.",
         ) from error
     return found
+
+
+@cache
+def exempt_loaded_modules() -> None:
+    """Exempt what this process has loaded by now from garbage collection.
+
+    Importing a connector and its driver creates so many objects that the collector would look through all modules of
+    the worker, which takes as long as some of these imports. Only once per process: what is garbage by then, in a
+    cycle, is not freed any more.
+    """
+    gc.freeze()

@@ -1,7 +1,8 @@
 """Chains of one to four lookups, drawn, against Spark's own joins over the same rows; with and without fusion.
 
-Between the joins rows are filtered, and columns computed, renamed and dropped; results are persisted and put together
-with themselves, and ANSI mode is switched; the same table may stand there twice.
+Between the joins rows are filtered, and columns computed, renamed, swapped and dropped; results are persisted, put
+together with themselves, numbered, read by SQL over a view, and given hints, checkpoints and random columns, and ANSI
+mode is switched; the same table may stand there twice.
 
 ``LOOKUPCACHE_CASES`` says how many, an eighth of it.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 from sources import Rows, RowsLater, RowsOfMany, options_of
 
@@ -72,6 +74,33 @@ def values(draw: random.Random, type_: str, count: int) -> list:
     return [draw.choice(pool) for _ in range(count)]
 
 
+def through_view(df, name: str, operands: list[str]):
+    """Return what SQL reads from a view that another query replaces then."""
+    df.createOrReplaceTempView("between_joins")
+    found = df.sparkSession.sql("FROM between_joins |> WHERE true |> AS j")
+    df.sparkSession.range(1).createOrReplaceTempView("between_joins")
+    return found
+
+
+def swapped(df, name: str, operands: list[str]):
+    """Return the rows with the values of two columns of the same type exchanged."""
+    one, other = operands
+    return df.withColumns({one: F.col(other), other: F.col(one)}) if "w" not in operands else df
+
+
+APART = {
+    "hint": lambda df, name, operands: df.hint("rebalance").hint("broadcast"),
+    "view": through_view,
+    "swap": swapped,
+    "rank": lambda df, name, operands: df.withColumn(name, F.row_number().over(Window.orderBy(*sorted(df.columns)))),
+    # The value is the same each time, which Spark does not know.
+    "random": lambda df, name, operands: df.withColumn(name, F.floor(F.rand()).cast("bigint") + 2),
+    "one partition": lambda df, name, operands: df.coalesce(1).sortWithinPartitions(*operands),
+    "checkpoint": lambda df, name, operands: df.localCheckpoint(eager=False),
+}
+"""Steps for both sides: most end a Python stage. They get a name for a new column, and two columns."""
+
+
 @dataclass
 class Chain:
     """The joins of a case, as functions from a left DataFrame to the result: ours, and Spark's own."""
@@ -92,7 +121,7 @@ class Chain:
             return pair
         operands = [draw.choice(names), draw.choice(names)]
         step = draw.choice(
-            [*["filter", "column"] * 4, *["rename", "drop"] * 2, "star", "names", "union", "persist", "ansi"]
+            [*["filter", "column"] * 6, *["rename", "drop"] * 3, "star", "names", "union", "persist", "ansi", *APART]
         )
         self.between += 1
         if step == "star":
@@ -106,6 +135,8 @@ class Chain:
         if step == "ansi":
             self.spark.conf.set(ANSI, draw.choice(["true", "false"]))
             return pair
+        if step in APART:
+            return tuple(APART[step](df, f"k{number}{step[0]}", operands) for df in pair)
         if step == "filter":
             condition = draw.choice(CONDITIONS[kind]).format(*operands)
             return tuple(df.where(condition) for df in pair)

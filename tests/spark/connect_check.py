@@ -316,6 +316,7 @@ def test_what_stands_between_two_joins_shares_their_stage(visits, people, betwee
 
 NOT_BETWEEN = {
     "a sort stands between": lambda df: df.sort("visit"),
+    "a shuffle stands between": lambda df: df.hint("Rebalance").where("visit > 0"),
     "a limit stands between": lambda df: df.where("visit > 0").limit(100),
     "an expression or name that only Spark can resolve": lambda df: df.withColumn("land", F.lit("x")).where(
         df.land == "NL"

@@ -39,6 +39,9 @@ JSON = ["formats", "formats.json_text", "formats.json_values"]
 SLOW = {"asyncio", "concurrent", "difflib", "email", "html", "secrets", "ssl"}
 """Modules of Python's that take long to import, and that sync sources do without."""
 
+MASKED = "numpy.ma"
+"""A part of numpy's that takes long to import; many of numpy's and pyarrow's functions do, where ours are used."""
+
 
 def in_module(package, *names):
     """Return the modules of a package of a connector."""
@@ -120,6 +123,7 @@ def loaded(spark, of_identity):
         assert sorted(map(tuple, rows)) == ROWS
         assert "lookupcache.worker.task" in found, "the list is that of another worker"
         new = found - of_identity
+        assert MASKED not in new
         own = {module for module in new if module.partition(".")[0].startswith("lookupcache")}
         return own, {module.partition(".")[0] for module in new - own}
 

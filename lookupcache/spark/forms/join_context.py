@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +26,9 @@ from lookupcache.report import Channel
 from lookupcache.schema import quote
 from lookupcache.spark.declared import known_names
 from lookupcache.worker.runner import ERROR as ERROR_TYPE
+
+_EVENT_TIME = "spark.watermarkDelayMs"
+"""The metadata by which Spark knows the column of a watermark."""
 
 AGE, ERROR = "age", "error"
 """The columns for age and error inside the job."""
@@ -87,9 +91,19 @@ class JoinContext:
         right = {own_name("r", number): spark_type(field.type) for number, field in enumerate(self.plan.schema)}
         return left | right | {AGE: T.DoubleType(), ERROR: spark_type(ERROR_TYPE)}
 
+    @cached_property
+    def _watermarks(self) -> dict[str, dict[str, Any]]:
+        """The metadata of left columns with a watermark, by their names inside the job."""
+        fields = {own_name("l", number): field.metadata or {} for number, field in enumerate(self.left.schema)}
+        return {name: {_EVENT_TIME: found[_EVENT_TIME]} for name, found in fields.items() if _EVENT_TIME in found}
+
+    def output_field(self, name: str, column: str) -> T.StructField:
+        """Return a column of the job with its type under a name; a watermark stays on its column."""
+        return T.StructField(name, self.types[column], metadata=self._watermarks.get(column))
+
     def fields(self, names: Sequence[str]) -> list[T.StructField]:
         """Return columns of the job with their types."""
-        return [T.StructField(name, self.types[name]) for name in names]
+        return [self.output_field(name, name) for name in names]
 
     # ── the left side ────────────────────────────────────────────────────────────────────────────────────
 

@@ -23,6 +23,7 @@ SHOWN = {
     "LogicalRDD": "an RDD", "MapInArrow": "a Python function", "MapInPandas": "a Python function",
     "ArrowEvalPython": "a Python function", "BatchEvalPython": "a Python function", "Join": "a join",
     "Aggregate": "an aggregate", "Repartition": "a shuffle", "RepartitionByExpression": "a shuffle",
+    "RebalancePartitions": "a shuffle",
     "GlobalLimit": "a limit", "LocalLimit": "a limit", "Sort": "a sort", "Window": "a window function",
     "LogicalRelation": "a source that may change", "DataSourceV2ScanRelation": "a source that may change",
     "Distinct": "a distinct", "Deduplicate": "a distinct", "Union": "a union", "Sample": "a sample",

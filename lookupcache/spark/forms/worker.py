@@ -33,9 +33,7 @@ def result_schema(context: JoinContext) -> T.StructType | None:
 
 def _result_schema(context: JoinContext, result: list[str]) -> T.StructType:
     names = [*(output.name for output in context.plan.output), *context.marks.values()]
-    return T.StructType(
-        [T.StructField(name, context.types[column]) for name, column in zip(names, result, strict=True)]
-    )
+    return T.StructType([context.output_field(name, column) for name, column in zip(names, result, strict=True)])
 
 
 def _schema(context: JoinContext, result: list[str] | None, channel: Channel) -> T.StructType:
