@@ -42,6 +42,7 @@ class AsyncLookup(SingleFlight):
             self.shared.close()
         if self.store is not None:
             self.store.close()
+        self.resilience.close()
 
     async def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""

@@ -91,13 +91,13 @@ class ValueStore:
         self._clock = clock
         self._timeout = config.timeout
         self._lifetimes = Lifetimes.of(config)
-        self._function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
+        self.function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
         secrets = url_secrets(url_of(config.store))
         self._store = GuardedStore(
-            open_store(config.store, config.store_timeout), counters, self._function,
+            open_store(config.store, config.store_timeout), counters, self.function,
             lambda text: hidden(text, secrets), config.timeout,
         )  # fmt: skip
-        self._about = {"function": self._function, "columns": "Python values", "schema": f"{_SCHEMA:016x}"}
+        self._about = {"function": self.function, "columns": "Python values", "schema": f"{_SCHEMA:016x}"}
         self._is_described = False
         self._known_since = -math.inf
         self._store_clock = StoreClock()
@@ -259,7 +259,7 @@ class ValueStore:
     def _encode_value(self, key: Key) -> bytes:
         if owner_of(key) is not None:
             raise OptionError(
-                f"{self._function} is a method: 'lookup.cache.store' cannot know which object of another process is "
+                f"{self.function} is a method: 'lookup.cache.store' cannot know which object of another process is "
                 "the same.",
                 hint="Decorate a function whose arguments say all that its result depends on.",
             )
@@ -270,7 +270,7 @@ class ValueStore:
             return write(value)
         except UnsupportedValueError as error:
             raise OptionError(
-                f"{self._function} {does} a value that 'lookup.cache.store' cannot keep: {error}.",
+                f"{self.function} {does} a value that 'lookup.cache.store' cannot keep: {error}.",
                 hint=f"Use {SUPPORTED}; or leave the option out.",
             ) from None
 
@@ -283,7 +283,7 @@ class ValueStore:
         self._is_described = found is not None
         if found is not None and found.get("schema") != self._about["schema"]:
             raise OptionError(
-                f"{self._function}: the entries in the store named {self.identity!r} are rows of "
+                f"{self.function}: the entries in the store named {self.identity!r} are rows of "
                 f"{found.get('columns', '?')}, not values of a function.",
                 hint="Choose another 'lookup.cache.store.name', or remove the entries with 'lookupcache cache clear'.",
             )

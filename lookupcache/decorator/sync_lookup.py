@@ -49,6 +49,7 @@ class SyncLookup(SingleFlight):
             self.shared.close()
         if self.store is not None:
             self.store.close()
+        self.resilience.close()
 
     def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""

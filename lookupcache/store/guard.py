@@ -52,6 +52,61 @@ class Claimed:
     """Whose the claims are, for `put` and `release`."""
 
 
+class Guard:
+    """Calls a server that may fail: failures are counted instead of raised, and after some it is left alone.
+
+    Args:
+        counters: Where failures are counted.
+        count: The name of their count.
+        what: What uses the server, for a warning; ``fails: …`` or ``takes no entries …`` follows.
+        hide: Removes secrets from a text.
+        clock: The time in seconds, for the circuit breaker.
+    """
+
+    def __init__(
+        self, counters: Counters, count: str, what: str, hide: Callable[[str], str], clock: Clock = time.monotonic
+    ) -> None:
+        self._counters = counters
+        self._count = count
+        self._what = what
+        self._hide = hide
+        self._breaker = Breaker(_FAILURES, _DELAY_SECONDS, clock)
+        self._has_warned = False
+
+    def reset_after_fork(self) -> None:
+        """Forget the calls of the parent process."""
+        self._breaker.reset_after_fork()
+
+    def call(self, work: Callable[[], T]) -> T | None:
+        """Return what a command returns; None, counted, if it fails or is not made."""
+        try:
+            permit = self._breaker.acquire()
+        except LookupRefusedError:
+            return None
+        try:
+            done = work()
+        except StoreFullError:
+            self._breaker.record_success(permit)
+            self._count_failure("takes no entries for now")
+        except Exception as error:
+            self._breaker.record_failure(permit)
+            self._count_failure(f"fails: {type(error).__name__}: {self._hide(str(error))}")
+        except BaseException:
+            self._breaker.release(permit)
+            raise
+        else:
+            self._breaker.record_success(permit)
+            return done
+        return None
+
+    def _count_failure(self, reason: str) -> None:
+        self._counters.add(self._count)
+        if not self._has_warned:
+            self._has_warned = True
+            fact = f"{self._what} {reason.rstrip('.')}."
+            warnings.warn(fact, LookupAdvice, stacklevel=2)
+
+
 class GuardedStore:
     """A store whose failures are counted instead of raised.
 
@@ -75,13 +130,12 @@ class GuardedStore:
     ) -> None:
         self.counters = counters
         self._store = store
-        self._what = what
-        self._hide = hide
-        self._breaker = Breaker(_FAILURES, _DELAY_SECONDS, clock)
+        what = f"{what}: lookups go on without 'lookup.cache.store', which"
+        self._guard = Guard(counters, "store_failures", what, hide, clock)
+        self._try = self._guard.call
         self._name = b""
         self._process = 0
         self._claims = HeldClaims(lambda names: self._store.renew(names, self._new_token(), CLAIM_SECONDS), most)
-        self._has_warned = False
 
     def _new_token(self) -> bytes:
         """Return a token of this process for one attempt to claim."""
@@ -130,7 +184,7 @@ class GuardedStore:
 
     def reset_after_fork(self) -> None:
         """Forget the calls of the parent process."""
-        self._breaker.reset_after_fork()
+        self._guard.reset_after_fork()
 
     def close(self) -> None:
         """End the claims, and disconnect."""
@@ -138,32 +192,3 @@ class GuardedStore:
             self.release(names, token)
         with suppress(Exception):
             self._store.close()
-
-    def _try(self, work: Callable[[], T]) -> T | None:
-        """Return what a command of the store returns; None, counted, if it fails or is not made."""
-        try:
-            permit = self._breaker.acquire()
-        except LookupRefusedError:
-            return None
-        try:
-            done = work()
-        except StoreFullError:
-            self._breaker.record_success(permit)
-            self._count_failure("takes no entries for now")
-        except Exception as error:
-            self._breaker.record_failure(permit)
-            self._count_failure(f"fails: {type(error).__name__}: {self._hide(str(error))}")
-        except BaseException:
-            self._breaker.release(permit)
-            raise
-        else:
-            self._breaker.record_success(permit)
-            return done
-        return None
-
-    def _count_failure(self, reason: str) -> None:
-        self.counters.add("store_failures")
-        if not self._has_warned:
-            self._has_warned = True
-            fact = f"{self._what}: lookups go on without 'lookup.cache.store', which {reason.rstrip('.')}."
-            warnings.warn(fact, LookupAdvice, stacklevel=2)

@@ -26,6 +26,9 @@ from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
 from lookupcache.functions.connector import FunctionConnector
+from lookupcache.metrics import Counters
+from lookupcache.plan import LookupPlan
+from lookupcache.resilience.permits import ClusterLimits
 from lookupcache.store.functions import source_identity
 from lookupcache.store.row_store import Attempt, Known, RowStore
 from lookupcache.worker.answers import Fetched
@@ -295,10 +298,11 @@ class StoredSource(Source):
     """A source behind the store that the plan's options name; ``clock`` is that of the cache before it."""
 
     def __init__(self, source: Source, clock: Clock) -> None:
-        super().__init__(source.plan, source.connector, source.counters)
         function = None
-        if isinstance(self.connector, FunctionConnector):
-            function = source_identity(self.connector.function, self.plan.source)
+        if isinstance(source.connector, FunctionConnector):
+            function = source_identity(source.connector.function, source.plan.source)
+        cluster = _cluster_limits(source.plan, function or source.plan.source, source.counters)
+        super().__init__(source.plan, source.connector, source.counters, cluster)
         self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, function)
         if self.reports_changes:
             self.store.distrust()
@@ -361,6 +365,16 @@ class StoredSource(Source):
 
     def _none(self) -> pa.Table:
         return pa.schema([self.plan.schema.field(name) for name in self.plan.columns]).empty_table()
+
+
+def _cluster_limits(plan: LookupPlan, source: str, counters: Counters) -> ClusterLimits | None:
+    """Return the limits that the plan's options set for all workers of all hosts, if any."""
+    if plan.config.rate_limit_scope == "executor" and plan.config.async_capacity_cluster is None:
+        return None
+    # Most workers do without.
+    from lookupcache.store.cluster_limits import StoredLimits
+
+    return StoredLimits(plan.config, source, counters, f"Table {plan.table!r}")
 
 
 def _nothing(keys: KeyBatch) -> Known:
