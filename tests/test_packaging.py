@@ -88,7 +88,7 @@ LAYERS = """
     host.host_cache
     host.inspection
     host
-    store.contract store.frames store.claims
+    store.contract store.frames store.claims store.writer
     store.redis_store store.redis_limits store.functions
     store.locations store.guard store.rows store.names store.lifetimes
     store.row_store store.cluster_limits

@@ -96,6 +96,7 @@ class ValueStore:
         self._store = GuardedStore(
             open_store(config.store, config.store_timeout), counters, self.function,
             lambda text: hidden(text, secrets), config.timeout,
+            config.store_timeout,
         )  # fmt: skip
         self._about = {"function": self.function, "columns": "Python values", "schema": f"{_SCHEMA:016x}"}
         self._is_described = False

@@ -20,9 +20,6 @@ from typing import Any
 from lookupcache.redis_server import Address, Cluster, KeyCommand, Server, check_driver
 from lookupcache.store.contract import (
     CALL_BYTES,
-    CLAIMED,
-    OTHERS,
-    OWN,
     PREFIX,
     Content,
     Reading,
@@ -36,6 +33,7 @@ _MOST_BYTES = 8 << 20
 _SCAN = 1_000
 _CLAIM = b"c"
 _ABOUT = b"about"
+_ZERO = ord("0")
 _FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS)\b")
 """What a server says that reads but does not write; inside of a script, other words come before it."""
 
@@ -43,7 +41,7 @@ _FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS)\b")
 _PUT = b"""
 local written = 0
 for i = 1, #KEYS / 2 do
-  if redis.call('GET', KEYS[2 * i]) == ARGV[1] then
+  if redis.pcall('GET', KEYS[2 * i]) == ARGV[1] then
     if ARGV[2 * i] == '0' then redis.call('SET', KEYS[2 * i - 1], ARGV[2 * i + 1])
     else redis.call('SET', KEYS[2 * i - 1], ARGV[2 * i + 1], 'PX', ARGV[2 * i]) end
     redis.call('DEL', KEYS[2 * i])
@@ -54,26 +52,43 @@ return written
 """
 _IS_OWN = b"""
 local own = string.sub(ARGV[1], 1, -%d)
-local function is_own(holder) return holder and string.sub(holder, 1, -%d) == own end
+local function is_own(holder) return type(holder) == 'string' and string.sub(holder, 1, -%d) == own end
 """ % (CALL_BYTES + 1, CALL_BYTES + 1)
 """Defines whether a claim is of the same process as the token."""
 
-# SET NX PX for many names with one reply; returns for each what `Store.claim` says.
+# KEYS: an entry and its claim, in turn; ARGV: the token, how long a claim lasts, and whether to claim names that have
+# an entry too. Returns the time, for each name a letter, what `Store.claim` says, and another, whether there is an
+# entry, and the entries: two texts are read much faster than two numbers for each name. Whatever is no text, such as a
+# list that somebody else has put there, is no entry and no claim.
 _CLAIM_ALL = (
     _IS_OWN
     + b"""
-local mine = {}
-for i = 1, #KEYS do
-  if redis.call('SET', KEYS[i], ARGV[1], 'NX', 'PX', ARGV[2]) then mine[i] = 1
-  elseif is_own(redis.call('GET', KEYS[i])) then mine[i] = 2
-  else mine[i] = 0 end
+local function text(name)
+  local found = redis.pcall('GET', name)
+  return type(found) == 'string' and found, type(found) == 'table'
 end
-return mine
+local time, states, there = redis.call('TIME'), {}, {}
+local reply = {time[1], time[2], '', ''}
+for i = 1, #KEYS / 2 do
+  local entry, claim = text(KEYS[2 * i - 1]), KEYS[2 * i]
+  there[i] = entry and '1' or '0'
+  if entry then reply[#reply + 1] = entry end
+  if entry and ARGV[3] == '0' then states[i] = '3'
+  elseif redis.call('SET', claim, ARGV[1], 'NX', 'PX', ARGV[2]) then states[i] = '1'
+  else
+    local holder, is_other = text(claim)
+    if is_other then redis.call('SET', claim, ARGV[1], 'PX', ARGV[2]) states[i] = '1'
+    elseif is_own(holder) then states[i] = '2'
+    else states[i] = '0' end
+  end
+end
+reply[3], reply[4] = table.concat(states), table.concat(there)
+return reply
 """
 )
 _RELEASE = b"""
 for i = 1, #KEYS do
-  if redis.call('GET', KEYS[i]) == ARGV[1] then redis.call('DEL', KEYS[i]) end
+  if redis.pcall('GET', KEYS[i]) == ARGV[1] then redis.call('DEL', KEYS[i]) end
 end
 return 0
 """
@@ -81,7 +96,7 @@ _RENEW = (
     _IS_OWN
     + b"""
 for i = 1, #KEYS do
-  if is_own(redis.call('GET', KEYS[i])) then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
+  if is_own(redis.pcall('GET', KEYS[i])) then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
 end
 return 0
 """
@@ -116,22 +131,27 @@ class RedisStore(Store):
         return Reading(_seconds(now), list(entries))
 
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
-        """Claim names by SET NX PX, and read their entries after that, in the same round trip."""
-        server, ends = self._server, _milliseconds(seconds)
-        if isinstance(server, Cluster):
-            now = _seconds(server.time())
-            claims = [[b"SET", name + _CLAIM, token, b"NX", b"PX", ends] for name in names]
-            reads = [[b"GET", name + end] for end in (_CLAIM, b"") for name in names]
-            replies, count = _checked(server.run([*claims, *reads])), len(names)
-            holders = replies[count : 2 * count]
-            states = [
-                CLAIMED if set_now is not None else OWN if _is_own(holder, token) else OTHERS
-                for set_now, holder in zip(replies[:count], holders, strict=True)
-            ]
-            return states, Reading(now, replies[2 * count :])
-        scripts = _script(_CLAIM_ALL, [[name + _CLAIM] for name in names], [token, ends], None, _MOST_NAMES)
-        *replies, now, entries = _checked(server.run([*scripts, [b"TIME"], [b"MGET", *names]]))
-        return [state for reply in replies for state in reply], Reading(_seconds(now), list(entries))
+        """Claim names, and read their entries, by one script."""
+        return self._claim(names, token, seconds, b"1")
+
+    def claim_missing(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
+        """Read entries, and claim the names that have none, by one script."""
+        return self._claim(names, token, seconds, b"0")
+
+    def _claim(self, names: Sequence[bytes], token: bytes, seconds: float, always: bytes) -> tuple[list[int], Reading]:
+        server = self._server
+        # In a cluster, the clock of one server is that of all.
+        now = _seconds(server.time()) if isinstance(server, Cluster) else math.inf
+        keys = [[name, name + _CLAIM] for name in names]
+        replies = self._eval(_CLAIM_ALL, keys, [token, _milliseconds(seconds), always])
+        states: list[int] = []
+        entries: list[bytes | None] = []
+        for whole, micros, some, there, *found in replies:
+            now = min(now, _seconds((whole, micros))) if not isinstance(server, Cluster) else now
+            states += [letter - _ZERO for letter in some]
+            in_order = iter(found)
+            entries += [next(in_order) if letter != _ZERO else None for letter in there]
+        return states, Reading(now, entries)
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
         """Prolong the claims that the token's process still has."""
@@ -210,7 +230,7 @@ class RedisStore(Store):
 
     def _eval(
         self, script: bytes, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]] | None = None
-    ) -> list[int]:
+    ) -> list[Any]:
         """Run a script for groups of keys, with shared arguments and those of each group.
 
         One server runs it for many groups at a time, a cluster for each, since their slots differ.
@@ -252,15 +272,17 @@ def _checked(replies: list[Any]) -> list[Any]:
     """Return replies; raises the first that is an error."""
     for reply in replies:
         if isinstance(reply, Exception):
-            if _FULL.search(str(reply)):
+            if _is_full(reply):
                 raise StoreFullError(str(reply)) from reply
             raise reply
     return replies
 
 
-def _is_own(holder: bytes | None, token: bytes) -> bool:
-    """Return whether a claim is of the same process as a token."""
-    return holder is not None and holder[:-CALL_BYTES] == token[:-CALL_BYTES]
+def _is_full(error: Exception) -> bool:
+    """Return whether a server says that it takes no writes; the client has removed some of its words."""
+    from redis.exceptions import OutOfMemoryError, ReadOnlyError
+
+    return isinstance(error, OutOfMemoryError | ReadOnlyError) or _FULL.search(str(error)) is not None
 
 
 def _seconds(time: Sequence[Any]) -> float:

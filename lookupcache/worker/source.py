@@ -168,6 +168,9 @@ class Source:
             raise self._errors.name(error, 0, "reading the changed keys") from None
         return None if batch is None else self.reader.keys_of(pa.table(batch))
 
+    def flush(self) -> None:
+        """Wait for what is still to be written for other workers, at the end of a task."""
+
     def close(self) -> None:
         """Disconnect."""
         if "executor" in self.__dict__:

@@ -367,6 +367,7 @@ def test_a_flush_while_a_key_is_requested_only_loses_its_entry(server):
     while not pending.ready:
         join.lookup.wait()
     join.lookup.close(pending)
+    join.lookup.source.flush()
     assert counts(join, "unstored", "failures") == (1, 0)
     assert stored(server) == []
 
