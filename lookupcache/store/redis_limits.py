@@ -2,6 +2,7 @@
 
     lookupcache:limit:1:{<source>}rate    a hash: the next free time, and when it was written
     lookupcache:limit:1:{<source>}calls   a sorted set: a lease for each call under way, by when it lapses
+    lookupcache:limit:1:{<source>}waiting a sorted set: the workers that wait for a lease, by since when
     lookupcache:limit:1:{<source>}<kind>s a sorted set: who has asked lately, by when
 
 Each method is one round trip that runs one script, by the clock of the server, in microseconds. The braces put all
@@ -63,8 +64,9 @@ redis.call('PEXPIRE', KEYS[1], whole((free - now) / 1000 + 60000))
 return {granted, whole(first), whole(free - now), members(KEYS[2], ARGV[4], tonumber(ARGV[5]))}
 """
 )
-# KEYS: calls, members; ARGV: capacity, µs of a lease, member, its window in µs, then how many leases have ended, how
-# many are prolonged, and the names of those and of the new ones that are wanted.
+# KEYS: calls, members, waiting; ARGV: capacity, µs of a lease, member, its window in µs, then how many leases have ended, how
+# many are prolonged, and the names of those and of the new ones that are wanted. Who has leases takes the next ones at
+# once, and who has none asks now and then: so one is kept for each worker that has waited for 0.2 s and still asks.
 _CALLS = (
     _NOW
     + b"""
@@ -77,8 +79,17 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. whole(ends), '+inf')) do
   redis.call('ZADD', KEYS[1], whole(ends), name)
 end
-local free = capacity - redis.call('ZCARD', KEYS[1])
-local granted = math.max(math.min(free, #ARGV - last_held), 0)
+clean(KEYS[3], 'zset')
+local free, wanted = capacity - redis.call('ZCARD', KEYS[1]), #ARGV - last_held
+local since, limit = tonumber(redis.call('ZSCORE', KEYS[3], ARGV[3])), now - 200000
+for _, other in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', '(' .. whole(math.min(limit, since or limit)))) do
+  local seen = tonumber(redis.call('ZSCORE', KEYS[2], other))
+  if seen and now - seen < 500000 then free = free - 1 else redis.call('ZREM', KEYS[3], other) end
+end
+local granted = math.max(math.min(free, wanted), 0)
+if wanted == granted or granted > 0 then redis.call('ZREM', KEYS[3], ARGV[3])
+elseif not since then redis.call('ZADD', KEYS[3], whole(now), ARGV[3]) end
+redis.call('PEXPIRE', KEYS[3], 60000)
 for i = last_held + 1, last_held + granted do redis.call('ZADD', KEYS[1], whole(ends), ARGV[i]) end
 redis.call('PEXPIRE', KEYS[1], whole(tonumber(ARGV[2]) / 500))
 return {granted, members(KEYS[2], ARGV[3], tonumber(ARGV[4]))}
@@ -139,7 +150,7 @@ class RedisLimits:
         """
         counts = [b"%d" % len(ended), b"%d" % len(held)]
         head = [b"%d" % capacity, _micros(seconds), member, _micros(MEMBER_SECONDS), *counts]
-        granted, members = self._run(_CALLS, [b"calls", b"workers"], [*head, *ended, *held, *wanted])
+        granted, members = self._run(_CALLS, [b"calls", b"workers", b"waiting"], [*head, *ended, *held, *wanted])
         return granted, members
 
     def close(self) -> None:
