@@ -64,9 +64,10 @@ redis.call('PEXPIRE', KEYS[1], whole((free - now) / 1000 + 60000))
 return {granted, whole(first), whole(free - now), members(KEYS[2], ARGV[4], tonumber(ARGV[5]))}
 """
 )
-# KEYS: calls, members, waiting; ARGV: capacity, µs of a lease, member, its window in µs, then how many leases have ended, how
-# many are prolonged, and the names of those and of the new ones that are wanted. Who has leases takes the next ones at
-# once, and who has none asks now and then: so one is kept for each worker that has waited for 0.2 s and still asks.
+# KEYS: calls, members, waiting; ARGV: capacity, µs of a lease, member, its window in µs, then how many leases have
+# ended, how many are prolonged, and the names of those and of the new ones that are wanted. Who has leases takes the
+# next ones at once, and who has none asks now and then: so one is kept for each worker that has waited for 0.2 s and
+# still asks.
 _CALLS = (
     _NOW
     + b"""

@@ -308,7 +308,9 @@ def test_while_the_server_is_away_each_process_keeps_to_its_share(tmp_path):
     assert len(calls) == 280
     # Half of the rate each, and what was granted before.
     first = calls[0][1]
-    assert all(at >= first + (number - 2 * rate * HORIZON_SECONDS - 4) / rate for number, (_, at, _) in enumerate(calls))
+    assert all(
+        at >= first + (number - 2 * rate * HORIZON_SECONDS - 4) / rate for number, (_, at, _) in enumerate(calls)
+    )
 
 
 # ── in one process ───────────────────────────────────────────────────────────────────────────────────────
