@@ -252,5 +252,6 @@ class GuardedStore:
         for token, names in self._claims.by_token().items():
             self.release(names, token)
         self._writer.close()
+        self._claims.close()
         with suppress(Exception):
             self._store.close()

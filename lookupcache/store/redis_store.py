@@ -56,28 +56,27 @@ local function is_own(holder) return type(holder) == 'string' and string.sub(hol
 """ % (CALL_BYTES + 1, CALL_BYTES + 1)
 """Defines whether a claim is of the same process as the token."""
 
-# KEYS: an entry and its claim, in turn; ARGV: the token, how long a claim lasts, and whether to claim names that have
-# an entry too. Returns the time, for each name a letter, what `Store.claim` says, and another, whether there is an
-# entry, and the entries: two texts are read much faster than two numbers for each name. Whatever is no text, such as a
-# list that somebody else has put there, is no entry and no claim.
+# KEYS: all entries, then their claims; ARGV: the token, how long a claim lasts, and whether to claim names that have an
+# entry too. Returns the time, for each name a letter, what `Store.claim` says, and another, whether there is an entry,
+# and the entries: two texts are read much faster than two numbers for each name. Whatever is no text, such as a list
+# that somebody else has put there, is no entry and no claim.
 _CLAIM_ALL = (
     _IS_OWN
     + b"""
-local function text(name)
-  local found = redis.pcall('GET', name)
-  return type(found) == 'string' and found, type(found) == 'table'
-end
-local time, states, there = redis.call('TIME'), {}, {}
+local time, states, there, count = redis.call('TIME'), {}, {}, #KEYS / 2
+local entries = redis.call('MGET', unpack(KEYS, 1, count))
 local reply = {time[1], time[2], '', ''}
-for i = 1, #KEYS / 2 do
-  local entry, claim = text(KEYS[2 * i - 1]), KEYS[2 * i]
-  there[i] = entry and '1' or '0'
-  if entry then reply[#reply + 1] = entry end
+for i = 1, count do
+  local entry, claim = entries[i], KEYS[count + i]
+  if entry then
+    there[i] = '1'
+    reply[#reply + 1] = entry
+  else there[i] = '0' end
   if entry and ARGV[3] == '0' then states[i] = '3'
   elseif redis.call('SET', claim, ARGV[1], 'NX', 'PX', ARGV[2]) then states[i] = '1'
   else
-    local holder, is_other = text(claim)
-    if is_other then redis.call('SET', claim, ARGV[1], 'PX', ARGV[2]) states[i] = '1'
+    local holder = redis.pcall('GET', claim)
+    if type(holder) == 'table' then redis.call('SET', claim, ARGV[1], 'PX', ARGV[2]) states[i] = '1'
     elseif is_own(holder) then states[i] = '2'
     else states[i] = '0' end
   end
@@ -140,14 +139,18 @@ class RedisStore(Store):
 
     def _claim(self, names: Sequence[bytes], token: bytes, seconds: float, always: bytes) -> tuple[list[int], Reading]:
         server = self._server
+        is_cluster = isinstance(server, Cluster)
         # In a cluster, the clock of one server is that of all.
         now = _seconds(server.time()) if isinstance(server, Cluster) else math.inf
-        keys = [[name, name + _CLAIM] for name in names]
-        replies = self._eval(_CLAIM_ALL, keys, [token, _milliseconds(seconds), always])
+        claims, size = [name + _CLAIM for name in names], 1 if is_cluster else _MOST_NAMES
+        commands = []
+        for start in range(0, len(names), size):
+            keys = [*names[start : start + size], *claims[start : start + size]]
+            commands.append([b"EVAL", _CLAIM_ALL, b"%d" % len(keys), *keys, token, _milliseconds(seconds), always])
         states: list[int] = []
         entries: list[bytes | None] = []
-        for whole, micros, some, there, *found in replies:
-            now = min(now, _seconds((whole, micros))) if not isinstance(server, Cluster) else now
+        for whole, micros, some, there, *found in _checked(server.run(commands)) if commands else []:
+            now = now if is_cluster else min(now, _seconds((whole, micros)))
             states += [letter - _ZERO for letter in some]
             in_order = iter(found)
             entries += [next(in_order) if letter != _ZERO else None for letter in there]

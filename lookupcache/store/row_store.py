@@ -196,9 +196,10 @@ class RowStore:
 
     def _known(self, keys: KeyBatch, reading: Reading | None, before: float) -> Known:
         if reading is None:
-            none = np.zeros(0, np.int64)
-            return Known(none, self._schema.empty_table(), none, none.astype(np.float64))
+            return self._nothing()
         self._store_clock.read(reading.now, self.clock())
+        if not any(reading.entries):
+            return self._nothing()
         found, damaged = from_frames(reading.entries, keys, self._key_types, self._schema, self._hash)
         # Counted from before the request: so no age is below the true one.
         ages = reading.now - found.written
@@ -207,6 +208,10 @@ class RowStore:
         self.counters["store_dropped"] += damaged
         self.counters["store_hits"] += len(found.positions)
         return Known(found.positions, found.rows, found.counts, before - (reading.now - found.written))
+
+    def _nothing(self) -> Known:
+        none = np.zeros(0, np.int64)
+        return Known(none, self._schema.empty_table(), none, none.astype(np.float64))
 
     def _describe(self) -> None:
         found = self._store.describe(self.identity, self._about)
