@@ -92,7 +92,9 @@ class RowStore:
             "table": plan.table, "connector": plan.connector, "columns": self._columns, "schema": f"{self._hash:016x}",
             "name": "pinned" if config.store_name is not None else "",
         }  # fmt: skip
-        self._is_described = self._finds_most = False
+        self._is_described = False
+        # A second run finds all; in a first one, this costs its first batch a round trip.
+        self._finds_most = True
         self._known_since = -math.inf
         self._store_clock = StoreClock()
 
