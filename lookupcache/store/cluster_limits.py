@@ -296,7 +296,8 @@ class _Slots:
         self._start_without_leases()
 
     def _start_without_leases(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant: a coroutine that is garbage collected ends its call in a thread that may hold the lock.
+        self._lock = threading.RLock()
         self._held: dict[bytes, float] = {}
         self._ended: list[bytes] = []
         self._prolonged = 0.0
