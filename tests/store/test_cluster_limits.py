@@ -14,7 +14,7 @@ import time
 import pytest
 from drawing import examples
 from host_processes import _fork
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from servers import RedisServer, until
 
@@ -211,7 +211,9 @@ def act(kind: str, size: float):
     return change
 
 
-@settings(max_examples=examples(25), deadline=None)
+@example(40.0, 3, [(2.0, "away", 0)])
+@example(40.0, 3, [(2.0, "away", 0), (9.0, "back", 0), (14.0, "step", 50), (18.0, "step", -50)])
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.sampled_from([5.0, 40.0]),
     st.integers(1, 4),
