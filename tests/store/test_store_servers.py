@@ -10,7 +10,7 @@ from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, until
 
 from lookupcache import LookupConfig, cached
 from lookupcache.store import open_store
-from lookupcache.store.contract import OTHERS, OWN
+from lookupcache.store.contract import CLAIMED, OTHERS, OWN, THERE
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +48,9 @@ def test_a_cluster():
         store.release(names, mine)
         states, reading = store.claim(names, yours, 60)
         assert (states, reading.entries) == ([True] * 9, [b"entry"] * 5 + [None] * 4)
+        store.release(names, yours)
+        states, reading = store.claim_missing(names, again, 60)
+        assert (states, reading.entries) == ([THERE] * 5 + [CLAIMED] * 4, [b"entry"] * 5 + [None] * 4)
         assert store.clear("x") == 5
         assert store.clear() == 19
         assert store.contents() == []
