@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import is_retryable
@@ -287,7 +287,7 @@ class ResiliencePolicy:
             self.counters.add("throttled_seconds", wait)
             await runtime.sleep(wait)
 
-    def _refuse_late(self, rate: float, wait: float, left: float) -> None:
+    def _refuse_late(self, rate: float, wait: float, left: float) -> NoReturn:
         self.counters.add("timeouts")
         raise LookupTimeoutError(
             f"The rate limit has no slot before the timeout: at {rate:g} calls per second, "

@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 
 from lookupcache.config import LookupConfig
-from lookupcache.errors import OptionError
+from lookupcache.errors import LookupCacheError, OptionError
 from lookupcache.metrics import Counters
 from lookupcache.redaction import hidden, hide_userinfo, url_secrets
 from lookupcache.resilience.permits import Permit
@@ -263,14 +263,16 @@ class _Rate:
     def _known_members(self) -> int:
         """Return how many executors were seen last, by this worker or by another of the executor."""
         if not self._members:
-            with suppress(OSError, ValueError):
+            with suppress(LookupCacheError, OSError, ValueError):
                 self._members = int(self._members_file().read_text())
         return self._members
 
     def _note_members(self, members: int) -> None:
         if members != self._members:
             self._members = members
-            with suppress(OSError):
+            if is_own_executor():
+                return  # Nobody else would read the file.
+            with suppress(LookupCacheError, OSError):
                 path = self._members_file()
                 new = path.with_name(f"{path.name}.{os.getpid()}")
                 new.write_text(str(members))
@@ -377,6 +379,8 @@ def _grant(
 ) -> list[_Waiting]:
     """Complete the futures of the first calls that still wait; return the calls that are left.
 
+    A call whose permit would be later than it can wait is refused, and the next one gets the permit.
+
     Args:
         waiting: The calls.
         permits: For each permit its name, and when the call may start, by `time.monotonic`.
@@ -387,6 +391,8 @@ def _grant(
     for one in waiting:
         if not queue:
             left.append(one)
+        elif queue[0][1] > one.until:
+            _complete(one.future, Permit(seconds=queue[0][1] - now, is_granted=False, has_waited=True))
         elif one.future.set_running_or_notify_cancel():
             name, start = queue.popleft()
             seconds = max(start - now, 0.0)
@@ -413,7 +419,11 @@ def _name_of_process(process: int) -> str:
 
 def member_of_executor() -> bytes:
     """Return the name of this executor among all executors: one for all its workers."""
-    name = executor_name()
-    # Processes outside of Spark are executors of their own; their numbers are those of other hosts too.
-    own = _name_of_process(os.getpid()) if name.startswith("process ") else socket.gethostname()
-    return f"{own} {name}".encode()
+    # The numbers of processes are those of other hosts too.
+    own = _name_of_process(os.getpid()) if is_own_executor() else socket.gethostname()
+    return f"{own} {executor_name()}".encode()
+
+
+def is_own_executor() -> bool:
+    """Return whether this process is an executor by itself, as all are outside of Spark."""
+    return executor_name().startswith("process ")

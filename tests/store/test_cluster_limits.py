@@ -333,6 +333,19 @@ def test_a_permit_that_nobody_waits_for_any_more_is_given_back(server):
     assert (slots._held, slots.queue._has_thread) == ({}, False)
 
 
+def test_a_time_that_is_later_than_a_call_can_wait_is_refused_at_once(server):
+    limits = StoredLimits(
+        config_of(server, rate_limit=2, rate_limit_scope="cluster"), next(_sources), Counters(), "test"
+    )
+    queue = limits._rate.queue
+    assert queue.add(time.monotonic() + 60).result().is_granted
+    late = queue.add(time.monotonic() + 0.2).result()
+    assert (late.is_granted, late.seconds > 0.2) == (False, True)
+    # The time of the call that was refused is the next one's.
+    assert 0 < queue.add(time.monotonic() + 60).result().seconds <= 1
+    limits.close()
+
+
 def test_what_fails_in_the_thread_reaches_the_callers(server, monkeypatch):
     limits = StoredLimits(config_of(server, async_capacity_cluster=1), next(_sources), Counters(), "test")
     monkeypatch.setattr(limits._slots, "_exchange", lambda *given: 1 / 0)
