@@ -37,18 +37,23 @@ _ZERO = ord("0")
 _FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS)\b")
 """What a server says that reads but does not write; inside of a script, other words come before it."""
 
-# KEYS: an entry and its claim, in turn; ARGV: the token, then per entry its expiry in ms, 0 for none, and its bytes.
+# KEYS: all entries, then their claims; ARGV: the token, then per entry its expiry in ms, 0 for none, and its bytes. It
+# runs few commands: while it runs, the server serves nobody else.
 _PUT = b"""
-local written = 0
-for i = 1, #KEYS / 2 do
-  if redis.pcall('GET', KEYS[2 * i]) == ARGV[1] then
-    if ARGV[2 * i] == '0' then redis.call('SET', KEYS[2 * i - 1], ARGV[2 * i + 1])
-    else redis.call('SET', KEYS[2 * i - 1], ARGV[2 * i + 1], 'PX', ARGV[2 * i]) end
-    redis.call('DEL', KEYS[2 * i])
-    written = written + 1
+local count, sets, ended = #KEYS / 2, {}, {}
+local holders = redis.call('MGET', unpack(KEYS, count + 1))
+for i = 1, count do
+  if holders[i] == ARGV[1] then
+    ended[#ended + 1] = KEYS[count + i]
+    if ARGV[2 * i] == '0' then
+      sets[#sets + 1] = KEYS[i]
+      sets[#sets + 1] = ARGV[2 * i + 1]
+    else redis.call('SET', KEYS[i], ARGV[2 * i + 1], 'PX', ARGV[2 * i]) end
   end
 end
-return written
+if #sets > 0 then redis.call('MSET', unpack(sets)) end
+if #ended > 0 then redis.call('DEL', unpack(ended)) end
+return #ended
 """
 _IS_OWN = b"""
 local own = string.sub(ARGV[1], 1, -%d)
@@ -86,9 +91,11 @@ return reply
 """
 )
 _RELEASE = b"""
-for i = 1, #KEYS do
-  if redis.pcall('GET', KEYS[i]) == ARGV[1] then redis.call('DEL', KEYS[i]) end
+local ended = {}
+for i, holder in ipairs(redis.call('MGET', unpack(KEYS))) do
+  if holder == ARGV[1] then ended[#ended + 1] = KEYS[i] end
 end
+if #ended > 0 then redis.call('DEL', unpack(ended)) end
 return 0
 """
 _RENEW = (
@@ -313,7 +320,8 @@ def _script(
     arguments = own or [[] for _ in keys]
     commands = []
     for start, end in _pieces(arguments, most):
-        names = [name for group in keys[start:end] for name in group]
+        # The first name of each group, then the second of each, as the scripts read them.
+        names = [name for column in zip(*keys[start:end], strict=True) for name in column]
         values = [value for group in arguments[start:end] for value in group]
         commands.append([b"EVAL", script, b"%d" % len(names), *names, *shared, *values])
     return commands
