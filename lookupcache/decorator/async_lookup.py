@@ -46,7 +46,8 @@ class AsyncLookup(SingleFlight):
             self.shared.close()
         if self.store is not None:
             self.store.close()
-        await asyncio.to_thread(self.resilience.close)
+        if self.resilience.cluster is not None:
+            await asyncio.to_thread(self.resilience.close)
 
     async def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""

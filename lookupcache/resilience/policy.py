@@ -88,7 +88,7 @@ class ResiliencePolicy:
         if limiter is None and config.rate_limit is not None and config.rate_limit_scope == "executor":
             limiter = RateLimit(config.rate_limit, clock=clock)
         self._limiter = limiter
-        self._cluster = cluster
+        self.cluster = cluster
         self._clock = clock
         # What happened to connections that were opened ahead, with its time; None where it is counted at once.
         self._uncounted: list[tuple[float, Callable[[], None]]] | None = None
@@ -101,13 +101,13 @@ class ResiliencePolicy:
         self._breaker.reset_after_fork()
         if self._limiter is not None:
             self._limiter.reset_after_fork()
-        if self._cluster is not None:
-            self._cluster.reset_after_fork()
+        if self.cluster is not None:
+            self.cluster.reset_after_fork()
 
     def close(self) -> None:
         """End the permits of the cluster's limits, and disconnect from where they are counted."""
-        if self._cluster is not None:
-            self._cluster.close()
+        if self.cluster is not None:
+            self.cluster.close()
 
     def open_ahead(self, open_: Callable[[], None]) -> None:
         """Start to connect before there is a call, unless the breaker is open.
@@ -238,10 +238,10 @@ class ResiliencePolicy:
         if connects:
             return permits
         try:
-            if self._cluster is not None:
+            if self.cluster is not None:
                 # First a slot, then the time: calls that wait for a slot with their times over would start together.
-                permits = replace(permits, call=await self._wait_for_slot(self._cluster, runtime, ends))
-                await self._wait_for_cluster_rate(self._cluster, runtime, ends)
+                permits = replace(permits, call=await self._wait_for_slot(self.cluster, runtime, ends))
+                await self._wait_for_cluster_rate(self.cluster, runtime, ends)
             if self._limiter is not None:
                 await self._throttle(self._limiter, runtime, ends)
         except BaseException:
@@ -275,8 +275,8 @@ class ResiliencePolicy:
             self.counters.add("throttled_seconds", self._clock() - before)
 
     def _release(self, permits: _Permits) -> None:
-        if self._cluster is not None and permits.call is not None:
-            self._cluster.leave(permits.call)
+        if self.cluster is not None and permits.call is not None:
+            self.cluster.leave(permits.call)
 
     async def _throttle(self, limiter: RateLimit, runtime: Runtime, ends: float) -> None:
         left = max(ends - self._clock(), 0.0)
