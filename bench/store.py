@@ -2,7 +2,10 @@
 
 - hits: 5,000 keys from the store by batch, alongside the bare driver's MGET of the same bytes and decoding them alone;
 - misses: batches of keys that neither cache nor store has, with and without a store, for a source that takes a while;
+  until all rows are stored;
 - again: the second run of a job over a function of 50 ms.
+
+It prints a table of what was measured and of the targets.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -28,6 +32,7 @@ from lookupcache.worker.source import Source
 
 KEYS = 5_000
 ROUNDS = 15
+BATCHES = 5
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.float64())])
 
 
@@ -69,11 +74,27 @@ def find(lookup: PartialCacheLookup, keys: range) -> float:
     return time.perf_counter() - started
 
 
-def measure_hits(url: str) -> None:
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    what: str
+    measured: float
+    target: float | None
+
+    def __str__(self) -> str:
+        target = "" if self.target is None else f"{self.target:.2f}"
+        met = "" if self.target is None else "yes" if self.measured <= self.target else "no"
+        return f"{target:>6}  {self.measured:8.2f}  {met:3}  {self.what}"
+
+
+def measure_hits(url: str) -> Iterator[Row]:
     """Compare reads of the store with the bare driver's."""
     import redis
 
-    find(new_lookup(Named(SCHEMA, {}), url), range(KEYS))
+    filling = new_lookup(Named(SCHEMA, {}), url)
+    find(filling, range(KEYS))
+    filling.disconnect()
     batch = KeyBatch.of([pa.array(range(KEYS), pa.int64())], [pa.int64()])
     client = redis.Redis.from_url(url)
     times: dict[str, list[float]] = {"store": [], "lookup": [], "mget": [], "decode": []}
@@ -93,42 +114,48 @@ def measure_hits(url: str) -> None:
         lookup.disconnect()
     middle = {name: statistics.median(some) * 1e3 for name, some in times.items()}
     bare = middle["mget"] + middle["decode"]
-    click.echo(
-        f"hits: {KEYS:,} keys from the store {middle['store']:.1f} ms, by a lookup into its cache "
-        f"{middle['lookup']:.1f} ms; MGET {middle['mget']:.1f} ms + decoding {middle['decode']:.1f} ms = {bare:.1f} "
-        f"ms: {middle['store'] / bare:.2f} x, lookup {middle['lookup'] / bare:.2f} x (target 1.3)"
-    )
+    shown = f"{middle['mget']:.1f} ms MGET + {middle['decode']:.1f} ms decoding"
+    yield Row(f"{KEYS:,} keys from the store ÷ {shown}", middle["store"] / bare, 1.3)
+    yield Row("  with the lookup that fills its cache", middle["lookup"] / bare, None)
 
 
-def measure_misses(url: str) -> None:
-    """Compare misses with and without a store, for batches of 1,000 keys."""
+def measure_misses(url: str) -> Iterator[Row]:
+    """Compare misses with and without a store, for batches of 1,000 keys, one after another until all is stored."""
     for seconds in (0.0, 0.01, 0.05):
         connector = Named(SCHEMA, {})
         connector.seconds = seconds
         times: dict[bool, list[float]] = {False: [], True: []}
         lookups = {is_stored: new_lookup(connector, url if is_stored else None) for is_stored in times}
-        for round_ in range(ROUNDS):
+        for round_ in range(ROUNDS if seconds < 0.05 else ROUNDS // 2):
             for is_stored, lookup in lookups.items():
-                start = 1_000_000 + 1_000 * (round_ + 100 * int(seconds * 1_000))
-                times[is_stored].append(find(lookup, range(start, start + 1_000)))
-        for name, of in (("median", statistics.median), ("least", min)):
-            without, with_ = (of(times[is_stored][1:]) * 1e3 for is_stored in (False, True))
-            click.echo(
-                f"misses, {name}: 1,000 keys in a call of {seconds * 1e3:.0f} ms: {without:.1f} ms without a store, "
-                f"{with_:.1f} ms with one: {with_ / without:.2f} x (target 1.1)"
-            )
+                first = 1_000_000 + 10_000_000 * int(seconds * 1_000) + 1_000 * BATCHES * round_
+                starts = range(first, first + 1_000 * BATCHES, 1_000)
+                times[is_stored].append(_timed(lambda one=lookup, starts=starts: _find_all(one, starts)))
+        for lookup in lookups.values():
+            lookup.disconnect()
+        without, with_ = (min(times[is_stored][1:]) * 1e3 / BATCHES for is_stored in (False, True))
+        call = f"1,000 new keys in a call of {seconds * 1e3:.0f} ms"
+        yield Row(f"{call}: {with_:.1f} ms with ÷ {without:.1f} ms without a store, at best", with_ / without, 1.1)
+        ratios = [b / a for a, b in zip(times[False][1:], times[True][1:], strict=True)]
+        yield Row("  in the median of rounds", statistics.median(ratios), None)
 
 
-def measure_again(url: str) -> None:
-    """Run a job twice over a function that takes 50 ms a key, with 100 keys at a time in threads."""
-    times = []
-    for _ in range(2):
+def _find_all(lookup: PartialCacheLookup, starts: range) -> int:
+    for start in starts:
+        find(lookup, range(start, start + 1_000))
+    lookup.source.flush()
+    return len(starts)
+
+
+def measure_again(url: str) -> Iterator[Row]:
+    """Run a job twice over a function that takes 50 ms a key, with 50 keys at a time in threads."""
+    for run, target in (("first", None), ("second", 0.0)):
         connector = FunctionConnector(SCHEMA, key=("id",), function=slow, batch=False)
         lookup = new_lookup(connector, url, async_=True, async_capacity=50)
-        times.append(find(lookup, range(5_000_000, 5_000_400)))
+        seconds = find(lookup, range(5_000_000, 5_000_400))
         calls = lookup.counters["calls"]
         lookup.disconnect()
-    click.echo(f"again: 400 keys of 50 ms: first run {times[0]:.2f} s, second {times[1]:.3f} s with {calls} calls")
+        yield Row(f"calls of 50 ms in the {run} run over 400 keys, {seconds * 1e3:.0f} ms", calls, target)
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -137,20 +164,26 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-PARTS: dict[str, Callable[[str], None]] = {"hits": measure_hits, "misses": measure_misses, "again": measure_again}
+PARTS: dict[str, Callable[[str], Iterator[Row]]] = {
+    "hits": measure_hits,
+    "misses": measure_misses,
+    "again": measure_again,
+}
 
 
 @click.command()
 @click.argument("parts", nargs=-1)
 def main(parts: tuple[str, ...]) -> None:
-    """Measure, and print a line each."""
+    """Measure, and print a table."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
     from servers import RedisServer
 
     server = RedisServer().start()
+    click.echo("target  measured  met")
     try:
         for name in parts or PARTS:
-            PARTS[name](server.url)
+            for row in PARTS[name](server.url):
+                click.echo(row)
     finally:
         server.close()
 

@@ -50,7 +50,8 @@ LAYERS = """
     compiled.document
     compiled.catalog_objects compiled.show
     compiled.plan
-    resilience.breaker resilience.rate_limit resilience.retry
+    resilience.breaker resilience.rate_limit resilience.retry resilience.runtime
+    resilience.permits
     resilience.policy
     resilience
     planner.analyst planner.clauses planner.depth planner.literals planner.explain
@@ -87,10 +88,10 @@ LAYERS = """
     host.host_cache
     host.inspection
     host
-    store.contract store.frames store.claims
-    store.redis_store store.functions
+    store.contract store.frames store.claims store.writer
+    store.redis_store store.redis_limits store.functions
     store.locations store.guard store.rows store.names store.lifetimes
-    store.row_store
+    store.row_store store.cluster_limits
     store
     decorator.arguments
     decorator.shared_cache

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lookupcache.config.values import is_redis_url
 from lookupcache.errors import OptionError
+from lookupcache.secrets import is_reference
 
 if TYPE_CHECKING:
     from lookupcache.config import LookupConfig
@@ -18,6 +20,7 @@ def refuse_contradictions(config: LookupConfig) -> None:
         _check_unused_limits,
         _check_scope,
         _check_store,
+        _check_cluster_limits,
         _check_ttl_has_limit,
         _check_unused_reloads,
         _check_reload_schedule,
@@ -78,6 +81,26 @@ def _check_store(config: LookupConfig) -> None:
             raise OptionError(
                 f"Option {key!r} has no effect without 'lookup.cache.store'.",
                 hint="Set the store, or remove the option.",
+            )
+
+
+def _check_cluster_limits(config: LookupConfig) -> None:
+    """Reject limits for the whole cluster where nothing can count them, or there is nothing to limit."""
+    if config.rate_limit_scope == "cluster" and config.rate_limit is None:
+        raise OptionError(
+            "Option 'lookup.rate-limit.scope' = 'cluster' has no effect without 'lookup.rate-limit'.",
+            hint="Set the rate, or remove the option.",
+        )
+    scope = "cluster" if config.rate_limit_scope == "cluster" else None
+    limits = {"lookup.rate-limit.scope": scope, "lookup.async.capacity.cluster": config.async_capacity_cluster}
+    # What a reference refers to is read by the workers, which check it.
+    has_server = config.store is not None and (is_redis_url(config.store) or is_reference(config.store))
+    for key, value in limits.items():
+        if value is not None and not has_server:
+            raise OptionError(
+                f"Option {key!r} = {str(value)!r} needs a Redis server that counts the calls of all hosts.",
+                hint="Set 'lookup.cache.store' to its URL, as in 'redis://host:6379/0', and 'lookup.cache' to LRU or "
+                "TTL; or remove the option.",
             )
 
 

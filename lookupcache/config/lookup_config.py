@@ -43,6 +43,7 @@ OnError = Literal["fail", "null", "dead-letter"]
 Form = Literal["auto", "worker", "distinct", "broadcast"]
 Scope = Literal["auto", "worker", "host"]
 Fuse = Literal["auto", "off"]
+RateScope = Literal["executor", "cluster"]
 
 LRU_MAX_ROWS = 10_000
 """Default of ``lookup.cache.max-rows`` for an LRU cache without any limit."""
@@ -181,6 +182,11 @@ class LookupConfig:
     async_capacity: int = _option(
         "lookup.async.capacity", 100, parse_count, "maximum number of concurrent calls per worker"
     )
+    async_capacity_cluster: int | None = _option(
+        "lookup.async.capacity.cluster", None, parse_count,
+        "maximum number of concurrent calls of all workers of all hosts together, counted in the Redis server of "
+        "`lookup.cache.store`; while it does not answer, each worker keeps to its share", "none",
+    )  # fmt: skip
     output_mode: OutputMode = _option(
         "lookup.async.output-mode", "ordered", one_of(OutputMode, to_dashes),
         "`ordered`: batches of rows are emitted in input order; `allow-unordered`: as soon as they are ready",
@@ -205,6 +211,12 @@ class LookupConfig:
     rate_limit: float | None = _option(
         "lookup.rate-limit", None, parse_rate,
         "maximum number of calls to the source per second, for all workers of an executor together", "none",
+    )  # fmt: skip
+    rate_limit_scope: RateScope = _option(
+        "lookup.rate-limit.scope", "executor", one_of(RateScope, str.lower),
+        "for whom `lookup.rate-limit` holds: `executor`: for the workers of each executor; `cluster`: for all workers "
+        "of all hosts together, by the clock of the Redis server of `lookup.cache.store`; while that does not answer, "
+        "each executor keeps to its share: the rate divided by the executors that were seen last", "`executor`",
     )  # fmt: skip
     max_retries: int = _option("lookup.max-retries", 3, parse_non_negative, "maximum number of retries after an error")
     retry_on: str | None = _option(

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextvars import copy_context
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import Call
-from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, merged, without_rows
+from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, set_current_call, waiting_for
 from lookupcache.executor.task_slots import TaskSlots
 from lookupcache.functions.adapter import POLL_SECONDS
+from lookupcache.resilience.runtime import ASYNC, Runtime
 
 if TYPE_CHECKING:
     from lookupcache.decorator.shared_cache import SharedCall
@@ -42,6 +46,8 @@ class AsyncLookup(SingleFlight):
             self.shared.close()
         if self.store is not None:
             self.store.close()
+        if self.resilience.cluster is not None:
+            await asyncio.to_thread(self.resilience.close)
 
     async def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""
@@ -73,38 +79,15 @@ class AsyncLookup(SingleFlight):
         started = time.perf_counter()
         try:
             await self.batches.wait_closed_async(job.call)
-            started = self._begin(job.call)
+            started = self._begin(job.call, waits=True)
             set_current_call(job.call)
-            if self.shared is not None and self.shared.open(self._drop):
-                return await self._share(job, self.shared.call(job.call.keys, refresh=job.call.refresh))
-            self._slots_here().start_timeout(job)
-            return await self._fetch(job.call, job.call.keys)
+            return await self._answers(job.call, partial(self._request_keys, job), ASYNC, self._files)
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
 
-    async def _share(self, job: _CallJob, work: SharedCall) -> list[tuple[list[Key], Answers]]:
-        """Take what other processes have fetched, and request the other keys; work on files is done in a thread."""
-        answered: list[tuple[list[Key], Answers]] = []
-        job.call.shared, is_timed, submit = work.found, False, work.shared.submit
-        try:
-            while not work.is_complete:
-                if mine := await asyncio.wrap_future(submit(work.step)):
-                    self._begin(job.call)
-                    if not is_timed:
-                        self._slots_here().start_timeout(job)
-                        is_timed = True
-                    answered += (new := await self._fetch(job.call, mine))
-                    await asyncio.wrap_future(submit(work.publish, merged(new), job.call.written))
-                elif not work.is_complete:
-                    await asyncio.sleep(work.wait_seconds())
-            return answered
-        except Exception:
-            await asyncio.wrap_future(submit(work.find_stale))
-            raise
-        finally:
-            # Not awaited: after a cancellation nothing can be. The thread releases after it has claimed.
-            submit(work.release)
-            self.counters.add("host_waits", work.waited)
+    def _release_shared(self, work: SharedCall) -> None:
+        # The thread releases after it has claimed.
+        work.shared.submit(work.release)
 
     def _end_call(self, call: Call, answer: Any) -> None:
         try:
@@ -116,13 +99,25 @@ class AsyncLookup(SingleFlight):
             # Measuring or comparing a value runs code of its class, which may fail.
             self._record_failure(call, error)
 
-    async def _fetch(self, call: Call, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
-        """Return the values of some of a call's keys, from the store if there is one, or from the function."""
+    async def _request_keys(self, job: _CallJob, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
+        if self.shared is not None or self.store is not None:
+            # Only now the function has its timeout: the call may have waited for other processes.
+            self._begin(job.call)
+        if not job.is_timed:
+            job.is_timed = True
+            self._slots_here().start_timeout(job)
+        return await self.resilience.until_found(self._request, keys, without_rows)
 
-        async def request(missing: list[Key]) -> list[tuple[list[Key], Answers]]:
-            return await self.resilience.until_found(self._request, missing, without_rows)
+    @cached_property
+    def _files(self) -> Runtime:
+        """How to wait for work on the host's files: it is done in a thread for it."""
+        shared = self.shared
 
-        return await (request(keys) if self.store is None else self.store.run_async(keys, call.written, request))
+        async def work_in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
+            assert shared is not None
+            return await asyncio.wrap_future(shared.submit(work, *arguments))
+
+        return replace(ASYNC, block=work_in_thread)
 
     async def _request(self, keys: list[Key]) -> Answers:
         self._count_requests(keys)
@@ -173,6 +168,7 @@ class _CallJob(Job):
         self.lookup = lookup
         self.call = call
         self.context = copy_context()
+        self.is_timed = False
 
     def run(self) -> Any:
         return self.lookup._make_call(self)

@@ -31,6 +31,7 @@ from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
 from lookupcache.functions.adapter import is_async, is_async_generator, refuse_uncallable
 from lookupcache.metrics import Counters
+from lookupcache.resilience.permits import ClusterLimits
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.resilience.retry import retry_after_of
@@ -303,15 +304,16 @@ def lookup_of(
         retry_after: Returns after how many seconds a call may be retried, None if the error does not say.
         limit_name: The name of the rate limit, shared by copies of the function in other processes.
     """
-    limiter = None
-    if config.rate_limit is not None:
+    limiter, counters = None, Counters()
+    if config.rate_limit is not None and config.rate_limit_scope == "executor":
         limiter = RateLimit.of_executor(config.rate_limit, limit_name or _name(function))
+    store = _value_store(function, config, counters, clock)
     resilience = ResiliencePolicy(
-        config, retryable=retryable, retry_after=retry_after, counters=Counters(), limiter=limiter, clock=clock
-    )
+        config, retryable=retryable, retry_after=retry_after, counters=counters, limiter=limiter,
+        cluster=_cluster_limits(store, config, counters), clock=clock,
+    )  # fmt: skip
     keyed = KeyedFunction(function, batch, config.timeout)
-    shared = _shared_cache(function, config, resilience.counters, clock)
-    store = _value_store(function, config, resilience.counters, clock)
+    shared = _shared_cache(function, config, counters, clock)
     if not keyed.adapter.is_async:
         return SyncLookup(keyed, config, resilience, clock, shared, store)
     if config.async_ is False:
@@ -327,6 +329,15 @@ def _value_store(function: Any, config: LookupConfig, counters: Counters, clock:
     from lookupcache.decorator.stored_values import ValueStore
 
     return ValueStore(function, config, counters, clock)
+
+
+def _cluster_limits(store: ValueStore | None, config: LookupConfig, counters: Counters) -> ClusterLimits | None:
+    """Return the limits that options set for the processes of all hosts, if any."""
+    if store is None or (config.rate_limit_scope == "executor" and config.async_capacity_cluster is None):
+        return None
+    from lookupcache.store.cluster_limits import StoredLimits
+
+    return StoredLimits(config, store.identity, counters, store.function)
 
 
 def _shared_cache(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> SharedCache | None:

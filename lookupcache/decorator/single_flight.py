@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
@@ -37,12 +37,14 @@ from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import open_call
 from lookupcache.metrics import LookupMetrics
 from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
+from lookupcache.resilience.runtime import Runtime
 
 if TYPE_CHECKING:
-    from lookupcache.decorator.shared_cache import Shared, SharedCache
+    from lookupcache.decorator.shared_cache import Shared, SharedCache, SharedCall
     from lookupcache.decorator.stored_values import ValueStore
 
 Answers = dict[Key, Any]
+RequestKeys = Callable[[list[Key]], Awaitable[list[tuple[list[Key], Answers]]]]
 
 _FOREVER = math.inf
 
@@ -324,9 +326,61 @@ class SingleFlight:
 
     # ── how a call ends ───────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, call: Call) -> float:
-        call.deadline = time.monotonic() + self.config.timeout
+    def _begin(self, call: Call, *, waits: bool = False) -> float:
+        """Set when a call is overdue; before one that ``waits``, others may request its keys for as long as it may."""
+        times = 2 if waits and (self.shared is not None or self.store is not None) else 1
+        call.deadline = time.monotonic() + times * self.config.timeout
         return time.perf_counter()
+
+    # ── the tiers behind the cache ───────────────────────────────────────────────────────────────────────
+
+    async def _answers(
+        self, call: Call, request: RequestKeys, runtime: Runtime, files: Runtime
+    ) -> list[tuple[list[Key], Answers]]:
+        """Return the values of a call's keys: from other processes of the host, from the store, or from the function.
+
+        Args:
+            call: The call.
+            request: Calls the function with keys.
+            runtime: How to wait.
+            files: How to wait for work on the host's files.
+        """
+        if self.shared is None or not self.shared.open(self._drop):
+            return await self._fetch(call, call.keys, request, runtime)
+        return await self._share(call, self.shared.call(call.keys, refresh=call.refresh), request, runtime, files)
+
+    async def _share(
+        self, call: Call, work: SharedCall, request: RequestKeys, runtime: Runtime, files: Runtime
+    ) -> list[tuple[list[Key], Answers]]:
+        """Take what other processes of the host have fetched, and fetch the other keys."""
+        answered: list[tuple[list[Key], Answers]] = []
+        call.shared = work.found
+        try:
+            while not work.is_complete:
+                if mine := await files.block(work.step):
+                    answered += (new := await self._fetch(call, mine, request, runtime))
+                    await files.block(work.publish, merged(new), call.written)
+                elif not work.is_complete:
+                    await runtime.sleep(work.wait_seconds())
+            return answered
+        except Exception:
+            await files.block(work.find_stale)
+            raise
+        finally:
+            self._release_shared(work)
+            self.counters.add("host_waits", work.waited)
+
+    def _release_shared(self, work: SharedCall) -> None:
+        """End the claims on the host; not awaited, since after a cancellation nothing can be."""
+        work.release()
+
+    async def _fetch(
+        self, call: Call, keys: list[Key], request: RequestKeys, runtime: Runtime
+    ) -> list[tuple[list[Key], Answers]]:
+        """Return the values of some of a call's keys, from the store if there is one, or from the function."""
+        if self.store is None:
+            return await request(keys)
+        return await self.store.fetch(keys, call.written, request, runtime)
 
     def _record_answers(self, call: Call, answered: list[tuple[list[Key], Answers]]) -> None:
         answers = merged(answered)

@@ -1,12 +1,9 @@
 """`ValueStore`: the values of a function's keys in a store that all hosts share; for `cached`, without Spark.
 
-    keys ─► names ─► entries ──found──► values, with their true age
-                        │ missing
-                        ▼
-                    claim ──mine──► call ─► entry ─► claim ends
-                        └─another's─► polled, until its value is there or its claim has ended
-
-`steps` is the way of the keys of one call, for threads and event loops alike: what takes time is yielded.
+keys ─► names ─► find or claim, in one round trip ──found──► values, with their true age
+                    │ claimed here                └─claimed by another─► polled, until its value is there or
+                    ▼                                                    its claim has ended
+                  call ─► entry ─► claim ends
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +24,7 @@ from lookupcache.errors import OptionError
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.metrics import Counters
 from lookupcache.redaction import hidden, url_secrets
+from lookupcache.resilience.runtime import Runtime
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import HEADER_BYTES, padded, read_frames, seal
 from lookupcache.store.functions import function_identity
@@ -45,32 +43,21 @@ _LENGTHS = struct.Struct("<II")
 Answered = list[tuple[list[Key], dict[Key, Any]]]
 
 
-@dataclass(frozen=True)
-class Request:
-    """A step: call the function with these keys."""
-
-    keys: list[Key]
-
-
-@dataclass(frozen=True)
-class Pause:
-    """A step: wait for so many seconds."""
-
-    seconds: float
-
-
-Steps = Generator[Request | Pause | Callable[[], Any], Any, Answered]
+RequestKeys = Callable[[list[Key]], Awaitable[Answered]]
 
 
 @dataclass(eq=False)
 class _Call:
-    """The keys of a call that have no value yet, in order, their encoded forms and names, and the values so far."""
+    """The keys of a call that have no value yet, in order, their encoded forms and names, and the values so far.
+
+    ``claimed`` has the tokens of the keys that are claimed, ``unusable`` the keys whose entry cannot be used.
+    """
 
     left: dict[Key, tuple[bytes, bytes]]
     written: dict[Key, float]
     values: dict[Key, Any] = field(default_factory=dict)
-    claimed: list[Key] = field(default_factory=list)
-    token: bytes = b""
+    claimed: dict[Key, bytes] = field(default_factory=dict)
+    unusable: list[Key] = field(default_factory=list)
     has_ended: bool = False
 
     def names(self, keys: Sequence[Key]) -> list[bytes]:
@@ -91,137 +78,112 @@ class ValueStore:
         self._clock = clock
         self._timeout = config.timeout
         self._lifetimes = Lifetimes.of(config)
-        self._function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
+        self.function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
         secrets = url_secrets(url_of(config.store))
         self._store = GuardedStore(
-            open_store(config.store, config.store_timeout), counters, self._function,
+            open_store(config.store, config.store_timeout), counters, self.function,
             lambda text: hidden(text, secrets), config.timeout,
+            config.store_timeout,
         )  # fmt: skip
-        self._about = {"function": self._function, "columns": "Python values", "schema": f"{_SCHEMA:016x}"}
+        self._about = {"function": self.function, "columns": "Python values", "schema": f"{_SCHEMA:016x}"}
         self._is_described = False
         self._known_since = -math.inf
         self._store_clock = StoreClock()
 
     # ── one call ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def run(self, keys: list[Key], written: dict[Key, float], request: Callable[[list[Key]], Answered]) -> Answered:
+    async def fetch(
+        self, keys: list[Key], written: dict[Key, float], request: RequestKeys, runtime: Runtime
+    ) -> Answered:
         """Return the values of keys, from the store or by ``request``.
 
         Args:
             keys: The keys.
             written: Where the times are written at which the values from the store were fetched, by the own clock.
             request: Calls the function.
+            runtime: How to wait; the store is read and written by functions that block.
         """
-        steps, sent, error = self.steps(keys, written), None, None
-        try:
-            while True:
-                step = steps.send(sent) if error is None else steps.throw(error)
-                sent = error = None
-                try:
-                    if isinstance(step, Request):
-                        sent = request(step.keys)
-                    elif isinstance(step, Pause):
-                        time.sleep(step.seconds)
-                    else:
-                        sent = step()
-                except BaseException as raised:
-                    error = raised
-        except StopIteration as end:
-            return end.value
-
-    async def run_async(
-        self, keys: list[Key], written: dict[Key, float], request: Callable[[list[Key]], Awaitable[Answered]]
-    ) -> Answered:
-        """Do the same as `run` on an event loop; the store is read and written in a thread."""
-        import asyncio
-
-        steps, sent, error = self.steps(keys, written), None, None
-        try:
-            while True:
-                step = steps.send(sent) if error is None else steps.throw(error)
-                sent = error = None
-                try:
-                    if isinstance(step, Request):
-                        sent = await request(step.keys)
-                    elif isinstance(step, Pause):
-                        await asyncio.sleep(step.seconds)
-                    else:
-                        sent = await asyncio.to_thread(step)
-                except BaseException as raised:
-                    error = raised
-        except StopIteration as end:
-            return end.value
-
-    def steps(self, keys: list[Key], written: dict[Key, float]) -> Steps:
-        """Yield the steps by which keys get their values; return the values."""
         encoded = [self._encode_value(key) for key in keys]
         call = _Call(dict(zip(keys, zip(encoded, names_of_bytes(self.identity, encoded), strict=True), strict=True)),
                      written)  # fmt: skip
-        until, pause = time.monotonic() + self._timeout, _FIRST_POLL_SECONDS
+        until, pause, is_first = time.monotonic() + self._timeout, _FIRST_POLL_SECONDS, True
         try:
-            yield from self._find(call)
-            is_first = True
-            while call.left:
-                others = yield from self._claim(call, is_first, time.monotonic() >= until)
-                is_first = False
-                if others:
-                    yield Pause(pause)
-                    pause = min(2 * pause, _LAST_POLL_SECONDS)
+            if not self._is_described:
+                await runtime.block(self._describe)
+            while True:
+                requested = await self._find_or_claim(call, runtime, is_late=time.monotonic() >= until)
+                if is_first:
+                    self.counters.add("store_waits", len(call.left) - len(requested))
+                    is_first = False
+                if requested:
+                    answered = await request(requested)
+                    await self._put(call, {key: value for _, some in answered for key, value in some.items()}, runtime)
+                if not call.left:
+                    break
+                await runtime.sleep(pause)
+                pause = min(2 * pause, _LAST_POLL_SECONDS)
         finally:
             # A thread may be claiming just now, for a caller that was cancelled: it releases by itself.
             call.has_ended = True
             self._release(call)
         return [([key], {key: value}) for key, value in call.values.items()]
 
-    def _find(self, call: _Call) -> Steps:
-        if not self._is_described:
-            yield self._describe
-        before, names = self._clock(), call.names(list(call.left))
-        self._take(call, list(call.left), (yield lambda: self._store.get(names)), before)
-        return []
-
-    def _claim(self, call: _Call, is_first: bool, is_late: bool) -> Generator[Any, Any, list[Key]]:
-        """Claim the keys that have no value, and call the function with those; return which others request."""
+    async def _find_or_claim(self, call: _Call, runtime: Runtime, is_late: bool) -> list[Key]:
+        """Take the values that are there, and claim the keys without one; return those to call the function with."""
         keys = list(call.left)
-        before, names = self._clock(), call.names(keys)
-        claimed: Claimed = Claimed([True] * len(keys), [False] * len(keys), None)
-        if not is_late:
-            claimed = yield lambda: self._claim_for(call, keys, names)
-        self._take(call, keys, claimed.reading, before)
-        requested = [key for key, own in zip(keys, claimed.to_request, strict=True) if own and key in call.left]
-        if is_first:
-            self.counters.add("store_waits", len(call.left) - len(requested))
-        if requested:
-            answered: Answered = yield Request(requested)
-            yield from self._put(call, {key: value for _, some in answered for key, value in some.items()})
-        return [key for key in keys if key in call.left]
+        if is_late:
+            # Who requests them takes longer than any call may.
+            return keys
+        requested = await self._attempt(call, keys, self._store.claim_missing, runtime)
+        unusable = [key for key in call.unusable if key in call.left]
+        if unusable:
+            requested += await self._attempt(call, unusable, self._store.claim, runtime)
+        return [key for key in requested if key in call.left]
 
-    def _claim_for(self, call: _Call, keys: Sequence[Key], names: Sequence[bytes]) -> Claimed:
-        claimed = self._store.claim(names)
-        call.token = claimed.token
-        call.claimed = [key for key, mine in zip(keys, claimed.is_claimed, strict=True) if mine]
+    async def _attempt(
+        self, call: _Call, keys: list[Key], claim: Callable[[Sequence[bytes]], Claimed], runtime: Runtime
+    ) -> list[Key]:
+        before, names = self._clock(), call.names(keys)
+        claimed: Claimed = await runtime.block(self._claim_for, call, keys, names, claim)
+        self._take(call, keys, claimed.reading, before)
+        call.unusable = [key for key, there in zip(keys, claimed.has_entry, strict=True) if there]
+        return [key for key, own in zip(keys, claimed.to_request, strict=True) if own]
+
+    def _claim_for(
+        self, call: _Call, keys: Sequence[Key], names: Sequence[bytes], claim: Callable[[Sequence[bytes]], Claimed]
+    ) -> Claimed:
+        claimed = claim(names)
+        mine = [key for key, is_mine in zip(keys, claimed.is_claimed, strict=True) if is_mine]
+        call.claimed.update(dict.fromkeys(mine, claimed.token))
         if call.has_ended:
             self._release(call)
         return claimed
 
-    def _release(self, call: _Call) -> None:
-        self._store.release(call.names(call.claimed), call.token)
+    def _release(self, call: _Call, keys: Sequence[Key] | None = None) -> None:
+        """End the claims of keys, or of all; one may have been claimed with another token than the next."""
+        ended = list(call.claimed) if keys is None else keys
+        for token, some in _by_token(call, ended).items():
+            self._store.release(call.names(some), token)
+        for key in ended:
+            call.claimed.pop(key, None)
 
-    def _put(self, call: _Call, answers: dict[Key, Any]) -> Generator[Any, Any, None]:
+    async def _put(self, call: _Call, answers: dict[Key, Any], runtime: Runtime) -> None:
         """Take the function's values, and store those whose keys are claimed here."""
-        stored = [key for key in call.claimed if self._lifetimes.stores_misses or rows_in(answers[key])]
+        claimed = [key for key in call.claimed if key in answers]
+        stored = [key for key in claimed if self._lifetimes.stores_misses or rows_in(answers[key])]
         written = self._store_clock.now(self._clock())
-        if stored and written is not None:
-            bodies = [self._body(call.left[key][0], answers[key]) for key in stored]
-            counts = [rows_in(answers[key]) for key in stored]
-            seconds = [self._lifetimes.rows if count else self._lifetimes.misses for count in counts]
-            names, entries = call.names(stored), _frames(bodies, counts, written)
-            yield lambda: self._store.put(names, entries, seconds, call.token)
-            call.claimed = [key for key in call.claimed if key not in stored]
+        if written is not None:
+            for token, some in _by_token(call, stored).items():
+                bodies = [self._body(call.left[key][0], answers[key]) for key in some]
+                counts = [rows_in(answers[key]) for key in some]
+                seconds = [self._lifetimes.rows if count else self._lifetimes.misses for count in counts]
+                await runtime.block(self._store.put, call.names(some), _frames(bodies, counts, written), seconds, token)
+                for key in some:
+                    call.claimed.pop(key, None)
         for key, value in answers.items():
             call.values[key] = value
-        yield lambda: self._release(call)
-        call.claimed = []
+        if left := [key for key in answers if key in call.claimed]:
+            await runtime.block(self._release, call, left)
         fetched_at = self._clock()
         for key in answers:
             call.left.pop(key, None)
@@ -250,8 +212,7 @@ class ValueStore:
             if allowed[number]:
                 call.values[key], call.written[key] = value, before - float(ages[number])
                 if key in call.claimed:
-                    self._store.release(call.names([key]), call.token)
-                    call.claimed.remove(key)
+                    self._release(call, [key])
                 del call.left[key]
                 self.counters.add("store_hits")
         self.counters.add("store_dropped", damaged)
@@ -259,7 +220,7 @@ class ValueStore:
     def _encode_value(self, key: Key) -> bytes:
         if owner_of(key) is not None:
             raise OptionError(
-                f"{self._function} is a method: 'lookup.cache.store' cannot know which object of another process is "
+                f"{self.function} is a method: 'lookup.cache.store' cannot know which object of another process is "
                 "the same.",
                 hint="Decorate a function whose arguments say all that its result depends on.",
             )
@@ -270,7 +231,7 @@ class ValueStore:
             return write(value)
         except UnsupportedValueError as error:
             raise OptionError(
-                f"{self._function} {does} a value that 'lookup.cache.store' cannot keep: {error}.",
+                f"{self.function} {does} a value that 'lookup.cache.store' cannot keep: {error}.",
                 hint=f"Use {SUPPORTED}; or leave the option out.",
             ) from None
 
@@ -283,7 +244,7 @@ class ValueStore:
         self._is_described = found is not None
         if found is not None and found.get("schema") != self._about["schema"]:
             raise OptionError(
-                f"{self._function}: the entries in the store named {self.identity!r} are rows of "
+                f"{self.function}: the entries in the store named {self.identity!r} are rows of "
                 f"{found.get('columns', '?')}, not values of a function.",
                 hint="Choose another 'lookup.cache.store.name', or remove the entries with 'lookupcache cache clear'.",
             )
@@ -312,6 +273,14 @@ class ValueStore:
     def reset_after_fork(self) -> None:
         """Forget the calls of the parent process."""
         self._store.reset_after_fork()
+
+
+def _by_token(call: _Call, keys: Sequence[Key]) -> dict[bytes, list[Key]]:
+    found: dict[bytes, list[Key]] = {}
+    for key in keys:
+        if key in call.claimed:
+            found.setdefault(call.claimed[key], []).append(key)
+    return found
 
 
 def _frames(bodies: Sequence[bytes], counts: Sequence[int], written: float) -> list[bytes]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import Call
 from lookupcache.decorator.keyed_function import KeyedFunction
-from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, merged, without_rows
+from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, run_within, waiting_for
 from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.resilience.policy import ResiliencePolicy
+from lookupcache.resilience.runtime import SYNC, run_sync
 
 if TYPE_CHECKING:
-    from lookupcache.decorator.shared_cache import SharedCache, SharedCall
+    from lookupcache.decorator.shared_cache import SharedCache
     from lookupcache.decorator.stored_values import ValueStore
 
 
@@ -49,6 +51,7 @@ class SyncLookup(SingleFlight):
             self.shared.close()
         if self.store is not None:
             self.store.close()
+        self.resilience.close()
 
     def one(self, key: Key) -> Any:
         """Return the value of a key, from the cache or by a call."""
@@ -88,7 +91,7 @@ class SyncLookup(SingleFlight):
 
     def _make_here(self, calls: list[Call]) -> None:
         for call in calls:
-            self._begin(call)
+            self._begin(call, waits=True)
         try:
             for call in calls:
                 with waiting_for(call):
@@ -104,38 +107,14 @@ class SyncLookup(SingleFlight):
         started = time.perf_counter()
         try:
             self.batches.wait_closed(call)
-            started = self._begin(call)
+            started = self._begin(call, waits=True)
             with run_within(call):
-                self._record_answers(call, self._answers(call))
+                request = partial(self._request_keys, call)
+                self._record_answers(call, run_sync(self._answers(call, request, SYNC, SYNC)))
         except Exception as error:
             self._record_failure(call, error)
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
-
-    def _answers(self, call: Call) -> list[tuple[list[Key], Answers]]:
-        if self.shared is None or not self.shared.open(self._drop):
-            return self._fetch(call, call.keys)
-        return self._share(call, self.shared.call(call.keys, refresh=call.refresh))
-
-    def _share(self, call: Call, work: SharedCall) -> list[tuple[list[Key], Answers]]:
-        """Take what other processes have fetched, and request the other keys."""
-        answered: list[tuple[list[Key], Answers]] = []
-        call.shared = work.found
-        try:
-            while not work.is_complete:
-                if mine := work.step():
-                    self._begin(call)
-                    answered += (new := self._fetch(call, mine))
-                    work.publish(merged(new), call.written)
-                elif not work.is_complete:
-                    time.sleep(work.wait_seconds())
-            return answered
-        except Exception:
-            work.find_stale()
-            raise
-        finally:
-            work.release()
-            self.counters.add("host_waits", work.waited)
 
     def _make_in_slot(self, call: Call) -> None:
         try:
@@ -144,19 +123,17 @@ class SyncLookup(SingleFlight):
             # No other code handles it: in a slot, even a SystemExit ends only the call.
             self._record_failure(call, error)
 
-    def _begin(self, call: Call) -> float:
-        started = super()._begin(call)
+    def _begin(self, call: Call, *, waits: bool = False) -> float:
+        started = super()._begin(call, waits=waits)
         if call.job is not None:
             call.job.deadline = call.deadline
         return started
 
-    def _fetch(self, call: Call, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
-        """Return the values of some of a call's keys, from the store if there is one, or from the function."""
-
-        def request(missing: list[Key]) -> list[tuple[list[Key], Answers]]:
-            return self.resilience.until_found_sync(self._request, missing, without_rows)
-
-        return request(keys) if self.store is None else self.store.run(keys, call.written, request)
+    async def _request_keys(self, call: Call, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
+        if self.shared is not None or self.store is not None:
+            # Only now the function has its timeout: the call may have waited for other processes.
+            self._begin(call)
+        return self.resilience.until_found_sync(self._request, keys, without_rows)
 
     def _request(self, keys: list[Key]) -> Answers:
         self._count_requests(keys)

@@ -171,7 +171,8 @@ def _misses(config: LookupConfig) -> str:
 def _calls(config: LookupConfig) -> Iterator[Line]:
     yield from _flights(config)
     if config.rate_limit is not None:
-        yield "rate limit", f"{config.rate_limit:g} calls a second, per executor"
+        whose = "per executor" if config.rate_limit_scope == "executor" else "for all hosts together"
+        yield "rate limit", f"{config.rate_limit:g} calls a second, {whose}"
     yield "timeout", _duration(config.timeout)
     yield "retries", _retries(config)
     if config.retry_on is not None:
@@ -191,6 +192,8 @@ def _flights(config: LookupConfig) -> Iterator[Line]:
         yield "async", flights if config.async_ else "no, one call after the other"
     elif (config.async_capacity, config.output_mode) != (LookupConfig.async_capacity, LookupConfig.output_mode):
         yield "async", f"as the connector has it, {flights}"
+    if config.async_capacity_cluster is not None:
+        yield "calls at a time", f"at most {config.async_capacity_cluster:,} of all hosts together"
     if config.batch_max_size is not None:
         yield "keys in a call", f"at most {config.batch_max_size:,}"
     if config.batch_max_delay is not None:

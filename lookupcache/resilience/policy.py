@@ -1,6 +1,6 @@
 """One call to the source with circuit breaker, rate limit, retries, and a deadline for all of them.
 
-breaker ─► rate limit ─► call ──error──► retry policy ─► wait ─► breaker …
+breaker ─► limits of the cluster ─► rate limit ─► call ──error──► retry policy ─► wait ─► breaker …
 
 A call that hangs is ended by the slot that it runs in (see `executor`), with the error that `timeout_error` returns.
 
@@ -11,31 +11,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import NoReturn, TypeVar
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import is_retryable
 from lookupcache.errors import LookupRefusedError, LookupRuntimeError, LookupTimeoutError
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
+from lookupcache.resilience.permits import ClusterLimits, Permit
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.resilience.retry import RetryPolicy, retry_after_of
+from lookupcache.resilience.runtime import ASYNC, SYNC, Runtime, StopIterationError, awaitable, run_sync
 
 T = TypeVar("T")
 K = TypeVar("K")
 A = TypeVar("A")
 
 Sleep = Callable[[float], Awaitable[None]]
-
-
-async def _sleep(seconds: float) -> None:
-    """Wait on the running event loop; asyncio takes long to import, and a worker whose source is sync has no loop."""
-    import asyncio
-
-    await asyncio.sleep(seconds)
 
 
 class AttemptsExhaustedError(Exception):
@@ -60,6 +56,7 @@ class ResiliencePolicy:
         retry_after: The seconds that the source requires before a retry, or None.
         counters: Where calls, errors, retries and timeouts are counted.
         limiter: The rate limit; by default ``lookup.rate-limit`` applies to this object alone.
+        cluster: The limits that hold for all workers of all hosts together.
         clock: The time in seconds.
 
     >>> answers = iter([OSError("down"), 42])
@@ -81,15 +78,17 @@ class ResiliencePolicy:
         retry_after: Callable[[Exception], float | None] = retry_after_of,
         counters: Counters | None = None,
         limiter: RateLimit | None = None,
+        cluster: ClusterLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
         self.counters = Counters() if counters is None else counters
         self._policy = RetryPolicy(config, retryable, retry_after)
         self._breaker = Breaker(config.breaker_failures, config.breaker_delay, clock)
-        if limiter is None and config.rate_limit is not None:
+        if limiter is None and config.rate_limit is not None and config.rate_limit_scope == "executor":
             limiter = RateLimit(config.rate_limit, clock=clock)
         self._limiter = limiter
+        self.cluster = cluster
         self._clock = clock
         # What happened to connections that were opened ahead, with its time; None where it is counted at once.
         self._uncounted: list[tuple[float, Callable[[], None]]] | None = None
@@ -102,6 +101,13 @@ class ResiliencePolicy:
         self._breaker.reset_after_fork()
         if self._limiter is not None:
             self._limiter.reset_after_fork()
+        if self.cluster is not None:
+            self.cluster.reset_after_fork()
+
+    def close(self) -> None:
+        """End the permits of the cluster's limits, and disconnect from where they are counted."""
+        if self.cluster is not None:
+            self.cluster.close()
 
     def open_ahead(self, open_: Callable[[], None]) -> None:
         """Start to connect before there is a call, unless the breaker is open.
@@ -131,32 +137,33 @@ class ResiliencePolicy:
                 return
         count()
 
-    async def call(self, attempt: Callable[[], Awaitable[T]], sleep: Sleep = _sleep) -> T:
+    async def call(self, attempt: Callable[[], Awaitable[T]], sleep: Sleep | None = None) -> T:
         """Return the result of ``attempt``, or raise its last error after the retries.
 
         Raises AttemptsExhaustedError when the last attempt failed, LookupRefusedError while the circuit breaker is
         open, and LookupTimeoutError if the rate limit has no slot before ``lookup.timeout``. Other BaseExceptions pass.
         """
-        return await self._call(attempt, sleep, self._clock() + self.config.timeout)
+        return await self._call(attempt, _runtime(ASYNC, sleep), self._clock() + self.config.timeout)
 
     def call_sync(self, attempt: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
         """Do the same for a sync function, in this thread."""
-        return _run(self.call(_awaitable(attempt), _awaitable(sleep)))
+        runtime = _runtime(SYNC, awaitable(sleep))
+        return run_sync(self._call(awaitable(attempt), runtime, self._clock() + self.config.timeout))
 
-    async def connect(self, connect: Callable[[], Awaitable[None]], sleep: Sleep = _sleep) -> None:
+    async def connect(self, connect: Callable[[], Awaitable[None]]) -> None:
         """Connect to the source like a call, but without counting it and without the rate limit."""
-        await self._call(connect, sleep, self._clock() + self.config.timeout, connects=True)
+        await self._call(connect, ASYNC, self._clock() + self.config.timeout, connects=True)
 
-    def connect_sync(self, connect: Callable[[], None], sleep: Callable[[float], None] = time.sleep) -> None:
+    def connect_sync(self, connect: Callable[[], None]) -> None:
         """Do the same for a sync function, in this thread."""
-        _run(self.connect(_awaitable(connect), _awaitable(sleep)))
+        run_sync(self._call(awaitable(connect), SYNC, self._clock() + self.config.timeout, connects=True))
 
     async def until_found(
         self,
         attempt: Callable[[K], Awaitable[A]],
         keys: K,
         without_rows: Callable[[K, A], K | None],
-        sleep: Sleep = _sleep,
+        sleep: Sleep | None = None,
     ) -> list[tuple[K, A]]:
         """Request keys, and after a delay again those without a row; return the keys and the result of each attempt.
 
@@ -169,15 +176,24 @@ class ResiliencePolicy:
             without_rows: Returns those of the keys that have no row in a result, or None.
             sleep: Waits for some seconds.
         """
+        return await self._until_found(attempt, keys, without_rows, _runtime(ASYNC, sleep))
+
+    async def _until_found(
+        self,
+        attempt: Callable[[K], Awaitable[A]],
+        keys: K,
+        without_rows: Callable[[K, A], K | None],
+        runtime: Runtime,
+    ) -> list[tuple[K, A]]:
         ends = self._clock() + self.config.timeout
-        found = [(keys, await self._call(partial(attempt, keys), sleep, ends))]
+        found = [(keys, await self._call(partial(attempt, keys), runtime, ends))]
         for _ in range(self.config.on_miss_max_attempts):
             missing = without_rows(*found[-1])
             if missing is None or self._clock() + self.config.on_miss_delay >= ends:
                 break
-            await sleep(self.config.on_miss_delay)
+            await runtime.sleep(self.config.on_miss_delay)
             self.counters.add("miss_retries")
-            found.append((missing, await self._call(partial(attempt, missing), sleep, ends)))
+            found.append((missing, await self._call(partial(attempt, missing), runtime, ends)))
         return found
 
     def until_found_sync(
@@ -188,7 +204,8 @@ class ResiliencePolicy:
         sleep: Callable[[float], None] = time.sleep,
     ) -> list[tuple[K, A]]:
         """Do the same for a sync function, in this thread."""
-        return _run(self.until_found(_awaitable(attempt), keys, without_rows, _awaitable(sleep)))
+        runtime = _runtime(SYNC, awaitable(sleep))
+        return run_sync(self._until_found(awaitable(attempt), keys, without_rows, runtime))
 
     def timeout_error(self) -> LookupTimeoutError:
         """Return the error of a lookup that ``lookup.timeout`` ended; count it, also as a failure for the breaker."""
@@ -199,46 +216,87 @@ class ResiliencePolicy:
             hint="Raise 'lookup.timeout', or request fewer keys per call with 'lookup.batch.max-size'.",
         )
 
-    async def _call(self, attempt: Callable[[], Awaitable[T]], sleep: Sleep, ends: float, connects: bool = False) -> T:
+    async def _call(
+        self, attempt: Callable[[], Awaitable[T]], runtime: Runtime, ends: float, connects: bool = False
+    ) -> T:
         if not connects:
             self.count_openings()
-        permit = await self._enter(sleep, ends, connects)
+        permits = await self._enter(runtime, ends, connects)
         try:
-            return await self._attempt(attempt, permit, connects)
+            return await self._attempt(attempt, permits, connects)
         except Exception as error:
             first = _original_error(error)
-        return await self._retry(first, attempt, sleep, ends, connects)
+        return await self._retry(first, attempt, runtime, ends, connects)
 
-    async def _enter(self, sleep: Sleep, ends: float, connects: bool) -> int:
-        """Wait until a call may be made; return the breaker's permit."""
+    async def _enter(self, runtime: Runtime, ends: float, connects: bool) -> _Permits:
+        """Wait until a call may be made; return the breaker's permit, and that of the cluster."""
         try:
-            permit = self._breaker.acquire()
+            permits = _Permits(self._breaker.acquire())
         except LookupRefusedError:
             self.counters.add("refused")
             raise
-        if self._limiter is not None and not connects:
-            try:
-                await self._throttle(self._limiter, sleep, ends)
-            except BaseException:
-                self._breaker.release(permit)
-                raise
+        if connects:
+            return permits
+        try:
+            if self.cluster is not None:
+                # First a slot, then the time: calls that wait for a slot with their times over would start together.
+                permits = replace(permits, call=await self._wait_for_slot(self.cluster, runtime, ends))
+                await self._wait_for_cluster_rate(self.cluster, runtime, ends)
+            if self._limiter is not None:
+                await self._throttle(self._limiter, runtime, ends)
+        except BaseException:
+            self._breaker.release(permits.breaker)
+            self._release(permits)
+            raise
+        return permits
+
+    async def _wait_for_slot(self, cluster: ClusterLimits, runtime: Runtime, ends: float) -> Permit | None:
+        left = max(ends - self._clock(), 0.0)
+        permit = await cluster.enter(left, runtime)
+        if permit is not None and not permit.is_granted:
+            self.counters.add("timeouts")
+            raise LookupTimeoutError(
+                f"No call could be made within {left:.3g} s: 'lookup.async.capacity.cluster' allows "
+                f"{self.config.async_capacity_cluster} at a time for all workers of all hosts.",
+                hint="Raise 'lookup.async.capacity.cluster' or 'lookup.timeout', or request more keys per call.",
+            )
         return permit
 
-    async def _throttle(self, limiter: RateLimit, sleep: Sleep, ends: float) -> None:
+    async def _wait_for_cluster_rate(self, cluster: ClusterLimits, runtime: Runtime, ends: float) -> None:
+        left, before = max(ends - self._clock(), 0.0), self._clock()
+        permit = await cluster.throttle(left, runtime)
+        if permit is None:
+            return
+        if not permit.is_granted:
+            self._refuse_late(self.config.rate_limit or 0.0, permit.seconds, left)
+        if permit.seconds > 0:
+            await runtime.sleep(permit.seconds)
+        if permit.has_waited:
+            self.counters.add("throttled_seconds", self._clock() - before)
+
+    def _release(self, permits: _Permits) -> None:
+        if self.cluster is not None and permits.call is not None:
+            self.cluster.leave(permits.call)
+
+    async def _throttle(self, limiter: RateLimit, runtime: Runtime, ends: float) -> None:
         left = max(ends - self._clock(), 0.0)
         wait = limiter.reserve(left)
         if wait > left:
-            self.counters.add("timeouts")
-            raise LookupTimeoutError(
-                f"The rate limit has no slot before the timeout: at {limiter.rate:g} calls per second, "
-                f"the next slot is in {wait:.3g} s, and the lookup has {left:.3g} s left.",
-                hint="Raise 'lookup.rate-limit' or 'lookup.timeout', or request more keys per call.",
-            )
+            self._refuse_late(limiter.rate, wait, left)
         if wait > 0:
             self.counters.add("throttled_seconds", wait)
-            await sleep(wait)
+            await runtime.sleep(wait)
 
-    async def _attempt(self, attempt: Callable[[], Awaitable[T]], permit: int, connects: bool) -> T:
+    def _refuse_late(self, rate: float, wait: float, left: float) -> NoReturn:
+        self.counters.add("timeouts")
+        raise LookupTimeoutError(
+            f"The rate limit has no slot before the timeout: at {rate:g} calls per second, "
+            f"the next slot is in {wait:.3g} s, and the lookup has {left:.3g} s left.",
+            hint="Raise 'lookup.rate-limit' or 'lookup.timeout', or request more keys per call.",
+        )
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[T]], permits: _Permits, connects: bool) -> T:
+        permit = permits.breaker
         if not connects:
             self.counters.add("calls")
         try:
@@ -250,11 +308,13 @@ class ResiliencePolicy:
                 if self._policy.should_retry(_original_error(error)):
                     self._count(partial(self._breaker.record_failure, permit))
             raise
+        finally:
+            self._release(permits)
         self._breaker.record_success(permit)
         return answer
 
     async def _retry(
-        self, error: Exception, attempt: Callable[[], Awaitable[T]], sleep: Sleep, ends: float, connects: bool
+        self, error: Exception, attempt: Callable[[], Awaitable[T]], runtime: Runtime, ends: float, connects: bool
     ) -> T:
         """Repeat a call whose first attempt failed with ``error``, as long as the retry policy and the time allow."""
         attempts = 1
@@ -267,16 +327,16 @@ class ResiliencePolicy:
                 break
             if delay is None:
                 break
-            await sleep(delay)
+            await runtime.sleep(delay)
             try:
-                permit = await self._enter(sleep, ends, connects)
+                permits = await self._enter(runtime, ends, connects)
             except LookupRuntimeError as refusal:
                 _note(error, f"Not retried: {refusal.fact}")
                 break
             self._count(partial(self.counters.add, "retries"))
             attempts += 1
             try:
-                return await self._attempt(attempt, permit, connects)
+                return await self._attempt(attempt, permits, connects)
             except Exception as next_error:
                 error = _original_error(next_error)
         raise AttemptsExhaustedError(error, attempts) from error
@@ -297,6 +357,18 @@ class ResiliencePolicy:
         return None
 
 
+@dataclass(frozen=True)
+class _Permits:
+    """What one attempt needs: the breaker's permit, and that of the cluster's capacity."""
+
+    breaker: int
+    call: Permit | None = None
+
+
+def _runtime(runtime: Runtime, sleep: Sleep | None) -> Runtime:
+    return runtime if sleep is None else replace(runtime, sleep=sleep)
+
+
 def _note(error: BaseException, text: str) -> None:
     """Add a note to an error that takes one, once: a source may raise the same object again and again."""
     with suppress(Exception):
@@ -304,34 +376,6 @@ def _note(error: BaseException, text: str) -> None:
             error.add_note(text)
 
 
-class _StopIterationError(Exception):
-    """Wraps a StopIteration that a sync function raised: a coroutine would turn it into a RuntimeError."""
-
-    def __init__(self, error: StopIteration) -> None:
-        super().__init__(error)
-        self.error = error
-
-
 def _original_error(error: Exception) -> Exception:
     """Return the error that the call itself raised."""
-    return error.error if isinstance(error, _StopIterationError) else error
-
-
-def _awaitable(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
-    async def answer(*arguments: Any) -> T:
-        try:
-            return function(*arguments)
-        except StopIteration as error:
-            raise _StopIterationError(error) from error
-
-    return answer
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits for an event loop, because it awaits sync functions only."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value
-    work.close()
-    raise RuntimeError("The work waits for an event loop.")
+    return error.error if isinstance(error, StopIterationError) else error

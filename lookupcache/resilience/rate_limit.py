@@ -52,9 +52,9 @@ class RateLimit:
 
         Outside of a Spark worker, each process has its own. Raises LookupCacheError if no file can be used.
         """
-        folder = _private_directory()
-        _remove_unused(folder)
-        return cls(rate, folder / hashlib.sha256(f"{_executor()}\n{name}".encode()).hexdigest()[:32])
+        path = file_of_executor(name)
+        _remove_unused(path.parent)
+        return cls(rate, path)
 
     def reserve(self, within: float = math.inf) -> float:
         """Reserve the next slot and return the seconds until it.
@@ -123,7 +123,15 @@ def _lock_file(path: Path) -> Iterator[int]:
                 os.close(file)
 
 
-def _executor() -> str:
+def file_of_executor(name: str) -> Path:
+    """Return the path of a file of that name that the workers of this executor share, and no others.
+
+    Raises LookupCacheError if no file can be used.
+    """
+    return _private_directory() / hashlib.sha256(f"{executor_name()}\n{name}".encode()).hexdigest()[:32]
+
+
+def executor_name() -> str:
     """Return an identifier that all Python workers of this executor share, and no others.
 
     Spark gives every worker its executor's own block directories. The parent process would not do: it is a

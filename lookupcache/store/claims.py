@@ -15,9 +15,12 @@ from contextlib import suppress
 CLAIM_SECONDS = 5.0
 """How long a claim lasts that is not renewed."""
 
+_LINGER_SECONDS = 1.0
+"""How long the thread waits for new claims: to start one for each batch takes longer than to claim."""
+
 
 class HeldClaims:
-    """The names that are claimed; ``renew`` prolongs claims, and is called in a thread that ends when there are none.
+    """The names that are claimed; ``renew`` prolongs claims, and is called in a thread that ends if there are none.
 
     No claim is renewed for longer than ``most`` seconds, the longest that a call may take: a worker that has no more
     rows to join may never look at an answer. A forked process has no claims of its parent.
@@ -33,7 +36,8 @@ class HeldClaims:
         self._process = os.getpid()
         self._names: dict[bytes, tuple[float, bytes]] = {}
         self._lock = threading.Lock()
-        self._no_names = threading.Event()
+        self._changed = threading.Condition(self._lock)
+        self._is_closing = False
         self._thread: threading.Thread | None = None
 
     def add(self, names: Iterable[bytes], token: bytes) -> None:
@@ -42,6 +46,8 @@ class HeldClaims:
             self._reset()
         with self._lock:
             self._names.update(dict.fromkeys(names, (time.monotonic() + self._most, token)))
+            self._is_closing = False
+            self._changed.notify()
             if self._thread is None and self._names:
                 self._thread = threading.Thread(target=self._run, name="lookupcache-claims", daemon=True)
                 self._thread.start()
@@ -53,8 +59,13 @@ class HeldClaims:
                 for name in names:
                     if self._names.get(name, (0.0, b""))[1] == token:
                         del self._names[name]
-                if not self._names:
-                    self._no_names.set()
+
+    def close(self) -> None:
+        """Let the thread end at once; the next claim starts another."""
+        if self._process == os.getpid():
+            with self._changed:
+                self._is_closing = True
+                self._changed.notify()
 
     def by_token(self) -> dict[bytes, list[bytes]]:
         """Return the names that are claimed, by the token of their claims."""
@@ -69,17 +80,16 @@ class HeldClaims:
     def _run(self) -> None:
         """Renew all claims again and again; a claim that has lapsed is not renewed, which the store decides."""
         while True:
-            is_early = self._no_names.wait(self._interval)
-            with self._lock:
-                self._no_names.clear()
+            with self._changed:
+                if not self._names:
+                    self._changed.wait_for(lambda: self._names or self._is_closing, _LINGER_SECONDS)
+                if not self._names:
+                    self._thread = None
+                    return
+                self._changed.wait_for(lambda: self._is_closing, self._interval)
                 now = time.monotonic()
                 self._names = {name: held for name, held in self._names.items() if held[0] > now}
                 names = list(self._names)
-                if not names:
-                    self._thread = None
-                    return
-            if is_early:
-                # There were none a moment ago: these are new.
-                continue
-            with suppress(Exception):
-                self._renew(names)
+            if names:
+                with suppress(Exception):
+                    self._renew(names)

@@ -25,7 +25,7 @@ class Content:
     nbytes: int
 
 
-OTHERS, CLAIMED, OWN = range(3)
+OTHERS, CLAIMED, OWN, THERE = range(4)
 
 CALL_BYTES = 8
 """A token is the name of a process, and so many bytes that number its attempts to claim.
@@ -56,6 +56,21 @@ class Store(ABC):
 
         `CLAIMED`: claimed now; `OWN`: another token of the same process has the claim; `OTHERS`: somebody else has it.
         """
+
+    def claim_missing(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
+        """Claim names that have no entry and that nobody has claimed; otherwise as `claim`.
+
+        `THERE`: there is an entry. A store that can do it in one round trip overrides this.
+        """
+        found = self.get(names)
+        missing = [number for number, entry in enumerate(found.entries) if entry is None]
+        if not missing:
+            return [THERE] * len(names), found
+        some, again = self.claim([names[number] for number in missing], token, seconds)
+        states = [THERE] * len(names)
+        for number, state, entry in zip(missing, some, again.entries, strict=True):
+            states[number], found.entries[number] = state, entry
+        return states, found
 
     @abstractmethod
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:

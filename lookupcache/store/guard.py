@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TypeVar
 
@@ -19,7 +19,8 @@ from lookupcache.errors import LookupAdvice, LookupRefusedError
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
 from lookupcache.store.claims import CLAIM_SECONDS, HeldClaims
-from lookupcache.store.contract import CALL_BYTES, CLAIMED, OTHERS, Reading, Store, StoreFullError
+from lookupcache.store.contract import CALL_BYTES, CLAIMED, OWN, THERE, Reading, Store, StoreFullError
+from lookupcache.store.writer import Writer, flush_names
 
 _FAILURES = 3
 _DELAY_SECONDS = 10.0
@@ -50,6 +51,67 @@ class Claimed:
     reading: Reading | None
     token: bytes = b""
     """Whose the claims are, for `put` and `release`."""
+    has_entry: list[bool] = field(default_factory=list)
+    """Which names were not claimed because they have an entry."""
+
+
+class Guard:
+    """Calls a server that may fail: failures are counted instead of raised, and after some it is left alone.
+
+    Args:
+        counters: Where failures are counted.
+        count: The name of their count.
+        what: What uses the server, for a warning; ``fails: …`` or ``takes no entries …`` follows.
+        hide: Removes secrets from a text.
+        clock: The time in seconds, for the circuit breaker.
+    """
+
+    def __init__(
+        self, counters: Counters, count: str, what: str, hide: Callable[[str], str], clock: Clock = time.monotonic
+    ) -> None:
+        self._counters = counters
+        self._count = count
+        self._what = what
+        self._hide = hide
+        self._breaker = Breaker(_FAILURES, _DELAY_SECONDS, clock)
+        self._has_warned = False
+        self.is_full = False
+        """Whether the last command was refused because the server takes no new entries."""
+
+    def reset_after_fork(self) -> None:
+        """Forget the calls of the parent process."""
+        self._breaker.reset_after_fork()
+
+    def call(self, work: Callable[[], T]) -> T | None:
+        """Return what a command returns; None, counted, if it fails or is not made."""
+        try:
+            permit = self._breaker.acquire()
+        except LookupRefusedError:
+            return None
+        try:
+            done = work()
+        except StoreFullError:
+            self._breaker.record_success(permit)
+            self.is_full = True
+            self._count_failure("takes no entries for now")
+        except Exception as error:
+            self._breaker.record_failure(permit)
+            self._count_failure(f"fails: {type(error).__name__}: {self._hide(str(error))}")
+        except BaseException:
+            self._breaker.release(permit)
+            raise
+        else:
+            self._breaker.record_success(permit)
+            self.is_full = False
+            return done
+        return None
+
+    def _count_failure(self, reason: str) -> None:
+        self._counters.add(self._count)
+        if not self._has_warned:
+            self._has_warned = True
+            fact = f"{self._what} {reason.rstrip('.')}."
+            warnings.warn(fact, LookupAdvice, stacklevel=2)
 
 
 class GuardedStore:
@@ -61,6 +123,7 @@ class GuardedStore:
         what: What uses the store, for a warning.
         hide: Removes secrets from a text.
         most: The longest that a call may take, in seconds; claims are not renewed for longer.
+        timeout: How long to wait for the store, in seconds.
         clock: The time in seconds, for the circuit breaker.
     """
 
@@ -71,17 +134,19 @@ class GuardedStore:
         what: str,
         hide: Callable[[str], str],
         most: float,
+        timeout: float,
         clock: Clock = time.monotonic,
     ) -> None:
         self.counters = counters
         self._store = store
-        self._what = what
-        self._hide = hide
-        self._breaker = Breaker(_FAILURES, _DELAY_SECONDS, clock)
+        what = f"{what}: lookups go on without 'lookup.cache.store', which"
+        self._guard = Guard(counters, "store_failures", what, hide, clock)
+        self._try = self._guard.call
+        self._timeout = timeout
+        self._writer = Writer()
         self._name = b""
         self._process = 0
         self._claims = HeldClaims(lambda names: self._store.renew(names, self._new_token(), CLAIM_SECONDS), most)
-        self._has_warned = False
 
     def _new_token(self) -> bytes:
         """Return a token of this process for one attempt to claim."""
@@ -91,18 +156,67 @@ class GuardedStore:
 
     def get(self, names: Sequence[bytes]) -> Reading | None:
         """Return the entries of names, None without the store."""
+        flush_names(names, self._timeout)
         return self._try(lambda: self._store.get(names))
 
     def claim(self, names: Sequence[bytes]) -> Claimed:
         """Claim names, and read their entries after that: who had a claim has written before it ended."""
+        return self._claim(self._store.claim, names)
+
+    def claim_missing(self, names: Sequence[bytes]) -> Claimed:
+        """Read the entries of names, and claim those that have none."""
+        claimed = self._claim(self._store.claim_missing, names)
+        if claimed.reading is not None or not self._guard.is_full:
+            return claimed
+        # Nothing can be claimed, but it can be read.
+        reading = self.get(names)
+        entries = [None] * len(names) if reading is None else reading.entries
+        there = [entry is not None for entry in entries]
+        return Claimed([not one for one in there], [False] * len(names), reading, has_entry=there)
+
+    def _claim(
+        self, claim: Callable[[Sequence[bytes], bytes, float], tuple[list[int], Reading]], names: Sequence[bytes]
+    ) -> Claimed:
+        flush_names(names, self._timeout)
         token = self._new_token()
-        found = self._try(lambda: self._store.claim(names, token, CLAIM_SECONDS))
+        found = self._try(lambda: claim(names, token, CLAIM_SECONDS))
         if found is None:
-            return Claimed([True] * len(names), [False] * len(names), None)
+            return Claimed([True] * len(names), [False] * len(names), None, has_entry=[False] * len(names))
         states, reading = found
         mine = [state == CLAIMED for state in states]
         self._claims.add([name for name, is_mine in zip(names, mine, strict=True) if is_mine], token)
-        return Claimed([state != OTHERS for state in states], mine, reading, token)
+        return Claimed(
+            [state in (CLAIMED, OWN) for state in states], mine, reading, token, [state == THERE for state in states]
+        )
+
+    def put_later(
+        self, names: Sequence[bytes], seconds: Sequence[float], token: bytes, nbytes: int,
+        make: Callable[[], Sequence[bytes]],
+    ) -> None:  # fmt: skip
+        """Write entries soon, and end the claims then.
+
+        Args:
+            names: The names, which were claimed with the token.
+            seconds: When each entry expires, from when it is written.
+            token: Whose claims they are.
+            nbytes: How much memory their values take until they are written.
+            make: Returns the entries; called in another thread.
+        """
+
+        def write() -> None:
+            try:
+                entries = make()
+            except BaseException:
+                self.counters.add("store_unstored", len(names))
+                self.release(names, token)
+                raise
+            self.put(names, entries, seconds, token)
+
+        self._writer.add(names, nbytes, write)
+
+    def flush(self) -> None:
+        """Wait until everything is written, at most as long as the store may take for two requests."""
+        self._writer.flush(2 * self._timeout)
 
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> None:
         """Write entries that were claimed with a token, and end the claims."""
@@ -130,40 +244,14 @@ class GuardedStore:
 
     def reset_after_fork(self) -> None:
         """Forget the calls of the parent process."""
-        self._breaker.reset_after_fork()
+        self._guard.reset_after_fork()
 
     def close(self) -> None:
-        """End the claims, and disconnect."""
+        """Write what is left, end the claims, and disconnect."""
+        self.flush()
         for token, names in self._claims.by_token().items():
             self.release(names, token)
+        self._writer.close()
+        self._claims.close()
         with suppress(Exception):
             self._store.close()
-
-    def _try(self, work: Callable[[], T]) -> T | None:
-        """Return what a command of the store returns; None, counted, if it fails or is not made."""
-        try:
-            permit = self._breaker.acquire()
-        except LookupRefusedError:
-            return None
-        try:
-            done = work()
-        except StoreFullError:
-            self._breaker.record_success(permit)
-            self._count_failure("takes no entries for now")
-        except Exception as error:
-            self._breaker.record_failure(permit)
-            self._count_failure(f"fails: {type(error).__name__}: {self._hide(str(error))}")
-        except BaseException:
-            self._breaker.release(permit)
-            raise
-        else:
-            self._breaker.record_success(permit)
-            return done
-        return None
-
-    def _count_failure(self, reason: str) -> None:
-        self.counters.add("store_failures")
-        if not self._has_warned:
-            self._has_warned = True
-            fact = f"{self._what}: lookups go on without 'lookup.cache.store', which {reason.rstrip('.')}."
-            warnings.warn(fact, LookupAdvice, stacklevel=2)

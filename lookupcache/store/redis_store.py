@@ -20,9 +20,6 @@ from typing import Any
 from lookupcache.redis_server import Address, Cluster, KeyCommand, Server, check_driver
 from lookupcache.store.contract import (
     CALL_BYTES,
-    CLAIMED,
-    OTHERS,
-    OWN,
     PREFIX,
     Content,
     Reading,
@@ -36,52 +33,76 @@ _MOST_BYTES = 8 << 20
 _SCAN = 1_000
 _CLAIM = b"c"
 _ABOUT = b"about"
+_ZERO = ord("0")
 _FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS)\b")
 """What a server says that reads but does not write; inside of a script, other words come before it."""
 
-# KEYS: an entry and its claim, in turn; ARGV: the token, then per entry its expiry in ms, 0 for none, and its bytes.
+# KEYS: all entries, then their claims; ARGV: the token, then per entry its expiry in ms, 0 for none, and its bytes. It
+# runs few commands: while it runs, the server serves nobody else.
 _PUT = b"""
-local written = 0
-for i = 1, #KEYS / 2 do
-  if redis.call('GET', KEYS[2 * i]) == ARGV[1] then
-    if ARGV[2 * i] == '0' then redis.call('SET', KEYS[2 * i - 1], ARGV[2 * i + 1])
-    else redis.call('SET', KEYS[2 * i - 1], ARGV[2 * i + 1], 'PX', ARGV[2 * i]) end
-    redis.call('DEL', KEYS[2 * i])
-    written = written + 1
+local count, sets, ended = #KEYS / 2, {}, {}
+local holders = redis.call('MGET', unpack(KEYS, count + 1))
+for i = 1, count do
+  if holders[i] == ARGV[1] then
+    ended[#ended + 1] = KEYS[count + i]
+    if ARGV[2 * i] == '0' then
+      sets[#sets + 1] = KEYS[i]
+      sets[#sets + 1] = ARGV[2 * i + 1]
+    else redis.call('SET', KEYS[i], ARGV[2 * i + 1], 'PX', ARGV[2 * i]) end
   end
 end
-return written
+if #sets > 0 then redis.call('MSET', unpack(sets)) end
+if #ended > 0 then redis.call('DEL', unpack(ended)) end
+return #ended
 """
 _IS_OWN = b"""
 local own = string.sub(ARGV[1], 1, -%d)
-local function is_own(holder) return holder and string.sub(holder, 1, -%d) == own end
+local function is_own(holder) return type(holder) == 'string' and string.sub(holder, 1, -%d) == own end
 """ % (CALL_BYTES + 1, CALL_BYTES + 1)
 """Defines whether a claim is of the same process as the token."""
 
-# SET NX PX for many names with one reply; returns for each what `Store.claim` says.
+# KEYS: all entries, then their claims; ARGV: the token, how long a claim lasts, and whether to claim names that have an
+# entry too. Returns the time, for each name a letter, what `Store.claim` says, and another, whether there is an entry,
+# and the entries: two texts are read much faster than two numbers for each name. Whatever is no text, such as a list
+# that somebody else has put there, is no entry and no claim.
 _CLAIM_ALL = (
     _IS_OWN
     + b"""
-local mine = {}
-for i = 1, #KEYS do
-  if redis.call('SET', KEYS[i], ARGV[1], 'NX', 'PX', ARGV[2]) then mine[i] = 1
-  elseif is_own(redis.call('GET', KEYS[i])) then mine[i] = 2
-  else mine[i] = 0 end
+local time, states, there, count = redis.call('TIME'), {}, {}, #KEYS / 2
+local entries = redis.call('MGET', unpack(KEYS, 1, count))
+local reply = {time[1], time[2], '', ''}
+for i = 1, count do
+  local entry, claim = entries[i], KEYS[count + i]
+  if entry then
+    there[i] = '1'
+    reply[#reply + 1] = entry
+  else there[i] = '0' end
+  if entry and ARGV[3] == '0' then states[i] = '3'
+  elseif redis.call('SET', claim, ARGV[1], 'NX', 'PX', ARGV[2]) then states[i] = '1'
+  else
+    local holder = redis.pcall('GET', claim)
+    if type(holder) == 'table' then redis.call('SET', claim, ARGV[1], 'PX', ARGV[2]) states[i] = '1'
+    elseif is_own(holder) then states[i] = '2'
+    else states[i] = '0' end
+  end
 end
-return mine
+reply[3], reply[4] = table.concat(states), table.concat(there)
+return reply
 """
 )
 _RELEASE = b"""
-for i = 1, #KEYS do
-  if redis.call('GET', KEYS[i]) == ARGV[1] then redis.call('DEL', KEYS[i]) end
+local ended = {}
+for i, holder in ipairs(redis.call('MGET', unpack(KEYS))) do
+  if holder == ARGV[1] then ended[#ended + 1] = KEYS[i] end
 end
+if #ended > 0 then redis.call('DEL', unpack(ended)) end
 return 0
 """
 _RENEW = (
     _IS_OWN
     + b"""
 for i = 1, #KEYS do
-  if is_own(redis.call('GET', KEYS[i])) then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
+  if is_own(redis.pcall('GET', KEYS[i])) then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
 end
 return 0
 """
@@ -116,22 +137,31 @@ class RedisStore(Store):
         return Reading(_seconds(now), list(entries))
 
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
-        """Claim names by SET NX PX, and read their entries after that, in the same round trip."""
-        server, ends = self._server, _milliseconds(seconds)
-        if isinstance(server, Cluster):
-            now = _seconds(server.time())
-            claims = [[b"SET", name + _CLAIM, token, b"NX", b"PX", ends] for name in names]
-            reads = [[b"GET", name + end] for end in (_CLAIM, b"") for name in names]
-            replies, count = _checked(server.run([*claims, *reads])), len(names)
-            holders = replies[count : 2 * count]
-            states = [
-                CLAIMED if set_now is not None else OWN if _is_own(holder, token) else OTHERS
-                for set_now, holder in zip(replies[:count], holders, strict=True)
-            ]
-            return states, Reading(now, replies[2 * count :])
-        scripts = _script(_CLAIM_ALL, [[name + _CLAIM] for name in names], [token, ends], None, _MOST_NAMES)
-        *replies, now, entries = _checked(server.run([*scripts, [b"TIME"], [b"MGET", *names]]))
-        return [state for reply in replies for state in reply], Reading(_seconds(now), list(entries))
+        """Claim names, and read their entries, by one script."""
+        return self._claim(names, token, seconds, b"1")
+
+    def claim_missing(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
+        """Read entries, and claim the names that have none, by one script."""
+        return self._claim(names, token, seconds, b"0")
+
+    def _claim(self, names: Sequence[bytes], token: bytes, seconds: float, always: bytes) -> tuple[list[int], Reading]:
+        server = self._server
+        is_cluster = isinstance(server, Cluster)
+        # In a cluster, the clock of one server is that of all.
+        now = _seconds(server.time()) if isinstance(server, Cluster) else math.inf
+        claims, size = [name + _CLAIM for name in names], 1 if is_cluster else _MOST_NAMES
+        commands = []
+        for start in range(0, len(names), size):
+            keys = [*names[start : start + size], *claims[start : start + size]]
+            commands.append([b"EVAL", _CLAIM_ALL, b"%d" % len(keys), *keys, token, _milliseconds(seconds), always])
+        states: list[int] = []
+        entries: list[bytes | None] = []
+        for whole, micros, some, there, *found in _checked(server.run(commands)) if commands else []:
+            now = now if is_cluster else min(now, _seconds((whole, micros)))
+            states += [letter - _ZERO for letter in some]
+            in_order = iter(found)
+            entries += [next(in_order) if letter != _ZERO else None for letter in there]
+        return states, Reading(now, entries)
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
         """Prolong the claims that the token's process still has."""
@@ -210,7 +240,7 @@ class RedisStore(Store):
 
     def _eval(
         self, script: bytes, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]] | None = None
-    ) -> list[int]:
+    ) -> list[Any]:
         """Run a script for groups of keys, with shared arguments and those of each group.
 
         One server runs it for many groups at a time, a cluster for each, since their slots differ.
@@ -252,15 +282,17 @@ def _checked(replies: list[Any]) -> list[Any]:
     """Return replies; raises the first that is an error."""
     for reply in replies:
         if isinstance(reply, Exception):
-            if _FULL.search(str(reply)):
+            if _is_full(reply):
                 raise StoreFullError(str(reply)) from reply
             raise reply
     return replies
 
 
-def _is_own(holder: bytes | None, token: bytes) -> bool:
-    """Return whether a claim is of the same process as a token."""
-    return holder is not None and holder[:-CALL_BYTES] == token[:-CALL_BYTES]
+def _is_full(error: Exception) -> bool:
+    """Return whether a server says that it takes no writes; the client has removed some of its words."""
+    from redis.exceptions import OutOfMemoryError, ReadOnlyError
+
+    return isinstance(error, OutOfMemoryError | ReadOnlyError) or _FULL.search(str(error)) is not None
 
 
 def _seconds(time: Sequence[Any]) -> float:
@@ -288,7 +320,8 @@ def _script(
     arguments = own or [[] for _ in keys]
     commands = []
     for start, end in _pieces(arguments, most):
-        names = [name for group in keys[start:end] for name in group]
+        # The first name of each group, then the second of each, as the scripts read them.
+        names = [name for column in zip(*keys[start:end], strict=True) for name in column]
         values = [value for group in arguments[start:end] for value in group]
         commands.append([b"EVAL", script, b"%d" % len(names), *names, *shared, *values])
     return commands

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import Floats
-from lookupcache.store.guard import Clock, GuardedStore
+from lookupcache.store.guard import Claimed, Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
 from lookupcache.store.names import identity_of, names_of_keys, schema_hash, schema_of
@@ -47,6 +47,8 @@ class Attempt:
     is_claimed: Mask
     others: Positions
     """Keys that another process requests."""
+    unusable: Positions
+    """Keys that have an entry which cannot be used: it is damaged, or too old."""
     token: bytes = b""
     """Whose the claims are, for `put` and `release`."""
 
@@ -79,6 +81,7 @@ class RowStore:
         self._store = GuardedStore(
             open_store(config.store, config.store_timeout), counters, f"Table {plan.table!r}",
             lambda text: hidden(text, secrets), config.timeout,
+            config.store_timeout,
         )  # fmt: skip
         self._key_types = list(key_types)
         self._schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
@@ -90,12 +93,32 @@ class RowStore:
             "name": "pinned" if config.store_name is not None else "",
         }  # fmt: skip
         self._is_described = False
+        # A second run finds all; in a first one, this costs its first batch a round trip.
+        self._finds_most = True
         self._known_since = -math.inf
         self._store_clock = StoreClock()
 
     def names(self, keys: KeyBatch) -> list[bytes]:
         """Return the names of keys."""
         return names_of_keys(self.identity, keys)
+
+    def find_or_claim(self, keys: KeyBatch, names: Sequence[bytes]) -> Attempt:
+        """Return the rows of the keys that the store has, and claim the others, in one round trip where possible.
+
+        Raises OptionError if others use the same pinned name for other columns.
+        """
+        if not self._is_described:
+            self._describe()
+        # A script returns entries more slowly than MGET: it is for keys of which most have none.
+        if self._finds_most:
+            known = self._find(keys, names)
+            none = np.zeros(0, np.int64)
+            left = np.setdiff1d(np.arange(len(keys)), known.positions)
+            attempt = Attempt(known, none, none.astype(np.bool_), none, left)
+        else:
+            attempt = self._attempt(keys, names, self._store.claim_missing)
+        self._finds_most = 2 * len(attempt.known.positions) > len(keys)
+        return attempt
 
     def find(self, keys: KeyBatch, names: Sequence[bytes]) -> Known:
         """Return the rows of the keys that the store has.
@@ -104,23 +127,34 @@ class RowStore:
         """
         if not self._is_described:
             self._describe()
+        return self._find(keys, names)
+
+    def _find(self, keys: KeyBatch, names: Sequence[bytes]) -> Known:
         before = self.clock()
         return self._known(keys, self._store.get(names), before)
 
     def claim(self, keys: KeyBatch, names: Sequence[bytes]) -> Attempt:
-        """Claim keys that have no rows in the store; release those that have in the meantime."""
+        """Claim keys, whether or not they have an entry; release those whose entry can be used."""
+        return self._attempt(keys, names, self._store.claim)
+
+    def claim_missing(self, keys: KeyBatch, names: Sequence[bytes]) -> Attempt:
+        """Claim keys that have no entry."""
+        return self._attempt(keys, names, self._store.claim_missing)
+
+    def _attempt(self, keys: KeyBatch, names: Sequence[bytes], claim: Callable[[Sequence[bytes]], Claimed]) -> Attempt:
         before = self.clock()
-        claimed = self._store.claim(names)
+        claimed = claim(names)
         known = self._known(keys, claimed.reading, before)
         to_request, mine = np.array(claimed.to_request, np.bool_), np.array(claimed.is_claimed, np.bool_)
         found = np.zeros(len(keys), np.bool_)
         found[known.positions] = True
         self._store.release([names[row] for row in np.flatnonzero(found & mine).tolist()], claimed.token)
-        requested = np.flatnonzero(to_request & ~found)
-        return Attempt(known, requested, mine[requested], np.flatnonzero(~to_request & ~found), claimed.token)
+        requested, has_entry = np.flatnonzero(to_request & ~found), np.array(claimed.has_entry, np.bool_)
+        others = np.flatnonzero(~to_request & ~found & ~has_entry)
+        return Attempt(known, requested, mine[requested], others, np.flatnonzero(has_entry & ~found), claimed.token)
 
     def put(self, keys: KeyBatch, names: Sequence[bytes], rows: pa.Table, counts: Positions, token: bytes) -> None:
-        """Store the rows of keys that were claimed with a token, and fetched just now; end the claims."""
+        """Store the rows of keys that were claimed with a token, and fetched just now; end the claims then, soon."""
         lifetimes, stored = self._lifetimes, np.flatnonzero(counts > 0)
         if lifetimes.stores_misses:
             stored = np.arange(len(counts))
@@ -132,8 +166,15 @@ class RowStore:
             return
         seconds = np.where(counts[stored] > 0, lifetimes.rows, lifetimes.misses)
         taken = keys if len(stored) == len(keys) else keys.take(stored)
-        frames = to_frames(taken, rows, counts[stored], written, self._hash)
-        self._store.put([names[row] for row in stored.tolist()], frames, seconds.tolist(), token)
+        nbytes = rows.nbytes + sum(column.nbytes for column in taken.columns)
+        self._store.put_later(
+            [names[row] for row in stored.tolist()], seconds.tolist(), token, nbytes,
+            lambda: to_frames(taken, rows, counts[stored], written, self._hash),
+        )  # fmt: skip
+
+    def flush(self) -> None:
+        """Wait until everything is stored; if the store is slow, not for long."""
+        self._store.flush()
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
         """End claims of keys that were not fetched."""
@@ -157,9 +198,10 @@ class RowStore:
 
     def _known(self, keys: KeyBatch, reading: Reading | None, before: float) -> Known:
         if reading is None:
-            none = np.zeros(0, np.int64)
-            return Known(none, self._schema.empty_table(), none, none.astype(np.float64))
+            return self._nothing()
         self._store_clock.read(reading.now, self.clock())
+        if not any(reading.entries):
+            return self._nothing()
         found, damaged = from_frames(reading.entries, keys, self._key_types, self._schema, self._hash)
         # Counted from before the request: so no age is below the true one.
         ages = reading.now - found.written
@@ -168,6 +210,10 @@ class RowStore:
         self.counters["store_dropped"] += damaged
         self.counters["store_hits"] += len(found.positions)
         return Known(found.positions, found.rows, found.counts, before - (reading.now - found.written))
+
+    def _nothing(self) -> Known:
+        none = np.zeros(0, np.int64)
+        return Known(none, self._schema.empty_table(), none, none.astype(np.float64))
 
     def _describe(self) -> None:
         found = self._store.describe(self.identity, self._about)

@@ -23,6 +23,7 @@ from lookupcache.executor.threads import Threads
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
+from lookupcache.resilience.permits import ClusterLimits
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.worker.answers import Fetched, Reader
@@ -40,14 +41,20 @@ class Source:
     raise or return LookupFailedError, LookupTimeoutError, LookupRefusedError or SourceError.
     """
 
-    def __init__(self, plan: LookupPlan, connector: Connector, counters: Counters | None = None) -> None:
+    def __init__(
+        self,
+        plan: LookupPlan,
+        connector: Connector,
+        counters: Counters | None = None,
+        cluster: ClusterLimits | None = None,
+    ) -> None:
         self.plan = plan
         self.connector = connector
         self.counters = Counters() if counters is None else counters
         self.hash_seed = PROCESS_SEED
         """The seed of the hashes with which the lookup of this source finds keys."""
         self.resilience = ResiliencePolicy(
-            plan.config, retryable=connector.retryable, counters=self.counters, limiter=_limiter(plan)
+            plan.config, retryable=connector.retryable, counters=self.counters, limiter=_limiter(plan), cluster=cluster
         )
         self._errors = ErrorNaming(plan, connector)
         self.reader = Reader(plan, self._errors.hide)
@@ -161,12 +168,18 @@ class Source:
             raise self._errors.name(error, 0, "reading the changed keys") from None
         return None if batch is None else self.reader.keys_of(pa.table(batch))
 
+    def flush(self) -> None:
+        """Wait for what is still to be written for other workers, at the end of a task."""
+
     def close(self) -> None:
         """Disconnect."""
         if "executor" in self.__dict__:
             self.executor.close()
+        self.resilience.close()
 
 
 def _limiter(plan: LookupPlan) -> RateLimit | None:
     rate = plan.config.rate_limit
-    return None if rate is None else RateLimit.of_executor(rate, plan.source)
+    if rate is None or plan.config.rate_limit_scope == "cluster":
+        return None
+    return RateLimit.of_executor(rate, plan.source)

@@ -27,6 +27,9 @@ from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
 from lookupcache.functions.connector import FunctionConnector
+from lookupcache.metrics import Counters
+from lookupcache.plan import LookupPlan
+from lookupcache.resilience.permits import ClusterLimits
 from lookupcache.store.functions import source_identity
 from lookupcache.store.row_store import Attempt, Known, RowStore
 from lookupcache.worker.answers import Fetched
@@ -75,6 +78,7 @@ class StoreRequest:
     awaited: Positions = field(default_factory=lambda: np.zeros(0, np.int64))
     poll_seconds: float = _FIRST_POLL_SECONDS
     next_poll: float = math.inf
+    has_waited: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -134,10 +138,9 @@ class StoreExecutor(Executor):
         keys = group.calls[0]
         request = StoreRequest(group, keys, self._store.names(keys), time.monotonic() + self._timeout)
         self._requests[group] = request
-        known = self._store.find(keys, request.names)
-        every = np.arange(len(keys))
-        request.add_known(known, every)
-        self._claim(request, _without(every, known.positions))
+        attempt, every = self._store.find_or_claim(keys, request.names), np.arange(len(keys))
+        self._take_attempt(request, every, attempt)
+        self._claim(request, attempt.unusable)
         self._end_if_complete(request)
 
     def start_later(self, group: CallGroup, seconds: float) -> None:
@@ -189,25 +192,25 @@ class StoreExecutor(Executor):
     # ── the keys of a request ────────────────────────────────────────────────────────────────────────────
 
     def _claim(self, request: StoreRequest, positions: Positions) -> None:
-        """Claim keys; request those that are claimed here, and wait for the others."""
-        if not positions.size:
-            request.awaited, request.next_poll = positions, math.inf
-            return
-        keys = request.keys if len(positions) == len(request.keys) else request.keys.take(positions)
-        names = request.names_at(positions)
-        if time.monotonic() >= request.until:
-            # Who requests them takes longer than any call may.
-            none = np.zeros(0, np.int64)
-            attempt = Attempt(_nothing(keys), np.arange(len(keys)), np.zeros(len(keys), np.bool_), none)
-        else:
-            attempt = self._store.claim(keys, names)
+        """Claim keys that have no entry which could be used."""
+        if positions.size:
+            self._take_attempt(request, positions, self._store.claim(*self._at(request, positions)))
+
+    def _take_attempt(self, request: StoreRequest, positions: Positions, attempt: Attempt) -> None:
+        """Request the keys that are claimed here, and wait for those that others have claimed."""
         request.add_known(attempt.known, positions)
-        if attempt.others.size and not request.awaited.size:
-            self._store.counters["store_waits"] += len(attempt.others)
-        request.awaited = positions[attempt.others]
-        request.next_poll = time.monotonic() + request.poll_seconds if request.awaited.size else math.inf
+        if attempt.others.size:
+            request.awaited = np.concatenate([request.awaited, positions[attempt.others]])
+            request.next_poll = time.monotonic() + request.poll_seconds
+            if not request.has_waited:
+                self._store.counters["store_waits"] += len(attempt.others)
         if attempt.to_request.size:
             self._request(request, positions[attempt.to_request], attempt.is_claimed, attempt.token)
+
+    def _at(self, request: StoreRequest, positions: Positions) -> tuple[KeyBatch, list[bytes]]:
+        """Return the keys at positions, and their names."""
+        keys = request.keys if len(positions) == len(request.keys) else request.keys.take(positions)
+        return keys, request.names_at(positions)
 
     def _request(self, request: StoreRequest, positions: Positions, is_claimed: Any, token: bytes) -> None:
         """Request keys from the source."""
@@ -229,7 +232,15 @@ class StoreExecutor(Executor):
         now = time.monotonic()
         for request in [one for one in self._requests.values() if one.next_poll <= now]:
             request.poll_seconds = min(2 * request.poll_seconds, _LAST_POLL_SECONDS)
-            self._claim(request, request.awaited)
+            awaited, request.awaited = request.awaited, np.zeros(0, np.int64)
+            request.next_poll, request.has_waited = math.inf, True
+            if now >= request.until:
+                # Who requests them takes longer than any call may.
+                self._request(request, awaited, np.zeros(len(awaited), np.bool_), b"")
+            else:
+                attempt = self._store.claim_missing(*self._at(request, awaited))
+                self._take_attempt(request, awaited, attempt)
+                self._claim(request, awaited[attempt.unusable])
             self._end_if_complete(request)
 
     def _start_waiting(self) -> None:
@@ -296,10 +307,11 @@ class StoredSource(Source):
     """A source behind the store that the plan's options name; ``clock`` is that of the cache before it."""
 
     def __init__(self, source: Source, clock: Clock) -> None:
-        super().__init__(source.plan, source.connector, source.counters)
         function = None
-        if isinstance(self.connector, FunctionConnector):
-            function = source_identity(self.connector.function, self.plan.source)
+        if isinstance(source.connector, FunctionConnector):
+            function = source_identity(source.connector.function, source.plan.source)
+        cluster = _cluster_limits(source.plan, function or source.plan.source, source.counters)
+        super().__init__(source.plan, source.connector, source.counters, cluster)
         self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, function)
         if self.reports_changes:
             self.store.distrust()
@@ -336,6 +348,10 @@ class StoredSource(Source):
             written.append(np.full(len(made.positions), made.written))
         return _merge_parts(len(request.keys), self._none(), parts, positions, written)
 
+    def flush(self) -> None:
+        """Wait until the store has what was fetched; if it is slow, not for long."""
+        self.store.flush()
+
     def _read_calls(self, request: StoreRequest, made: SourceCalls) -> None:
         """Read what calls have returned, and store it; an error is raised when the request is read."""
         try:
@@ -364,15 +380,14 @@ class StoredSource(Source):
         return pa.schema([self.plan.schema.field(name) for name in self.plan.columns]).empty_table()
 
 
-def _nothing(keys: KeyBatch) -> Known:
-    none = np.zeros(0, np.int64)
-    return Known(none, pa.schema([]).empty_table(), none, none.astype(np.float64))
+def _cluster_limits(plan: LookupPlan, source: str, counters: Counters) -> ClusterLimits | None:
+    """Return the limits that the plan's options set for all workers of all hosts, if any."""
+    if plan.config.rate_limit_scope == "executor" and plan.config.async_capacity_cluster is None:
+        return None
+    # Most workers do without.
+    from lookupcache.store.cluster_limits import StoredLimits
 
-
-def _without(positions: Positions, others: Positions) -> Positions:
-    mask = np.ones(len(positions), np.bool_)
-    mask[others] = False
-    return positions[mask]
+    return StoredLimits(plan.config, source, counters, f"Table {plan.table!r}")
 
 
 def _merge_parts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -14,6 +15,7 @@ from servers import RedisServer
 from lookupcache import LookupConfig, LookupTimeoutError, OptionError, cached
 from lookupcache.cli.commands import main
 from lookupcache.store.functions import function_identity, source_identity
+from lookupcache.store.names import names_of_bytes
 
 from click.testing import CliRunner  # isort: skip
 
@@ -196,6 +198,21 @@ def test_async_functions_and_batches_share_keys_in_flight(memory):
     assert memory.claims == {}
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_call_that_waited_for_another_process_still_has_its_timeout(memory, is_async):
+    """The other process has claimed the key and never answers: it is waited for as long as a call may take."""
+
+    async def value(key):
+        return key * 2
+
+    config = LookupConfig(cache="LRU", store=URL, store_name="waited", timeout="60 ms", async_=True)
+    function = cached(config)(value if is_async else lambda key: key * 2)
+    [name] = names_of_bytes("waited", [function.lookup.store._encode_value(function._key((1,), {}))])
+    memory.claims[name] = (b"another process" + bytes(9), math.inf)
+    assert (asyncio.run(function(1)) if is_async else function(1)) == 2
+    assert (function.metrics().store_waits, function.metrics().timeouts) == (1, 0)
+
+
 def test_a_cancelled_call_ends_its_claim(memory):
     async def never(key):
         await asyncio.sleep(3_600)
@@ -207,17 +224,19 @@ def test_a_cancelled_call_ends_its_claim(memory):
 
 
 def test_a_call_that_is_cancelled_while_it_claims_ends_its_claim(memory, monkeypatch):
-    gate, claim = threading.Event(), memory.claim
-    monkeypatch.setattr(memory, "claim", lambda *given: (gate.wait(60), claim(*given))[1])
+    began, gate, claim = threading.Event(), threading.Event(), memory.claim
+    monkeypatch.setattr(memory, "claim", lambda *given: (began.set(), gate.wait(60), claim(*given))[2])
 
     async def value(key):
         return key
 
-    config = LookupConfig(cache="LRU", store=URL, store_name="slow", timeout="20 ms", max_retries=0)
-
     async def call():
-        with pytest.raises((TimeoutError, LookupTimeoutError)):
-            await cached(config)(value)(1)
+        slow = cached(LookupConfig(cache="LRU", store=URL, store_name="slow", max_retries=0))(value)
+        waiting = asyncio.create_task(slow(1))
+        await asyncio.to_thread(began.wait, 60)
+        await slow.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
         gate.set()
 
     asyncio.run(call())  # It waits for its threads.

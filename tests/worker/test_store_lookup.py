@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import threading
 from collections import Counter
 
 import numpy as np
@@ -206,6 +207,52 @@ def test_a_call_that_is_not_full_waits_for_more_keys(server):
     assert source.requested == [[1, 2, 3], [4]]
 
 
+@pytest.mark.parametrize("ending", [b"c", b""])
+def test_a_list_under_the_name_of_a_claim_or_an_entry_is_neither(server, ending):
+    source = Names()
+    join = worker(source, server)
+    with server.client() as client:
+        client.rpush(join.lookup.source.store.names(ids(1))[0] + ending, "wrong")
+    assert all_names(join, batch(1, 2)) == ["n1", "n2"]
+    assert all_names(worker(source, server), batch(1, 2)) == ["n1", "n2"]
+    assert source.requested == [[1, 2]]
+    assert counts(join, "failures", "unstored") == (0, 0)
+
+
+def test_a_batch_of_new_keys_takes_one_round_trip_and_its_rows_are_written_in_the_background(server):
+    source = Names()
+    join = worker(source, server)
+    all_names(join, batch(99))  # Connects, and writes what describes the identity.
+    with server.client() as client:
+        before = client.info("commandstats")["cmdstat_eval"]["calls"]
+        pending = join.lookup.open(ids(1, 2, 3))
+        while not pending.ready:
+            join.lookup.wait()
+        join.lookup.close(pending)
+        join.lookup.source.flush()
+        assert client.info("commandstats")["cmdstat_eval"]["calls"] - before == 2
+    assert len(stored(server)) == 4
+
+
+def test_what_a_lookup_has_not_yet_written_another_of_its_process_waits_for(memory, monkeypatch):
+    """It would take the claim for one of its own thread, and request the key again."""
+    monkeypatch.setattr("lookupcache.store.guard.process_token", lambda process: b"one process")
+    gate, put = threading.Event(), memory.put
+    monkeypatch.setattr(memory, "put", lambda *given: (gate.wait(60), put(*given))[1])
+    source = Names()
+    one, two = (runner(source, Clock(5.0), store=URL, store_timeout=60, max_rows=most) for most in (5, 6))
+    pending = one.lookup.open(ids(1))
+    while not pending.ready:
+        one.lookup.wait()
+    one.lookup.close(pending)
+    assert memory.entries == {}
+    threading.Timer(0.02, gate.set).start()
+    assert all_names(two, batch(1)) == ["n1"]
+    assert source.requested == [[1]]
+    for join in (one, two):
+        join.lookup.disconnect()
+
+
 # ── identity ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -367,6 +414,7 @@ def test_a_flush_while_a_key_is_requested_only_loses_its_entry(server):
     while not pending.ready:
         join.lookup.wait()
     join.lookup.close(pending)
+    join.lookup.source.flush()
     assert counts(join, "unstored", "failures") == (1, 0)
     assert stored(server) == []
 

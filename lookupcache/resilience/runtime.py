@@ -1,0 +1,80 @@
+"""`Runtime`: how a coroutine waits in a thread (`SYNC`) and on an event loop (`ASYNC`), so that one serves both.
+
+A coroutine that awaits nothing but a runtime's functions is driven by `run_sync` without an event loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How to wait: for some seconds, for a future that a thread completes, and for a function that blocks."""
+
+    sleep: Callable[[float], Awaitable[None]]
+    result: Callable[[Future[Any]], Awaitable[Any]]
+    block: Callable[..., Awaitable[Any]]
+
+
+class StopIterationError(Exception):
+    """Wraps a StopIteration that a sync function raised: a coroutine would turn it into a RuntimeError."""
+
+    def __init__(self, error: StopIteration) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def awaitable(function: Callable[..., T]) -> Callable[..., Awaitable[T]]:
+    """Return an async function that calls a sync one, in this thread."""
+
+    async def answer(*arguments: Any) -> T:
+        try:
+            return function(*arguments)
+        except StopIteration as error:
+            raise StopIterationError(error) from error
+
+    return answer
+
+
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits for an event loop, because it awaits sync functions only."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    work.close()
+    raise RuntimeError("The work waits for an event loop.")
+
+
+async def _sleep(seconds: float) -> None:
+    """Wait on the running event loop; asyncio takes long to import, and a worker whose source is sync has no loop."""
+    import asyncio
+
+    await asyncio.sleep(seconds)
+
+
+async def _result(future: Future[T]) -> T:
+    import asyncio
+
+    return await asyncio.wrap_future(future)
+
+
+async def _block(work: Callable[..., T], *arguments: Any) -> T:
+    import asyncio
+
+    return await asyncio.to_thread(work, *arguments)
+
+
+def _call(work: Callable[..., T], *arguments: Any) -> T:
+    return work(*arguments)
+
+
+SYNC = Runtime(awaitable(lambda seconds: time.sleep(seconds)), awaitable(Future.result), awaitable(_call))
+ASYNC = Runtime(_sleep, _result, _block)

@@ -1,0 +1,139 @@
+"""`Writer`: writes entries to a store in a thread, so that lookups do not wait for that.
+
+Until they are written, their keys stay claimed: other processes wait, and what is lost with a process is requested
+again when its claims have lapsed. A lookup of the same process, which does not wait for claims, waits for the writer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from weakref import WeakSet
+
+MOST_BYTES = 32 << 20
+"""So many bytes wait to be written; with more, the lookup writes them itself."""
+
+_LINGER_SECONDS = 1.0
+_EXIT_SECONDS = 1.0
+
+_all: WeakSet[Writer] = WeakSet()
+
+
+@dataclass(frozen=True)
+class _Task:
+    names: Sequence[bytes]
+    nbytes: int
+    write: Callable[[], None]
+
+
+class Writer:
+    """Runs tasks that write, in order, in a thread that ends when there are none.
+
+    >>> writer, written = Writer(), []
+    >>> writer.add([b"name"], 5, lambda: written.append(b"entry"))
+    >>> writer.flush(10), written
+    (True, [b'entry'])
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        _all.add(self)
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._tasks: deque[_Task] = deque()
+        self._names: Counter[bytes] = Counter()
+        self._nbytes = 0
+        self._added = self._done = 0
+        self._changed = threading.Condition()
+        self._has_thread = self._is_closing = False
+
+    def add(self, names: Sequence[bytes], nbytes: int, write: Callable[[], None]) -> None:
+        """Run a task later, or now where too much waits already.
+
+        Args:
+            names: The names that it writes.
+            nbytes: How much memory it takes until then.
+            write: The task, whose errors are ignored.
+        """
+        if self._process != os.getpid():
+            self._reset()
+        with self._changed:
+            self._is_closing = False
+            is_added = self._nbytes + nbytes <= MOST_BYTES and self._start_thread()
+            if is_added:
+                self._tasks.append(_Task(names, nbytes, write))
+                self._names.update(names)
+                self._nbytes += nbytes
+                self._added += 1
+                self._changed.notify_all()
+        if not is_added:
+            write()
+
+    def _start_thread(self) -> bool:
+        """Return whether there is a thread; where the interpreter exits, none can be started."""
+        if not self._has_thread:
+            with suppress(RuntimeError):
+                threading.Thread(target=self._run, name="lookupcache-writer", daemon=True).start()
+                self._has_thread = True
+        return self._has_thread
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until everything is written that was added before; return whether that is so."""
+        if self._process != os.getpid():
+            return True
+        with self._changed:
+            added = self._added
+            return self._changed.wait_for(lambda: self._done >= added, seconds)
+
+    def close(self) -> None:
+        """Let the thread end when everything is written; the next task starts another."""
+        if self._process == os.getpid():
+            with self._changed:
+                self._is_closing = True
+                self._changed.notify_all()
+
+    def has(self, names: Iterable[bytes]) -> bool:
+        """Return whether one of the names is still to be written."""
+        if not self._names or self._process != os.getpid():
+            return False
+        with self._changed:
+            return any(name in self._names for name in names)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._tasks or self._is_closing, _LINGER_SECONDS)
+                if not self._tasks:
+                    self._has_thread = False
+                    return
+                task = self._tasks.popleft()
+            with suppress(Exception):
+                task.write()
+            with self._changed:
+                self._names -= Counter(task.names)
+                self._nbytes -= task.nbytes
+                self._done += 1
+                self._changed.notify_all()
+
+
+def flush_names(names: Sequence[bytes], seconds: float) -> None:
+    """Wait until the writers of this process have written these names, at most so long."""
+    for writer in list(_all):
+        if writer.has(names):
+            writer.flush(seconds)
+
+
+def _flush_at_exit() -> None:
+    until = time.monotonic() + _EXIT_SECONDS
+    for writer in list(_all):
+        writer.flush(max(until - time.monotonic(), 0.0))
+
+
+atexit.register(_flush_at_exit)
