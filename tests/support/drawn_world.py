@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from sources import options_of
+from sql_statements import SETTINGS, Drawing
 from sql_world import read_once, union_all
 
-from lookupcache import LookupSession, LookupTable
+from lookupcache import LookupCacheError, LookupSession, LookupTable
 from lookupcache.schema import parse_ddl
 
 AT_ONCE = 30
@@ -86,6 +89,83 @@ def with_settings(ours, theirs, settings):
     for session in (ours, theirs):
         for name, value in settings.items():
             session.conf.unset(name) if value is None else session.conf.set(name, value)
+
+
+@dataclass
+class Comparison:
+    """What the comparison of drawn statements found: refused ones by reason, and wrong ones by their number."""
+
+    refused: Counter = field(default_factory=Counter)
+    wrong: dict = field(default_factory=dict)
+    drawn: int = 0
+
+    def __iadd__(self, other):
+        self.refused += other.refused
+        self.wrong |= other.wrong
+        self.drawn += other.drawn
+        return self
+
+    @property
+    def by_ours_alone(self):
+        """The number of statements that only the session with lookups refuses."""
+        return sum(self.refused.values()) - self.refused["by both"]
+
+    def counts(self):
+        """Return the counts as a line of the nightly report."""
+        kinds = ", ".join(f"{count} {reason!r}" for reason, count in self.refused.most_common())
+        return f"{self.drawn} statements: {len(self.wrong)} different, refused: {kinds or 'none'}"
+
+    def report(self):
+        """Return the wrong statements, with what is wrong."""
+        texts = {seed: Drawing(seed).statement() for seed in self.wrong}
+        return "\n\n".join(
+            f"{seed}: {why}\n{texts[seed].lookup!r} {texts[seed].settings}" for seed, why in self.wrong.items()
+        )
+
+
+def compare_drawn(session, theirs, seeds):
+    """Compare the statements of these seeds in both worlds: columns and types first, then the rows of many at once.
+
+    Statements with the same settings are compared together: Spark Connect resolves names when a query runs.
+    """
+    found, groups = Comparison(), {}
+    for seed in seeds:
+        drawn = Drawing(seed).statement()
+        groups.setdefault(tuple(drawn.settings.items()), []).append((seed, drawn))
+    for settings, group in groups.items():
+        with_settings(session.spark, theirs, dict(settings))
+        for start in range(0, len(group), AT_ONCE):
+            _compare_batch(session, theirs, dict(group[start : start + AT_ONCE]), found)
+    with_settings(session.spark, theirs, dict.fromkeys(SETTINGS))
+    return found
+
+
+def _compare_batch(session, theirs, batch, found):
+    pairs = {}
+    found.drawn += len(batch)
+    for seed, drawn in batch.items():
+        ours, expected = result_of(session, drawn.lookup, drawn.args), result_of(theirs, drawn.plain, drawn.args)
+        if isinstance(ours, str) and isinstance(expected, str):
+            found.refused["by both"] += 1
+        elif isinstance(ours, str):
+            found.refused[ours.splitlines()[0]] += 1
+        elif isinstance(expected, str):
+            found.wrong[seed] = f"Spark refuses: {expected}"
+        elif ours.dtypes != expected.dtypes:
+            found.wrong[seed] = f"{ours.dtypes} in place of {expected.dtypes}"
+        else:
+            pairs[seed] = ours, expected, drawn.ordered_by
+    found.wrong |= different(pairs)
+
+
+def result_of(session, text, args):
+    """Return a DataFrame, or the text of the error."""
+    try:
+        df = session.sql(text, args)
+        _ = df.schema  # Spark Connect reports errors here
+    except (LookupCacheError, PySparkException) as error:
+        return str(error)
+    return df
 
 
 def different(pairs):
