@@ -135,7 +135,7 @@ LAYERS = """
     sql.dialect sql.catalog
     sql.hints sql.scope sql.failures
     sql.query
-    sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes
+    sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes sql.scripts
     sql.laterals sql.scalars sql.conditions
     sql.analysis sql.full_scans sql.latest
     sql.select sql.ddl sql.explain sql.functions sql.listing

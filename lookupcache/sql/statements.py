@@ -41,6 +41,7 @@ from lookupcache.sql.pipes import Part, part_of, pipes_of, without_pipes
 from lookupcache.sql.query import Query, Setting, query_of, selects, view_marker
 from lookupcache.sql.redaction import STARS
 from lookupcache.sql.scalars import scalars_of
+from lookupcache.sql.scripts import as_set_variable, finish, is_script, steps_of, variables
 from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, TokenReader, insert_target, query_start, target_of
 from lookupcache.sql.text import Edits, Span, Statement
@@ -410,6 +411,23 @@ def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement
     return parts
 
 
+def _is_script(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
+    return concerns(setting, found) and is_script(setting, found)
+
+
+def _run_script(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Run the statements of a script in order; return the rows of its last query."""
+    steps = steps_of(statement, found)
+    last = next((step for step in reversed(steps) if step.is_query), None)
+    result = None
+    with variables(setting, steps):
+        for step in steps:
+            if step.first != "DECLARE":
+                df = run(setting, as_set_variable(step).statement, args)
+                result = finish(df, is_last=step is last) if step.is_query else result
+    return nothing(setting) if result is None else result
+
+
 def _is_view(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
     """Return whether a statement creates a view or caches a table from a query that may use lookups."""
     words = _words(found)[:6]
@@ -639,6 +657,7 @@ _KINDS: dict[Any, Any] = {
     _is_immediate: _run_immediate,
     _is_describe_query: _describe_query,
     _is_set: _run_set,
+    _is_script: _run_script,
     _is_create: _create,
     _is_function: _function,
     _is_drop: _drop,

@@ -184,10 +184,10 @@ def different(pairs):
 
 
 def read(pairs, side):
-    """Read the rows of some statements in one job."""
+    """Read the rows of some statements in one task: each task would get the plans of all of them."""
     marked = [number_rows(seed, pair[side], pair[2]) for seed, pair in pairs.items()]
     rows = {seed: (Counter(), []) for seed in pairs}
-    for row in sorted(read_once(union_all(marked)), key=lambda row: row.at) if marked else ():
+    for row in sorted(read_once(union_all(marked).coalesce(1)), key=lambda row: row.at) if marked else ():
         rows[row.seed][0][row.row] += 1
         rows[row.seed][1].append(row.key)
     return rows
