@@ -187,7 +187,7 @@ def _by_column(
 
 def _frame_of_relations(query: Query, clause: FromClause, with_text: str, extras: Sequence[str]) -> Frame:
     """Return the DataFrame of several relations, with unique column names."""
-    known = _resolve_relations(query, clause, with_text)
+    known = resolve_relations(query, clause, with_text)
     relations = (*clause.relations, *known)
     columns = [*clause.columns, *((one, name) for one in known for name, _ in one.columns)]
     names = unique_names(columns, query.fold)
@@ -201,8 +201,14 @@ def _frame_of_relations(query: Query, clause: FromClause, with_text: str, extras
     return Frame(df, relations, dict(zip(columns, names, strict=True)), clause.match_columns)
 
 
-def _resolve_relations(query: Query, clause: FromClause, with_text: str) -> list[Relation]:
-    """Return the Spark relations with the columns that Spark resolves for them."""
+def resolve_relations(query: Query, clause: FromClause, with_text: str) -> list[Relation]:
+    """Return the Spark relations after the view with the columns that Spark resolves for them.
+
+    Args:
+        query: The query.
+        clause: The FROM clause.
+        with_text: The text of WITH before the query, or an empty one.
+    """
     visible = [plain for plain in clause.plain if plain.visible]
     if not visible:
         return []

@@ -30,9 +30,11 @@ from lookupcache.sql.from_clause import (
     frame_of,
     from_text,
     inputs_of,
+    is_group,
     plain_of,
     plain_relation,
     refuse_merged,
+    resolve_relations,
     unique_names,
     without_parentheses,
 )
@@ -217,7 +219,8 @@ def _join(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Jo
     if _is_lookup(query, join):
         return _join_lookup(select, joined, join, later)
     refuse_merged(query, join)
-    clause, edits = joined.clause, list(_merged_edits(select, joined.clause, join))
+    clause = joined.clause
+    edits = list(_using_edits(select, clause, join)) or list(_merged_edits(select, clause, join))
     inner_views: tuple[str, ...] = ()
     if _has_lookups(query, join.this):
         joined, group = _group(select, joined, join.this)
@@ -639,14 +642,15 @@ def _all_but(views: Sequence[str]) -> str:
 def _expand_star(select: Select, clause: FromClause, star: exp.Star) -> Iterator[str]:
     """Yield the columns of * with USING: the merged columns first, then the others of each relation."""
     query, fold = select.query, select.query.fold
-    if clause.plain or any(not isinstance(one, exp.Column) for one in star.args.get("except_") or []):
+    if any(not isinstance(one, exp.Column) for one in star.args.get("except_") or []):
         raise PlanError(
             "* is not supported here, with a lookup that has USING or NATURAL.",
             hint="Name the columns, or write the condition with ON.",
             position=query.statement.position(span_of(star)),
         )
     without = {fold(column.name) for column in star.args.get("except_") or []}
-    for relation, name in star_columns(clause.relations, fold):
+    relations = (*clause.relations, *resolve_relations(query, clause, select.with_text))
+    for relation, name in star_columns(relations, fold):
         if fold(name) not in without:
             yield f"{quote(relation.alias)}.{quote(name)}"
 
@@ -677,6 +681,23 @@ def _merged_edits(select: Select, clause: FromClause, within: exp.Expr | None) -
             continue
         owner = _owners(clause.relations, name.parts[0], query)
         yield Edit(Span(name.spans[0].start, name.spans[0].start), f"{quote(owner[0][0].alias)}.")
+
+
+def _using_edits(select: Select, clause: FromClause, join: exp.Join) -> Iterator[Edit]:
+    """Yield the edit that writes USING of columns that a lookup merged before as equalities with the first of them."""
+    query, columns = select.query, [name.name for name in join.args.get("using") or []]
+    owners = [_owners(clause.relations, name, query) for name in columns]
+    if not clause.merged.issuperset(map(query.fold, columns)) or not all(owners) or is_group(join.this):
+        return
+    right = quote(plain_relation(query, join.this, join).names[-1])
+    start = span_of(join.this).end
+    using = next((t for t in tokens(query.statement[Span(start, span_of(join).end)]) if t.text == "USING"), None)
+    if using is not None and columns:
+        pairs = [
+            f"{quote(one[0][0].alias)}.{quote(one[0][1])} = {right}.{quote(n)}"
+            for one, n in zip(owners, columns, strict=True)
+        ]
+        yield Edit(Span(start + using.start, span_of(join).end), f"ON {' AND '.join(pairs)}")
 
 
 def _used_again(query: Query, name: Name) -> PlanError:

@@ -29,7 +29,7 @@ from lookupcache.sql.analysis import add_analysis_edits
 from lookupcache.sql.catalog import Names
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.dynamic import immediate_of, prepare_statement
+from lookupcache.sql.dynamic import columns_called, immediate_of, prepare_statement
 from lookupcache.sql.explain import explain_query, mode_of
 from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.functions import create_function
@@ -110,6 +110,9 @@ def _with_lookups(query: Query) -> Query:
         if id(select) not in inner:
             own = [scalar for scalar in scalars if scalar.node.find_ancestor(exp.Select) is select]
             rewrite_select(query, select, own)
+    for edit in columns_called(query.statement, query.tree):
+        if not any(one.span.start <= edit.span.end and one.span.end >= edit.span.start for one in query.edits.made):
+            query.edits.replace(*edit)
     return query
 
 

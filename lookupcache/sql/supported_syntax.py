@@ -197,7 +197,8 @@ query.
 
 **Not supported** with lookups at all: IF, CASE, loops, labels and handlers in scripts, a join behind a pipe whose left
 side has several relations and pipes other than joins (``|> AS name`` before the join makes them one), RIGHT and FULL
-JOIN with USING in the same SELECT as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for a lookup table.
+JOIN with USING in the same SELECT as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for
+a lookup table.
 
 **COMPILE PLAN** writes an INSERT or a statement set as it was planned, as JSON, which **EXECUTE PLAN** runs later
 without planning it again; **EXPLAIN PLAN** shows it. docs/compiled-plans.md says what may change in between.

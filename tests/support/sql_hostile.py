@@ -73,6 +73,16 @@ _STATEMENTS = (
     r'''EXECUTE IMMEDIATE "SELECT o.id FROM o\n-- x\nJOIN cust NOW AS c\r\nON o.id = c.id"''',
     "EXECUTE IMMEDIATE 'SELECT c.name' || ' FROM o JOIN cust NOW AS c ON o.id = c.id'",
     "SELECT IDENTIFIER('c.' || 'name') FROM o JOIN IDENTIFIER('cust') NOW AS c ON IDENTIFIER('o.id') = c.id",
+    "SELECT * FROM o JOIN cust NOW AS x USING (id) JOIN t USING (id)",
+    "SELECT id, x.id, t.id, t.* FROM o JOIN cust NOW AS x USING (id) LEFT JOIN t USING (id) WHERE id > 0 ORDER BY id",
+    "SELECT * FROM o JOIN cust NOW AS x USING (id, k, name) LEFT JOIN t AS y USING (k, id) JOIN t AS z ON z.id = x.id",
+    "SELECT * FROM o JOIN cust NOW AS x USING (id) LEFT SEMI JOIN t USING (id)",
+    "SELECT *, m.id FROM o JOIN cust NOW AS x USING (id) JOIN t USING (ID) JOIN many NOW AS m USING (id) WHERE id < 3",
+    "SELECT * EXCEPT (id) FROM o JOIN cust NOW AS x USING (id) CROSS JOIN (SELECT 1 AS one)",
+    "SELECT *, t.c FROM o LEFT JOIN cust NOW AS x USING (id) RIGHT JOIN t ON t.id = o.id",
+    "WITH t AS (SELECT 1 AS id, 2 AS z) SELECT * FROM o JOIN cust NOW AS x USING (id) JOIN t USING (id)",
+    "SELECT struct(IDENTIFIER('o.id'), c.name, identifier /* c */ ('c.' || 'k')) AS s, IDENTIFIER('c.name') FROM o "
+    "JOIN cust NOW AS c ON IDENTIFIER('o.id') = c.id WHERE IDENTIFIER('o.id') > 0 AND o.k < 9",
     "BEGIN DECLARE low INT DEFAULT 1; SET low = low + 1; "
     "SELECT c.name, low FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id < low + 1; END",
     "BEGIN SELECT 1 AS a; SELECT o.id, c.label FROM o LEFT JOIN cust NOW AS c ON o.k = c.id; END;",
