@@ -56,7 +56,7 @@ LAYERS = """
     planner.analyst planner.clauses planner.depth planner.literals planner.explain
     planner.grammar planner.settings
     planner.naming planner.coercion
-    planner.constants planner.translate planner.output
+    planner.condition planner.constants planner.translate planner.output
     planner.reading
     planner.column
     planner.passes
