@@ -70,6 +70,8 @@ def steps_of(statement: Statement, found: Sequence[Token]) -> list[Step]:
 def _refuse_control(statement: Statement, found: Sequence[Token]) -> None:
     words = [token.text for token in found]
     what = words[0] if words[0] in _CONTROL else "a label" if words[1:2] == [":"] else ""
+    if "BEGIN" in words[1:]:  # of a statement set, whose semicolons are not the script's
+        what = "another BEGIN"
     if words[0] == "DECLARE":
         what = next((word for word in words if word in _NO_VARIABLES), "OR REPLACE" if "REPLACE" in words else "")
     if what:

@@ -14,6 +14,7 @@ REFUSED = {
     "BEGIN SELECT 1; WHILE x > 1 DO SELECT 2; END WHILE; END": ("cannot contain WHILE", 17),
     "BEGIN CASE 1 WHEN 1 THEN SELECT 1; END CASE; END": ("cannot contain CASE", 7),
     "BEGIN BEGIN SELECT 1; END; END": ("cannot contain BEGIN", 7),
+    "BEGIN SELECT 1; EXECUTE STATEMENT SET BEGIN INSERT INTO a SELECT 1; END; END": ("contain another BEGIN", 17),
     "BEGIN lbl: LOOP LEAVE lbl; END LOOP lbl; END": ("cannot contain a label", 7),
     "BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION SELECT 1; SELECT 2; END": ("cannot contain HANDLER", 7),
     "BEGIN DECLARE OR REPLACE x INT; SELECT x; END": ("cannot contain OR REPLACE", 7),
