@@ -19,7 +19,7 @@ from scale import SEED, scale_up
 
 pytestmark = pytest.mark.spark
 
-NORMAL = 300
+NORMAL = 150
 CASES = int(os.environ.get("LOOKUPCACHE_CASES", scale_up(NORMAL)))
 AT_ONCE = 250
 """Of so many statements only the counts are kept, so that a long run needs no more memory than a short one."""
