@@ -101,6 +101,11 @@ def from_text(clause: FromClause) -> str:
     return "\n  ".join([base, *_laterals(clause)]) + clause.text
 
 
+def all_but(views: Sequence[str]) -> str:
+    """Return a star that leaves out internal columns."""
+    return f"* EXCEPT ({', '.join(views)})" if views else "*"
+
+
 def _is_alone(clause: FromClause) -> bool:
     """Return whether the view is a single relation whose columns have their own names."""
     if len(clause.relations) != 1 or clause.relations[0].computed:
@@ -160,7 +165,7 @@ def frame_of(query: Query, clause: FromClause, with_text: str, extras: Sequence[
 
 def _frame_of_relation(query: Query, clause: FromClause, with_text: str, extras: Sequence[str]) -> Frame:
     [plain] = clause.plain
-    df = query.sql(f"{with_text}SELECT {', '.join(['*', *extras])} FROM {clause.text}")
+    df = query.sql(f"{with_text}SELECT {', '.join([all_but(clause.internal), *extras])} FROM {clause.text}")
     fields = df.schema.fields[: len(df.schema.fields) - len(extras)]
     relation = Relation(plain.names, tuple((f.name, f.dataType.simpleString()) for f in fields))
     names = unique_names([(relation, f.name) for f in fields], query.fold)

@@ -26,6 +26,7 @@ from lookupcache.sql.from_clause import (
     Frame,
     FromClause,
     Plain,
+    all_but,
     computed_sql,
     frame_of,
     from_text,
@@ -617,7 +618,7 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
             continue
         excepted = next((t for t in tokens(select.query.statement[span]) if t.text == "("), None)
         if excepted is None and views:
-            yield Edit(span, _all_but(views))
+            yield Edit(span, all_but(views))
         elif excepted is not None and views and star.args.get("except_"):
             end = span.start + excepted.end
             yield Edit(Span(end, end), f"{', '.join(views)}, ")
@@ -629,14 +630,10 @@ def _edits_of_from(select: Select, views: Sequence[str]) -> Iterator[Edit]:
     table = next((span for span in query.statement.tables if not query.statement[Span(span.end, end)].strip()), None)
     if table is not None and table.end <= end:
         query.edits.made = [edit for edit in query.edits.made if edit.span != table]
-        yield Edit(table, f"SELECT {_all_but(views)} FROM")
+        yield Edit(table, f"SELECT {all_but(views)} FROM")
         return
     start = query.statement.code[:end].upper().rindex("FROM")
-    yield Edit(Span(start, start), f"SELECT {_all_but(views)} ")
-
-
-def _all_but(views: Sequence[str]) -> str:
-    return f"* EXCEPT ({', '.join(views)})" if views else "*"
+    yield Edit(Span(start, start), f"SELECT {all_but(views)} ")
 
 
 def _expand_star(select: Select, clause: FromClause, star: exp.Star) -> Iterator[str]:

@@ -83,6 +83,8 @@ _STATEMENTS = (
     "WITH t AS (SELECT 1 AS id, 2 AS z) SELECT * FROM o JOIN cust NOW AS x USING (id) JOIN t USING (id)",
     "SELECT struct(IDENTIFIER('o.id'), c.name, identifier /* c */ ('c.' || 'k')) AS s, IDENTIFIER('c.name') FROM o "
     "JOIN cust NOW AS c ON IDENTIFIER('o.id') = c.id WHERE IDENTIFIER('o.id') > 0 AND o.k < 9",
+    "SELECT o.name AS z, * FROM ((SELECT id, k, name FROM o) AS o LEFT SEMI JOIN cust NOW AS d USING (k, name)) "
+    "JOIN many NOW AS m ON m.id = o.k",
     "BEGIN DECLARE low INT DEFAULT 1; SET low = low + 1; "
     "SELECT c.name, low FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id < low + 1; END",
     "BEGIN SELECT 1 AS a; SELECT o.id, c.label FROM o LEFT JOIN cust NOW AS c ON o.k = c.id; END;",
