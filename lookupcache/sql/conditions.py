@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from sqlglot import exp
 
@@ -20,9 +19,7 @@ from lookupcache.planner.clauses import WORD_CALLS, conjunct_spans, tokens, unwr
 from lookupcache.planner.condition import BoundConjunct, read_nested
 from lookupcache.planner.naming import Names
 from lookupcache.planner.naming import Scope as PlannerScope
-from lookupcache.planner.settings import Settings
 from lookupcache.schema import quote
-from lookupcache.spark.join import settings_of
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.lookups import Lookup
@@ -146,17 +143,13 @@ class Conditions:
 
     # ── trees ────────────────────────────────────────────────────────────────────────────────────────────
 
-    @cached_property
-    def _settings(self) -> Settings:
-        return settings_of(self.query.setting.spark)
-
     def _planner_scope(self, names: Names | None = None) -> PlannerScope:
         return PlannerScope(
             [LeftColumn(field.name, field.dataType.simpleString()) for field in self.frame.df.schema.fields],
             self.lookup.table.name,
             self.lookup.table.schema,
             case_sensitive=self.query.fold is str,
-            settings=self._settings,
+            settings=self.query.settings,
             bound=names,
         )
 
@@ -174,7 +167,7 @@ class Conditions:
             else:
                 position = [span.end for span in name.spans].index(bound.span.end)
                 names[name.parts] = *self._side_and_column(bound.relation, bound.column), position
-        text = without_comments(self._settings.readable(self.query.edits.text(conjunct.span, edits)))
+        text = without_comments(self.query.settings.readable(self.query.edits.text(conjunct.span, edits)))
         try:
             return read_nested(self._planner_scope(names), text)
         except LookupCacheError as error:
