@@ -189,9 +189,9 @@ none. Or use a sub-query or a temporary view.
 query.
 
 >>> show('''BEGIN
-...         DECLARE least DOUBLE DEFAULT 1000;
+...         DECLARE low DOUBLE DEFAULT 1000;
 ...         SELECT o.order_id, c.name FROM guide_orders AS o
-...           JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id AND c.salary > least;
+...           JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id AND c.salary > low;
 ...       END''')
 11 bob
 

@@ -17,7 +17,7 @@ from lookupcache import LookupCacheError
 pytestmark = pytest.mark.spark
 
 SOURCE = Path(__file__).parent.parent / "support" / "java" / "RowCatalog.java"
-ROWS = "VALUES (1, 1L, 'one'), (2, 2L, 'two'), (3, NULL, 'three'), (9, 9L, NULL) AS r (id, k, name)"
+ROWS = "VALUES (1, 1L, 'one'), (2, 2L, 'two'), (3, CAST(NULL AS BIGINT), 'three'), (9, 9L, NULL)"
 
 # A table of the catalog stands as {}, so that each session changes its own.
 STATEMENTS = [
@@ -63,9 +63,16 @@ def sessions(spark, tmp_path_factory):
     return session, theirs
 
 
+def fill(session, table):
+    """Make a table of these rows."""
+    session.sql(f"DROP TABLE IF EXISTS {table}")
+    session.sql(f"CREATE TABLE {table} (id INT, k BIGINT, name STRING)")
+    session.sql(f"INSERT INTO {table} {ROWS}")
+
+
 def run(session, table, text):
     """Run a statement on a table of these rows; return the rows after it, or the kind of Spark's error."""
-    session.sql(f"CREATE OR REPLACE TABLE {table} AS SELECT * FROM {ROWS}")
+    fill(session, table)
     try:
         session.sql(text.replace("{}", table).replace("{{", "{").replace("}}", "}"))
     except AnalysisException as error:
@@ -89,6 +96,6 @@ def test_changes_that_are_refused(sessions):
         session.sql(f"MERGE INTO o AS t USING ({query}) AS s ON t.id = s.id WHEN MATCHED THEN DELETE")
     with pytest.raises(LookupCacheError, match="is a lookup table, which does not support DELETE FROM"):
         session.sql(f"DELETE FROM cust WHERE id IN ({query})")
-    session.sql(f"CREATE OR REPLACE TABLE rows.ours AS SELECT * FROM {ROWS}")
+    fill(session, "rows.ours")
     with pytest.raises(LookupCacheError, match=r"There is no column 't.id'"):
         session.sql(f"DELETE FROM rows.ours AS t WHERE EXISTS ({query} WHERE o.id = t.id)")

@@ -30,7 +30,6 @@ import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
-import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
@@ -106,7 +105,6 @@ public class RowCatalog implements TableCatalog {
             Set found = new HashSet();
             found.add(TableCapability.BATCH_READ);
             found.add(TableCapability.BATCH_WRITE);
-            found.add(TableCapability.TRUNCATE);
             return found;
         }
 
@@ -173,7 +171,7 @@ public class RowCatalog implements TableCatalog {
         }
     }
 
-    public static class RowWrite implements SupportsTruncate, Write, BatchWrite {
+    public static class RowWrite implements WriteBuilder, Write, BatchWrite {
         final RowTable table;
         final boolean replaces;
 
@@ -184,10 +182,6 @@ public class RowCatalog implements TableCatalog {
 
         public Write build() {
             return this;
-        }
-
-        public WriteBuilder truncate() {
-            return new RowWrite(table, true);
         }
 
         public BatchWrite toBatch() {
