@@ -1,7 +1,7 @@
 """Drawn statements with lookups against the same statements of Spark's over views: columns, types and rows.
 
-``LOOKUPCACHE_UPDATE_GOLDEN=1`` records Spark's answers to the statements of a normal run; where they are recorded, Spark
-is asked only if ours is another. They must be recorded again when statements are drawn in another way.
+``LOOKUPCACHE_UPDATE_GOLDEN=1`` records Spark's answers to the statements of a normal run; where they are recorded,
+Spark is asked only if ours is another. They must be recorded again when statements are drawn in another way.
 ``LOOKUPCACHE_CASES`` or ``LOOKUPCACHE_SCALE`` draws more of them; a statement is drawn from its number, of which
 ``LOOKUPCACHE_SEED`` is the first, so that one that fails can be repeated.
 """
