@@ -31,7 +31,7 @@ STATEMENTS = [
     """MERGE INTO {} AS t USING cust ON t.id = cust.id WHEN MATCHED THEN UPDATE SET name = cust.label
         WHEN NOT MATCHED BY SOURCE THEN UPDATE SET name = 'none'""",
     "MERGE INTO {} AS t USING cust AS c ON t.k = c.id WHEN MATCHED AND c.k > 1 THEN DELETE",
-    f"""MERGE INTO {{}} AS t USING (WITH w AS (SELECT o.id, c.k FROM o JOIN cust {NOW} AS c ON c.id = o.id)
+    f"""MERGE INTO {{}} AS t USING (WITH w AS (SELECT DISTINCT o.id, c.k FROM o JOIN cust {NOW} AS c ON c.id = o.id)
         SELECT * FROM w) AS s ON t.id = s.id WHEN MATCHED THEN UPDATE SET k = s.k -- the lookup's
         WHEN NOT MATCHED THEN INSERT (id, k, name) VALUES (s.id, s.k, 'new')""",
     f"DELETE FROM {{}} WHERE id IN (SELECT o.id FROM o JOIN cust {NOW} AS c ON o.k = c.id WHERE c.name = 'a')",
