@@ -46,11 +46,12 @@ SUITES = [
     Suite("interleavings", "tests/interleavings", "no order of threads or coroutines breaks what they share"),
     Suite("fuzzing", "tests/fuzz", "bytes from outside raise only what is documented"),
     Suite("SQL statements", "tests/sql/test_sql_generated.py", "columns, rows and order are Spark's own", cases=250),
+    Suite("SQL on Connect", "tests/spark/test_connect.py", "the same on Spark Connect"),
     Suite("joins", "tests/properties", "the rows are those of Spark's own join", cases=120),
     Suite("mutants", "", "a test fails whatever is changed", line=(".ci/mutation.py", "--sample", "60")),
     Suite("soak", "", "a stream whose sources fail loses no row", line=("-m", "bench.soak", "--minutes", "2")),
 ]
-COUNTS = r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups)\b|Options of|survived ).*$"
+COUNTS = r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups|statements)\b|Options of|survived ).*$"
 """The lines of a run's output that are part of the report."""
 
 

@@ -57,7 +57,7 @@ LAYERS = """
     planner.analyst planner.clauses planner.depth planner.literals planner.explain
     planner.grammar planner.settings
     planner.naming planner.coercion
-    planner.constants planner.translate planner.output
+    planner.condition planner.constants planner.translate planner.output
     planner.reading
     planner.column
     planner.passes
@@ -136,7 +136,7 @@ LAYERS = """
     sql.dialect sql.catalog
     sql.hints sql.scope sql.failures
     sql.query
-    sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes
+    sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes sql.scripts
     sql.laterals sql.scalars sql.conditions
     sql.analysis sql.full_scans sql.latest
     sql.select sql.ddl sql.explain sql.functions sql.listing

@@ -2,6 +2,7 @@
 
 clauses     splits the text at AND, WHERE and =
 naming      resolves names to sides and columns; parsing
+condition   a condition as trees whose names are bound, from text or from a statement
 coercion    the common type of a key and its column, and the SQL of the conversion
 literals    literals with Spark's types
 constants   constant keys, and expressions that are computed once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -50,6 +50,10 @@ def column_name(side: Side, name: str) -> str:
     'r.`id`'
     """
     return f"{side[0]}.{quote(name)}"
+
+
+Names = Mapping[tuple[str, ...], tuple[Side, str, int]]
+"""What names refer to, by their parts: the side, the column, and which part is the column's name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +108,7 @@ class Scope:
         right: The schema of the lookup table.
         case_sensitive: Whether the session distinguishes names by case.
         settings: The session's settings.
+        bound: What names refer to that a statement has bound already; all others are found among the columns.
 
     >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
     >>> scope.read("o.id = c.id AND age > 18").sql
@@ -118,8 +123,10 @@ class Scope:
         *,
         case_sensitive: bool = False,
         settings: Settings | None = None,
+        bound: Names | None = None,
     ) -> None:
         self.table = table
+        self._bound = bound or {}
         self.settings = settings or Settings()
         self.left = tuple(left)
         self.right = right
@@ -194,6 +201,9 @@ class Scope:
 
     def _find(self, names: tuple[str, ...]) -> tuple[Side, int, str]:
         """Return the side, which part is the column's name, and its name in the schema."""
+        if names in self._bound:
+            side, name, position = self._bound[names]
+            return side, position, name
         if len(names) > 1 and self.same(names[0], self.table) and self._is_right_qualified(names):
             return "right", 1, self.of_right(names[1])
         if len(names) == 1:
@@ -233,7 +243,7 @@ class Scope:
     def _is_call(self, word: exp.Identifier) -> bool:
         """Return whether a keyword that may call a function does so here, and is not the name of a column."""
         reserved = not word.args.get("quoted") and self.settings.on(RESERVED_KEYWORDS)
-        return reserved or not self._is_known(word.name)
+        return reserved or not ((word.name,) in self._bound or self._is_known(word.name))
 
     def _is_known(self, name: str) -> bool:
         return self._fold(name) in self._left or self._fold(name) in self._right

@@ -7,7 +7,7 @@ Each pass assigns its conjuncts of the `Draft` and leaves the others to the next
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -19,11 +19,12 @@ from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError, about, nearest
 from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, Stage
 from lookupcache.planner.analyst import Analyst
-from lookupcache.planner.clauses import conjuncts, split_where, without_comments
+from lookupcache.planner.clauses import split_where, without_comments
 from lookupcache.planner.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch, sql_type
+from lookupcache.planner.condition import BoundCondition, Equality, read_condition, too_deep
 from lookupcache.planner.constants import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
-from lookupcache.planner.depth import LEVELS, deep_recursion
-from lookupcache.planner.grammar import equality, is_plain_equality, null_safe_sides
+from lookupcache.planner.depth import deep_recursion
+from lookupcache.planner.grammar import null_safe_sides
 from lookupcache.planner.naming import Fragment, LeftColumn, Scope
 from lookupcache.planner.output import Result, result_of
 from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
@@ -31,18 +32,6 @@ from lookupcache.planner.translate import translate
 from lookupcache.redaction import hide_userinfo
 from lookupcache.schema import parse_type, type_name
 from lookupcache.table import LookupTable
-
-
-@dataclass(frozen=True, eq=False)
-class Equality:
-    """A column of the lookup table that must equal something that does not depend on that table.
-
-    ``plain`` means that it is written as an equality, and not in an equivalent form.
-    """
-
-    column: str
-    other: Fragment
-    plain: bool = True
 
 
 @dataclass(eq=False)
@@ -129,9 +118,9 @@ def plan_join(
     left: Sequence[LeftColumn],
     table: LookupTable,
     *,
-    on: str | Sequence[str],
+    on: str | Sequence[str] | BoundCondition,
     how: str = "inner",
-    where: str | None = None,
+    where: str | BoundCondition | None = None,
     select: Sequence[str] | None = None,
     matches: Matches = "all",
     analyst: Analyst,
@@ -146,9 +135,9 @@ def plan_join(
     Args:
         left: The columns of the left side.
         table: The lookup table.
-        on: SQL text, which may end in a WHERE, or names of columns that both sides have.
+        on: A bound condition, SQL text, which may end in a WHERE, or names of columns that both sides have.
         how: The join type, by any of Spark's names.
-        where: SQL text that filters the result.
+        where: A bound condition, or SQL text, that filters the result.
         select: The columns of the result; by default those of both sides.
         matches: How many rows of the table a left row is joined with.
         analyst: Returns what only Spark knows: types of expressions over the left side, values of constants, names of
@@ -166,7 +155,8 @@ def plan_join(
         raise PlanError(f"matches={matches!r} is for left joins, and this join is {how!r}.")
     settings = settings or Settings()
     scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive, settings=settings)
-    on, where = settings.readable(on) if isinstance(on, str) else on, where and settings.readable(where)
+    on = settings.readable(on) if isinstance(on, str) else on
+    where = without_comments(settings.readable(where)) if isinstance(where, str) else where
 
     def run_passes() -> LookupPlan:
         draft = Draft(scope, table, join_type(how), analyst, ansi, [], matches)
@@ -178,28 +168,10 @@ def plan_join(
     try:
         plan = deep_recursion(run_passes)
     except RecursionError:
-        raise _too_deep(on, where, select) from None
+        raise too_deep(_texts(on, where), select or ()) from None
     if plan.config.cache != "ALL":
         table.connector.check(request_of(plan))
     return plan
-
-
-def _too_deep(on: str | Sequence[str], where: str | None, select: Sequence[str] | None) -> PlanError:
-    """Return the error for an expression that is nested too deeply, which is probably the longest one."""
-    texts = [*([on] if isinstance(on, str) else on), *([where] if where else [])]
-    longest = max([*(select or ()), *(part for text in texts for part in _parts(text))], key=len)
-    return PlanError(
-        f"{longest[:60]!r}… is nested too deeply to be planned: brackets, calls, CASE and NOT may be nested "
-        f"about {LEVELS} times.",
-        hint="Compute part of it as a column of the left side first, with withColumn, or select it after the join.",
-    )
-
-
-def _parts(text: str) -> list[str]:
-    try:
-        return conjuncts(without_comments(text))
-    except RecursionError:
-        return [text]
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -229,43 +201,33 @@ def join_type(how: str) -> How:
     raise PlanError(f"There is no join type {how!r}.", hint=nearest(how, get_args(How), what="join types"))
 
 
-def _read(draft: Draft, on: str | Sequence[str], where: str | None) -> None:
+def _read(draft: Draft, on: str | Sequence[str] | BoundCondition, where: str | BoundCondition | None) -> None:
+    wheres: list[str | BoundCondition] = [where] if where else []
     if isinstance(on, str):
         on, also = split_where(without_comments(on))
-        draft.entries = _conjuncts(draft, on, "on")
-        wheres = [text for text in (also, where and without_comments(where)) if text]
-    else:
-        draft.entries = _using(draft, on)
-        wheres = [without_comments(where)] if where else []
+        wheres = [also, *wheres] if also else wheres
+    draft.entries = _entries(draft, on, "on") if isinstance(on, str | BoundCondition) else _using(draft, on)
     for entry in draft.entries:
         with about(entry.fragment.text):
             _refuse_chance(entry.fragment)
-    for text in wheres:
-        _read_where(draft, text)
+    for condition in wheres:
+        _read_where(draft, condition)
 
 
-def _conjuncts(draft: Draft, text: str, what: str) -> list[Entry]:
-    if not text:
+def _entries(draft: Draft, condition: str | BoundCondition, what: str) -> list[Entry]:
+    if not condition:
         raise PlanError(f"The join's {what!r} is empty.", hint='Name the key, as in on="o.customer_id = c.id".')
-    return [_entry(draft, part) for part in conjuncts(text)]
+    bound = read_condition(draft.scope, condition) if isinstance(condition, str) else condition
+    return [Entry(part.fragment, part.equality) for part in bound.conjuncts]
 
 
-def _entry(draft: Draft, text: str) -> Entry:
-    with about(text):
-        return _read_entry(draft, text)
-
-
-def _read_entry(draft: Draft, text: str) -> Entry:
-    fragment = draft.scope.read(text)
-    sides = equality(text)
-    if sides is None or "right" not in fragment.sides:
-        return Entry(fragment)
-    plain = is_plain_equality(text)
-    a, b = (draft.scope.read(side) for side in sides)
-    for one, other in ((a, b), (b, a)):
-        if one.column and one.column.side == "right" and "right" not in other.sides and (plain or other.sides):
-            return Entry(fragment, Equality(one.column.name, other, plain))
-    return Entry(fragment)
+def _texts(*conditions: str | Sequence[str] | BoundCondition | None) -> Iterator[str]:
+    """Yield the texts of conditions."""
+    for one in conditions:
+        if isinstance(one, BoundCondition):
+            yield from (part.fragment.text for part in one.conjuncts)
+        elif one is not None:
+            yield from [one] if isinstance(one, str) else one
 
 
 def _using(draft: Draft, names: Sequence[str]) -> list[Entry]:
@@ -279,9 +241,9 @@ def _using(draft: Draft, names: Sequence[str]) -> list[Entry]:
     return entries
 
 
-def _read_where(draft: Draft, text: str) -> None:
+def _read_where(draft: Draft, condition: str | BoundCondition) -> None:
     """Add the WHERE of an inner join to its ON; of other joins, apply conjuncts over the left side first."""
-    for entry in _conjuncts(draft, text, "where"):
+    for entry in _entries(draft, condition, "where"):
         fragment = entry.fragment
         chance = bool(fragment.functions & NONDETERMINISTIC)
         if draft.how in ("semi", "anti") and "right" in fragment.sides:

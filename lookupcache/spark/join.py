@@ -27,6 +27,7 @@ from lookupcache.plan import Matches
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.clauses import own_name
 from lookupcache.planner.column import column_sql
+from lookupcache.planner.condition import BoundCondition
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
 from lookupcache.report import Channel, channel_of, is_classic
@@ -134,11 +135,11 @@ class LookupJoin:
         self,
         left: DataFrame,
         table: LookupTable,
-        on: Condition,
+        on: Condition | BoundCondition,
         how: str = "inner",
         select: Sequence[str] | None = None,
         *,
-        where: str | None = None,
+        where: str | BoundCondition | None = None,
         options: Mapping[str, Any] | None = None,
         left_schema: str | pa.Schema | T.StructType | None = None,
         matches: Matches = "all",
@@ -146,7 +147,7 @@ class LookupJoin:
         self.left = left = left if left_schema is None else declare(left, left_schema)
         self.table = table.with_options(options) if options else table
         self.spark: SparkSession = left.sparkSession
-        settings = _settings_of(self.spark)
+        settings = settings_of(self.spark)
         columns = _left_columns(left)
         self.plan = plan_join(
             columns,
@@ -204,7 +205,7 @@ class LookupJoin:
         join.left, join.spark, join._restored = left, left.sparkSession, node
         join.table = objects.lookup_table(node)
         join.plan = planned_lookup(node, join.table, source)
-        settings = _settings_of(join.spark)
+        settings = settings_of(join.spark)
         join.reader = SqlReader(_left_columns(left), join.table.schema, _Analyst(join), settings)
         join._channel = channel_of(join.plan, join.spark, streaming=left.isStreaming)
         if left.isStreaming and node.form != "worker":
@@ -407,7 +408,8 @@ def _may_be_worker(join: LookupJoin) -> bool:
     return join.choice.form in ("distinct", "broadcast") and join.plan.config.form == "auto"
 
 
-def _settings_of(spark: SparkSession) -> Settings:
+def settings_of(spark: SparkSession) -> Settings:
+    """Return the settings of a session, and the user's functions that it finds before Spark's own."""
     return Settings(lambda name: spark.conf.get(name, None), lambda: shadowing_functions(spark))
 
 
@@ -416,7 +418,7 @@ def _left_columns(left: DataFrame) -> list[LeftColumn]:
     return [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields]
 
 
-def _condition(on: Condition, settings: Settings) -> str | Sequence[str]:
+def _condition(on: Condition | BoundCondition, settings: Settings) -> str | Sequence[str] | BoundCondition:
     if not isinstance(on, Column):
         return on
     escapes = not settings.on(ESCAPED_STRINGS)

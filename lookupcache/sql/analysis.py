@@ -12,6 +12,7 @@ from lookupcache.errors import LookupCacheError
 from lookupcache.schema import quote, type_name
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import name_span, span_of
+from lookupcache.sql.dynamic import columns_called
 from lookupcache.sql.laterals import called_function, refuse_side
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_more
 from lookupcache.sql.query import Query
@@ -20,6 +21,8 @@ from lookupcache.sql.text import Span
 
 def add_analysis_edits(query: Query) -> None:
     """Add the edits that replace lookup tables and table functions by empty relations."""
+    for edit in columns_called(query.statement, query.tree):
+        query.analysis.replace(*edit)
     for node in query.tree.walk():
         if isinstance(node, exp.Table) and (table := query.table_of(node)) is not None:
             _replace_table(query, node, table)

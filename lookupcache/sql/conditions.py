@@ -1,20 +1,24 @@
-"""Conditions of lookups: the conjuncts of ON and WHERE as SQL for the planner.
+"""Conditions of lookups: the conjuncts of ON and WHERE as trees for the planner.
 
-A conjunct reaches the planner as it was written where the planner binds each of its names as Spark does. Where it would
-not, every name is qualified: ``left.`x` `` for a column of the left DataFrame, the table's name for one of the table.
+Each name of a conjunct is bound to a relation and a column, and by it to a column of the left DataFrame or of the
+lookup table; the planner resolves none of them. What has no name in the statement is written with a qualifier: the
+inputs of computed columns, and columns of the left DataFrame that Spark evaluates for the condition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError
+from lookupcache.expr import Side
 from lookupcache.planner import LeftColumn
-from lookupcache.planner.clauses import WORD_CALLS, conjunct_spans, tokens, unwrap
-from lookupcache.planner.naming import Scope as ConditionScope
+from lookupcache.planner.clauses import WORD_CALLS, conjunct_spans, tokens, unwrap, without_comments
+from lookupcache.planner.condition import BoundConjunct, read_nested
+from lookupcache.planner.naming import Names
+from lookupcache.planner.naming import Scope as PlannerScope
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
@@ -78,7 +82,7 @@ def in_parentheses(text: str) -> str:
 
 
 class Conditions:
-    """Resolves the names in the conditions of a lookup, and writes the conditions as SQL for the planner."""
+    """Binds the names in the conditions of a lookup, and returns the conditions as trees for the planner."""
 
     def __init__(self, query: Query, frame: Frame, lookup: Lookup) -> None:
         self.query = query
@@ -88,22 +92,15 @@ class Conditions:
         self.on_scope = Scope([right, left] if lookup.scalar else [[*left, *right]], query.fold)
         keeps = lookup.how in ("inner", "left") and not lookup.scalar
         self.where_scope = Scope([[*left, *right] if keeps else left], query.fold)
-        fields = frame.df.schema.fields
-        self._left = _left_qualifier(lookup.relation.alias, [field.name for field in fields])
-        self._planner = ConditionScope(
-            [LeftColumn(field.name, field.dataType.simpleString()) for field in fields],
-            lookup.table.name,
-            lookup.table.schema,
-            case_sensitive=query.fold is str,
-            settings=query.settings,
-        )
+        aliases = [lookup.relation.alias, *(one.alias for one in frame.relations)]
+        self._left = _left_qualifier([*aliases, *(field.name for field in frame.df.schema.fields)])
 
-    def on(self, conjunct: Conjunct, replaced: Sequence[Edit] = ()) -> str:
-        """Return a conjunct of ON as SQL over the two sides."""
-        return self._sql(self.on_scope, conjunct, False, replaced)
+    def on(self, conjunct: Conjunct, replaced: Mapping[Span, str]) -> BoundConjunct:
+        """Return a conjunct of ON; ``replaced`` parts of it are columns of the left DataFrame."""
+        return self._bind(self.on_scope, conjunct, False, replaced)
 
-    def where(self, conjunct: Conjunct, aliases: Collection[str]) -> str | None:
-        """Return a conjunct of WHERE as SQL over the two sides; None if it reads relations that are joined later.
+    def where(self, conjunct: Conjunct, aliases: Collection[str]) -> BoundConjunct | None:
+        """Return a conjunct of WHERE; None if it reads relations that are joined later.
 
         ``aliases`` are those of all relations of the SELECT: one that is joined later comes before a struct.
         """
@@ -117,7 +114,17 @@ class Conditions:
         right = self.lookup.relation
         if any(one is None or (one.relation is right and one.column in self.lookup.marks) for one in bound):
             return None
-        return self._sql(self.where_scope, conjunct, self.lookup.how == "left", ())
+        return self._bind(self.where_scope, conjunct, self.lookup.how == "left", {})
+
+    def key(self, sql: str) -> BoundConjunct:
+        """Return a conjunct that is SQL over the left DataFrame and the table already."""
+        return read_nested(self._planner_scope(), sql)
+
+    def pair(self, left: tuple[Relation, str], right: str) -> BoundConjunct:
+        """Return the equality of columns of both sides, which may be computed ones."""
+        names: dict[tuple[str, ...], tuple[Side, str, int]] = {}
+        sides = [self._spell(Bound(*key, Span(0, 0)), False, names) for key in (left, (self.lookup.relation, right))]
+        return read_nested(self._planner_scope(names), " = ".join(sides))
 
     def unknown(self, conjunct: Conjunct) -> list[Name]:
         """Return the names of a conjunct that belong to neither side."""
@@ -134,43 +141,53 @@ class Conditions:
         """Return a column of the left DataFrame as SQL for the planner."""
         return f"{self._left}.{quote(name)}"
 
-    def column(self, relation: Relation, name: str) -> str:
-        """Return a column of either side, which may be a computed one, as SQL for the planner."""
-        return self._spell(Bound(relation, name, Span(0, 0)), False, self._left)
+    # ── trees ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _sql(self, scope: Scope, conjunct: Conjunct, padded: bool, replaced: Sequence[Edit]) -> str:
-        inside = [edit.span for edit in replaced]
-        names = [name for name in conjunct.names if not any(span.holds(name.spans[0]) for span in inside)]
-        bound = [one for name in names if (one := scope.bind(name)) is not None]
-        written = self.query.edits.text(conjunct.span, replaced)
-        if not replaced and self._is_read_alike(written, conjunct.span.start, bound):
-            return written
-        edits = [Edit(one.span, self._spell(one, padded, self._left)) for one in bound]
-        return self.query.edits.text(conjunct.span, [*replaced, *edits])
+    def _planner_scope(self, names: Names | None = None) -> PlannerScope:
+        return PlannerScope(
+            [LeftColumn(field.name, field.dataType.simpleString()) for field in self.frame.df.schema.fields],
+            self.lookup.table.name,
+            self.lookup.table.schema,
+            case_sensitive=self.query.fold is str,
+            settings=self.query.settings,
+            bound=names,
+        )
 
-    def _is_read_alike(self, text: str, start: int, bound: Sequence[Bound]) -> bool:
-        """Return whether the planner resolves each name of the text to the same column."""
-        if any(one.column in one.relation.computed for one in bound):
-            return False
+    def _bind(self, scope: Scope, conjunct: Conjunct, padded: bool, replaced: Mapping[Span, str]) -> BoundConjunct:
+        names: dict[tuple[str, ...], tuple[Side, str, int]] = {
+            (self._left, column): ("left", column, 1) for column in replaced.values()
+        }
+        edits = [Edit(span, self.left_column(column)) for span, column in replaced.items()]
+        for name in conjunct.names:
+            bound = None if any(span.holds(name.spans[0]) for span in replaced) else scope.bind(name)
+            if bound is None:
+                continue
+            if bound.column in bound.relation.computed:
+                edits.append(Edit(bound.span, self._spell(bound, padded, names)))
+            else:
+                position = [span.end for span in name.spans].index(bound.span.end)
+                names[name.parts] = *self._side_and_column(bound.relation, bound.column), position
+        text = without_comments(self.query.settings.readable(self.query.edits.text(conjunct.span, edits)))
         try:
-            found = self._planner.read(text).references.values()
-        except LookupCacheError:
-            return False
-        ours = {(one.span.start - start, one.span.end - start): self._side_and_column(one) for one in bound}
-        return ours == {(one.start, one.end): (one.side, one.name) for one in found}
+            return read_nested(self._planner_scope(names), text)
+        except LookupCacheError as error:
+            raise error.at(self.query.statement.position(conjunct.span)) from None
 
-    def _side_and_column(self, bound: Bound) -> tuple[str, str]:
-        if bound.relation is self.lookup.relation:
-            return "right", bound.column
-        return "left", self.frame.columns[bound.relation, bound.column]
+    def _side_and_column(self, relation: Relation, column: str) -> tuple[Side, str]:
+        if relation is self.lookup.relation:
+            return "right", column
+        return "left", self.frame.columns[relation, column]
 
-    def _spell(self, bound: Bound, padded: bool, left: str) -> str:
+    def _spell(self, bound: Bound, padded: bool, names: dict[tuple[str, ...], tuple[Side, str, int]]) -> str:
+        """Return a column, which may be a computed one, as SQL; add what its names refer to."""
         relation, name = bound.relation, bound.column
         own = relation is self.lookup.relation
 
         def spell(column: str) -> str:
-            here = column if own else self.frame.columns[relation, column]
-            return f"{quote(relation.alias) if own else left}.{quote(here)}"
+            side, here = self._side_and_column(relation, column)
+            qualifier = relation.alias if own else self._left
+            names[qualifier, here] = side, here, 1
+            return f"{quote(qualifier)}.{quote(here)}"
 
         if name not in relation.computed:
             return spell(name)
@@ -188,7 +205,8 @@ def _is_call(name: Name) -> bool:
     return len(name.parts) == 1 and name.parts[0].lower() in WORD_CALLS
 
 
-def _left_qualifier(alias: str, columns: Sequence[str]) -> str:
-    """Return a qualifier for the left side that is neither the table's name nor a column of the left side."""
-    taken = {alias.lower(), *(name.lower() for name in columns)}
-    return next(name for name in ("left", "lookup_left", "lookup_left_side", "lookup_left_rows") if name not in taken)
+def _left_qualifier(names: Sequence[str]) -> str:
+    """Return a qualifier for the left DataFrame that is none of these names."""
+    taken = {name.lower() for name in names}
+    possible = ("left", *(f"lookup_left{number}" for number in range(1, 1000)))
+    return next(name for name in possible if name not in taken)

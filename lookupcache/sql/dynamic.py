@@ -9,10 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 from pyspark.errors import PySparkException
+from sqlglot import exp
 
 from lookupcache.planner.clauses import Token, tokens
+from lookupcache.sql.dialect import name_span
 from lookupcache.sql.query import Setting
-from lookupcache.sql.text import Statement, name_parameters
+from lookupcache.sql.text import Edit, Span, Statement, name_parameters, without_comments
 
 Prepared = tuple[Statement, list[Token]]
 
@@ -127,6 +129,19 @@ def _identifier_calls(found: Sequence[Token]) -> Iterator[tuple[int, int]]:
             closing = next((t for t in found[number + 2 :] if t.text == ")" and t.depth == opening.depth), None)
             if closing is not None:
                 yield word.start, closing.end
+
+
+def columns_called(statement: Statement, tree: exp.Expr) -> Iterator[Edit]:
+    """Yield the calls of IDENTIFIER that name columns as they were written: Spark names fields of structs by them."""
+    for column in tree.find_all(exp.Column):
+        first = column.parts[0]
+        start = name_span(first).start if isinstance(first, exp.Identifier) and "start" in first.meta else 0
+        written = without_comments(statement.text[start : statement.span.end]) if start else ""
+        if statement.code[start : start + 10].upper() != "IDENTIFIER" and written[:10].upper() == "IDENTIFIER":
+            calls = _identifier_calls(list(tokens(written)))
+            end = next((end for begin, end in calls if not begin), 0)
+            if end:
+                yield Edit(Span(start, start + end), written[:end])
 
 
 def _piece(statement: Statement, found: Sequence[Token], start: int | None, cuts: Sequence[int]) -> str:

@@ -101,6 +101,11 @@ def from_text(clause: FromClause) -> str:
     return "\n  ".join([base, *_laterals(clause)]) + clause.text
 
 
+def all_but(views: Sequence[str]) -> str:
+    """Return a star that leaves out internal columns."""
+    return f"* EXCEPT ({', '.join(views)})" if views else "*"
+
+
 def _is_alone(clause: FromClause) -> bool:
     """Return whether the view is a single relation whose columns have their own names."""
     if len(clause.relations) != 1 or clause.relations[0].computed:
@@ -160,7 +165,7 @@ def frame_of(query: Query, clause: FromClause, with_text: str, extras: Sequence[
 
 def _frame_of_relation(query: Query, clause: FromClause, with_text: str, extras: Sequence[str]) -> Frame:
     [plain] = clause.plain
-    df = query.sql(f"{with_text}SELECT {', '.join(['*', *extras])} FROM {clause.text}")
+    df = query.sql(f"{with_text}SELECT {', '.join([all_but(clause.internal), *extras])} FROM {clause.text}")
     fields = df.schema.fields[: len(df.schema.fields) - len(extras)]
     relation = Relation(plain.names, tuple((f.name, f.dataType.simpleString()) for f in fields))
     names = unique_names([(relation, f.name) for f in fields], query.fold)
@@ -187,7 +192,7 @@ def _by_column(
 
 def _frame_of_relations(query: Query, clause: FromClause, with_text: str, extras: Sequence[str]) -> Frame:
     """Return the DataFrame of several relations, with unique column names."""
-    known = _resolve_relations(query, clause, with_text)
+    known = resolve_relations(query, clause, with_text)
     relations = (*clause.relations, *known)
     columns = [*clause.columns, *((one, name) for one in known for name, _ in one.columns)]
     names = unique_names(columns, query.fold)
@@ -201,8 +206,14 @@ def _frame_of_relations(query: Query, clause: FromClause, with_text: str, extras
     return Frame(df, relations, dict(zip(columns, names, strict=True)), clause.match_columns)
 
 
-def _resolve_relations(query: Query, clause: FromClause, with_text: str) -> list[Relation]:
-    """Return the Spark relations with the columns that Spark resolves for them."""
+def resolve_relations(query: Query, clause: FromClause, with_text: str) -> list[Relation]:
+    """Return the Spark relations after the view with the columns that Spark resolves for them.
+
+    Args:
+        query: The query.
+        clause: The FROM clause.
+        with_text: The text of WITH before the query, or an empty one.
+    """
     visible = [plain for plain in clause.plain if plain.visible]
     if not visible:
         return []

@@ -21,7 +21,7 @@ from sqlglot import exp
 from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.settings import CASE_SENSITIVE, Settings
 from lookupcache.schema import quote
-from lookupcache.spark.join import LookupJoin
+from lookupcache.spark.join import LookupJoin, settings_of
 from lookupcache.spark.pending import resolve_pending
 from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.catalog import Catalog, SqlTable
@@ -88,7 +88,7 @@ class Query:
     @cached_property
     def settings(self) -> Settings:
         """The session's settings, each read once."""
-        return self.setting.settings
+        return settings_of(self.setting.spark)
 
     @cached_property
     def fold(self) -> Callable[[str], str]:

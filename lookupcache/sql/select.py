@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.clauses import tokens
+from lookupcache.planner.condition import BoundCondition, BoundConjunct
 from lookupcache.planner.grammar import equality
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
@@ -25,13 +26,16 @@ from lookupcache.sql.from_clause import (
     Frame,
     FromClause,
     Plain,
+    all_but,
     computed_sql,
     frame_of,
     from_text,
     inputs_of,
+    is_group,
     plain_of,
     plain_relation,
     refuse_merged,
+    resolve_relations,
     unique_names,
     without_parentheses,
 )
@@ -44,6 +48,9 @@ from lookupcache.sql.reads import columns_read, names_of, outside
 from lookupcache.sql.scalars import Scalar, scalar_lookup
 from lookupcache.sql.scope import Name, Relation, aliases, is_count_of_rows, star_columns
 from lookupcache.sql.text import Edit, Span
+
+Bound = dict[Conjunct, BoundConjunct]
+"""Conjuncts as the planner takes them."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +220,8 @@ def _join(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Jo
     if _is_lookup(query, join):
         return _join_lookup(select, joined, join, later)
     refuse_merged(query, join)
-    clause, edits = joined.clause, list(_merged_edits(select, joined.clause, join))
+    clause = joined.clause
+    edits = list(_using_edits(select, clause, join)) or list(_merged_edits(select, clause, join))
     inner_views: tuple[str, ...] = ()
     if _has_lookups(query, join.this):
         joined, group = _group(select, joined, join.this)
@@ -347,13 +355,13 @@ def _marks(lookup: Lookup) -> dict[tuple[Relation, str], str]:
     return {(lookup.relation, name): name for name in lookup.marks}
 
 
-def _where(select: Select, joined: Joined, conditions: Conditions) -> dict[Conjunct, str]:
+def _where(select: Select, joined: Joined, conditions: Conditions) -> Bound:
     """Return the conjuncts of WHERE that this join can apply, and no earlier join has applied."""
     found, names = {}, aliases(select.node)
     for part in select.where:
-        text = None if part in joined.taken else conditions.where(part, names)
-        if text is not None:
-            found[part] = text
+        bound = None if part in joined.taken else conditions.where(part, names)
+        if bound is not None:
+            found[part] = bound
     return found
 
 
@@ -374,8 +382,8 @@ def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
 
 def _on(
     select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, makes_rows_up: bool
-) -> tuple[Frame, Lookup, Conditions, dict[Conjunct, str], tuple[Conjunct, ...]]:
-    """Return the conjuncts of ON as SQL; parts that only Spark can evaluate become columns of the left side.
+) -> tuple[Frame, Lookup, Conditions, Bound, tuple[Conjunct, ...]]:
+    """Return the conjuncts of ON; parts that only Spark can evaluate become columns of the left side.
 
     Conjuncts that read the table and need Spark are applied after an inner join, as part of WHERE.
     """
@@ -401,12 +409,11 @@ def _on(
         items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]
         frame = frame_of(query, joined.clause, select.with_text, items)
         conditions = Conditions(query, frame, lookup)
-    texts = {}
+    bound = {}
     for part in parts:
         if part not in later:
-            edits = [Edit(s, conditions.left_column(name)) for s, name in extras.items() if part.span.holds(s)]
-            texts[part] = conditions.on(part, edits)
-    return frame, lookup, conditions, texts, tuple(later)
+            bound[part] = conditions.on(part, {s: name for s, name in extras.items() if part.span.holds(s)})
+    return frame, lookup, conditions, bound, tuple(later)
 
 
 def _pieces(query: Query, conditions: Conditions, part: Conjunct) -> list[Span] | None:
@@ -429,18 +436,20 @@ def _plan_join(
     frame: Frame,
     lookup: Lookup,
     conditions: Conditions,
-    on: dict[Conjunct, str],
-    where: dict[Conjunct, str],
+    on: Bound,
+    where: Bound,
     columns: dict[tuple[Relation, str], str],
 ) -> LookupJoin:
     query = select.query
-    on_texts, where_texts = list(on.values()), list(where.values())
+    parts, where_parts = tuple(on.values()), tuple(where.values())
     if lookup.how == "inner" and not on and not lookup.keys and not lookup.using:
-        on_texts, where_texts = where_texts, []
-    _refuse_keyless(query, lookup, on_texts)
-    condition: Any = list(lookup.using) or " AND ".join([*lookup.keys, *map(in_parentheses, on_texts)]) or "true"
-    if lookup.using and not all(_is_plain_pair(frame, lookup, name, query) for name in lookup.using):
-        condition = " AND ".join(_pair(frame, lookup, conditions, name, query) for name in lookup.using)
+        parts, where_parts = where_parts, ()
+    _refuse_keyless(query, lookup, parts)
+    condition: Any = list(lookup.using)
+    if not lookup.using:
+        condition = BoundCondition((*map(conditions.key, lookup.keys), *parts) or (conditions.key("true"),))
+    elif not all(_is_plain_pair(frame, lookup, name, query) for name in lookup.using):
+        condition = BoundCondition(tuple(_pair(frame, lookup, conditions, name, query) for name in lookup.using))
     items = [_select_item(frame, lookup, conditions, key, name) for key, name in columns.items()]
     try:
         join = LookupJoin(
@@ -449,7 +458,7 @@ def _plan_join(
             condition,
             lookup.how,
             items or [conditions.left_column(frame.df.columns[0])],
-            where=" AND ".join(map(in_parentheses, where_texts)) or None,
+            where=BoundCondition(where_parts),
             matches=lookup.matches,
         )
         _ = join.result
@@ -473,11 +482,11 @@ def _owners(relations: Iterable[Relation], name: str, query: Query) -> list[tupl
     return [(one, column) for one, column in found if query.fold(column) not in one.merged]
 
 
-def _pair(frame: Frame, lookup: Lookup, conditions: Conditions, name: str, query: Query) -> str:
+def _pair(frame: Frame, lookup: Lookup, conditions: Conditions, name: str, query: Query) -> BoundConjunct:
     """Return the equality of a column of USING."""
     owner = _owners(frame.relations, name, query)[0]
     right = lookup.relation.column(name, query.fold) or name
-    return f"{conditions.column(*owner)} = {conditions.column(lookup.relation, right)}"
+    return conditions.pair(owner, right)
 
 
 def _select_item(frame: Frame, lookup: Lookup, conditions: Conditions, key: tuple[Relation, str], name: str) -> str:
@@ -487,7 +496,7 @@ def _select_item(frame: Frame, lookup: Lookup, conditions: Conditions, key: tupl
     return here if (column if right else frame.columns[key]) == name else f"{here} AS {quote(name)}"
 
 
-def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[str]) -> None:
+def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[BoundConjunct]) -> None:
     if lookup.table.stream is not None and not lookup.table.stream.key:
         return
     if not on and not lookup.keys and not lookup.using:
@@ -499,12 +508,14 @@ def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[str]) -> None:
         )
 
 
-def _error_span(query: Query, lookup: Lookup, error: LookupCacheError, texts: dict[Conjunct, str]) -> Span:
+def _error_span(query: Query, lookup: Lookup, error: LookupCacheError, bound: Bound) -> Span:
     """Return the span of the conjunct that an error is about, else of the condition, else of the join."""
-    for part, text in texts.items():
-        if error.about is not None and _without_spaces(text).strip("()") == _without_spaces(error.about).strip("()"):
+    for part, tree in bound.items():
+        if error.about is not None and _without_spaces(tree.fragment.text).strip("()") == _without_spaces(
+            error.about
+        ).strip("()"):
             return part.span
-    on = [part.span for part in texts if lookup.on_node is not None and span_of(lookup.on_node).holds(part.span)]
+    on = [part.span for part in bound if lookup.on_node is not None and span_of(lookup.on_node).holds(part.span)]
     return Span(on[0].start, on[-1].end) if on else lookup.span
 
 
@@ -607,7 +618,7 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
             continue
         excepted = next((t for t in tokens(select.query.statement[span]) if t.text == "("), None)
         if excepted is None and views:
-            yield Edit(span, _all_but(views))
+            yield Edit(span, all_but(views))
         elif excepted is not None and views and star.args.get("except_"):
             end = span.start + excepted.end
             yield Edit(Span(end, end), f"{', '.join(views)}, ")
@@ -619,27 +630,24 @@ def _edits_of_from(select: Select, views: Sequence[str]) -> Iterator[Edit]:
     table = next((span for span in query.statement.tables if not query.statement[Span(span.end, end)].strip()), None)
     if table is not None and table.end <= end:
         query.edits.made = [edit for edit in query.edits.made if edit.span != table]
-        yield Edit(table, f"SELECT {_all_but(views)} FROM")
+        yield Edit(table, f"SELECT {all_but(views)} FROM")
         return
     start = query.statement.code[:end].upper().rindex("FROM")
-    yield Edit(Span(start, start), f"SELECT {_all_but(views)} ")
-
-
-def _all_but(views: Sequence[str]) -> str:
-    return f"* EXCEPT ({', '.join(views)})" if views else "*"
+    yield Edit(Span(start, start), f"SELECT {all_but(views)} ")
 
 
 def _expand_star(select: Select, clause: FromClause, star: exp.Star) -> Iterator[str]:
     """Yield the columns of * with USING: the merged columns first, then the others of each relation."""
     query, fold = select.query, select.query.fold
-    if clause.plain or any(not isinstance(one, exp.Column) for one in star.args.get("except_") or []):
+    if any(not isinstance(one, exp.Column) for one in star.args.get("except_") or []):
         raise PlanError(
             "* is not supported here, with a lookup that has USING or NATURAL.",
             hint="Name the columns, or write the condition with ON.",
             position=query.statement.position(span_of(star)),
         )
     without = {fold(column.name) for column in star.args.get("except_") or []}
-    for relation, name in star_columns(clause.relations, fold):
+    relations = (*clause.relations, *resolve_relations(query, clause, select.with_text))
+    for relation, name in star_columns(relations, fold):
         if fold(name) not in without:
             yield f"{quote(relation.alias)}.{quote(name)}"
 
@@ -670,6 +678,23 @@ def _merged_edits(select: Select, clause: FromClause, within: exp.Expr | None) -
             continue
         owner = _owners(clause.relations, name.parts[0], query)
         yield Edit(Span(name.spans[0].start, name.spans[0].start), f"{quote(owner[0][0].alias)}.")
+
+
+def _using_edits(select: Select, clause: FromClause, join: exp.Join) -> Iterator[Edit]:
+    """Yield the edit that writes USING of columns that a lookup merged before as equalities with the first of them."""
+    query, columns = select.query, [name.name for name in join.args.get("using") or []]
+    owners = [_owners(clause.relations, name, query) for name in columns]
+    if not clause.merged.issuperset(map(query.fold, columns)) or not all(owners) or is_group(join.this):
+        return
+    right = quote(plain_relation(query, join.this, join).names[-1])
+    start = span_of(join.this).end
+    using = next((t for t in tokens(query.statement[Span(start, span_of(join).end)]) if t.text == "USING"), None)
+    if using is not None and columns:
+        pairs = [
+            f"{quote(one[0][0].alias)}.{quote(one[0][1])} = {right}.{quote(n)}"
+            for one, n in zip(owners, columns, strict=True)
+        ]
+        yield Edit(Span(start + using.start, span_of(join).end), f"ON {' AND '.join(pairs)}")
 
 
 def _used_again(query: Query, name: Name) -> PlanError:

@@ -29,7 +29,7 @@ from lookupcache.sql.analysis import add_analysis_edits
 from lookupcache.sql.catalog import Names
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.dynamic import immediate_of, prepare_statement
+from lookupcache.sql.dynamic import columns_called, immediate_of, prepare_statement
 from lookupcache.sql.explain import explain_query, mode_of
 from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.functions import create_function
@@ -41,6 +41,7 @@ from lookupcache.sql.pipes import Part, part_of, pipes_of, without_pipes
 from lookupcache.sql.query import Query, Setting, query_of, selects, view_marker
 from lookupcache.sql.redaction import STARS
 from lookupcache.sql.scalars import scalars_of
+from lookupcache.sql.scripts import as_set_variable, finish, is_script, steps_of, variables
 from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, TokenReader, insert_target, query_start, target_of
 from lookupcache.sql.text import Edits, Span, Statement
@@ -109,6 +110,9 @@ def _with_lookups(query: Query) -> Query:
         if id(select) not in inner:
             own = [scalar for scalar in scalars if scalar.node.find_ancestor(exp.Select) is select]
             rewrite_select(query, select, own)
+    for edit in columns_called(query.statement, query.tree):
+        if not any(one.span.start <= edit.span.end and one.span.end >= edit.span.start for one in query.edits.made):
+            query.edits.replace(*edit)
     return query
 
 
@@ -410,6 +414,23 @@ def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement
     return parts
 
 
+def _is_script(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
+    return concerns(setting, found) and is_script(setting, found)
+
+
+def _run_script(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Run the statements of a script in order; return the rows of its last query."""
+    steps = steps_of(statement, found)
+    last = next((step for step in reversed(steps) if step.is_query), None)
+    result = None
+    with variables(setting, steps):
+        for step in steps:
+            if step.first != "DECLARE":
+                df = run(setting, as_set_variable(step).statement, args)
+                result = finish(df, is_last=step is last) if step.is_query else result
+    return nothing(setting) if result is None else result
+
+
 def _is_view(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
     """Return whether a statement creates a view or caches a table from a query that may use lookups."""
     words = _words(found)[:6]
@@ -639,6 +660,7 @@ _KINDS: dict[Any, Any] = {
     _is_immediate: _run_immediate,
     _is_describe_query: _describe_query,
     _is_set: _run_set,
+    _is_script: _run_script,
     _is_create: _create,
     _is_function: _function,
     _is_drop: _drop,

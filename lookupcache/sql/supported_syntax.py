@@ -185,9 +185,20 @@ LEFT, SEMI and ANTI joins a sub-query that reads the lookup table. A lookup need
 2)``, ``o.id <=> c.id``, ``struct(o.id) = struct(c.id)`` and a text for a column of another type, ``c.id = '1'``, are
 none. Or use a sub-query or a temporary view.
 
-**Not supported** with lookups at all: scripts (``BEGIN … END``), a join behind a pipe whose left side has several
-relations and pipes other than joins (``|> AS name`` before the join makes them one), RIGHT and FULL JOIN with USING in
-the same SELECT as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for a lookup table.
+**BEGIN … END** runs its statements in order, with the variables that it declares, and returns the rows of its last
+query.
+
+>>> show('''BEGIN
+...         DECLARE low DOUBLE DEFAULT 1000;
+...         SELECT o.order_id, c.name FROM guide_orders AS o
+...           JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id AND c.salary > low;
+...       END''')
+11 bob
+
+**Not supported** with lookups at all: IF, CASE, loops, labels and handlers in scripts, a join behind a pipe whose left
+side has several relations and pipes other than joins (``|> AS name`` before the join makes them one), RIGHT and FULL
+JOIN with USING in the same SELECT as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for
+a lookup table.
 
 **COMPILE PLAN** writes an INSERT or a statement set as it was planned, as JSON, which **EXECUTE PLAN** runs later
 without planning it again; **EXPLAIN PLAN** shows it. docs/compiled-plans.md says what may change in between.

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import pytest
-from drawn_world import ROWS, VARIABLES, table_of
+from drawn_world import ROWS, VARIABLES, compare_drawn, make_worlds, table_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from scale import SCALE, SEED, scale_up
 from sources import PEOPLE, SCHEMA, options_of, rows_of
 from sql_hostile import AS_FULL_TABLES, STATEMENTS
 from sql_statements import NOW
@@ -215,6 +216,18 @@ def test_hostile_statements_of_sql_are_sparks(spark):
         theirs = spark.sql(re.sub(r"\b(cust|many)\b", r"plain_\1", text.replace(NOW, "")))
         assert (text, ours.dtypes) == (text, theirs.dtypes)
         assert (text, multiset(ours)) == (text, multiset(theirs))
+
+
+if SCALE > 1:  # in the nightly run only
+
+    def test_drawn_statements_are_sparks(spark, capsys):
+        count = scale_up(12)
+        found = compare_drawn(*make_worlds(spark), range(SEED + 7000, SEED + 7000 + count))
+        with capsys.disabled():
+            print(f"\n{found.counts()}")
+        assert not found.wrong, found.report()
+        assert found.by_ours_alone <= max(0.03 * count, 1), found.refused
+        assert found.refused["by both"] < 0.5 * count, found.refused
 
 
 def test_counts_are_observed(spark, people):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from dataclasses import dataclass, field
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from sources import options_of
+from sql_statements import SETTINGS, Drawing
 from sql_world import read_once, union_all
 
-from lookupcache import LookupSession, LookupTable
+from lookupcache import LookupCacheError, LookupSession, LookupTable
 from lookupcache.schema import parse_ddl
 
 AT_ONCE = 30
@@ -88,6 +92,128 @@ def with_settings(ours, theirs, settings):
             session.conf.unset(name) if value is None else session.conf.set(name, value)
 
 
+@dataclass
+class Comparison:
+    """What the comparison of drawn statements found: refused ones by reason, and wrong ones by their number."""
+
+    refused: Counter = field(default_factory=Counter)
+    wrong: dict = field(default_factory=dict)
+    drawn: int = 0
+    by_spark: int = 0
+    """How many statements Spark was asked about, since its recorded answer was not ours, or there is none."""
+
+    def __iadd__(self, other):
+        self.refused += other.refused
+        self.wrong |= other.wrong
+        self.drawn += other.drawn
+        self.by_spark += other.by_spark
+        return self
+
+    @property
+    def by_ours_alone(self):
+        """The number of statements that only the session with lookups refuses."""
+        return sum(self.refused.values()) - self.refused["by both"]
+
+    def counts(self):
+        """Return the counts as a line of the nightly report."""
+        kinds = ", ".join(f"{count} {reason!r}" for reason, count in self.refused.most_common())
+        return f"{self.drawn} statements: {len(self.wrong)} different, refused: {kinds or 'none'}"
+
+    def report(self):
+        """Return the wrong statements, with what is wrong."""
+        texts = {seed: Drawing(seed).statement() for seed in self.wrong}
+        return "\n\n".join(
+            f"{seed}: {why}\n{texts[seed].lookup!r} {texts[seed].settings}" for seed, why in self.wrong.items()
+        )
+
+
+def compare_drawn(session, theirs, seeds, recorded=None):
+    """Compare the statements of these seeds in both worlds: columns and types first, then the rows of many at once.
+
+    Statements with the same settings are compared together: Spark Connect resolves names when a query runs. Where our
+    answer has the digest that is ``recorded`` of Spark's, Spark is not asked again.
+    """
+    found = Comparison()
+    for batch in batches(seeds, session.spark, theirs):
+        found.drawn += len(batch)
+        if recorded:
+            digests = answers(session, {seed: (one, one.lookup) for seed, one in batch.items()})
+            found.refused["by both"] += sum(digests[n] == recorded.get(n) == REFUSED for n in batch)
+            batch = {seed: one for seed, one in batch.items() if digests[seed] != recorded.get(seed)}
+        found.by_spark += len(batch)
+        _compare_batch(session, theirs, batch, found)
+    return found
+
+
+def batches(seeds, *sparks):
+    """Yield the statements of some seeds, those with the same settings together, which the sessions have meanwhile."""
+    groups = {}
+    for seed in seeds:
+        drawn = Drawing(seed).statement()
+        groups.setdefault(tuple(drawn.settings.items()), []).append((seed, drawn))
+    for settings, group in groups.items():
+        for spark in sparks:
+            with_settings(spark, spark, dict(settings))
+        for start in range(0, len(group), AT_ONCE):
+            yield dict(group[start : start + AT_ONCE])
+    for spark in sparks:
+        with_settings(spark, spark, dict.fromkeys(SETTINGS))
+
+
+REFUSED = "refused"
+
+
+def answers(session, texts):
+    """Return a digest of what a session answers to statements, by seed: columns, types, rows, their order.
+
+    ``texts`` has the statement as it was drawn, which is part of the digest, and the text to run.
+    """
+    frames = {seed: (result_of(session, text, one.args), one.ordered_by) for seed, (one, text) in texts.items()}
+    frames = {seed: (df, None, order) for seed, (df, order) in frames.items() if not isinstance(df, str)}
+    rows = read(frames, 0)
+    found = dict.fromkeys(texts, REFUSED)
+    for seed, (df, _, _) in frames.items():
+        one, (counts, keys) = texts[seed][0], rows[seed]
+        answer = (one.plain, one.settings, one.args, df.dtypes, sorted(counts.items()), keys)
+        found[seed] = hashlib.sha256(repr(answer).encode()).hexdigest()[:12]
+    return found
+
+
+def record(theirs, seeds):
+    """Return the digests of Spark's own answers by seed."""
+    found = {}
+    for batch in batches(seeds, theirs):
+        found |= answers(theirs, {seed: (one, one.plain) for seed, one in batch.items()})
+    return {seed: found[seed] for seed in seeds}
+
+
+def _compare_batch(session, theirs, batch, found):
+    pairs = {}
+    for seed, drawn in batch.items():
+        ours, expected = result_of(session, drawn.lookup, drawn.args), result_of(theirs, drawn.plain, drawn.args)
+        if isinstance(ours, str) and isinstance(expected, str):
+            found.refused["by both"] += 1
+        elif isinstance(ours, str):
+            found.refused[ours.splitlines()[0]] += 1
+        elif isinstance(expected, str):
+            found.wrong[seed] = f"Spark refuses: {expected}"
+        elif ours.dtypes != expected.dtypes:
+            found.wrong[seed] = f"{ours.dtypes} in place of {expected.dtypes}"
+        else:
+            pairs[seed] = ours, expected, drawn.ordered_by
+    found.wrong |= different(pairs)
+
+
+def result_of(session, text, args):
+    """Return a DataFrame, or the text of the error."""
+    try:
+        df = session.sql(text, args)
+        _ = df.schema  # Spark Connect reports errors here
+    except (LookupCacheError, PySparkException) as error:
+        return str(error)
+    return df
+
+
 def different(pairs):
     """Return the numbers of statements whose rows, or their order, differ, with what differs.
 
@@ -104,10 +230,10 @@ def different(pairs):
 
 
 def read(pairs, side):
-    """Read the rows of some statements in one job."""
+    """Read the rows of some statements in one task: each task would get the plans of all of them."""
     marked = [number_rows(seed, pair[side], pair[2]) for seed, pair in pairs.items()]
     rows = {seed: (Counter(), []) for seed in pairs}
-    for row in sorted(read_once(union_all(marked)), key=lambda row: row.at) if marked else ():
+    for row in sorted(read_once(union_all(marked).coalesce(1)), key=lambda row: row.at) if marked else ():
         rows[row.seed][0][row.row] += 1
         rows[row.seed][1].append(row.key)
     return rows

@@ -73,6 +73,28 @@ _STATEMENTS = (
     r'''EXECUTE IMMEDIATE "SELECT o.id FROM o\n-- x\nJOIN cust NOW AS c\r\nON o.id = c.id"''',
     "EXECUTE IMMEDIATE 'SELECT c.name' || ' FROM o JOIN cust NOW AS c ON o.id = c.id'",
     "SELECT IDENTIFIER('c.' || 'name') FROM o JOIN IDENTIFIER('cust') NOW AS c ON IDENTIFIER('o.id') = c.id",
+    "SELECT * FROM o JOIN cust NOW AS x USING (id) JOIN t USING (id)",
+    "SELECT id, x.id, t.id, t.* FROM o JOIN cust NOW AS x USING (id) LEFT JOIN t USING (id) WHERE id > 0 ORDER BY id",
+    "SELECT * FROM o JOIN cust NOW AS x USING (id, k, name) LEFT JOIN t AS y USING (k, id) JOIN t AS z ON z.id = x.id",
+    "SELECT * FROM o JOIN cust NOW AS x USING (id) LEFT SEMI JOIN t USING (id)",
+    "SELECT *, m.id FROM o JOIN cust NOW AS x USING (id) JOIN t USING (ID) JOIN many NOW AS m USING (id) WHERE id < 3",
+    "SELECT * EXCEPT (id) FROM o JOIN cust NOW AS x USING (id) CROSS JOIN (SELECT 1 AS one)",
+    "SELECT *, t.c FROM o LEFT JOIN cust NOW AS x USING (id) RIGHT JOIN t ON t.id = o.id",
+    "WITH t AS (SELECT 1 AS id, 2 AS z) SELECT * FROM o JOIN cust NOW AS x USING (id) JOIN t USING (id)",
+    "SELECT struct(IDENTIFIER('o.id'), c.name, identifier /* c */ ('c.' || 'k')) AS s, IDENTIFIER('c.name') FROM o "
+    "JOIN cust NOW AS c ON IDENTIFIER('o.id') = c.id WHERE IDENTIFIER('o.id') > 0 AND o.k < 9",
+    "SELECT o.name AS z, * FROM ((SELECT id, k, name FROM o) AS o LEFT SEMI JOIN cust NOW AS d USING (k, name)) "
+    "JOIN many NOW AS m ON m.id = o.k",
+    "BEGIN DECLARE low INT DEFAULT 1; SET low = low + 1; "
+    "SELECT c.name, low FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id < low + 1; END",
+    "BEGIN SELECT 1 AS a; SELECT o.id, c.label FROM o LEFT JOIN cust NOW AS c ON o.k = c.id; END;",
+    "BEGIN DECLARE a, b BIGINT; SET (a, b) = (SELECT max(c.k), 2 FROM o JOIN cust NOW AS c ON o.k = c.id); "
+    "SELECT a + b AS z, count(*) AS n FROM o JOIN many NOW AS c ON c.id = o.id GROUP BY ALL; END",
+    "BEGIN SELECT c.id FROM o JOIN cust NOW AS c ON o.k = c.id; -- ; END\n"
+    "SELECT 'CASE ; END' AS t, CASE WHEN true THEN 1 END AS u; END",
+    "BEGIN DECLARE id INT DEFAULT 7; SELECT id, c.name FROM o JOIN cust NOW AS c USING (id); END",
+    "BEGIN DECLARE v_9 INT DEFAULT 3; SELECT c.name FROM o JOIN cust NOW AS c ON o.k = c.id WHERE c.id <> v_9; "
+    "SET v_9 = 4; END",
 )
 _AS_FULL_TABLES = (
     "SELECT o.id, c.name FROM o FULL JOIN cust_all NOW AS c ON o.id = c.id",

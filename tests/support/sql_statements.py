@@ -282,7 +282,6 @@ class Drawing:
         kinds = [
             "*", f"{alias}.*", f"{self.number(relations)} AS id", f"{self.text(relations)} AS name",
             self.number(relations), self.text(relations), "to_json(struct(*)) AS j", "hash(*)",
-            # Spark names the field of an IDENTIFIER(…) that it reads itself col1, and ours after the column.
             f"struct({self.number(relations).replace('IDENTIFIER', '1 + IDENTIFIER')}, {self.text(relations)}) AS s",
             f"{self.number(relations)} AS y, y + 1 AS z",
             f"to_json(struct({alias}.*)) AS j", "(SELECT max(id) FROM t) AS m", f"{self.number(relations)} AS `a b`",

@@ -1,0 +1,99 @@
+"""Conditions as the planner takes them: the conjuncts as trees, in which every name is bound to a side and a column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lookupcache.errors import PlanError, about
+from lookupcache.planner.clauses import conjuncts, without_comments
+from lookupcache.planner.depth import LEVELS, deep_recursion
+from lookupcache.planner.grammar import equality, is_plain_equality
+from lookupcache.planner.naming import Fragment, Scope
+
+
+@dataclass(frozen=True, eq=False)
+class Equality:
+    """A column of the lookup table that must equal something that does not depend on that table.
+
+    ``plain`` means that it is written as an equality, and not in an equivalent form.
+    """
+
+    column: str
+    other: Fragment
+    plain: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class BoundConjunct:
+    """A conjunct as a tree, and the equality that it is, if it is one."""
+
+    fragment: Fragment
+    equality: Equality | None = None
+
+
+@dataclass(frozen=True)
+class BoundCondition:
+    """The conjuncts of a condition."""
+
+    conjuncts: tuple[BoundConjunct, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.conjuncts)
+
+
+def read_condition(scope: Scope, text: str) -> BoundCondition:
+    """Parse a condition and bind its names.
+
+    >>> import pyarrow as pa
+    >>> from lookupcache.planner.naming import LeftColumn
+    >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
+    >>> condition = read_condition(scope, "o.id = c.id AND (age > 18 OR o.id = 1)")
+    >>> [(one.fragment.sql, one.equality and one.equality.column) for one in condition.conjuncts]
+    [('l.`id` = r.`ID`', 'ID'), ('r.`age` > 18 OR l.`id` = 1', None)]
+    """
+    return BoundCondition(tuple(read_conjunct(scope, part) for part in conjuncts(without_comments(text))))
+
+
+def read_conjunct(scope: Scope, text: str) -> BoundConjunct:
+    """Parse a conjunct, a text without comments, and bind its names; errors say which conjunct they are about."""
+    with about(text):
+        return _read_conjunct(scope, text)
+
+
+def _read_conjunct(scope: Scope, text: str) -> BoundConjunct:
+    fragment = scope.read(text)
+    sides = equality(text)
+    if sides is None or "right" not in fragment.sides:
+        return BoundConjunct(fragment)
+    plain = is_plain_equality(text)
+    a, b = (scope.read(side) for side in sides)
+    for one, other in ((a, b), (b, a)):
+        if one.column and one.column.side == "right" and "right" not in other.sides and (plain or other.sides):
+            return BoundConjunct(fragment, Equality(one.column.name, other, plain))
+    return BoundConjunct(fragment)
+
+
+def read_nested(scope: Scope, text: str) -> BoundConjunct:
+    """Return `read_conjunct` of a text that may be nested deeply; raises PlanError where it is nested too deeply."""
+    try:
+        return deep_recursion(lambda: read_conjunct(scope, text))
+    except RecursionError:
+        raise too_deep([text]) from None
+
+
+def too_deep(texts: Iterable[str], others: Sequence[str] = ()) -> PlanError:
+    """Return the error for an expression that is nested too deeply, which is probably the longest one."""
+    longest = max([*others, *(part for text in texts for part in _parts(text))], key=len)
+    return PlanError(
+        f"{longest[:60]!r}… is nested too deeply to be planned: brackets, calls, CASE and NOT may be nested "
+        f"about {LEVELS} times.",
+        hint="Compute part of it as a column of the left side first, with withColumn, or select it after the join.",
+    )
+
+
+def _parts(text: str) -> list[str]:
+    try:
+        return conjuncts(without_comments(text))
+    except RecursionError:
+        return [text]

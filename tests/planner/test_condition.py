@@ -1,0 +1,64 @@
+"""Conditions whose names a statement has bound: the planner takes them as they are bound, and resolves none again."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from lookupcache import LookupTable, PlanError, SchemaError
+from lookupcache.planner import LeftColumn, plan_join
+from lookupcache.planner.condition import BoundCondition, read_condition, read_conjunct, read_nested
+from lookupcache.planner.naming import Scope
+
+LEFT = [LeftColumn("id", "bigint"), LeftColumn("o.id", "bigint"), LeftColumn("s", "struct<id:bigint>")]
+SCHEMA = pa.schema([("id", pa.int64()), ("age", pa.int64())])
+
+
+def scope(**bound):
+    names = {tuple(name.split("__")): to for name, to in bound.items()}
+    return Scope(LEFT, "c", SCHEMA, bound=names)
+
+
+@pytest.mark.parametrize(
+    ("text", "bound", "sql"),
+    [
+        ("id = c.id", {"id": ("left", "o.id", 0)}, "l.`o.id` = r.`id`"),
+        ("c.id = x.y.id", {"c__id": ("left", "id", 1), "x__y__id": ("right", "age", 2)}, "l.`id` = r.`age`"),
+        ("s.id + 1 > age", {"s__id": ("right", "id", 1)}, "r.`id` + 1 > r.`age`"),
+        ("s.id > 1", {"s__id": ("left", "s", 0)}, "l.`s`.id > 1"),
+        ("`ID` = `id`", {"ID": ("left", "id", 0), "id": ("right", "id", 0)}, "l.`id` = r.`id`"),
+        ("user = 'x'", {"user": ("right", "age", 0)}, "r.`age` = 'x'"),
+        ("exists(array(age), id -> id > 1)", {"age": ("right", "age", 0), "id": ("left", "id", 0)},
+         "exists(array(r.`age`), id -> id > 1)"),
+    ],
+)  # fmt: skip
+def test_names_mean_what_they_are_bound_to(text, bound, sql):
+    assert scope(**bound).read(text).sql == sql
+
+
+def test_both_sides_of_a_key_are_bound_alike():
+    found = read_conjunct(scope(id=("left", "o.id", 0), c__age=("right", "id", 1)), "c.age IN (id)")
+    assert (found.equality.column, found.equality.other.sql, found.equality.plain) == ("id", "l.`o.id`", False)
+
+
+def test_a_name_that_is_not_bound_is_looked_for_among_the_columns():
+    assert scope(o__id=("left", "o.id", 1)).read("o.id = c.age").sql == "l.`o.id` = r.`age`"
+    with pytest.raises(SchemaError, match="There is no column 'ages'"):
+        scope().read("ages > 1")
+
+
+def test_a_bound_condition_is_planned_as_its_text_is():
+    table = LookupTable.from_function("c", "id BIGINT, age BIGINT", key=["id"], function=lambda i: [])
+    left = [LeftColumn("k", "bigint")]
+    text, where = "k = c.id AND c.age > 18 AND (k < age OR age IS NULL)", "age <> 20"
+    names = Scope(left, "c", table.schema)
+    bound = {"on": read_condition(names, text), "where": read_condition(names, where)}
+    as_text = plan_join(left, table, on=text, where=where, how="left", analyst=None)
+    assert plan_join(left, table, **bound, how="left", analyst=None) == as_text
+    with pytest.raises(PlanError, match="'on' is empty"):
+        plan_join(left, table, on=BoundCondition(()), analyst=None)
+
+
+def test_what_is_nested_too_deeply_is_refused_where_it_is_bound():
+    with pytest.raises(PlanError, match="nested too deeply"):
+        read_nested(scope(), "(" * 4000 + "id" + ")" * 4000 + " > 1")
