@@ -87,8 +87,10 @@ LAYERS = """
     host.host_cache
     host.inspection
     host
-    store.contract store.frames store.claims
-    store.redis_store store.functions
+    store.contract store.frames store.claims store.folder_format store.folder_clock store.folder_files
+    store.redis_store store.functions store.timed_store store.object_files store.folder_segments
+    store.folder_claims store.folder_merge
+    store.folder_store
     store.locations store.guard store.rows store.names store.lifetimes
     store.row_store
     store

@@ -159,13 +159,13 @@ class RowStore:
         if reading is None:
             none = np.zeros(0, np.int64)
             return Known(none, self._schema.empty_table(), none, none.astype(np.float64))
-        self._store_clock.read(reading.now, self.clock())
+        self._store_clock.read(reading.earliest, self.clock())
         found, damaged = from_frames(reading.entries, keys, self._key_types, self._schema, self._hash)
         # Counted from before the request: so no age is below the true one.
         ages = reading.now - found.written
         allowed = self._lifetimes.allow(ages, found.counts) & (before - ages > self._known_since)
         found = found.take(np.flatnonzero(allowed))
-        self.counters["store_dropped"] += damaged
+        self.counters["store_dropped"] += damaged + reading.dropped
         self.counters["store_hits"] += len(found.positions)
         return Known(found.positions, found.rows, found.counts, before - (reading.now - found.written))
 
