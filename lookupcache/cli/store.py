@@ -1,4 +1,4 @@
-"""The part of the command `lookupcache cache` for stores: what lies in a Redis server, found by SCAN, or in a folder."""
+"""The part of the command `lookupcache cache` for stores: what lies in a Redis server or in a folder."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class OpenFile(ABC):
 
     size: int
     modified: float
-    """When it was written, by the clock of the file system."""
+    """When it was written, by the clock of the file system; infinity if that does not say."""
 
     @abstractmethod
     def read(self, position: int, size: int) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -33,8 +34,8 @@ from lookupcache.store.folder_files import (
 _DOWNLOADS = "lookupcache-downloads"
 _MOST_DOWNLOADED_BYTES = 2 << 30
 _MOST_FILE_BYTES = 1 << 30
-_RENAMED = {"hdfs", "local", "viewfs"}
-"""Types of file systems where a file that is being written can be seen, and can be renamed."""
+_SHOW_UNFINISHED = {"hdfs", "local", "viewfs"}
+"""Types of file systems where others see a file that is being written; it can be renamed there."""
 
 
 class ObjectRoot(Root):
@@ -66,7 +67,7 @@ class ObjectRoot(Root):
         """Return the files of an identity."""
         system, root = self._at()
         path = f"{root}/{folder_name(identity)}"
-        if create and system.type_name in _RENAMED:
+        if create and _shows_unfinished(system):
             system.create_dir(path, recursive=True)
         return ObjectFiles(system, path, f"{self._location}\n{identity}")
 
@@ -113,7 +114,7 @@ class ObjectFiles(Files):
     def write(self, name: str, parts: Iterable[Any]) -> None:
         """Put a file."""
         data, path = b"".join(parts), f"{self._path}/{name}"
-        if self._system.type_name not in _RENAMED:
+        if not _shows_unfinished(self._system):
             self._put(path, data)
             return
         aside = f"{self._path}/{random_name('.tmp')}"
@@ -162,10 +163,11 @@ class _Downloaded(OpenFile):
 
     def __init__(self, info: fs.FileInfo, content: OpenFile | bytes) -> None:
         self.size = info.size
-        self.modified = _seconds(info) or 0.0
+        found = _seconds(info)
+        self.modified = math.inf if found is None else found
         self._content = content
-        found = len(content) if isinstance(content, bytes) else content.size
-        if found != info.size:
+        size = len(content) if isinstance(content, bytes) else content.size
+        if size != info.size:
             raise OSError(errno.EIO, "it was not downloaded as a whole")
 
     def read(self, position: int, size: int) -> bytes:
@@ -176,6 +178,12 @@ class _Downloaded(OpenFile):
     def close(self) -> None:
         if isinstance(self._content, OpenFile):
             self._content.close()
+
+
+def _shows_unfinished(system: fs.FileSystem) -> bool:
+    while isinstance(system, fs.SubTreeFileSystem):
+        system = system.base_fs
+    return system.type_name in _SHOW_UNFINISHED
 
 
 def _seconds(info: fs.FileInfo) -> float | None:
