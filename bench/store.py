@@ -1,6 +1,7 @@
-"""What a store costs and saves: `python -m bench.store [PART …]`, with a Redis server, without Spark.
+"""What a store costs and saves: `python -m bench.store [PART …]`, with a Redis server and a folder, without Spark.
 
-- hits: 5,000 keys from the store by batch, alongside the bare driver's MGET of the same bytes and decoding them alone;
+- hits: 5,000 keys from the store by batch, alongside the bare driver's MGET of the same bytes (for a folder, reading
+  its files), and decoding them alone;
 - misses: batches of keys that neither cache nor store has, with and without a store, for a source that takes a while;
 - again: the second run of a job over a function of 50 ms.
 """
@@ -9,8 +10,10 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -22,6 +25,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.store.folder_format import read_index
 from lookupcache.store.rows import from_frames
 from lookupcache.worker.lookup import PartialCacheLookup, lookup_of
 from lookupcache.worker.source import Source
@@ -71,11 +75,9 @@ def find(lookup: PartialCacheLookup, keys: range) -> float:
 
 def measure_hits(url: str) -> None:
     """Compare reads of the store with the bare driver's."""
-    import redis
-
     find(new_lookup(Named(SCHEMA, {}), url), range(KEYS))
     batch = KeyBatch.of([pa.array(range(KEYS), pa.int64())], [pa.int64()])
-    client = redis.Redis.from_url(url)
+    read, what = _bare_reader(url)
     times: dict[str, list[float]] = {"store": [], "lookup": [], "mget": [], "decode": []}
     for _ in range(ROUNDS):
         lookup = new_lookup(Named(SCHEMA, {}), url)
@@ -85,7 +87,7 @@ def measure_hits(url: str) -> None:
         times["store"].append(_timed(lambda s=store: len(s.find(batch, s.names(batch)).positions)))
         times["lookup"].append(find(lookup, range(KEYS)))
         entries: list[bytes] = []
-        times["mget"].append(_timed(lambda n=names, into=entries: into.extend(client.mget(n))))
+        times["mget"].append(_timed(lambda n=names, into=entries: into.extend(read(n))))
         schema = SCHEMA.remove(0)
         times["decode"].append(
             _timed(lambda s=store, e=entries, c=schema: len(from_frames(e, batch, [pa.int64()], c, s._hash)[0].counts))
@@ -95,9 +97,34 @@ def measure_hits(url: str) -> None:
     bare = middle["mget"] + middle["decode"]
     click.echo(
         f"hits: {KEYS:,} keys from the store {middle['store']:.1f} ms, by a lookup into its cache "
-        f"{middle['lookup']:.1f} ms; MGET {middle['mget']:.1f} ms + decoding {middle['decode']:.1f} ms = {bare:.1f} "
+        f"{middle['lookup']:.1f} ms; {what} {middle['mget']:.1f} ms + decoding {middle['decode']:.1f} ms = {bare:.1f} "
         f"ms: {middle['store'] / bare:.2f} x, lookup {middle['lookup'] / bare:.2f} x (target 1.3)"
     )
+
+
+def _bare_reader(url: str) -> tuple[Callable[[list[bytes]], list[bytes]], str]:
+    """Return what reads the bytes of names without this library, and what it is called."""
+    if url.startswith("redis"):
+        import redis
+
+        return redis.Redis.from_url(url).mget, "MGET"
+
+    def read(names: list[bytes]) -> list[bytes]:
+        size, frames = 0, []
+        for path in Path(url).rglob("*.seg"):
+            data = path.read_bytes()
+            size += len(data)
+            offsets = read_index("bench", len(data), lambda at, count, of=data: of[at : at + count]).offsets.tolist()
+            frames += [data[start:end] for start, end in pairwise(offsets)]
+        assert len(frames) == len(names)
+        found = dict(zip(sorted(names, key=_first_word), frames, strict=True))
+        return [found[name] for name in names]
+
+    return read, "reading files"
+
+
+def _first_word(name: bytes) -> int:
+    return int.from_bytes(bytes.fromhex(name[-33:-17].decode()), "little")
 
 
 def measure_misses(url: str) -> None:
@@ -150,7 +177,10 @@ def main(parts: tuple[str, ...]) -> None:
     server = RedisServer().start()
     try:
         for name in parts or PARTS:
-            PARTS[name](server.url)
+            with tempfile.TemporaryDirectory() as folder:
+                for kind, url in (("redis", server.url), ("folder", folder)):
+                    click.echo(f"{kind}: ", nl=False)
+                    PARTS[name](url)
     finally:
         server.close()
 

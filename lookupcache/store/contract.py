@@ -105,6 +105,15 @@ class Store(ABC):
     def clear(self, identity: str | None = None) -> int:
         """Remove all entries and claims of an identity, or of all; return how many entries there were."""
 
+    def flush(self) -> None:
+        """Write what `put` has only collected; most stores write at once."""
+        return
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether `flush` has nothing to do."""
+        return True
+
     @abstractmethod
     def close(self) -> None:
         """Disconnect."""

@@ -59,6 +59,8 @@ class Files(ABC):
     """Whether entries are written when they are put; otherwise they are collected, since each file takes long."""
     clock_seconds = 1.0
     """For how long a reading of the clock is used."""
+    clean_seconds = 60.0
+    """How often a writer looks for what has expired."""
 
     @abstractmethod
     def version(self) -> object:
@@ -75,6 +77,14 @@ class Files(ABC):
     @abstractmethod
     def write(self, name: str, parts: Iterable[Any]) -> None:
         """Write a file as a whole: nobody sees a part of it."""
+
+    @abstractmethod
+    def write_aside(self, parts: Iterable[Any]) -> str:
+        """Write a file that nobody reads; return its name, for `publish` or `remove`."""
+
+    @abstractmethod
+    def publish(self, aside: str, name: str) -> None:
+        """Give a file that was written aside its name."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -110,9 +120,17 @@ class Files(ABC):
         """Give a file the time of now."""
         raise NotImplementedError
 
+    def remove_leftovers(self, before: float) -> None:
+        """Remove files that a process began to write before a time, and never finished."""
+        raise NotImplementedError
+
 
 class Root(ABC):
     """All identities of a folder."""
+
+    @abstractmethod
+    def again(self) -> Root:
+        """Return the same folder for a forked process."""
 
     @abstractmethod
     def identities(self) -> list[str]:
@@ -160,9 +178,13 @@ class LocalRoot(Root):
     """A folder that is mounted here. What lies in it must belong to this user or to root, and to nobody else."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
         self._descriptor = -1
         self._opening = threading.Lock()
+
+    def again(self) -> Root:
+        """Return the same folder for a forked process."""
+        return LocalRoot(self.path)
 
     def identities(self) -> list[str]:
         """Return the identities that have a folder."""
@@ -175,8 +197,9 @@ class LocalRoot(Root):
 
     def files(self, identity: str, *, create: bool) -> Files:
         """Return the files of an identity; a missing folder that cannot be created is a FileNotFoundError."""
-        with self._opening:
-            descriptor = _open_folder(folder_name(identity), self._folder(create=create), create)
+        name = folder_name(identity)
+        with self._opening, self._naming(f"{self.path}/{ROOT}/{name}"):
+            descriptor = _open_folder(name, self._folder(create=create), create)
         return LocalFiles(descriptor)
 
     def close(self) -> None:
@@ -190,15 +213,28 @@ class LocalRoot(Root):
             self.close()
         if self._descriptor < 0:
             if create:
-                # A folder that cannot be made is missing, whatever the reason; opening it says so.
-                with suppress(PermissionError, OSError):
-                    os.makedirs(self._path, 0o700, exist_ok=True)
-            outer = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                # Only the last part: a file system that is not mounted must not become a folder of this host. What
+                # cannot be made is missing, whatever the reason; opening it says so.
+                with suppress(OSError):
+                    os.mkdir(self.path, 0o700)
+            with self._naming(self.path):
+                outer = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                self._descriptor = _open_folder(ROOT, outer, create)
+                with self._naming(f"{self.path}/{ROOT}"):
+                    self._descriptor = _open_folder(ROOT, outer, create)
             finally:
                 os.close(outer)
         return self._descriptor
+
+    @contextmanager
+    def _naming(self, path: str) -> Iterator[None]:
+        """Name the path in an error that has none, or the last part only."""
+        try:
+            yield
+        except OSError as error:
+            if not str(error.filename).startswith("/"):
+                error.filename = path
+            raise
 
 
 def _open_folder(name: str, parent: int, create: bool) -> int:
@@ -315,17 +351,27 @@ class LocalFiles(Files):
 
     def write(self, name: str, parts: Iterable[Any]) -> None:
         """Write a file aside, and rename it."""
+        self.publish(self.write_aside(parts), name)
+
+    def write_aside(self, parts: Iterable[Any]) -> str:
+        """Write a file under a name of its own; if that fails, remove it."""
         aside = random_name(_TEMPORARY)
-        descriptor = os.open(
-            aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(aside, flags, 0o600, dir_fd=self._descriptor)
         try:
-            try:
-                data = memoryview(b"".join(parts))
-                while len(data):
-                    data = data[os.write(descriptor, data) :]
-            finally:
-                os.close(descriptor)
+            data = memoryview(b"".join(parts))
+            while len(data):
+                data = data[os.write(descriptor, data) :]
+        except BaseException:
+            self.remove(aside)
+            raise
+        finally:
+            os.close(descriptor)
+        return aside
+
+    def publish(self, aside: str, name: str) -> None:
+        """Rename a file."""
+        try:
             os.rename(aside, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         except BaseException:
             self.remove(aside)
@@ -395,7 +441,7 @@ class LocalFiles(Files):
         return True
 
     def remove_leftovers(self, before: float) -> None:
-        """Remove files that a process began to write before a time, and never finished."""
+        """Remove files that were written aside before a time, and never published."""
         for name in os.listdir(self._descriptor):
             with suppress(OSError):
                 if name.endswith(_TEMPORARY) and self.modified(name) < before:

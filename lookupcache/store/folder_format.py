@@ -52,6 +52,11 @@ class Entries:
     since: Numbers
     ends: Numbers
 
+    def take(self, kept: Numbers) -> Entries:
+        """Return some of the entries."""
+        frames = [self.frames[number] for number in kept.tolist()]
+        return Entries(self.names[kept], frames, self.since[kept], self.ends[kept])
+
 
 @dataclass(frozen=True)
 class Index:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from lookupcache.store.folder_clock import FolderClock, Moment
-from lookupcache.store.folder_files import LocalFiles, random_name
+from lookupcache.store.folder_files import Files, LocalFiles, random_name
 from lookupcache.store.folder_format import MICROSECONDS, segment_parts
 from lookupcache.store.folder_segments import SEGMENT, Segment, Segments
 
@@ -85,17 +85,17 @@ def _replace(identity: str, files: LocalFiles, segments: Segments, now: Moment) 
         files.remove(new)
 
 
-def clean_folder(files: LocalFiles, segments: Segments, now: Moment) -> None:
+def clean_folder(files: Files, segments: Segments, now: Moment) -> None:
     """Remove expired segments, invalidations that concern no entry, and what dead or foreign writers have left."""
     oldest = min((one.index.oldest for one in segments.segments), default=2**62)
     # Those that were removed before stay open elsewhere for a moment; their invalidations are removed the next time.
     limit = min(oldest, int((now.least - _KEPT_SECONDS) * MICROSECONDS))
     old = [name for name, one in segments.invalidations.items() if one.time < limit]
     least = int(now.least * MICROSECONDS)
-    old += [one.name for one in segments.segments if one.index.last_end < least]
+    old += [one.name for one in list(segments.segments) if one.index.last_end < least]
     for name in old:
         files.remove(name)
-    for name in segments.unreadable:
+    for name in list(segments.unreadable):
         with suppress(OSError):
             if files.modified(name) < now.least - _LEFTOVER_SECONDS:
                 files.remove(name)

@@ -17,6 +17,7 @@ from errno import EDQUOT, ENOSPC
 
 import numpy as np
 
+from lookupcache.cache.keys import Mask
 from lookupcache.store.contract import CLAIMED, PREFIX, Content, Reading, Store, StoreFullError
 from lookupcache.store.folder_claims import CLAIM, FolderClaims
 from lookupcache.store.folder_clock import FolderClock, Moment, elapsed
@@ -41,7 +42,6 @@ _FULL = {ENOSPC, EDQUOT}
 _MOST_PENDING_BYTES = 8 << 20
 _FIRST_FLUSH_SECONDS = 1.0
 _LAST_FLUSH_SECONDS = 30.0
-_CLEAN_SECONDS = 60.0
 
 
 @dataclass
@@ -63,6 +63,7 @@ class _Identity:
     pending: _Pending = field(default_factory=_Pending)
     pending_lock: threading.Lock = field(default_factory=threading.Lock)
     to_merge: Sequence[str] = ()
+    is_to_clean: bool = False
     cleaned_at: float = field(default_factory=elapsed)
 
 
@@ -128,20 +129,34 @@ class FolderStore(Store):
         with self._open(identity, create=True) as one:
             if not one.files.is_writable:
                 return 0
-            with one.files.lock(self._timeout):
-                one.segments.refresh(one.clock, now=one.files.has_locks)
-                own, since = self._claims.held(token, words)
-                own &= since > one.segments.valid_after(words)
-                if one.files.has_locks and not self._claims.has_file(one.files, token):
-                    own[:] = False
-                kept, now = np.flatnonzero(own), one.clock.now()
-                if kept.size:
-                    ends = _ends(np.array(seconds, np.float64)[kept], now)
-                    frames = [entries[number] for number in kept.tolist()]
-                    self._write(one, Entries(words[kept], frames, np.full(len(kept), since), ends), now)
-                self._claims.end(one.files, words, token)
+            held, since = self._claims.held(token, words)
+            now, kept = one.clock.now(), np.flatnonzero(held)
+            ends = _ends(np.array(seconds, np.float64), now)
+            new = Entries(words, entries, np.full(len(words), since), ends)
+            # Before the lock, which all writers need: it is rare that a claim was lost.
+            aside = self._write_aside(one, new.take(kept), now) if kept.size else None
+            try:
+                with one.files.lock(self._timeout):
+                    one.segments.refresh(one.clock, now=one.files.has_locks)
+                    own = np.flatnonzero(held & self._is_valid(one, words, since, token))
+                    if len(own) == len(kept):
+                        self._publish(one, aside)
+                        aside = None
+                    elif own.size:
+                        self._publish(one, self._write_aside(one, new.take(own), now))
+                    self._claims.end(one.files, words, token)
+            finally:
+                if isinstance(aside, str):
+                    one.files.remove(aside)
             self._keep_small(one)
-            return len(kept)
+            return len(own)
+
+    def _is_valid(self, one: _Identity, names: Words, since: int, token: bytes) -> Mask:
+        """Return which names have not been invalidated since they were claimed."""
+        valid: Mask = since > one.segments.valid_after(names)
+        if one.files.has_locks and not self._claims.has_file(one.files, token):
+            valid[:] = False
+        return valid
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
         """End claims."""
@@ -217,8 +232,22 @@ class FolderStore(Store):
             one.segments.refresh(one.clock, now=True)
         return count
 
+    def flush(self) -> None:
+        """Write what was collected."""
+        if self._process == os.getpid():
+            for one in list(self._known.values()):
+                self._flush(one)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether nothing is collected that is not written."""
+        return not any(one.pending.entries for one in list(self._known.values()))
+
     def close(self) -> None:
         """Write what was collected, and close all files."""
+        if self._process != os.getpid():
+            # What was collected is the parent's, and so is the thread.
+            self._renew_after_fork()
         self._background.stop()
         for one in list(self._known.values()):
             with suppress(Exception):
@@ -239,8 +268,7 @@ class FolderStore(Store):
     def _open(self, identity: str, *, create: bool) -> Iterator[_Identity]:
         """Yield an identity; if something fails, its files are opened again by the next call."""
         if self._process != os.getpid():
-            # The descriptors of locks are the parent's.
-            self._process, self._known, self._background = os.getpid(), {}, _Background(self._work)
+            self._renew_after_fork()
         one = self._known.get(identity)
         try:
             if one is None:
@@ -254,6 +282,11 @@ class FolderStore(Store):
             if error.errno in _FULL:
                 raise StoreFullError(str(error)) from error
             raise
+
+    def _renew_after_fork(self) -> None:
+        """Open everything again: the locks are the parent's, and one of its threads may have held any other."""
+        self._process, self._known, self._root = os.getpid(), {}, self._root.again()
+        self._background = _Background(self._work)
 
     def _forget(self, one: _Identity) -> None:
         self._known.pop(one.name, None)
@@ -273,10 +306,19 @@ class FolderStore(Store):
         damaged, one.segments.damaged = one.segments.damaged, 0
         return Reading(now.most, entries, least=now.least, dropped=damaged)
 
-    def _write(self, one: _Identity, entries: Entries, now: Moment) -> None:
-        if one.files.writes_at_once:
-            one.files.write(random_name(SEGMENT), segment_parts(one.name, int(now.most * MICROSECONDS), entries))
-            return
+    def _write_aside(self, one: _Identity, entries: Entries, now: Moment) -> str | Entries:
+        """Write entries as a file that nobody reads yet; where files take long, return them."""
+        if not one.files.writes_at_once:
+            return entries
+        return one.files.write_aside(segment_parts(one.name, int(now.most * MICROSECONDS), entries))
+
+    def _publish(self, one: _Identity, aside: str | Entries | None) -> None:
+        if isinstance(aside, str):
+            one.files.publish(aside, random_name(SEGMENT))
+        elif aside is not None:
+            self._collect(one, aside)
+
+    def _collect(self, one: _Identity, entries: Entries) -> None:
         each = zip(entries.names, entries.frames, entries.since.tolist(), entries.ends.tolist(), strict=True)
         with one.pending_lock:
             for name, frame, since, end in each:
@@ -302,15 +344,16 @@ class FolderStore(Store):
 
     def _keep_small(self, one: _Identity) -> None:
         """Start a merge if there are many segments; remove what has expired from time to time."""
-        files = one.files
-        if not isinstance(files, LocalFiles):
-            return
-        if elapsed() - one.cleaned_at > _CLEAN_SECONDS:
+        if elapsed() - one.cleaned_at > one.files.clean_seconds:
             one.cleaned_at = elapsed()
-            clean_folder(files, one.segments, one.clock.now())
-        one.to_merge = choose_segments(one.segments.segments)
-        if one.to_merge:
-            self._background.run_soon(at_once=True)
+            if one.files.writes_at_once:
+                clean_folder(one.files, one.segments, one.clock.now())
+            else:
+                one.is_to_clean = True  # By the thread that writes.
+        if isinstance(one.files, LocalFiles):
+            one.to_merge = choose_segments(one.segments.segments)
+            if one.to_merge:
+                self._background.run_soon(at_once=True)
 
     def _work(self) -> None:
         """Write what was collected, and merge; called by a thread of its own."""
@@ -320,6 +363,9 @@ class FolderStore(Store):
                 names, one.to_merge = one.to_merge, []
                 if names:
                     self._merge(one.name, names)
+                if one.is_to_clean:
+                    one.is_to_clean = False
+                    clean_folder(one.files, one.segments, one.clock.now())
 
     def _merge(self, identity: str, names: Sequence[str]) -> None:
         files = self._root.files(identity, create=False)

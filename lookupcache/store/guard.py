@@ -128,6 +128,10 @@ class GuardedStore:
         """Return what describes an identity, after it was written if there was nothing; None without the store."""
         return self._try(lambda: self._store.describe(identity, about))
 
+    def flush(self) -> None:
+        """Write what was only collected."""
+        self._try(lambda: self._store.flush())
+
     def reset_after_fork(self) -> None:
         """Forget the calls of the parent process."""
         self._breaker.reset_after_fork()

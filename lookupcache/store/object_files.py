@@ -31,6 +31,8 @@ from lookupcache.store.folder_files import (
     random_name,
 )
 
+_CLOCK = ".clock"
+_TEMPORARY = ".tmp"
 _DOWNLOADS = "lookupcache-downloads"
 _MOST_DOWNLOADED_BYTES = 2 << 30
 _MOST_FILE_BYTES = 1 << 30
@@ -55,6 +57,10 @@ class ObjectRoot(Root):
     def at(cls, url: str) -> ObjectRoot:
         """Return the root at a URL."""
         return cls(lambda: fs.FileSystem.from_uri(url), hide_userinfo(url))
+
+    def again(self) -> Root:
+        """Return the same for a forked process, which needs connections of its own."""
+        return ObjectRoot(self._connect, self._location)
 
     def identities(self) -> list[str]:
         """Return the identities that have files."""
@@ -87,12 +93,13 @@ class ObjectFiles(Files):
     writes_at_once = False
     list_seconds = 10.0
     clock_seconds = 60.0
+    clean_seconds = 600.0
 
     def __init__(self, system: fs.FileSystem, path: str, scope: str) -> None:
         self._system = system
         self._path = path
         self._scope = scope
-        self._clock_name = random_name(".clock")
+        self._clock_name = random_name(_CLOCK)
         self._has_clock = False
 
     def version(self) -> object:
@@ -112,14 +119,32 @@ class ObjectFiles(Files):
         return _Downloaded(info, _download(self._system, info, f"{self._scope}\n{name}\n{info.mtime_ns}"))
 
     def write(self, name: str, parts: Iterable[Any]) -> None:
-        """Put a file."""
-        data, path = b"".join(parts), f"{self._path}/{name}"
-        if not _shows_unfinished(self._system):
-            self._put(path, data)
-            return
-        aside = f"{self._path}/{random_name('.tmp')}"
-        self._put(aside, data)
-        self._system.move(aside, path)
+        """Put a file; where it could be seen before it is complete, under another name first."""
+        if _shows_unfinished(self._system):
+            self.publish(self.write_aside(parts), name)
+        else:
+            self._put(f"{self._path}/{name}", b"".join(parts))
+
+    def write_aside(self, parts: Iterable[Any]) -> str:
+        """Put a file under a name of its own."""
+        aside = random_name(_TEMPORARY)
+        self._put(f"{self._path}/{aside}", b"".join(parts))
+        return aside
+
+    def publish(self, aside: str, name: str) -> None:
+        """Rename a file; object stores copy it."""
+        self._system.move(f"{self._path}/{aside}", f"{self._path}/{name}")
+
+    def modified(self, name: str) -> float:
+        """Return when a file was written."""
+        found = _seconds(self._info(name))
+        return math.inf if found is None else found
+
+    def remove_leftovers(self, before: float) -> None:
+        """Remove what was never published, and the clocks of processes that have died."""
+        for one in self._system.get_file_info(fs.FileSelector(self._path, allow_not_found=True)):
+            if one.base_name.endswith((_TEMPORARY, _CLOCK)) and (_seconds(one) or math.inf) < before:
+                self.remove(one.base_name)
 
     def _put(self, path: str, data: bytes) -> None:
         with self._system.open_output_stream(path) as stream:
@@ -203,7 +228,7 @@ def _download(system: fs.FileSystem, info: fs.FileInfo, identity: str) -> OpenFi
         data = _read_all(system, info.path)
         try:
             _make_space(folder, len(data))
-            aside = random_name(".tmp")
+            aside = random_name(_TEMPORARY)
             folder.write(aside, [data])
             folder.rename(aside, name)
             return _open_in(folder, name)

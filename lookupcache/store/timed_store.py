@@ -13,7 +13,7 @@ from typing import TypeVar
 from lookupcache.store.contract import Content, Reading, Store
 
 _IDLE_SECONDS = 2.0
-_CLOSE_SECONDS = 10.0
+_CLOSE_SECONDS = 5.0
 
 T = TypeVar("T")
 
@@ -79,6 +79,11 @@ class TimedStore(Store):
     def clear(self, identity: str | None = None) -> int:
         """Remove all of an identity, or of all."""
         return self._call(lambda: self._store.clear(identity))
+
+    def flush(self) -> None:
+        """Write what was collected, which may take longer than other calls."""
+        if not self._store.is_flushed:
+            self._call(self._store.flush, max(self._timeout, _CLOSE_SECONDS))
 
     def close(self) -> None:
         """Close the store, in the thread, which then ends; one that hangs is left alone."""

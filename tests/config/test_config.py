@@ -36,7 +36,10 @@ OPTIONS = {
             ("env:URL", "env:URL"),
             ("redis+cluster://a,b", "redis+cluster://a,b"),
             ("unix:///x", "unix:///x"),
-            *((folder, folder) for folder in ("/data/store", "file:///data", "s3://b/x", "abfss://c@h/x", "hdfs://h/x")),
+            *(
+                (folder, folder)
+                for folder in ("/data/store", "file:///data", "s3://b/x", "abfss://c@h/x", "hdfs://h/x")
+            ),
         ],
         ["", "http://h", "data/store", "redis://:pw@h", "redis://h?password=pw", "s3://key:s3cret@b/x"],
     ),

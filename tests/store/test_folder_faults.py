@@ -10,19 +10,17 @@ from pathlib import Path
 
 import pytest
 from drawing import examples
-from folder_stores import KINDS, ClockedFolder, files_of, name_of, new_store, token
+from folder_stores import KINDS, MINE, YOURS, ClockedFolder, entry, files_of, get, name_of, new_store, put, token
 from host_processes import in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scale import SCALE
-from test_folder_store import MINE, YOURS, entry, flush, get, own_temporary_folder, put, stores  # noqa: F401
 
 from lookupcache.metrics import Counters
 from lookupcache.store import Store, StoreFullError
 from lookupcache.store.contract import CLAIMED
 from lookupcache.store.folder_clock import SKEW_SECONDS, FolderClock
 from lookupcache.store.folder_files import LocalFiles
-from lookupcache.store.folder_store import FolderStore
 from lookupcache.store.guard import GuardedStore
 from lookupcache.store.object_files import ObjectFiles
 from lookupcache.store.timed_store import TimedStore
@@ -132,7 +130,6 @@ def test_damaged_files_are_no_worse_than_missing_ones(data, kind):
         store.describe("i", {"schema": "a"})
         put(store, range(4))
         put(store, [4, 5], YOURS)
-        flush(store)
         store.invalidate([name_of(9)])
         store.close()
         root = path / ("bucket" if kind == "moved" else ".")
@@ -169,7 +166,7 @@ def test_damaged_files_are_no_worse_than_missing_ones(data, kind):
         after.close()
 
 
-def test_a_file_that_shrinks_while_it_is_open_ends_no_process(stores, tmp_path):  # noqa: F811
+def test_a_file_that_shrinks_while_it_is_open_ends_no_process(stores, tmp_path):
     store = stores()
     put(store, range(200))
     assert get(store, 1) == [entry(1)]
@@ -181,7 +178,7 @@ def test_a_file_that_shrinks_while_it_is_open_ends_no_process(stores, tmp_path):
     assert not any(get(store, *range(200)))
 
 
-def test_an_invalidation_that_cannot_be_read_stands_for_all_keys(stores, tmp_path):  # noqa: F811
+def test_an_invalidation_that_cannot_be_read_stands_for_all_keys(stores, tmp_path):
     one, other = stores(), stores()
     put(one, [1, 2])
     one.invalidate([name_of(9)])
@@ -292,7 +289,7 @@ def test_a_full_disk_is_read_from_and_not_written_to(tmp_path):
     folder.close()
 
 
-def test_a_folder_that_is_removed_is_made_again(stores, tmp_path):  # noqa: F811
+def test_a_folder_that_is_removed_is_made_again(stores, tmp_path):
     import shutil
 
     store = stores()
@@ -327,7 +324,7 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path, monkeypatch):
     after.close()
 
 
-def test_without_locks_there_are_no_claims_and_all_else_works(stores, monkeypatch):  # noqa: F811
+def test_without_locks_there_are_no_claims_and_all_else_works(stores, monkeypatch):
     def refuse(*_):
         raise OSError(37, "No locks available")
 
@@ -340,7 +337,7 @@ def test_without_locks_there_are_no_claims_and_all_else_works(stores, monkeypatc
     assert get(other, 1) == [None]
 
 
-def test_a_lock_that_another_keeps_is_not_waited_for_long(stores, monkeypatch):  # noqa: F811
+def test_a_lock_that_another_keeps_is_not_waited_for_long(stores, monkeypatch):
     one, other = stores(), stores()
     put(one, [1]), get(other, 1)
     other._timeout = 0.01

@@ -2,71 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
-import random
-import shutil
-import tarfile
-import threading
-import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from drawing import examples
-from folder_stores import KINDS, ClockedFolder, files_of, name_of, new_root, new_store, token
-from host_processes import in_child, in_processes
+from folder_stores import KINDS, MINE, YOURS, ClockedFolder, entry, files_of, get, name_of, new_store, put, token
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookupcache import LookupConfig, cached
-from lookupcache.store import StoreFullError, open_store
 from lookupcache.store.contract import CLAIMED, OTHERS, OWN
-from lookupcache.store.folder_clock import SKEW_SECONDS, FolderClock
-from lookupcache.store.folder_files import LocalFiles
-from lookupcache.store.folder_store import FolderStore
 from lookupcache.store.object_files import ObjectFiles
-from lookupcache.store.timed_store import TimedStore
-
-MINE, YOURS = token(b"mine"), token(b"yours")
-
-
-@pytest.fixture(autouse=True)
-def own_temporary_folder(tmp_path_factory, monkeypatch):
-    """Downloads are put there."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("tmp")))
-
-
-@pytest.fixture
-def stores(tmp_path):
-    """Return a function that opens the store of another process."""
-    opened = []
-
-    def open_another(kind="local", path=tmp_path / "store"):
-        opened.append(new_store(kind, path))
-        return opened[-1]
-
-    yield open_another
-    for store in opened:
-        store.close()
-
-
-def entry(number: int) -> bytes:
-    return b"entry %d" % number
-
-
-def put(store, numbers, token_=MINE, seconds=math.inf, version=b"") -> int:
-    """Claim and write entries."""
-    names = [name_of(number) for number in numbers]
-    store.claim(names, token_, 60)
-    entries = [entry(number) + version for number in numbers]
-    return store.put(names, entries, [seconds] * len(names), token_)
-
-
-def get(store, *numbers) -> list[bytes | None]:
-    return store.get([name_of(number) for number in numbers]).entries
-
 
 # ── one contract on every file system ────────────────────────────────────────────────────────────────────────
 
@@ -116,7 +62,7 @@ def test_an_entry_is_not_found_after_its_end(stores, kind):
     assert get(store, 1, 2) == [None, entry(2)]
 
 
-def test_claims_of_processes(stores):
+def test_claims_of_processes(stores, tmp_path):
     one, other, again = stores(), stores(), token(b"mine", 1)
     names = [name_of(number) for number in range(9)]
     assert one.claim(names, MINE, 60)[0] == [CLAIMED] * 9
@@ -132,7 +78,7 @@ def test_claims_of_processes(stores):
     assert reading.entries == [b"-"] * 5 + [None] * 4
     one.release(names, MINE)
     other.release(names, YOURS)
-    assert files_of(Path(other._root._path), ".claim") == []
+    assert files_of(tmp_path / "store", ".claim") == []
 
 
 def test_a_claim_lapses_unless_it_is_renewed(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,9 +49,31 @@ def token(process: bytes, number: int = 0) -> bytes:
     return process.ljust(16, b".") + number.to_bytes(8, "little")
 
 
+MINE, YOURS = token(b"mine"), token(b"yours")
+
+
 def files_of(path: Path, suffix: str) -> list[Path]:
     """Return the files of a kind in a folder."""
     return sorted(path.glob(f"lookupcache-1/*/*{suffix}"))
+
+
+def entry(number: int) -> bytes:
+    """Return what is written for a key."""
+    return b"entry %d" % number
+
+
+def put(
+    store: Store, numbers: Iterable[int], claimant: bytes = MINE, seconds: float = math.inf, version: bytes = b""
+) -> int:
+    """Claim and write entries."""
+    names = [name_of(number) for number in numbers]
+    store.claim(names, claimant, 60)
+    return store.put(names, [entry(number) + version for number in numbers], [seconds] * len(names), claimant)
+
+
+def get(store: Store, *numbers: int) -> list[bytes | None]:
+    """Return the entries of keys."""
+    return store.get([name_of(number) for number in numbers]).entries
 
 
 class _Clocked(LocalFiles):
@@ -109,7 +132,7 @@ class _ClockedRoot(LocalRoot):
 
 
 class ClockedFolder:
-    """A folder with a ``clock``; with ``error`` it raises that, and while ``full`` it cannot be written: `MemoryStore`."""
+    """A folder with a ``clock``; with ``error`` it raises that, and while ``full`` it cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -149,4 +172,3 @@ class ClockedFolder:
         """Close all stores."""
         for store in self.stores:
             store.close()
-
