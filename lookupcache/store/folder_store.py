@@ -6,10 +6,12 @@ system a lock makes claims and what `clear` and `invalidate` do exact; object st
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -84,6 +86,7 @@ class FolderStore(Store):
         self._known: dict[str, _Identity] = {}
         self._process = os.getpid()
         self._background = _Background(self._work)
+        _open_stores.add(self)
 
     def __repr__(self) -> str:
         return f"FolderStore({self._shown})"
@@ -374,6 +377,17 @@ class FolderStore(Store):
                 merge_segments(identity, files, FolderClock(files.touch, files.clock_seconds), names)
         finally:
             files.close()
+
+
+_open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
+
+
+@atexit.register
+def _flush_stores() -> None:
+    """Write what was collected by functions that are cached, which nobody closes."""
+    for store in list(_open_stores):
+        with suppress(Exception):
+            store.flush()
 
 
 class _Background:

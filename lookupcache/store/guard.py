@@ -130,7 +130,8 @@ class GuardedStore:
 
     def flush(self) -> None:
         """Write what was only collected."""
-        self._try(lambda: self._store.flush())
+        if not self._store.is_flushed:
+            self._try(self._store.flush)
 
     def reset_after_fork(self) -> None:
         """Forget the calls of the parent process."""

@@ -74,4 +74,5 @@ def _folder_store(url: str, timeout: float) -> Store:
         from lookupcache.store.object_files import ObjectRoot
 
         root = ObjectRoot.at(url)
-    return TimedStore(FolderStore(root, timeout, hide_userinfo(url)), timeout)
+    # A lock is waited for half as long, so that the error says what it was.
+    return TimedStore(FolderStore(root, timeout / 2, hide_userinfo(url)), timeout)

@@ -149,6 +149,10 @@ class RowStore:
         """Use no rows until `invalidate` is called: while the source's changes are not reported, any may be old."""
         self._known_since = math.inf
 
+    def flush(self) -> None:
+        """Write what was only collected."""
+        self._store.flush()
+
     def close(self) -> None:
         """Disconnect."""
         self._store.close()

@@ -82,8 +82,12 @@ class TimedStore(Store):
 
     def flush(self) -> None:
         """Write what was collected, which may take longer than other calls."""
-        if not self._store.is_flushed:
-            self._call(self._store.flush, max(self._timeout, _CLOSE_SECONDS))
+        self._call(self._store.flush, max(self._timeout, _CLOSE_SECONDS))
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether nothing is collected that is not written."""
+        return self._store.is_flushed
 
     def close(self) -> None:
         """Close the store, in the thread, which then ends; one that hangs is left alone."""

@@ -161,6 +161,9 @@ class Source:
             raise self._errors.name(error, 0, "reading the changed keys") from None
         return None if batch is None else self.reader.keys_of(pa.table(batch))
 
+    def flush(self) -> None:
+        """Write what a store has only collected; called when a task ends."""
+
     def close(self) -> None:
         """Disconnect."""
         if "executor" in self.__dict__:

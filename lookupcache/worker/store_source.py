@@ -309,6 +309,10 @@ class StoredSource(Source):
         inner = Source.executor.func(self)  # type: ignore[attr-defined]
         return StoreExecutor(inner, self.store, super().split, self._read_calls, self.plan.config.timeout)
 
+    def flush(self) -> None:
+        """Write what the store has only collected: nobody tells a worker that its process ends."""
+        self.store.flush()
+
     def split(self, keys: KeyBatch) -> Calls:
         """Return one call with all keys: which of them the source is called for, the store decides."""
         return Calls(keys, [keys], np.zeros(len(keys), np.int64))

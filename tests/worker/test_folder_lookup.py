@@ -9,7 +9,7 @@ import tarfile
 from collections import Counter
 
 import pytest
-from folder_stores import files_of
+from folder_stores import files_of, new_store
 from host_processes import in_processes
 from memory_store import separate_tokens
 from test_host_lookup import Logged
@@ -21,6 +21,7 @@ from lookupcache import LookupConfig, cached
 from lookupcache.store.folder_files import LocalFiles
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.runner import Runner
+from lookupcache.worker.task import Task
 
 
 @pytest.fixture(autouse=True)
@@ -197,3 +198,20 @@ def test_a_filled_cache_is_shipped_with_a_job(tmp_path, monkeypatch):
     assert calls == ["Dam 1", "Rokin 2"]
     assert job.metrics().store_hits == 2
     job.close()
+
+
+def test_what_is_collected_for_an_object_store_is_written_when_a_task_ends(worker, monkeypatch, tmp_path):
+    """A worker's process may end without any notice."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    stores = [new_store("put", tmp_path) for _ in range(2)]
+    opened = iter(stores)
+    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: next(opened))
+    source = Names()
+    one = worker(source)
+    [found] = [names(joined) for joined in one.run([batch(1, 2)])]
+    assert not stores[0].is_flushed
+    task = Task(one.plan, b"", one.layout, channel=None)
+    assert [names(joined) for joined in task._run(one.lookup, [batch(2, 3)])] == [["n2", "n3"]]
+    assert stores[0].is_flushed
+    assert all_names(worker(source), batch(1, 2, 3)) == [*found, "n3"]
+    assert source.requested == [[1, 2], [3]]
