@@ -32,6 +32,8 @@ _GAP_BYTES = 4_096
 _READ_BYTES = 1 << 20
 _COARSE_SECONDS = 3.0
 """Longer than two changes of a folder can have the same time."""
+_LIST_SECONDS = 1.0
+"""After so long a folder is listed in any case: some file systems give folders no time."""
 _NEVER = -(2**62)
 
 
@@ -114,7 +116,9 @@ class Segments:
         at, version = elapsed(), self._files.version()
         if version != self._version:
             self._version, self._version_seen = version, at
-        limit = self._version_seen + _COARSE_SECONDS if not self._files.list_seconds else at - self._files.list_seconds
+        limit = at - (self._files.list_seconds or _LIST_SECONDS)
+        if not self._files.list_seconds:
+            limit = max(limit, self._version_seen + _COARSE_SECONDS)
         if not now and self._listed_at > limit:
             return
         names = self._files.names()
@@ -156,31 +160,33 @@ class Segments:
         return times
 
     def entries_of(self, segments: Sequence[Segment], now: Moment) -> Entries:
-        """Return the entries of segments that are neither expired nor invalid, for each name the newest."""
-        names, frames, since, ends = [], [], [], []
-        seen: set[bytes] = set()
-        for segment in segments:
-            index = segment.index
-            usable = self._usable(segment, np.arange(len(index)), self.valid_after(index.names), now)
-            keys = [name.tobytes() for name in index.names]
-            kept = np.array(
-                [number for number in np.flatnonzero(usable).tolist() if keys[number] not in seen], np.int64
-            )
-            seen.update(keys[number] for number in kept.tolist())
-            names.append(index.names[kept])
-            frames += segment.frames(kept)
-            since.append(index.since[kept])
-            ends.append(index.ends[kept])
-        return Entries(np.concatenate(names), frames, np.concatenate(since), np.concatenate(ends))
+        """Return the entries of segments that are neither expired nor invalid, for each name that of the first."""
+        kept = self._first_usable(segments, now)
+        frames = [frame for segment, entries in zip(segments, kept, strict=True) for frame in segment.frames(entries)]
+        names, since, ends = (
+            np.concatenate([column[entries] for column, entries in zip(columns, kept, strict=True)])
+            for columns in zip(*((one.index.names, one.index.since, one.index.ends) for one in segments), strict=True)
+        )
+        return Entries(names, frames, since, ends)
 
     def count(self, now: Moment) -> int:
         """Return how many names have an entry that could be found."""
-        names: set[bytes] = set()
-        for segment in self.segments:
-            index = segment.index
-            usable = self._usable(segment, np.arange(len(index)), self.valid_after(index.names), now)
-            names.update(name.tobytes() for name in index.names[usable])
-        return len(names)
+        return sum(map(len, self._first_usable(self.segments, now))) if self.segments else 0
+
+    def _first_usable(self, segments: Sequence[Segment], now: Moment) -> list[Numbers]:
+        """Return for each segment which of its entries are usable, and of names that no segment before it has."""
+        names = np.concatenate([one.index.names for one in segments])
+        owner = np.repeat(np.arange(len(segments)), [len(one.index) for one in segments])
+        number = np.concatenate([np.arange(len(one.index)) for one in segments])
+        usable = np.concatenate(
+            [self._usable(one, np.arange(len(one.index)), self.valid_after(one.index.names), now) for one in segments]
+        )
+        names, owner, number = names[usable], owner[usable], number[usable]
+        order = np.lexsort((owner, names[:, 1], names[:, 0]))
+        is_first = np.ones(len(order), np.bool_)
+        is_first[1:] = (names[order[1:]] != names[order[:-1]]).any(axis=1)
+        first = np.sort(order[is_first])
+        return [number[first[owner[first] == place]] for place in range(len(segments))]
 
     def close(self) -> None:
         """Close all files."""
