@@ -13,7 +13,7 @@ import numpy as np
 from lookupcache.store.contract import CALL_BYTES, CLAIMED, OTHERS, OWN
 from lookupcache.store.folder_clock import Moment, elapsed
 from lookupcache.store.folder_files import Files
-from lookupcache.store.folder_format import MICROSECONDS, DamagedFileError, Words, claim, read_claim
+from lookupcache.store.folder_format import MICROSECONDS, DamagedFileError, Words, claim, names_as_bytes, read_claim
 from lookupcache.store.folder_segments import Segments
 
 CLAIM = ".claim"
@@ -76,7 +76,7 @@ class FolderClaims:
         lasts = int(seconds * MICROSECONDS)
         if files.has_locks:
             files.write(token.hex() + CLAIM, [claim(identity, names, since, lasts)])
-        held[token] = _Held(identity, {name.tobytes() for name in names}, since, lasts, elapsed())
+        held[token] = _Held(identity, set(names_as_bytes(names)), since, lasts, elapsed())
         while len(held) > _MOST_HELD:
             held.popitem(last=False)
 
@@ -85,7 +85,7 @@ class FolderClaims:
         found = self._of_process().get(token)
         if found is None or elapsed() - found.at > _MOST_SECONDS:
             return np.zeros(len(names), np.bool_), 0
-        return np.array([name.tobytes() in found.names for name in names], np.bool_), found.since
+        return np.array([name in found.names for name in names_as_bytes(names)], np.bool_), found.since
 
     def has_file(self, files: Files, token: bytes) -> bool:
         """Return whether the claims of a token have not been removed by others."""
@@ -101,7 +101,7 @@ class FolderClaims:
         found = held.get(token)
         if found is None:
             return
-        found.names.difference_update(name.tobytes() for name in names)
+        found.names.difference_update(names_as_bytes(names))
         if not found.names:
             del held[token]
         if not files.has_locks:
@@ -115,7 +115,7 @@ class FolderClaims:
 
     def renew(self, identity: str, files: Files, names: Words) -> None:
         """Prolong the claims on names."""
-        renewed = {name.tobytes() for name in names}
+        renewed = set(names_as_bytes(names))
         for token, held in self._of_process().items():
             if held.identity == identity and not renewed.isdisjoint(held.names):
                 with suppress(FileNotFoundError):

@@ -93,6 +93,12 @@ def names_as_words(digits: bytes) -> Words:
     return np.frombuffer(bytes.fromhex(digits.decode("ascii")), "<u8").reshape(-1, 2)
 
 
+def names_as_bytes(names: Words) -> list[bytes]:
+    """Return each name as 16 bytes."""
+    raw = names.tobytes()
+    return [raw[at : at + _NAME_BYTES] for at in range(0, len(raw), _NAME_BYTES)]
+
+
 # ── segments ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -31,6 +31,7 @@ from lookupcache.store.folder_format import (
     Numbers,
     Words,
     invalidation,
+    names_as_bytes,
     names_as_words,
     segment_parts,
 )
@@ -302,8 +303,8 @@ class FolderStore(Store):
         entries = one.segments.find(names, now)
         if one.pending.entries:
             valid_after, least_end = one.segments.valid_after(names), int(now.most * MICROSECONDS)
-            for position, name in enumerate(names):
-                found = one.pending.entries.get(name.tobytes())
+            for position, name in enumerate(names_as_bytes(names)):
+                found = one.pending.entries.get(name)
                 if found is not None and found[1] > valid_after[position] and found[2] > least_end:
                     entries[position] = found[0]
         damaged, one.segments.damaged = one.segments.damaged, 0
@@ -322,10 +323,12 @@ class FolderStore(Store):
             self._collect(one, aside)
 
     def _collect(self, one: _Identity, entries: Entries) -> None:
-        each = zip(entries.names, entries.frames, entries.since.tolist(), entries.ends.tolist(), strict=True)
+        each = zip(
+            names_as_bytes(entries.names), entries.frames, entries.since.tolist(), entries.ends.tolist(), strict=True
+        )
         with one.pending_lock:
             for name, frame, since, end in each:
-                one.pending.entries[name.tobytes()] = (frame, since, end)
+                one.pending.entries[name] = (frame, since, end)
                 one.pending.nbytes += len(frame)
         self._background.run_soon(at_once=one.pending.nbytes >= _MOST_PENDING_BYTES)
 
@@ -437,12 +440,16 @@ class _Background:
 
 def _parse(names: Sequence[bytes]) -> tuple[str, Words]:
     """Return the identity of names, and the names as words."""
-    head = names[0][: -_DIGITS - 2]
-    if not all(name.startswith(head) and len(name) == len(names[0]) for name in names):
+    size = len(names[0])
+    joined = np.frombuffer(b"".join(names), np.uint8)
+    if len(joined) != size * len(names):
         raise ValueError("names of several identities")
-    return head.decode().removeprefix(PREFIX).removesuffix(":"), names_as_words(
-        b"".join(n[-_DIGITS - 1 : -1] for n in names)
-    )
+    each = joined.reshape(-1, size)
+    head = each[0, : -_DIGITS - 2]
+    if (each[:, : len(head)] != head).any():
+        raise ValueError("names of several identities")
+    words = names_as_words(each[:, -_DIGITS - 1 : -1].tobytes())
+    return head.tobytes().decode().removeprefix(PREFIX).removesuffix(":"), words
 
 
 def _ends(seconds: np.ndarray[tuple[int], np.dtype[np.float64]], now: Moment) -> Numbers:
