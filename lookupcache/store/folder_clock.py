@@ -60,13 +60,15 @@ class FolderClock:
         self._own = own
         self._wall = wall
         self._reading: tuple[float, float, float] | None = None
+        self._read_at: float | None = None
 
     def now(self) -> Moment:
         """Return the time; it is read from the folder if the last reading is too old."""
-        if self._reading is None or self._own() - self._reading[2] > self._interval:
+        if self._read_at is None or self._own() - self._read_at > self._interval:
             before = self._own()
             found = self._touch()
-            self._reading = None if found is None else (found, before, self._own())
+            self._read_at = self._own()
+            self._reading = None if found is None else (found, before, self._read_at)
         if self._reading is None:
             return Moment(self._wall() - SKEW_SECONDS, self._wall() + SKEW_SECONDS)
         found, before, after = self._reading

@@ -102,6 +102,10 @@ class Files(ABC):
     def close(self) -> None:
         """Close what is open."""
 
+    def close_inherited(self) -> None:
+        """Close what a forked process has of its parent."""
+        return
+
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
         file = self.open(name)
@@ -404,7 +408,7 @@ class LocalFiles(Files):
             yield
             return
         until = time.monotonic() + timeout
-        while not self._try_lock(self._lock):
+        while not self._try_lock(self._lock) or self._has_lost_lock():
             if time.monotonic() >= until:
                 raise TimeoutError("another process keeps the folder locked")
             time.sleep(_POLL_SECONDS)
@@ -413,6 +417,19 @@ class LocalFiles(Files):
         finally:
             if self.has_locks:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _has_lost_lock(self) -> bool:
+        """Return whether the lock's file was removed, so that others lock another; then open that."""
+        try:
+            found = os.stat(LOCK, dir_fd=self._descriptor, follow_symlinks=False)
+            if found.st_ino == os.fstat(self._lock).st_ino:
+                return False
+        except FileNotFoundError:
+            pass
+        old, self._lock = self._lock, self._open_lock_file(LOCK)
+        _lock_descriptors.discard(old)
+        os.close(old)
+        return True
 
     @contextmanager
     def lock_merging(self) -> Iterator[bool]:
@@ -456,6 +473,10 @@ class LocalFiles(Files):
         if lock >= 0:
             _lock_descriptors.discard(lock)
             os.close(lock)
+
+    def close_inherited(self) -> None:
+        """Close the descriptors, which are a child's own."""
+        self.close()
 
 
 _lock_descriptors: set[int] = set()

@@ -87,7 +87,7 @@ def _replace(identity: str, files: LocalFiles, segments: Segments, now: Moment) 
 
 def clean_folder(files: Files, segments: Segments, now: Moment) -> None:
     """Remove expired segments, invalidations that concern no entry, and what dead or foreign writers have left."""
-    oldest = min((one.index.oldest for one in segments.segments), default=2**62)
+    oldest = segments.oldest
     # Those that were removed before stay open elsewhere for a moment; their invalidations are removed the next time.
     limit = min(oldest, int((now.least - _KEPT_SECONDS) * MICROSECONDS))
     old = [name for name, one in segments.invalidations.items() if one.time < limit]

@@ -111,6 +111,13 @@ class Segments:
         """The time of the latest invalidation."""
         return max((one.time for one in self.invalidations.values()), default=_NEVER)
 
+    @property
+    def oldest(self) -> int:
+        """The time at which the first of all entries was requested; unknown entries may be of any time."""
+        if self._skipped or self.unreadable:
+            return _NEVER
+        return min((one.index.oldest for one in list(self.segments)), default=-_NEVER)
+
     def refresh(self, clock: FolderClock, *, now: bool = False, only: Sequence[str] | None = None) -> None:
         """List the files again if it is time, or ``now``, and open those that are new, or ``only`` some of them."""
         at, version = elapsed(), self._files.version()

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from errno import EDQUOT, ENOSPC
 
 import numpy as np
+import numpy.typing as npt
 
 from lookupcache.cache.keys import Mask
 from lookupcache.store.contract import CLAIMED, PREFIX, Content, Reading, Store, StoreFullError
@@ -37,6 +38,8 @@ from lookupcache.store.folder_format import (
 )
 from lookupcache.store.folder_merge import choose_segments, clean_folder, merge_segments
 from lookupcache.store.folder_segments import INVALIDATION, SEGMENT, Segments
+
+Seconds = npt.NDArray[np.float64]
 
 _ABOUT = "about.json"
 _MOST_ABOUT_BYTES = 1 << 20
@@ -87,6 +90,7 @@ class FolderStore(Store):
         self._known: dict[str, _Identity] = {}
         self._process = os.getpid()
         self._background = _Background(self._work)
+        self._failure: Exception | None = None
         _open_stores.add(self)
 
     def __repr__(self) -> str:
@@ -133,27 +137,38 @@ class FolderStore(Store):
         with self._open(identity, create=True) as one:
             if not one.files.is_writable:
                 return 0
-            held, since = self._claims.held(token, words)
-            now, kept = one.clock.now(), np.flatnonzero(held)
-            ends = _ends(np.array(seconds, np.float64), now)
-            new = Entries(words, entries, np.full(len(words), since), ends)
-            # Before the lock, which all writers need: it is rare that a claim was lost.
-            aside = self._write_aside(one, new.take(kept), now) if kept.size else None
             try:
-                with one.files.lock(self._timeout):
-                    one.segments.refresh(one.clock, now=one.files.has_locks)
-                    own = np.flatnonzero(held & self._is_valid(one, words, since, token))
-                    if len(own) == len(kept):
-                        self._publish(one, aside)
-                        aside = None
-                    elif own.size:
-                        self._publish(one, self._write_aside(one, new.take(own), now))
+                return self._put(one, words, entries, np.array(seconds, np.float64), token)
+            except Exception:
+                # Else others would wait for entries that do not come.
+                with suppress(OSError), one.files.lock(self._timeout):
                     self._claims.end(one.files, words, token)
-            finally:
-                if isinstance(aside, str):
-                    one.files.remove(aside)
-            self._keep_small(one)
-            return len(own)
+                raise
+
+    def _put(self, one: _Identity, names: Words, frames: Sequence[bytes], seconds: Seconds, token: bytes) -> int:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        held, since = self._claims.held(token, names)
+        now, kept = one.clock.now(), np.flatnonzero(held)
+        new = Entries(names, frames, np.full(len(names), since), _ends(seconds, now))
+        # Before the lock, which all writers need: it is rare that a claim was lost.
+        aside = self._write_aside(one, new.take(kept), now) if kept.size else None
+        try:
+            with one.files.lock(self._timeout):
+                one.segments.refresh(one.clock, now=one.files.has_locks)
+                own = np.flatnonzero(held & self._is_valid(one, names, since, token))
+                if len(own) == len(kept):
+                    self._publish(one, aside)
+                    aside = None
+                elif own.size:
+                    self._publish(one, self._write_aside(one, new.take(own), now))
+                self._claims.end(one.files, names, token)
+        finally:
+            if isinstance(aside, str):
+                one.files.remove(aside)
+        self._keep_small(one)
+        return len(own)
 
     def _is_valid(self, one: _Identity, names: Words, since: int, token: bytes) -> Mask:
         """Return which names have not been invalidated since they were claimed."""
@@ -215,11 +230,10 @@ class FolderStore(Store):
         """Remove all entries and claims of an identity, or of all; what is being fetched is not written."""
         if identity is None:
             return sum(self.clear(one) for one in self._root.identities())
-        try:
-            with self._open(identity, create=False) as one:
-                return self._clear(one)
-        except FileNotFoundError:
+        if identity not in self._root.identities():
             return 0
+        with self._open(identity, create=False) as one:
+            return self._clear(one)
 
     def _clear(self, one: _Identity) -> int:
         if not one.files.is_writable:
@@ -281,7 +295,7 @@ class FolderStore(Store):
                 one = self._known[identity] = _Identity(identity, files, clock, Segments(identity, files))
             yield one
         except OSError as error:
-            if one is not None and not isinstance(error, TimeoutError):
+            if one is not None and isinstance(one.files, LocalFiles) and not isinstance(error, TimeoutError):
                 self._forget(one)
             if error.errno in _FULL:
                 raise StoreFullError(str(error)) from error
@@ -289,6 +303,10 @@ class FolderStore(Store):
 
     def _renew_after_fork(self) -> None:
         """Open everything again: the locks are the parent's, and one of its threads may have held any other."""
+        for one in self._known.values():
+            one.segments.close()
+            with suppress(OSError):
+                one.files.close_inherited()
         self._process, self._known, self._root = os.getpid(), {}, self._root.again()
         self._background = _Background(self._work)
 
@@ -364,8 +382,12 @@ class FolderStore(Store):
     def _work(self) -> None:
         """Write what was collected, and merge; called by a thread of its own."""
         for one in list(self._known.values()):
-            with suppress(Exception):
+            try:
                 self._flush(one)
+            except Exception as error:
+                # The next call raises it: else nobody would hear that nothing is stored.
+                self._failure = error
+            with suppress(Exception):
                 names, one.to_merge = one.to_merge, []
                 if names:
                     self._merge(one.name, names)
@@ -452,7 +474,7 @@ def _parse(names: Sequence[bytes]) -> tuple[str, Words]:
     return head.tobytes().decode().removeprefix(PREFIX).removesuffix(":"), words
 
 
-def _ends(seconds: np.ndarray[tuple[int], np.dtype[np.float64]], now: Moment) -> Numbers:
+def _ends(seconds: Seconds, now: Moment) -> Numbers:
     limited = np.minimum(seconds, ENDLESS / MICROSECONDS / 2)
     ends: Numbers = ((now.least + limited) * MICROSECONDS).astype(np.int64)
     ends[seconds == math.inf] = ENDLESS

@@ -349,6 +349,41 @@ def test_a_lock_that_another_keeps_is_not_waited_for_long(stores, monkeypatch):
     assert put(other, [2], YOURS) == 1
 
 
+def test_a_lock_whose_file_is_removed_still_excludes_others(stores, tmp_path):
+    one, other = stores(), stores()
+    put(one, [1]), get(other, 1)
+    (tmp_path / "store" / "lookupcache-1" / "i" / "lock").unlink()
+    put(other, [2], YOURS)
+    other._timeout = 0.01
+    [known] = one._known.values()
+    with known.files.lock(1), pytest.raises(TimeoutError):
+        put(other, [3], YOURS)
+    assert get(other, 1, 2) == [entry(1), entry(2)]
+
+
+def test_entries_that_cannot_be_written_are_not_waited_for(tmp_path):
+    folder = ClockedFolder(tmp_path)
+    one, other, names = folder.new_store(), folder.new_store(), [name_of(1)]
+    one.claim(names, MINE, 60)
+    folder.full = True
+    with pytest.raises(StoreFullError):
+        one.put(names, [b"-"], [60.0], MINE)
+    folder.full = False
+    assert other.claim(names, YOURS, 60)[0] == [CLAIMED]
+    folder.close()
+
+
+def test_entries_that_were_collected_and_cannot_be_written_are_reported(stores, monkeypatch):
+    store = stores("put")
+    put(store, [1])
+    monkeypatch.setattr(ObjectFiles, "write", lambda *_: 1 / 0)
+    store._work()
+    with pytest.raises(ZeroDivisionError):
+        put(store, [2])
+    monkeypatch.undo()
+    assert put(store, [2]) == 1
+
+
 class Slow(Store):
     """Answers when its gate is open."""
 

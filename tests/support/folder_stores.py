@@ -99,12 +99,15 @@ class _Clocked(LocalFiles):
         self._set(found)
         os.close(found)
 
-    def write(self, name: str, parts: Iterable[Any]) -> None:
+    def write_aside(self, parts: Iterable[Any]) -> str:
         self._check()
         if self._clocked.full:
             raise OSError(28, "No space left on device")
-        super().write(name, parts)
-        self.renew(name)
+        return super().write_aside(parts)
+
+    def publish(self, aside: str, name: str) -> None:
+        self.renew(aside)
+        super().publish(aside, name)
 
     def open(self, name: str) -> OpenFile:
         self._check()
