@@ -68,6 +68,7 @@ class _Identity:
     segments: Segments
     pending: _Pending = field(default_factory=_Pending)
     pending_lock: threading.Lock = field(default_factory=threading.Lock)
+    stamp: int = 0
     to_merge: Sequence[str] = ()
     is_to_clean: bool = False
     cleaned_at: float = field(default_factory=elapsed)
@@ -332,7 +333,7 @@ class FolderStore(Store):
         """Write entries as a file that nobody reads yet; where files take long, return them."""
         if not one.files.writes_at_once:
             return entries
-        return one.files.write_aside(segment_parts(one.name, int(now.most * MICROSECONDS), entries))
+        return one.files.write_aside(segment_parts(one.name, self._stamp(one, now), entries))
 
     def _publish(self, one: _Identity, aside: str | Entries | None) -> None:
         if isinstance(aside, str):
@@ -358,8 +359,14 @@ class FolderStore(Store):
         names = np.frombuffer(b"".join(pending), "<u8").reshape(-1, 2)
         frames, since, ends = zip(*pending.values(), strict=True)
         entries = Entries(names, frames, np.array(since, np.int64), np.array(ends, np.int64))
-        published = int(one.clock.now().most * MICROSECONDS)
-        one.files.write(random_name(SEGMENT), segment_parts(one.name, published, entries))
+        stamp = self._stamp(one, one.clock.now())
+        one.files.write(random_name(SEGMENT), segment_parts(one.name, stamp, entries))
+
+    def _stamp(self, one: _Identity, now: Moment) -> int:
+        """Return the time of a new segment: later than of all that are known, which it may replace."""
+        known = one.segments.segments[:1]
+        one.stamp = max(int(now.most * MICROSECONDS), one.stamp + 1, *(last.index.published + 1 for last in known))
+        return one.stamp
 
     def _take_pending(self, one: _Identity) -> dict[bytes, tuple[bytes, int, int]]:
         with one.pending_lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from folder_stores import KINDS, MINE, YOURS, ClockedFolder, entry, files_of, ge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lookupcache.store import object_files
 from lookupcache.store.contract import CLAIMED, OTHERS, OWN
+from lookupcache.store.folder_merge import FEW
 from lookupcache.store.object_files import ObjectFiles
 
 # ── one contract on every file system ────────────────────────────────────────────────────────────────────────
@@ -118,8 +121,6 @@ STEPS = st.lists(
 @given(STEPS, st.sampled_from(KINDS))
 def test_two_processes_see_what_a_dictionary_would_have(steps, kind):
     """Drawn histories on each kind of file system; on object stores, with a listing for each call."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
         patch.setattr(ObjectFiles, "list_seconds", 1e-9)
         patch.setattr("lookupcache.store.folder_merge.FEW", 2)
@@ -149,6 +150,7 @@ def test_two_processes_see_what_a_dictionary_would_have(steps, kind):
                     one.cleaned_at = -math.inf if what == "clean" else one.cleaned_at
                     store._keep_small(one)
                 store._background.stop()
+                store._work()
             if kind != "local" and what in ("invalidate", "clear"):
                 # Without locks a key that is claimed in the same two seconds counts as invalid.
                 expected = {}
@@ -161,3 +163,63 @@ def test_two_processes_see_what_a_dictionary_would_have(steps, kind):
 def flush(store) -> None:
     for one in store._known.values():
         store._flush(one)
+
+
+# ── downloads ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Return the paths that are read from the object store."""
+    paths, read = [], object_files._read_all
+    monkeypatch.setattr(object_files, "_read_all", lambda system, path: (paths.append(path), read(system, path))[1])
+    return paths
+
+
+def test_a_segment_is_downloaded_once_per_host(stores, reads):
+    writer = stores("put")
+    put(writer, [1, 2])
+    writer.close()
+    assert [get(stores("put"), 1, 2) for _ in range(3)] == [[entry(1), entry(2)]] * 3
+    assert len([path for path in reads if path.endswith(".seg")]) == 1
+
+
+def test_downloads_have_a_limit_and_what_is_open_stays_readable(stores, reads, monkeypatch):
+    monkeypatch.setattr(object_files, "_MOST_DOWNLOADED_BYTES", 200)
+    writer, reader = stores("put"), stores("put")
+    for number in range(4):
+        put(writer, [number], token(b"mine", number))
+        writer.flush()
+    assert get(reader, *range(4)) == [entry(number) for number in range(4)]
+    [folder] = Path(tempfile.gettempdir()).iterdir()
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 200
+    assert get(reader, *range(4)) == [entry(number) for number in range(4)]
+
+
+def test_without_a_place_for_downloads_they_are_kept_in_memory(stores, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    writer = stores("put")
+    put(writer, [1])
+    writer.close()
+    assert get(stores("put"), 1, 2) == [entry(1), None]
+
+
+def test_many_small_segments_become_one_and_expired_ones_are_removed(tmp_path):
+    folder = ClockedFolder(tmp_path)
+    store = folder.new_store()
+    for number in range(20):
+        put(store, [number, 0], token(b"mine", number), seconds=100.0 + number, version=b" of %d" % number)
+        store._background.stop()
+        store._work()
+    assert len(files_of(tmp_path, ".seg")) <= FEW
+    assert get(store, 0, 3) == [entry(0) + b" of 19", entry(3) + b" of 3"]
+    store.invalidate([name_of(7)])
+    assert get(folder.new_store(), 0, 3, 7) == [entry(0) + b" of 19", entry(3) + b" of 3", None]
+    folder.clock += 2 * 24 * 3_600
+    [one] = store._known.values()
+    for number in (30, 31):
+        one.cleaned_at = -math.inf
+        put(store, [number], token(b"late", number))
+    assert (len(files_of(tmp_path, ".seg")), files_of(tmp_path, ".inv")) == (2, [])
+    folder.close()

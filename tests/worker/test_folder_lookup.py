@@ -76,7 +76,7 @@ def test_eight_writers_on_two_hosts_request_each_key_once(tmp_path):
         host = {"scope": "host", "cache_path": str(tmp_path / f"host{number % 2}")}
         join = runner(Logged(tmp_path / "log"), store=str(store), store_timeout=60, max_rows=10_000, **host)
         assert isinstance(join.lookup, HostCacheLookup)
-        keys = [draw.sample(range(1_200), 100) for _ in range(15)]
+        keys = [draw.sample(range(1_100), 100) for _ in range(10)]
         expected = [[f"n{key}" if key < 1_000 else None for key in part] for part in keys]
         assert [names(one) for one in join.run(batch(*part) for part in keys)] == expected
         assert counts(join, "failures", "dropped", "unstored") == (0, 0, 0)
