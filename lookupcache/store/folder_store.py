@@ -296,10 +296,10 @@ class FolderStore(Store):
                 one = self._known[identity] = _Identity(identity, files, clock, Segments(identity, files))
             yield one
         except OSError as error:
-            if one is not None and isinstance(one.files, LocalFiles) and not isinstance(error, TimeoutError):
-                self._forget(one)
             if error.errno in _FULL:
                 raise StoreFullError(str(error)) from error
+            if one is not None and isinstance(one.files, LocalFiles) and not isinstance(error, TimeoutError):
+                self._forget(one)
             raise
 
     def _renew_after_fork(self) -> None:

@@ -126,15 +126,13 @@ class TimedStore(Store):
             try:
                 done, work = self._calls.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
+                work = _end
+            if work is _end:
                 with self._lock:
                     if self._calls.empty():
                         self._thread = None
                         return
-                continue
-            if work is _end:
-                with self._lock:
-                    self._thread = None
-                return
+                continue  # Somebody goes on using a store that was closed.
             try:
                 done.set_result(work())
             except BaseException as error:
