@@ -183,7 +183,9 @@ def test_a_filled_cache_is_shipped_with_a_job(tmp_path, monkeypatch):
         calls.append(address)
         return {"lat": 52.0, "lon": len(address)}
 
-    filled = cached(LookupConfig(cache="LRU", store=str(tmp_path / "places"), store_name="places-1"))(geocode)
+    filled = cached(LookupConfig(cache="LRU", store=str(tmp_path / "places"), store_name="places-1", store_timeout=10))(
+        geocode
+    )
     found = [filled(address) for address in ("Dam 1", "Rokin 2")]
     filled.close()
     with tarfile.open(tmp_path / "places.tar.gz", "w:gz") as archive:
@@ -193,7 +195,7 @@ def test_a_filled_cache_is_shipped_with_a_job(tmp_path, monkeypatch):
     with tarfile.open(tmp_path / "places.tar.gz") as archive:
         archive.extractall(unpacked, filter="data")
     monkeypatch.setenv("PLACES", str(unpacked))
-    job = cached(LookupConfig(cache="LRU", store="env:PLACES", store_name="places-1"))(geocode)
+    job = cached(LookupConfig(cache="LRU", store="env:PLACES", store_name="places-1", store_timeout=10))(geocode)
     assert [job(address) for address in ("Dam 1", "Rokin 2")] == found
     assert calls == ["Dam 1", "Rokin 2"]
     assert job.metrics().store_hits == 2
