@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lookupcache.store import object_files
 from lookupcache.store.contract import CLAIMED, OTHERS, OWN
-from lookupcache.store.folder_merge import FEW
+from lookupcache.store.folder_merge import FEW, merge_segments
 from lookupcache.store.object_files import ObjectFiles
 
 # ── one contract on every file system ────────────────────────────────────────────────────────────────────────
@@ -96,6 +96,18 @@ def test_a_claim_lapses_unless_it_is_renewed(tmp_path):
     folder.clock += 100
     other.claim(names, token(b"yours", 1), 5)
     assert len(folder.claims) == 1  # those of dead processes are removed
+    assert one.put(names[:1], [b"-"], [60.0], MINE) == 0
+    folder.close()
+
+
+def test_an_invalidation_is_later_than_all_claims_of_the_same_moment(tmp_path):
+    folder = ClockedFolder(tmp_path / "store")
+    one, other, names = folder.new_store(), folder.new_store(), [name_of(1)]
+    other.invalidate(names)
+    one.claim(names, MINE, 60)
+    other.invalidate(names)
+    assert one.put(names, [b"old"], [60.0], MINE) == 0
+    assert not merge_segments("i", one._known["i"].files, one._known["i"].clock, ["another has merged it.seg"])
     folder.close()
 
 
