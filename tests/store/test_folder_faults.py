@@ -98,12 +98,14 @@ def test_a_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path):
         store = new_store("local", tmp_path)
         put(store, [1])
         [one] = store._known.values()
-        one.files.lock(1).__enter__()
+        held = one.files.lock(1)  # A name, since it ends with its last reference.
+        held.__enter__()
         if not os.fork():
             os.close(write)
             os.read(read, 1)
             found = new_store("local", tmp_path)
             assert get(store, 1) == get(found, 1) == [entry(1)]
+        os._exit(0)  # Without unlocking.
 
     in_processes(1, lambda _: ended_while_locked())
     other = new_store("local", tmp_path)
