@@ -1,6 +1,7 @@
-"""What a store costs and saves: `python -m bench.store [PART …]`, with a Redis server, without Spark.
+"""What a store costs and saves: `python -m bench.store [PART …]`, with a Redis server and a folder, without Spark.
 
-- hits: 5,000 keys from the store by batch, alongside the bare driver's MGET of the same bytes and decoding them alone;
+- hits: 5,000 keys from the store by batch, alongside the bare driver's MGET of the same bytes (for a folder, reading
+  its files), and decoding them alone;
 - misses: batches of keys that neither cache nor store has, with and without a store, for a source that takes a while;
   until all rows are stored;
 - again: the second run of a job over a function of 50 ms.
@@ -12,9 +13,11 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -26,6 +29,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.store.folder_format import read_index
 from lookupcache.store.rows import from_frames
 from lookupcache.worker.lookup import PartialCacheLookup, lookup_of
 from lookupcache.worker.source import Source
@@ -90,13 +94,11 @@ class Row:
 
 def measure_hits(url: str) -> Iterator[Row]:
     """Compare reads of the store with the bare driver's."""
-    import redis
-
     filling = new_lookup(Named(SCHEMA, {}), url)
     find(filling, range(KEYS))
     filling.disconnect()
     batch = KeyBatch.of([pa.array(range(KEYS), pa.int64())], [pa.int64()])
-    client = redis.Redis.from_url(url)
+    read, what = _bare_reader(url)
     times: dict[str, list[float]] = {"store": [], "lookup": [], "mget": [], "decode": []}
     for _ in range(ROUNDS):
         lookup = new_lookup(Named(SCHEMA, {}), url)
@@ -106,7 +108,7 @@ def measure_hits(url: str) -> Iterator[Row]:
         times["store"].append(_timed(lambda s=store: len(s.find(batch, s.names(batch)).positions)))
         times["lookup"].append(find(lookup, range(KEYS)))
         entries: list[bytes] = []
-        times["mget"].append(_timed(lambda n=names, into=entries: into.extend(client.mget(n))))
+        times["mget"].append(_timed(lambda n=names, into=entries: into.extend(read(n))))
         schema = SCHEMA.remove(0)
         times["decode"].append(
             _timed(lambda s=store, e=entries, c=schema: len(from_frames(e, batch, [pa.int64()], c, s._hash)[0].counts))
@@ -114,9 +116,34 @@ def measure_hits(url: str) -> Iterator[Row]:
         lookup.disconnect()
     middle = {name: statistics.median(some) * 1e3 for name, some in times.items()}
     bare = middle["mget"] + middle["decode"]
-    shown = f"{middle['mget']:.1f} ms MGET + {middle['decode']:.1f} ms decoding"
+    shown = f"{what} {middle['mget']:.1f} ms + decoding {middle['decode']:.1f} ms"
     yield Row(f"{KEYS:,} keys from the store ÷ {shown}", middle["store"] / bare, 1.3)
     yield Row("  with the lookup that fills its cache", middle["lookup"] / bare, None)
+
+
+def _bare_reader(url: str) -> tuple[Callable[[list[bytes]], list[bytes]], str]:
+    """Return what reads the bytes of names without this library, and what it is called."""
+    if url.startswith("redis"):
+        import redis
+
+        return redis.Redis.from_url(url).mget, "MGET"
+
+    def read(names: list[bytes]) -> list[bytes]:
+        size, frames = 0, []
+        for path in Path(url).rglob("*.seg"):
+            data = path.read_bytes()
+            size += len(data)
+            offsets = read_index("bench", len(data), lambda at, count, of=data: of[at : at + count]).offsets.tolist()
+            frames += [data[start:end] for start, end in pairwise(offsets)]
+        assert len(frames) == len(names)
+        found = dict(zip(sorted(names, key=_first_word), frames, strict=True))
+        return [found[name] for name in names]
+
+    return read, "reading files"
+
+
+def _first_word(name: bytes) -> int:
+    return int.from_bytes(bytes.fromhex(name[-33:-17].decode()), "little")
 
 
 def measure_misses(url: str) -> Iterator[Row]:
@@ -182,8 +209,10 @@ def main(parts: tuple[str, ...]) -> None:
     click.echo("target  measured  met")
     try:
         for name in parts or PARTS:
-            for row in PARTS[name](server.url):
-                click.echo(row)
+            with tempfile.TemporaryDirectory() as folder:
+                for kind, url in (("redis", server.url), ("folder", folder)):
+                    for row in PARTS[name](url):
+                        click.echo(f"{row}  [{kind}]")
     finally:
         server.close()
 

@@ -89,7 +89,10 @@ LAYERS = """
     host.inspection
     host
     store.contract store.frames store.claims store.writer
-    store.redis_store store.redis_limits store.functions
+    store.folder_format store.folder_clock store.folder_files
+    store.redis_store store.redis_limits store.functions store.timed_store store.object_files store.folder_segments
+    store.folder_claims store.folder_merge
+    store.folder_store
     store.locations store.guard store.rows store.names store.lifetimes
     store.row_store store.cluster_limits
     store

@@ -13,6 +13,7 @@ from rich.table import Table
 from lookupcache.cli.store import clear_store, is_store, list_store, show_store
 from lookupcache.host import inspection
 from lookupcache.host.inspection import Content
+from lookupcache.secrets import is_reference
 
 
 class _Location(click.ParamType[Any]):
@@ -22,7 +23,7 @@ class _Location(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
         if is_store(value):
-            return str(value)
+            return value if "://" in value or is_reference(value) else str(Path(value).absolute())
         found: Path = click.Path(exists=True, file_okay=False, path_type=Path).convert(value, param, ctx)
         return found
 
@@ -34,8 +35,8 @@ _PATH = click.argument("path", type=_Location())
 def cache() -> None:
     """Look at the caches that the workers of a host share, and at stores, or remove what is in them.
 
-    PATH is the value of 'lookup.cache.path', or of 'lookup.cache.store': the URL of a Redis server, env:NAME, or
-    file:FILE.
+    PATH is the value of 'lookup.cache.path', or of 'lookup.cache.store': the URL of a Redis server, the path or URL of
+    a folder, env:NAME, or file:FILE.
     """
 
 

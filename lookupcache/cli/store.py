@@ -1,8 +1,9 @@
-"""The part of the command `lookupcache cache` for stores: what lies in a Redis server, found by SCAN."""
+"""The part of the command `lookupcache cache` for stores: what lies in a Redis server or in a folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -10,11 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lookupcache.config.values import is_redis_url
+from lookupcache.config.values import is_folder_url, is_redis_url
 from lookupcache.errors import ConnectorError
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.secrets import is_reference
 from lookupcache.store import Content, Store, open_store
+from lookupcache.store.folder_files import ROOT
 from lookupcache.store.locations import url_of
 
 _TIMEOUT_SECONDS = 10.0
@@ -23,8 +25,10 @@ T = TypeVar("T")
 
 
 def is_store(location: str) -> bool:
-    """Return whether a location is that of a store: a URL, or a reference to one."""
-    return is_redis_url(location) or is_reference(location)
+    """Return whether a location is that of a store: a URL, a reference to one, or the path of a folder with a store."""
+    if location.startswith("/") or "://" not in location:
+        return is_reference(location) or Path(location, ROOT).is_dir()
+    return is_redis_url(location) or is_folder_url(location) or is_reference(location)
 
 
 def list_store(location: str) -> None:

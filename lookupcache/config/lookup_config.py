@@ -96,8 +96,9 @@ class LookupConfig:
     store: str | None = _option(
         "lookup.cache.store", None, parse_store,
         "store that all hosts and later jobs share, behind the cache: the URL of a Redis or Valkey server, as the "
-        "option `url` of the redis connector; `env:NAME` or `file:PATH` for one with a password; the store is used "
-        "with `LRU` and `TTL`", "none",
+        "option `url` of the redis connector, or a folder that all hosts see, as a path or a URL of `file://`, "
+        "`s3://`, `gs://`, `abfss://` or `hdfs://`; `env:NAME` or `file:PATH` for a URL with a password; the store is "
+        "used with `LRU` and `TTL`", "none",
     )  # fmt: skip
     store_name: str | None = _option(
         "lookup.cache.store.name", None, parse_identifier,

@@ -25,6 +25,7 @@ _SECONDS = {
 }  # fmt: skip
 _BYTES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
 _TIME_OF_DAY = re.compile(r"\s*\d{2}:\d{2}(:\d{2})?\s*(Z|[+-]\d{2}:\d{2})?\s*")
+_FOLDER = re.compile(r"/|(file|s3|gs|gcs|abfss?|hdfs|viewfs)://", re.IGNORECASE)
 _REDIS = re.compile(r"(rediss?(\+sentinel|\+cluster)?|unix)://")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
@@ -128,24 +129,36 @@ def parse_name(value: Any) -> str:
 
 
 def parse_store(value: Any) -> str:
-    """Return the location of a store: the URL of a Redis server, or a reference to one.
+    """Return the location of a store: the URL of a Redis server or of a folder, a path, or a reference to one.
 
     A plan has the location as it is written here, so a URL with a password or a token in it is refused.
 
-    >>> parse_store("rediss://ann@cache:6379/0"), parse_store("env:CACHE_URL")
-    ('rediss://ann@cache:6379/0', 'env:CACHE_URL')
+    >>> parse_store("rediss://ann@cache:6379/0"), parse_store("env:CACHE_URL"), parse_store("file:///mnt/cache")
+    ('rediss://ann@cache:6379/0', 'env:CACHE_URL', 'file:///mnt/cache')
     """
     location = parse_name(value)
-    if is_reference(location):
+    if is_reference(location) and not is_folder_url(location):
         return location
     if hide_userinfo(location) != location:
         raise OptionError(
             f"Option 'lookup.cache.store' is {hide_userinfo(location)!r}, with a secret in it.",
             hint="It takes a URL without one, or 'env:NAME' or 'file:PATH', from which the workers read the URL.",
         )
-    if not is_redis_url(location):
-        raise ValueError("the URL of a Redis server such as 'redis://host:6379/0', or 'env:NAME'")
+    if not is_redis_url(location) and not is_folder_url(location):
+        raise ValueError(
+            "the URL of a Redis server such as 'redis://host:6379/0', the absolute path or the URL of a folder such as "
+            "'/mnt/cache' or 's3://bucket/cache', or 'env:NAME'"
+        )
     return location
+
+
+def is_folder_url(text: str) -> bool:
+    """Return whether a text is an absolute path, or the URL of a folder.
+
+    >>> is_folder_url("/mnt/cache"), is_folder_url("file:///mnt/cache"), is_folder_url("file:/run/secrets/url")
+    (True, True, False)
+    """
+    return _FOLDER.match(text) is not None
 
 
 def is_redis_url(text: str) -> bool:

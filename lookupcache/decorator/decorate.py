@@ -191,7 +191,7 @@ def cached(
     per key. Then arguments and values must be plain data, and the function must have a module and a name;
     ``docs/host-cache.md`` says which data, and how.
 
-    With ``store``, all processes that use the same Redis server share it, on all hosts and in later runs
+    With ``store``, all processes that use the same Redis server or folder share it, on all hosts and in later runs
     (``docs/store.md``), under the same conditions; `invalidate` and ``clear`` remove values for all.
 
     A forked process starts with the cached values of its parent, and without its calls. A function that can be imported

@@ -197,7 +197,7 @@ class ValueStore:
         """Take the values of entries that are intact, of their key and young enough."""
         if reading is None:
             return
-        self._store_clock.read(reading.now, self._clock())
+        self._store_clock.read(reading.earliest, self._clock())
         frames, damaged = read_frames(reading.entries, _SCHEMA)
         ages = reading.now - frames.written
         allowed = self._lifetimes.allow(ages, frames.rows) & (before - ages > self._known_since)
@@ -215,7 +215,7 @@ class ValueStore:
                     self._release(call, [key])
                 del call.left[key]
                 self.counters.add("store_hits")
-        self.counters.add("store_dropped", damaged)
+        self.counters.add("store_dropped", damaged + reading.dropped)
 
     def _encode_value(self, key: Key) -> bytes:
         if owner_of(key) is not None:

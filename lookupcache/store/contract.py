@@ -9,10 +9,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reading:
-    """The entries of some names, None for those that are not there, and the store's clock before they were read."""
+    """The entries of some names, None for those that are not there, and the store's clock before they were read.
+
+    Where the clock is only known to within bounds, ``now`` is the latest that it may be, and ``least`` the earliest.
+    ``dropped`` counts what was found to be unreadable, apart from the entries.
+    """
 
     now: float
     entries: list[bytes | None]
+    least: float | None = None
+    dropped: int = 0
+
+    @property
+    def earliest(self) -> float:
+        """The earliest that the store's clock may have been, by which new entries are dated."""
+        return self.now if self.least is None else self.least
 
 
 @dataclass(frozen=True)
@@ -108,6 +119,15 @@ class Store(ABC):
     @abstractmethod
     def clear(self, identity: str | None = None) -> int:
         """Remove all entries and claims of an identity, or of all; return how many entries there were."""
+
+    def flush(self) -> None:
+        """Write what `put` has only collected; most stores write at once."""
+        return
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether `flush` has nothing to do."""
+        return True
 
     @abstractmethod
     def close(self) -> None:

@@ -214,10 +214,6 @@ class GuardedStore:
 
         self._writer.add(names, nbytes, write)
 
-    def flush(self) -> None:
-        """Wait until everything is written, at most as long as the store may take for two requests."""
-        self._writer.flush(2 * self._timeout)
-
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> None:
         """Write entries that were claimed with a token, and end the claims."""
         written = self._try(lambda: self._store.put(names, entries, seconds, token))
@@ -241,6 +237,12 @@ class GuardedStore:
     def describe(self, identity: str, about: dict[str, str]) -> dict[str, str] | None:
         """Return what describes an identity, after it was written if there was nothing; None without the store."""
         return self._try(lambda: self._store.describe(identity, about))
+
+    def flush(self) -> None:
+        """Write what is not yet written; wait for it as long as the store may take for two requests."""
+        self._writer.flush(2 * self._timeout)
+        if not self._store.is_flushed:
+            self._try(self._store.flush)
 
     def reset_after_fork(self) -> None:
         """Forget the calls of the parent process."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from lookupcache.config.values import is_redis_url
+import os
+from urllib.parse import unquote, urlsplit
+
+from lookupcache.config.values import is_folder_url, is_redis_url
 from lookupcache.errors import OptionError
 from lookupcache.redaction import hide_userinfo
 from lookupcache.secrets import resolve_references
@@ -13,6 +16,8 @@ OPTION = "lookup.cache.store"
 
 def url_of(location: str) -> str:
     """Return the URL that a location is, or refers to; raises ConnectorError for a reference without a value here."""
+    if is_folder_url(location):
+        return location  # "file:///mnt/cache" is no reference to a file with a URL.
     return str(resolve_references({OPTION: location})[OPTION])
 
 
@@ -29,7 +34,45 @@ def open_store(location: str, timeout: float) -> Store:
             return RedisStore(url, timeout)
         except OptionError as error:
             raise OptionError(error.fact.replace("Option 'url'", f"Option {OPTION!r}"), hint=error.hint) from None
+    if is_folder_url(url):
+        return _folder_store(url, timeout)
     raise OptionError(
         f"Option {OPTION!r} is {hide_userinfo(url)!r}, which is no store.",
-        hint="Write the URL of a Redis server, as in 'redis://host:6379/0'.",
+        hint="Write the URL of a Redis server, as in 'redis://host:6379/0', or of a folder, as in '/mnt/cache'.",
     )
+
+
+def local_path(url: str) -> str | None:
+    """Return the path of a folder that is mounted here, None for one in an object store; raises OptionError.
+
+    >>> local_path("/mnt/cache"), local_path("file:///mnt/my%20cache"), local_path("s3://bucket/cache")
+    ('/mnt/cache', '/mnt/my cache', None)
+    """
+    if url.startswith("/"):
+        return url
+    parts = urlsplit(url)
+    if parts.scheme.lower() != "file":
+        return None
+    if parts.netloc not in ("", "localhost") or not os.path.isabs(unquote(parts.path)):
+        raise OptionError(
+            f"Option {OPTION!r} is {hide_userinfo(url)!r}, which names no folder of this host.",
+            hint="Write three slashes and an absolute path, as in 'file:///mnt/cache'.",
+        )
+    return unquote(parts.path)
+
+
+def _folder_store(url: str, timeout: float) -> Store:
+    from lookupcache.store.folder_files import LocalRoot, Root  # A worker imports them only if it uses them.
+    from lookupcache.store.folder_store import FolderStore
+    from lookupcache.store.timed_store import TimedStore
+
+    root: Root
+    path = local_path(url)
+    if path is not None:
+        root = LocalRoot(path)
+    else:
+        from lookupcache.store.object_files import ObjectRoot
+
+        root = ObjectRoot.at(url)
+    # A lock is waited for half as long, so that the error says what it was.
+    return TimedStore(FolderStore(root, timeout / 2, hide_userinfo(url)), timeout)

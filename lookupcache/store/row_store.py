@@ -172,10 +172,6 @@ class RowStore:
             lambda: to_frames(taken, rows, counts[stored], written, self._hash),
         )  # fmt: skip
 
-    def flush(self) -> None:
-        """Wait until everything is stored; if the store is slow, not for long."""
-        self._store.flush()
-
     def release(self, names: Sequence[bytes], token: bytes) -> None:
         """End claims of keys that were not fetched."""
         self._store.release(names, token)
@@ -190,6 +186,10 @@ class RowStore:
         """Use no rows until `invalidate` is called: while the source's changes are not reported, any may be old."""
         self._known_since = math.inf
 
+    def flush(self) -> None:
+        """Wait until everything is stored; if the store is slow, not for long."""
+        self._store.flush()
+
     def close(self) -> None:
         """Disconnect."""
         self._store.close()
@@ -199,7 +199,7 @@ class RowStore:
     def _known(self, keys: KeyBatch, reading: Reading | None, before: float) -> Known:
         if reading is None:
             return self._nothing()
-        self._store_clock.read(reading.now, self.clock())
+        self._store_clock.read(reading.earliest, self.clock())
         if not any(reading.entries):
             return self._nothing()
         found, damaged = from_frames(reading.entries, keys, self._key_types, self._schema, self._hash)
@@ -207,7 +207,7 @@ class RowStore:
         ages = reading.now - found.written
         allowed = self._lifetimes.allow(ages, found.counts) & (before - ages > self._known_since)
         found = found.take(np.flatnonzero(allowed))
-        self.counters["store_dropped"] += damaged
+        self.counters["store_dropped"] += damaged + reading.dropped
         self.counters["store_hits"] += len(found.positions)
         return Known(found.positions, found.rows, found.counts, before - (reading.now - found.written))
 

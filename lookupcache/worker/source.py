@@ -169,7 +169,7 @@ class Source:
         return None if batch is None else self.reader.keys_of(pa.table(batch))
 
     def flush(self) -> None:
-        """Wait for what is still to be written for other workers, at the end of a task."""
+        """Write what a store has only collected, and wait for it; called at the end of a task."""
 
     def close(self) -> None:
         """Disconnect."""

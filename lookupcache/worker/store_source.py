@@ -322,6 +322,10 @@ class StoredSource(Source):
         inner = Source.executor.func(self)  # type: ignore[attr-defined]
         return StoreExecutor(inner, self.store, super().split, self._read_calls, self.plan.config.timeout)
 
+    def flush(self) -> None:
+        """Wait until the store has what was fetched, if it is not slow: nobody tells a worker that its process ends."""
+        self.store.flush()
+
     def split(self, keys: KeyBatch) -> Calls:
         """Return one call with all keys: which of them the source is called for, the store decides."""
         return Calls(keys, [keys], np.zeros(len(keys), np.int64))
@@ -347,10 +351,6 @@ class StoredSource(Source):
             positions.append(made.positions)
             written.append(np.full(len(made.positions), made.written))
         return _merge_parts(len(request.keys), self._none(), parts, positions, written)
-
-    def flush(self) -> None:
-        """Wait until the store has what was fetched; if it is slow, not for long."""
-        self.store.flush()
 
     def _read_calls(self, request: StoreRequest, made: SourceCalls) -> None:
         """Read what calls have returned, and store it; an error is raised when the request is read."""

@@ -81,7 +81,10 @@ class Task:
         if not self.plan.never:
             # While Spark computes the first rows; in here, so that an error of it is among the counts.
             lookup.source.open_ahead()
-        yield from Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches)
+        try:
+            yield from Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches)
+        finally:
+            lookup.source.flush()
 
     def lookup(self) -> PartialCacheLookup:
         """Return this process's lookup for the plan."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from click.testing import CliRunner
 from host_processes import keys_of, new_cache, store
 
+from lookupcache import LookupConfig, cached
 from lookupcache.cli.commands import main
 
 
@@ -34,3 +35,24 @@ def test_other_folders_are_left_alone(tmp_path):
     assert "mine" not in run("ls", str(tmp_path))
     run("clear", str(tmp_path), "--yes")
     assert (tmp_path / "mine").exists()
+
+
+def test_stores_in_folders_are_listed_shown_and_cleared(tmp_path):
+    path = tmp_path / "store"
+    for name in ("geo-1", "geo-2"):
+        function = cached(LookupConfig(cache="LRU", store=str(path), store_name=name, store_timeout=10))(
+            lambda key: str(key)
+        )
+        assert function(1) == "1"
+        function.close()
+    for location in (str(path), f"file://{path}"):
+        assert [line.split()[-3:-1] for line in run("ls", location).splitlines()[1:]] == [
+            ["geo-1", "1"],
+            ["geo-2", "1"],
+        ]
+    assert "Python values" in run("show", str(path))
+    for identity, removed in (("../geo-1", 0), ("geo-1", 1)):
+        assert f"Removed {removed} keys" in run("clear", str(path), identity, "--yes")
+    assert [line.split()[-3] for line in run("ls", str(path)).splitlines()[1:]] == ["geo-2"]
+    assert "Removed 1 keys" in run("clear", f"file://{path}", "--yes")
+    assert run("ls", f"file://{tmp_path}/none").split() == ["table", "identity", "keys", "bytes"]

@@ -36,8 +36,12 @@ OPTIONS = {
             ("env:URL", "env:URL"),
             ("redis+cluster://a,b", "redis+cluster://a,b"),
             ("unix:///x", "unix:///x"),
+            *(
+                (folder, folder)
+                for folder in ("/data/store", "file:///data", "s3://b/x", "abfss://c@h/x", "hdfs://h/x")
+            ),
         ],
-        ["", "http://h", "/data/store", "s3://b/x", "redis://:pw@h", "redis://h?password=pw"],
+        ["", "http://h", "data/store", "redis://:pw@h", "redis://h?password=pw", "s3://key:s3cret@b/x"],
     ),
     "lookup.cache.store.name": (STORE, [("geo-2.x_y", "geo-2.x_y")], ["", "a b", "a:b", "a*", "{a}", "x" * 65]),
     "lookup.cache.store.timeout": (STORE, [("1 s", 1.0), ("50ms", 0.05)], ["", "soon", "0 ms"]),

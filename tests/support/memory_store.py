@@ -100,6 +100,14 @@ class MemoryStore(Store):
         self.abouts.clear()
         return count
 
+    def new_store(self) -> Store:
+        """Return the store of a new process."""
+        return self
+
+    def spoil(self) -> None:
+        """Damage every entry."""
+        self.entries = {name: (b"garbage" * 8, until) for name, (_, until) in self.entries.items()}
+
     def close(self) -> None:
         """Do nothing."""
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import tempfile
 import threading
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from drawing import examples
+from folder_stores import ClockedFolder
 from host_processes import in_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -512,15 +515,25 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.parametrize("kind", ["memory", "folder"])
 @settings(max_examples=examples(60), deadline=None)
 @given(STEPS, st.sampled_from([None, 20.0]), st.sampled_from([None, 5.0]), st.sampled_from([None, 30.0]))
-def test_no_row_is_older_than_the_limit_whatever_the_clocks_say(steps, own, refresh, miss):
-    memory = MemoryStore()
+def test_no_row_is_older_than_the_limit_whatever_the_clocks_say(kind, steps, own, refresh, miss):
+    if kind == "memory":
+        check_ages(MemoryStore(), steps, own, refresh, miss)
+        return
+    with tempfile.TemporaryDirectory() as path:
+        folder = ClockedFolder(Path(path))
+        check_ages(folder, steps, own, refresh, miss)
+        folder.close()
+
+
+def check_ages(memory, steps, own, refresh, miss):
     source, clocks = Dated(memory), [Clock(5.0), Clock(7e6)]
     config = {"expire_after_write": 30.0, "store": URL, "store_expire_after_write": own,
               "refresh_after_write": refresh, "missing_key_expire_after_write": miss}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: memory)
+        patch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: memory.new_store())
         joins = [runner(source, clock, **config) for clock in clocks]
     for step in steps:
         if isinstance(step, float):
@@ -531,7 +544,7 @@ def test_no_row_is_older_than_the_limit_whatever_the_clocks_say(steps, own, refr
                 assert found is not None
                 assert memory.clock - float(found) <= 30.0
         elif step == "garbage":
-            memory.entries = {name: (b"garbage" * 8, until) for name, (_, until) in memory.entries.items()}
+            memory.spoil()
         elif step == "clear":
             memory.clear()
         else:

@@ -1,0 +1,144 @@
+"""`TimedStore`: a store whose calls are made by a thread, so that none of them takes longer than its timeout."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TypeVar
+
+from lookupcache.store.contract import Content, Reading, Store
+
+_IDLE_SECONDS = 2.0
+_CLOSE_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class TimedStore(Store):
+    """Calls a store in a thread of its own; raises TimeoutError for a call that takes too long.
+
+    A system call on a network file system that does not answer cannot be interrupted. Its thread goes on; until it has
+    ended, other calls fail at once.
+
+    Args:
+        store: The store.
+        timeout: The longest that a call may take, in seconds.
+    """
+
+    def __init__(self, store: Store, timeout: float) -> None:
+        self._store = store
+        self._timeout = timeout
+        self._reset()
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._calls: queue.SimpleQueue[tuple[Future[object], Callable[[], object]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._late: Future[object] | None = None
+
+    def get(self, names: Sequence[bytes]) -> Reading:
+        """Return the entries of names."""
+        return self._call(lambda: self._store.get(names))
+
+    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
+        """Claim names."""
+        return self._call(lambda: self._store.claim(names, token, seconds))
+
+    def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
+        """Prolong claims."""
+        self._call(lambda: self._store.renew(names, token, seconds))
+
+    def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
+        """Write entries."""
+        return self._call(lambda: self._store.put(names, entries, seconds, token))
+
+    def release(self, names: Sequence[bytes], token: bytes) -> None:
+        """End claims."""
+        self._call(lambda: self._store.release(names, token))
+
+    def invalidate(self, names: Sequence[bytes]) -> None:
+        """Remove names."""
+        self._call(lambda: self._store.invalidate(names))
+
+    def describe(self, identity: str, about: dict[str, str]) -> dict[str, str]:
+        """Return what describes an identity."""
+        return self._call(lambda: self._store.describe(identity, about))
+
+    def contents(self) -> list[Content]:
+        """Return what lies in the store."""
+        return self._call(self._store.contents)
+
+    def clear(self, identity: str | None = None) -> int:
+        """Remove all of an identity, or of all."""
+        return self._call(lambda: self._store.clear(identity))
+
+    def flush(self) -> None:
+        """Write what was collected, which may take longer than other calls."""
+        self._call(self._store.flush, max(self._timeout, _CLOSE_SECONDS))
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether nothing is collected that is not written."""
+        return self._store.is_flushed
+
+    def close(self) -> None:
+        """Close the store, in the thread, which then ends; one that hangs is left alone."""
+        with suppress(TimeoutError):
+            self._call(self._store.close, max(self._timeout, _CLOSE_SECONDS))
+        thread = self._thread
+        if thread is not None and self._process == os.getpid():
+            self._calls.put((Future(), _end))
+            thread.join(_CLOSE_SECONDS)
+
+    def _call(self, work: Callable[[], T], timeout: float | None = None) -> T:
+        """Return what the store returns."""
+        if self._process != os.getpid():
+            self._reset()  # The thread is the parent's.
+        timeout = self._timeout if timeout is None else timeout
+        done: Future[object] = Future()
+        with self._lock:
+            if self._late is not None and not self._late.done():
+                raise TimeoutError("an earlier call has not ended yet")
+            self._late = None
+            self._calls.put((done, work))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="lookupcache-store", daemon=True)
+                self._thread.start()
+        try:
+            return done.result(timeout)  # type: ignore[return-value]
+        except TimeoutError:
+            if done.done():
+                raise
+            with self._lock:
+                self._late = done
+            raise TimeoutError(f"it took longer than {timeout:g} s") from None
+
+    def _run(self) -> None:
+        while True:
+            try:
+                done, work = self._calls.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                work = _end
+            if work is _end:
+                with self._lock:
+                    if self._calls.empty():
+                        self._thread = None
+                        return
+                continue  # Somebody goes on using a store that was closed.
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+            del done, work
+
+
+def _end() -> None:
+    """End the thread, when it is the next call."""

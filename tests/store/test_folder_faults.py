@@ -1,0 +1,474 @@
+"""A folder whose files are damaged, foreign, in the way or gone, and processes that are killed at every step."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import threading
+from pathlib import Path
+
+import pytest
+from drawing import examples
+from folder_stores import KINDS, MINE, YOURS, ClockedFolder, entry, files_of, get, name_of, new_store, put, token
+from host_processes import in_child, in_processes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scale import SCALE
+
+from lookupcache.metrics import Counters
+from lookupcache.store import Store, StoreFullError
+from lookupcache.store.contract import CLAIMED
+from lookupcache.store.folder_clock import SKEW_SECONDS, FolderClock
+from lookupcache.store.folder_files import LocalFiles
+from lookupcache.store.folder_format import read_index
+from lookupcache.store.guard import GuardedStore
+from lookupcache.store.object_files import ObjectFiles
+from lookupcache.store.timed_store import TimedStore
+
+
+def guarded(store: Store) -> GuardedStore:
+    return GuardedStore(store, Counters(), "Test", str, 60)
+
+
+# ── killed processes ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def work_put(store):
+    put(store, range(3), token(b"dead"), version=b" new")
+
+
+def work_invalidate(store):
+    store.invalidate([name_of(1)])
+
+
+def work_clear(store):
+    store.clear()
+
+
+def work_merge(store):
+    for number in range(8):
+        put(store, range(3), token(b"dead", number), version=b" new")
+    store._background.stop()
+    store._work()
+
+
+@pytest.mark.parametrize("work", [work_put, work_invalidate, work_clear, work_merge])
+def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(work, tmp_path, monkeypatch):
+    """Others find what was there, or what it has written, and go on at once; its claims lapse."""
+    monkeypatch.setattr("lookupcache.store.folder_store._Background.run_soon", lambda *_, **__: None)
+    stride = max(round((9 if work is work_merge else 3) / SCALE), 1)
+    step, killed, total = -secrets.randbelow(stride), True, 0
+    while killed:
+        step += stride
+        path = tmp_path / str(step)
+        before = new_store("local", path)
+        put(before, range(3))
+        before.close()
+
+        def run(path=path) -> None:
+            store = new_store("local", path)
+            work(store)
+            store.close()
+
+        killed, total = in_child(run, max(step, 1))
+        after = new_store("local", path)
+        for number, found in enumerate(get(after, 0, 1, 2)):
+            allowed = {entry(number), entry(number) + b" new"}
+            if work in (work_clear, work_invalidate) and (work is work_clear or number == 1):
+                allowed.add(None)
+            assert found in allowed, step
+        after.invalidate([name_of(number) for number in range(3)])
+        assert put(after, range(3), YOURS, version=b" last") == 3, step
+        assert get(after, 0, 1, 2) == [entry(number) + b" last" for number in range(3)], step
+        assert after.clear("i") == 3
+        [one] = after._known.values()
+        one.files.remove_leftovers(math.inf)
+        left = {path.name for path in files_of(path, "")} - {"lock", "merge.lock"}
+        assert all(name.endswith(".inv") for name in left), (step, left)
+        after.close()
+    assert total > 10
+
+
+def test_a_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path):
+    """It has the descriptor of its parent's lock, and may live for long."""
+    read, write = os.pipe()
+
+    def ended_while_locked() -> None:
+        store = new_store("local", tmp_path)
+        put(store, [1])
+        [one] = store._known.values()
+        held = one.files.lock(1)  # A name, since it ends with its last reference.
+        held.__enter__()
+        if not os.fork():
+            os.close(write)
+            os.read(read, 1)
+            found = new_store("local", tmp_path)
+            assert get(store, 1) == get(found, 1) == [entry(1)]
+        os._exit(0)  # Without unlocking.
+
+    in_processes(1, lambda _: ended_while_locked())
+    other = new_store("local", tmp_path)
+    assert put(other, [2]) == 1
+    assert get(other, 1, 2) == [entry(1), entry(2)]
+    os.close(write)
+    os.close(read)
+    other.close()
+
+
+# ── damaged files ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(st.data(), st.sampled_from(KINDS))
+def test_damaged_files_are_no_worse_than_missing_ones(data, kind):
+    """Any byte of any file: an entry is as it was written but for its own bytes, which have their own checksum."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ObjectFiles, "list_seconds", 1e-9)
+        path = Path(name)
+        kind = "moved" if kind == "put" else kind
+        store = new_store(kind, path)
+        store.describe("i", {"schema": "a"})
+        put(store, range(4))
+        put(store, [4, 5], YOURS)
+        store.invalidate([name_of(9)])
+        store.close()
+        root = path / ("bucket" if kind == "moved" else ".")
+        files = [file for file in root.glob("lookupcache-1/i/*") if file.suffix in (".seg", ".inv", ".json")]
+        files.sort(key=lambda file: (file.suffix, file.stat().st_size))
+        assert len(files) >= 3  # On a slow machine the collected entries may be two files.
+        file = data.draw(st.sampled_from(files))
+        content = bytearray(file.read_bytes())
+        frames_at = 0
+        if file.suffix == ".seg":
+            frames_at = int(read_index("i", len(content), lambda at, size: bytes(content[at : at + size])).offsets[0])
+        at = int(data.draw(st.floats(0, 1, exclude_max=True)) * len(content))
+        match data.draw(st.sampled_from(["flip", "cut", "longer", "empty", "zeros", "other"])):
+            case "flip":
+                content[at] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                del content[at:]
+            case "longer":
+                content += bytes(9)
+            case "empty":
+                content.clear()
+            case "zeros":
+                content[at:] = bytes(len(content) - at)
+            case "other":
+                content[:] = data.draw(st.sampled_from(files)).read_bytes()
+        file.write_bytes(content)
+        after = guarded(new_store(kind, path))
+        reading = after.get([name_of(number) for number in range(7)])
+        assert after.describe("i", {"schema": "a"}) is not None
+        assert after.counters["store_failures"] == 0
+        for number, found in enumerate(reading.entries):
+            assert found is None or len(found) == len(entry(number))
+            if (file.suffix != ".seg" or at < frames_at) and found is not None:
+                assert found == entry(number)
+        assert reading.entries[6] is None
+        put(after._store, [1], token(b"next"))
+        after.close()
+
+
+def test_a_file_that_shrinks_while_it_is_open_ends_no_process(stores, tmp_path):
+    store = stores()
+    put(store, range(200))
+    assert get(store, 1) == [entry(1)]
+    [file] = files_of(tmp_path / "store", ".seg")
+    os.truncate(file, 300)
+    found = get(store, *range(200))
+    assert all(entry(number).startswith(one or b"") for number, one in enumerate(found))
+    os.truncate(file, 0)
+    assert not any(get(store, *range(200)))
+
+
+def test_an_invalidation_that_cannot_be_read_stands_for_all_keys(stores, tmp_path):
+    one, other = stores(), stores()
+    put(one, [1, 2])
+    one.invalidate([name_of(9)])
+    [file] = files_of(tmp_path / "store", ".inv")
+    file.write_bytes(b"garbage")
+    assert get(other, 1, 2) == [None, None]
+    assert other.get([name_of(1)]).dropped == 0  # counted once
+    assert put(other, [1], YOURS) == 1
+    assert get(other, 1) == [entry(1)]
+
+
+# ── foreign files ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def exchange_symlink(path: Path) -> None:
+    moved = path.with_name("moved")
+    path.rename(moved)
+    path.symlink_to(moved)
+
+
+def exchange_writable(path: Path) -> None:
+    path.chmod(0o777)
+
+
+def exchange_foreign(path: Path) -> None:
+    os.chown(path, 4_711, 4_711)
+
+
+@pytest.mark.parametrize("exchange", [exchange_symlink, exchange_writable, exchange_foreign])
+@pytest.mark.parametrize("which", ["lookupcache-1", "lookupcache-1/i"])
+def test_a_folder_that_others_can_write_to_is_not_used(exchange, which, tmp_path):
+    if exchange is exchange_foreign and os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    store = new_store("local", tmp_path)
+    put(store, [1])
+    store.close()
+    exchange(tmp_path / which)
+    after = new_store("local", tmp_path)
+    with pytest.raises(OSError):
+        get(after, 1)
+    with pytest.raises(OSError):
+        put(after, [2])
+    after.close()
+
+
+@pytest.mark.parametrize("exchange", [exchange_symlink, exchange_writable, exchange_foreign, None])
+def test_a_segment_of_others_is_dropped_and_counted(exchange, tmp_path):
+    if exchange is exchange_foreign and os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    store = new_store("local", tmp_path)
+    put(store, [1])
+    store.close()
+    [file] = files_of(tmp_path, ".seg")
+    if exchange is None:
+        file.unlink()
+        os.mkfifo(file)  # Opening it would wait for a writer.
+    else:
+        exchange(file)
+    after = new_store("local", tmp_path)
+    reading = after.get([name_of(1)])
+    assert (reading.entries, reading.dropped) == ([None], 1)
+    assert put(after, [1], YOURS) == 1
+    assert get(after, 1) == [entry(1)]
+    after.close()
+
+
+def test_no_identity_leads_out_of_the_folder(tmp_path):
+    outside, store = tmp_path / "outside", new_store("local", tmp_path / "store")
+    outside.mkdir()
+    for identity in ("../../outside", "/etc", "..", ".", "a/b", "a\0b", "Ä", "%2E%2E"):
+        assert store.clear(identity) == 0
+        names = [name_of(1, identity)]
+        store.claim(names, MINE, 60)
+        assert store.put(names, [b"-"], [60.0], MINE) == 1
+    assert list(outside.iterdir()) == []
+    assert len(store._root.identities()) == 8
+    assert {file.parent.parent.name for file in files_of(tmp_path / "store", ".seg")} == {"lookupcache-1"}
+    with pytest.raises(FileNotFoundError):
+        store.get([name_of(1, "x" * 300)])
+    store.close()
+
+
+def test_files_are_for_this_user_alone(tmp_path):
+    store = new_store("local", tmp_path / "store")
+    store.describe("i", {})
+    put(store, [1])
+    store.invalidate([name_of(1)])
+    for path in [tmp_path / "store", *(tmp_path / "store").rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+    store.close()
+
+
+# ── no space, no answer, no folder ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_full_disk_is_read_from_and_not_written_to(tmp_path):
+    folder = ClockedFolder(tmp_path)
+    store = folder.new_store()
+    put(store, [1])
+    folder.full = True
+    assert get(store, 1) == [entry(1)]
+    for action in (lambda: put(store, [2]), lambda: store.invalidate([name_of(1)])):
+        with pytest.raises(StoreFullError):
+            action()
+    folder.full = False
+    assert put(store, [2]) == 1
+    assert not list(tmp_path.rglob("*.tmp"))
+    folder.close()
+
+
+def test_a_folder_that_is_removed_is_made_again(stores, tmp_path):
+    import shutil
+
+    store = stores()
+    put(store, [1])
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(OSError):
+        get(store, 1)
+    assert get(store, 1) == [None]
+    assert put(store, [1]) == 1
+    assert get(store, 1) == [entry(1)]
+
+
+def test_a_folder_that_cannot_be_written_is_read(tmp_path, monkeypatch):
+    store = new_store("local", tmp_path)
+    put(store, [1], seconds=3_600.0)
+    put(store, [2], seconds=30.0)
+    store.close()
+
+    def refuse(self, name):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(LocalFiles, "_open_lock_file", refuse)
+    after = new_store("local", tmp_path)
+    assert after.describe("i", {"schema": "a"}) == {"schema": "a"}
+    states, reading = after.claim([name_of(number) for number in range(3)], MINE, 60)
+    # The time is only known to within a minute, and an entry that may have expired is not used.
+    assert (states, reading.entries) == ([CLAIMED] * 3, [None, entry(1), None])
+    assert reading.now - reading.earliest == pytest.approx(2 * SKEW_SECONDS, abs=1)
+    assert after.put([name_of(3)], [b"-"], [60.0], MINE) == 0
+    with pytest.raises(PermissionError, match="read-only"):
+        after.clear("i")
+    after.close()
+
+
+def test_without_locks_there_are_no_claims_and_all_else_works(stores, monkeypatch):
+    def refuse(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    one, other, names = stores(), stores(), [name_of(1)]
+    assert one.claim(names, MINE, 60)[0] == other.claim(names, YOURS, 60)[0] == [CLAIMED]
+    assert (one.put(names, [b"a"], [60.0], MINE), other.put(names, [b"a"], [60.0], YOURS)) == (1, 1)
+    assert get(one, 1) == get(other, 1) == [b"a"]
+    one.invalidate(names)
+    assert get(other, 1) == [None]
+
+
+def test_a_lock_that_another_keeps_is_not_waited_for_long(stores, monkeypatch):
+    one, other = stores(), stores()
+    put(one, [1]), get(other, 1)
+    other._timeout = 0.01
+    [known] = one._known.values()
+    with known.files.lock(1):
+        with pytest.raises(TimeoutError, match="keeps the folder locked"):
+            put(other, [2], YOURS)
+        assert get(other, 1) == [entry(1)]
+    assert put(other, [2], YOURS) == 1
+
+
+def test_a_lock_whose_file_is_removed_still_excludes_others(stores, tmp_path):
+    one, other = stores(), stores()
+    put(one, [1]), get(other, 1)
+    (tmp_path / "store" / "lookupcache-1" / "i" / "lock").unlink()
+    third = stores()
+    put(third, [2])
+    other._timeout = 0.01
+    [known] = third._known.values()
+    with known.files.lock(1), pytest.raises(TimeoutError):
+        put(other, [3], YOURS)
+    assert get(other, 1, 2) == get(one, 1, 2) == [entry(1), entry(2)]
+
+
+def test_entries_that_cannot_be_written_are_not_waited_for(tmp_path):
+    folder = ClockedFolder(tmp_path)
+    one, other, names = folder.new_store(), folder.new_store(), [name_of(1)]
+    one.claim(names, MINE, 60)
+    folder.full = True
+    with pytest.raises(StoreFullError):
+        one.put(names, [b"-"], [60.0], MINE)
+    folder.full = False
+    assert other.claim(names, YOURS, 60)[0] == [CLAIMED]
+    folder.close()
+
+
+def test_entries_that_were_collected_and_cannot_be_written_are_reported(stores, monkeypatch):
+    store = stores("put")
+    put(store, [1])
+    monkeypatch.setattr(ObjectFiles, "write", lambda *_: 1 / 0)
+    store._work()
+    with pytest.raises(ZeroDivisionError):
+        put(store, [2])
+    monkeypatch.undo()
+    assert put(store, [2]) == 1
+
+
+class Slow(Store):
+    """Answers when its gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.is_closed = False
+
+    def get(self, names):
+        self.gate.wait(60)
+        return names
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    claim = renew = put = release = invalidate = describe = contents = clear = get
+
+
+Slow.__abstractmethods__ = frozenset()
+
+
+def test_a_call_that_takes_too_long_is_left_alone_and_later_ones_fail_at_once():
+    slow = Slow()
+    store = TimedStore(slow, 0.01)
+    with pytest.raises(TimeoutError, match="longer than"):
+        store.get([b"a"])
+    with pytest.raises(TimeoutError, match="has not ended"):
+        store.get([b"b"])
+    late = store._late
+    slow.gate.set()
+    assert late.result(60) == [b"a"]
+    store._timeout = 60
+    assert store.get([b"c"]) == [b"c"]
+    store.close()
+    assert (slow.is_closed, store._thread) == (True, None)
+    assert store.get([b"d"]) == [b"d"]
+    store.close()
+
+
+def test_an_error_of_the_store_is_that_of_the_call():
+    store = TimedStore(Slow(), 60)
+    store._store.get = lambda names: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        store.get([b"a"])
+    store.close()
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(
+    st.floats(-1e5, 1e5), st.floats(0, 1), st.floats(0, 1), st.floats(0, 100), st.floats(-0.001, 0.001), st.booleans()
+)
+@settings(max_examples=examples(200), deadline=None)
+def test_the_true_time_is_between_the_bounds(offset, before, after, passed, drift, is_coarse):
+    """Whatever the host's clock says, how long reading takes, and how coarse the folder's times are."""
+    true = [1_000_000.25]
+
+    def touch() -> float:
+        true[0] += before
+        found = math.floor(true[0]) if is_coarse else true[0]
+        true[0] += after
+        return float(found)
+
+    clock = FolderClock(touch, 1_000.0, own=lambda: offset + (true[0] - 1_000_000.25) * (1 + drift))
+    clock.now()
+    true[0] += passed
+    now = clock.now()
+    assert now.least - 1e-6 <= true[0] <= now.most + 1e-6
+
+
+def test_a_segment_that_is_dated_later_than_its_file_is_not_used(tmp_path):
+    """Its writer's clock and the folder's disagree, so nobody knows how old it is."""
+    folder = ClockedFolder(tmp_path)
+    store = folder.new_store()
+    put(store, [1])
+    store.close()
+    [file] = files_of(tmp_path, ".seg")
+    os.utime(file, (folder.clock - 3_600, folder.clock - 3_600))
+    reading = folder.new_store().get([name_of(1)])
+    assert (reading.entries, reading.dropped) == ([None], 1)
+    folder.close()

@@ -1,0 +1,177 @@
+"""Stores in folders for tests: on every kind of file system, and with a clock that the test sets."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from pyarrow import fs
+
+from lookupcache.store.contract import Store, identity_prefix
+from lookupcache.store.folder_files import Files, LocalFiles, LocalRoot, OpenFile, Root
+from lookupcache.store.folder_store import FolderStore
+from lookupcache.store.object_files import ObjectRoot
+
+KINDS = ("local", "moved", "put")
+"""A mounted folder; a file system of pyarrow that can rename; one that, as S3, only has objects."""
+
+
+def new_store(kind: str, path: Path) -> Store:
+    """Return the store of a new process in a folder."""
+    return FolderStore(new_root(kind, path), 5.0, str(path))
+
+
+def new_root(kind: str, path: Path) -> Root:
+    """Return a folder on a kind of file system."""
+    if kind == "local":
+        return LocalRoot(str(path))
+    if kind == "moved":
+        path.mkdir(exist_ok=True)
+        system = fs.SubTreeFileSystem(str(path), fs.LocalFileSystem())
+        return ObjectRoot(lambda: (system, "bucket"), str(path))
+    memory = fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("memory")))
+    return ObjectRoot(lambda: (memory, f"/bucket{path}"), str(path))
+
+
+def name_of(number: int, identity: str = "i") -> bytes:
+    """Return the name of a key."""
+    digits = hashlib.blake2b(b"%d" % number, digest_size=16).hexdigest()
+    return f"{identity_prefix(identity)}{{{digits}}}".encode()
+
+
+def token(process: bytes, number: int = 0) -> bytes:
+    """Return the token of an attempt to claim."""
+    return process.ljust(16, b".") + number.to_bytes(8, "little")
+
+
+MINE, YOURS = token(b"mine"), token(b"yours")
+
+
+def files_of(path: Path, suffix: str) -> list[Path]:
+    """Return the files of a kind in a folder."""
+    return sorted(path.glob(f"lookupcache-1/*/*{suffix}"))
+
+
+def entry(number: int) -> bytes:
+    """Return what is written for a key."""
+    return b"entry %d" % number
+
+
+def put(
+    store: Store, numbers: Iterable[int], claimant: bytes = MINE, seconds: float = math.inf, version: bytes = b""
+) -> int:
+    """Claim and write entries."""
+    names = [name_of(number) for number in numbers]
+    store.claim(names, claimant, 60)
+    return store.put(names, [entry(number) + version for number in numbers], [seconds] * len(names), claimant)
+
+
+def get(store: Store, *numbers: int) -> list[bytes | None]:
+    """Return the entries of keys."""
+    return store.get([name_of(number) for number in numbers]).entries
+
+
+class _Clocked(LocalFiles):
+    """Files whose file system has the clock of a test."""
+
+    clock_seconds = 0.0
+
+    def __init__(self, descriptor: int, clocked: ClockedFolder) -> None:
+        self._clocked = clocked
+        super().__init__(descriptor)
+
+    def version(self) -> object:
+        self._check()
+        return super().version()
+
+    def touch(self) -> float | None:
+        super().touch()
+        self._set(self._lock)
+        return self._clocked.clock
+
+    def renew(self, name: str) -> None:
+        found = os.open(name, os.O_RDONLY, dir_fd=self._descriptor)
+        self._set(found)
+        os.close(found)
+
+    def write_aside(self, parts: Iterable[Any]) -> str:
+        self._check()
+        if self._clocked.full:
+            raise OSError(28, "No space left on device")
+        return super().write_aside(parts)
+
+    def publish(self, aside: str, name: str) -> None:
+        self.renew(aside)
+        super().publish(aside, name)
+
+    def open(self, name: str) -> OpenFile:
+        self._check()
+        return super().open(name)
+
+    def _check(self) -> None:
+        if self._clocked.error is not None:
+            raise self._clocked.error
+
+    def _set(self, descriptor: int) -> None:
+        os.utime(descriptor, (self._clocked.clock, self._clocked.clock))
+
+
+class _ClockedRoot(LocalRoot):
+    def __init__(self, path: str, clocked: ClockedFolder) -> None:
+        super().__init__(path)
+        self._clocked = clocked
+
+    def files(self, identity: str, *, create: bool) -> Files:
+        files = super().files(identity, create=create)
+        assert isinstance(files, LocalFiles)
+        descriptor = os.dup(files._descriptor)
+        files.close()
+        return _Clocked(descriptor, self._clocked)
+
+
+class ClockedFolder:
+    """A folder with a ``clock``; with ``error`` it raises that, and while ``full`` it cannot be written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = 1_000_000.5
+        self.error: Exception | None = None
+        self.full = False
+        self.stores: list[Store] = []
+
+    def new_store(self) -> Store:
+        """Return the store of a new process."""
+        store = FolderStore(_ClockedRoot(str(self.path), self), 5.0)
+        self.stores.append(store)
+        return store
+
+    @property
+    def claims(self) -> list[Path]:
+        """The claims that have not ended."""
+        return files_of(self.path, ".claim")
+
+    def spoil(self) -> None:
+        """Damage every entry."""
+        for path in files_of(self.path, ".seg"):
+            data = bytearray(path.read_bytes())
+            data[-8:] = b"garbage!"
+            path.write_bytes(data)
+
+    def clear(self) -> None:
+        """Remove all entries, as somebody else may."""
+        error, self.error = self.error, None
+        full, self.full = self.full, False
+        store = self.new_store()
+        store.clear()
+        store.close()
+        self.error, self.full = error, full
+
+    def close(self) -> None:
+        """Close all stores."""
+        for store in self.stores:
+            store.close()

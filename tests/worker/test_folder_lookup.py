@@ -1,0 +1,219 @@
+"""Workers of several hosts with a folder as their store: one request per key, warm starts, and a folder that fails."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tarfile
+from collections import Counter
+
+import pytest
+from folder_stores import files_of, new_store
+from host_processes import in_processes
+from memory_store import separate_tokens
+from test_host_lookup import Logged
+from test_invalidation import ReportsChanges
+from test_lookup import Gated, Names, all_names, batch, names, runner
+from test_store_lookup import counts, ids
+
+from lookupcache import LookupConfig, cached
+from lookupcache.store.folder_files import LocalFiles
+from lookupcache.worker.host_lookup import HostCacheLookup
+from lookupcache.worker.runner import Runner
+from lookupcache.worker.task import Task
+
+
+@pytest.fixture(autouse=True)
+def processes(monkeypatch):
+    separate_tokens(monkeypatch)
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """Return a function that makes a worker of a host of its own."""
+    joins = []
+
+    def new_worker(source, path=tmp_path / "store", **config) -> Runner:
+        joins.append(runner(source, **{"store": str(path), "store_timeout": 10, **config}))
+        return joins[-1]
+
+    yield new_worker
+    for join in joins:
+        join.lookup.disconnect()
+
+
+def test_what_one_host_has_requested_another_finds(worker, tmp_path):
+    source = Names()
+    one, two = worker(source), worker(source, f"file://{tmp_path}/store")
+    assert all_names(one, batch(1, 2, 2_000, 1)) == ["n1", "n2", None, "n1"]
+    assert all_names(two, batch(2, 2_000, 3, None)) == ["n2", None, "n3", None]
+    assert source.requested == [[1, 2, 2_000], [3]]
+    assert counts(two, "hits", "waits", "failures", "dropped", "unstored") == (2, 0, 0, 0, 0)
+    assert files_of(tmp_path / "store", ".claim") == []
+
+
+def test_a_key_that_another_host_requests_is_awaited(worker):
+    source = Gated()
+    one, two = worker(source, async_capacity=5), worker(source, async_capacity=5)
+    pending, others = one.lookup.open(ids(1, 2)), two.lookup.open(ids(2, 3))
+    source.open_gates(1, 3)
+    for lookup, waiting in ((one.lookup, pending), (two.lookup, others)):
+        while not waiting.ready:
+            lookup.wait()
+        lookup.close(waiting)
+    assert sorted(source.requested) == [[1, 2], [3]]
+    assert counts(two, "hits", "waits") == (1, 1)
+
+
+@pytest.mark.slow
+def test_eight_writers_on_two_hosts_request_each_key_once(tmp_path):
+    """Each host has a cache of its own; their files are merged meanwhile."""
+    store = tmp_path / "store"
+
+    def work(number):
+        draw = random.Random(number)
+        host = {"scope": "host", "cache_path": str(tmp_path / f"host{number % 2}")}
+        join = runner(Logged(tmp_path / "log"), store=str(store), store_timeout=60, max_rows=10_000, **host)
+        assert isinstance(join.lookup, HostCacheLookup)
+        keys = [draw.sample(range(1_100), 100) for _ in range(10)]
+        expected = [[f"n{key}" if key < 1_000 else None for key in part] for part in keys]
+        assert [names(one) for one in join.run(batch(*part) for part in keys)] == expected
+        assert counts(join, "failures", "dropped", "unstored") == (0, 0, 0)
+        join.lookup.disconnect()
+
+    in_processes(8, work)
+    requested = Counter((tmp_path / "log").read_text().split())
+    assert len(requested) > 900
+    assert max(requested.values()) == 1
+    assert files_of(store, ".claim") == files_of(store, ".tmp") == []
+
+
+def test_a_store_without_write_access_or_claims_is_read(worker, tmp_path, monkeypatch):
+    source = Names()
+    all_names(worker(source), batch(1, 2))
+
+    def refuse(self, name):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(LocalFiles, "_open_lock_file", refuse)
+    other = worker(source)
+    assert all_names(other, batch(1, 2, 3)) == ["n1", "n2", "n3"]
+    assert source.requested == [[1, 2], [3]]
+    assert counts(other, "hits", "failures", "unstored") == (2, 0, 1)
+
+
+def fault_removed(path, patch):
+    shutil.rmtree(path)
+
+
+def fault_replaced(path, patch):
+    shutil.rmtree(path)
+    path.write_text("a file")
+
+
+def fault_garbage(path, patch):
+    for file in path.rglob("*.*"):
+        file.write_bytes(os.urandom(60))
+
+
+def fault_truncated(path, patch):
+    for file in path.rglob("*.*"):
+        os.truncate(file, file.stat().st_size // 2)
+
+
+def fault_full(path, patch):
+    def refuse(self, name, parts):
+        raise OSError(28, "No space left on device")
+
+    patch.setattr(LocalFiles, "write", refuse)
+
+
+def fault_foreign(path, patch):
+    (path / "lookupcache-1").chmod(0o777)
+
+
+FAULTS = [fault_removed, fault_replaced, fault_garbage, fault_truncated, fault_full, fault_foreign]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.filterwarnings("ignore:.*lookups go on without 'lookup.cache.store'")
+def test_rows_are_right_whatever_happens_to_the_folder(worker, fault, tmp_path, monkeypatch):
+    """It happens while the first keys are requested; then to a worker that finds their entries, or does not."""
+    path = tmp_path / "store"
+
+    class Faulty(Names):
+        done = False
+
+        def lookup(self, request, keys):
+            if not self.done:
+                self.done = True
+                fault(path, monkeypatch)
+            return super().lookup(request, keys)
+
+    all_names(worker(Names(), store_name="mine"), batch(100, 101))
+    join = worker(Faulty(), store_name="mine")
+    assert all_names(join, [batch(1, 2, 100, 2_000), batch(1, 3, 101)]) == [
+        "n1", "n2", "n100", None, "n1", "n3", "n101",
+    ]  # fmt: skip
+    after = worker(Names(), store_name="mine")
+    assert all_names(after, batch(1, 2, 3, 100, 2_000)) == ["n1", "n2", "n3", "n100", None]
+    failed, dropped, hits = counts(after, "failures", "dropped", "hits")
+    assert (failed > 0) == (fault in (fault_replaced, fault_full, fault_foreign))
+    assert (dropped > 0) == (fault in (fault_garbage, fault_truncated))
+    assert (hits > 0) == (fault not in (fault_replaced, fault_foreign))
+
+
+def test_a_changed_key_is_removed_for_all_hosts(worker):
+    source = ReportsChanges()
+    one = worker(source)
+    assert all_names(one, batch(1, 2)) == ["n1", "n2"]
+    source.name, source.changes = "m", (2,)
+    assert all_names(one, batch(1, 2)) == ["n1", "m2"]
+    other = Names()
+    assert all_names(worker(other), batch(1, 2)) == ["n1", "m2"]
+    assert other.requested == []
+
+
+def test_a_filled_cache_is_shipped_with_a_job(tmp_path, monkeypatch):
+    """The example of docs/store.md: it is filled once, packed, and unpacked where the job runs."""
+    calls = []
+
+    def geocode(address):
+        calls.append(address)
+        return {"lat": 52.0, "lon": len(address)}
+
+    filled = cached(LookupConfig(cache="LRU", store=str(tmp_path / "places"), store_name="places-1", store_timeout=10))(
+        geocode
+    )
+    found = [filled(address) for address in ("Dam 1", "Rokin 2")]
+    filled.close()
+    with tarfile.open(tmp_path / "places.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "places", ".")
+    shutil.rmtree(tmp_path / "places")
+    unpacked = tmp_path / "job" / "places"
+    with tarfile.open(tmp_path / "places.tar.gz") as archive:
+        archive.extractall(unpacked, filter="data")
+    monkeypatch.setenv("PLACES", str(unpacked))
+    job = cached(LookupConfig(cache="LRU", store="env:PLACES", store_name="places-1", store_timeout=10))(geocode)
+    assert [job(address) for address in ("Dam 1", "Rokin 2")] == found
+    assert calls == ["Dam 1", "Rokin 2"]
+    assert job.metrics().store_hits == 2
+    job.close()
+
+
+def test_what_is_collected_for_an_object_store_is_written_when_a_task_ends(worker, monkeypatch, tmp_path):
+    """A worker's process may end without any notice."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    stores = [new_store("put", tmp_path) for _ in range(2)]
+    opened = iter(stores)
+    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: next(opened))
+    source = Names()
+    one = worker(source)
+    [found] = [names(joined) for joined in one.run([batch(1, 2)])]
+    assert not stores[0].is_flushed
+    task = Task(one.plan, b"", one.layout, channel=None)
+    assert [names(joined) for joined in task._run(one.lookup, [batch(2, 3)])] == [["n2", "n3"]]
+    assert stores[0].is_flushed
+    assert all_names(worker(source), batch(1, 2, 3)) == [*found, "n3"]
+    assert source.requested == [[1, 2], [3]]
