@@ -19,6 +19,7 @@ from lookupcache.host.claims import Claims
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.eviction import Queue
 from lookupcache.host.folder import Folder
+from lookupcache.host.key_index import index_name
 from lookupcache.host.merge import merge_segments
 from lookupcache.host.segment import Segment, is_too_old, use_name
 from lookupcache.host.segments import Segments, ranges_of
@@ -244,9 +245,16 @@ class Maintenance:
                 self._folder.remove(use_name(str(one)))
         present = set(names)
         for name in names:
+            if name.startswith("index"):
+                self._remove_index(name)
             if name.endswith(".use") and name.removesuffix(".use") + ".seg" not in present:
                 # A use file is renamed before its segment, under the lock of publications.
                 self._remove_use_file(name)
+
+    def _remove_index(self, name: str) -> None:
+        with self._folder.lock(PUBLISH_LOCK):
+            if name != index_name(self._control["index"]):
+                self._folder.remove(name)
 
     def _remove_use_file(self, name: str) -> None:
         with self._folder.lock(PUBLISH_LOCK):

@@ -1,9 +1,10 @@
-"""`Segment`: one immutable file of entries, mapped: keys, rows, times, and a hash index that is searched as it lies.
+"""`Segment`: one immutable file of entries, mapped: keys, rows and times; `KeyIndex` finds the entries of keys.
 
     header │ words │ slots │ counts │ starts │ written │ deadline │ keys (Arrow IPC) │ rows (Arrow IPC)
 
-Alongside it is a `.use` file, which is written in place: per entry the time of its last use, its place in
-the eviction queue, its hits and whether it was removed.
+Only the full table of ALL has slots, a hash index of its own that is searched as it lies. Alongside
+it is a `.use` file, which is written in place: per entry the time of its last use, its place in the eviction queue, its
+hits and whether it was removed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lookupcache.host.clock import clock_identity
 from lookupcache.host.folder import Folder
 from lookupcache.host.joined_rows import ipc_parts
 
-FORMAT = 2
+FORMAT = 3
 """The version of the files; a folder has it in its name, and a file of another version is not read."""
 
 Numbers = npt.NDArray[np.int64]
@@ -101,7 +102,13 @@ class SegmentData:
 
 
 def write_segment(
-    folder: Folder, name: str, data: SegmentData, plan: bytes, rows: Sequence[pa.RecordBatch] = ()
+    folder: Folder,
+    name: str,
+    data: SegmentData,
+    plan: bytes,
+    rows: Sequence[pa.RecordBatch] = (),
+    *,
+    indexed: bool = False,
 ) -> int:
     """Write a segment under a name, and its use file; return the bytes of both.
 
@@ -111,9 +118,10 @@ def write_segment(
         data: Keys, times and marks of the entries, and their rows.
         plan: The fingerprint of the plan.
         rows: The rows in several batches, which are written in place of those of ``data``.
+        indexed: Whether it has an index of its own, as the full table of ALL has.
     """
     use = use_name(name)
-    written = folder.write(name, _segment_parts(data, plan, rows or [data.rows]), _sealed)
+    written = folder.write(name, _segment_parts(data, plan, rows or [data.rows], indexed), _sealed)
     try:
         head = _USE_HEAD.pack(
             _USE_MAGIC, clock_identity(), written.st_ino, written.st_mtime_ns, written.st_size, len(data)
@@ -127,12 +135,15 @@ def write_segment(
     return written.st_size + size
 
 
-def _segment_parts(data: SegmentData, plan: bytes, rows: Sequence[pa.RecordBatch]) -> list[Any]:
+def _segment_parts(data: SegmentData, plan: bytes, rows: Sequence[pa.RecordBatch], indexed: bool) -> list[Any]:
     types = [column.type for column in data.keys.columns]
-    index, max_steps = _index_of(data.keys, types)
+    words, slots, max_steps = np.concatenate([data.keys.hashes, np.zeros(2, np.uint64)]), np.empty(0, np.int32), 0
+    if indexed:
+        index, max_steps = _index_of(data.keys, types)
+        words, slots = index.words[: len(data) + 2], index.slots
     columns: dict[str, Any] = {
-        "words": index.words[: len(data) + 2],
-        "slots": index.slots,
+        "words": words,
+        "slots": slots,
         "counts": data.counts,
         "starts": np.cumsum(data.counts) - data.counts,
         "written": data.written,
@@ -221,18 +232,9 @@ class _MappedKeys(KeyLookup):
         self._columns = columns
         self._max_steps = max_steps
 
-    def search(self, keys: KeyBatch, rows: Positions, words: Hashes, mixed: Hashes) -> tuple[Positions, Entries]:
-        """Return which of the words are those of keys that are here, and their entries; ``rows`` are their keys."""
-        if self._max_steps:
-            entries = self.find(keys.take(rows))
-            found = np.flatnonzero(entries >= 0)
-            return found, entries[found]
-        found, entries = self._index.search(words, mixed)
-        if self._columns and found.size:
-            other = self._rows_of_others(entries, keys.take(rows[found]))
-            if other.size:
-                found, entries = np.delete(found, other), np.delete(entries, other)
-        return found, entries
+    def rows_of_others(self, entries: Entries, keys: KeyBatch) -> Positions:
+        """Return the rows whose entry is that of another key."""
+        return self._rows_of_others(entries, keys)
 
     def _stored_keys(self, entries: Entries) -> list[pa.Array]:
         missing = entries < 0
@@ -281,16 +283,20 @@ class Segment:
         """Return the entry of each non-null key, -1 if it has none here; also of removed entries."""
         return self._lookup.find(keys)
 
-    def search(self, keys: KeyBatch, rows: Positions, words: Hashes, mixed: Hashes) -> tuple[Positions, Entries]:
-        """Find some of the keys: return which of them are here, by their position in ``rows``, and their entries.
+    def rows_of_others(self, entries: Entries, words: Hashes, keys: KeyBatch, rows: Positions) -> Positions:
+        """Return which of the entries are those of other keys.
 
         Args:
-            keys: Keys with the hashes of the folder's seed.
-            rows: Which of them to find; none is null.
-            words: The hashes of these.
-            mixed: `mix_words` of these.
+            entries: Entries here.
+            words: The hashes of the keys that they should have, of the folder's seed.
+            keys: These keys, among others.
+            rows: Their positions in ``keys``.
         """
-        return self._lookup.search(keys, rows, words, mixed)
+        other = np.flatnonzero(self.words.take(entries) != words)
+        if is_exact(self._key_types) or not entries.size:
+            return other
+        others = self._comparer.rows_of_others(entries, keys.take(rows))
+        return others if not other.size else np.union1d(other, others)
 
     def gather(self, entries: Entries | slice) -> pa.RecordBatch:
         """Return the rows of these entries, in their order; those of all entries without a copy."""
@@ -311,11 +317,6 @@ class Segment:
             return KeyBatch((column_of_words(words, self._key_types[0]),), words, None)
         batch = self._key_batch if isinstance(entries, slice) else self._key_batch.take(pa.array(entries))
         return KeyBatch(tuple(batch.columns), self._words[:-2][entries], None)
-
-    @property
-    def words_are_hashes(self) -> bool:
-        """Whether no key is listed under another word than its hash."""
-        return not self._lookup.max_steps
 
     def verify(self) -> None:
         """Compare the file with its checksum; raises SegmentError if it differs."""
@@ -410,10 +411,18 @@ class Segment:
         return self._read_ipc("keys")
 
     @cached_property
+    def _comparer(self) -> _MappedKeys:
+        return _MappedKeys(self._key_types, HashIndex(), list(self._key_batch.columns), 0)
+
+    @cached_property
     def _lookup(self) -> _MappedKeys:
-        index = HashIndex.of_arrays(self._section("slots"), self._words)
+        slots, steps = self._section("slots"), self._max_steps
+        if slots.size:
+            index = HashIndex.of_arrays(slots, self._words)
+        else:
+            index, steps = _index_of(self.keys(slice(None)), self._key_types)
         columns = [] if is_exact(self._key_types) else list(self._key_batch.columns)
-        return _MappedKeys(self._key_types, index, columns, self._max_steps)
+        return _MappedKeys(self._key_types, index, columns, steps)
 
 
 def is_too_old(segment: Segment, limits: Limits, now: float) -> Mask:
@@ -481,22 +490,26 @@ def summarize(folder: Folder, name: str) -> Summary:
 class SegmentRange:
     """The sequence numbers low … high that a segment has the entries of, and the number of its version.
 
-    >>> str(SegmentRange(1, 255, 256)), SegmentRange.of("0000000000000001-00000000000000ff-0000000000000100.seg").high
-    ('0000000000000001-00000000000000ff-0000000000000100.seg', 255)
+    ``first`` is the number of its first entry in the index of all segments; 0 for a segment that is not in it.
+
+    >>> name = str(SegmentRange(1, 255, 256, 7))
+    >>> name, SegmentRange.of(name).high
+    ('0000000000000001-00000000000000ff-0000000000000100-00000000007.seg', 255)
     """
 
     low: int
     high: int
     version: int
+    first: int = 0
 
     def __str__(self) -> str:
-        return f"{self.low:016x}-{self.high:016x}-{self.version:016x}.seg"
+        return f"{self.low:016x}-{self.high:016x}-{self.version:016x}-{self.first:011x}.seg"
 
     @classmethod
     def of(cls, name: str) -> SegmentRange:
         """Read the name of a segment; raises ValueError for another name."""
         numbers = name.removesuffix(".seg").split("-")
-        if not name.endswith(".seg") or [len(number) for number in numbers] != [16, 16, 16]:
+        if not name.endswith(".seg") or [len(number) for number in numbers] != [16, 16, 16, 11]:
             raise ValueError(name)
         return cls(*(int(number, 16) for number in numbers))
 

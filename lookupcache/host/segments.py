@@ -1,4 +1,4 @@
-"""`Segments`: the segments and invalidations that a folder has now, and the number of its generation."""
+"""`Segments`: the segments and invalidations that a folder has now, the number of its generation, and their index."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
-from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.hash_index import Entries, mix_words
+from lookupcache.cache.keys import Hashes, KeyBatch, Positions
 from lookupcache.host.clock import clock_identity
 from lookupcache.host.control import Control
 from lookupcache.host.folder import Folder
+from lookupcache.host.key_index import MOST_IDS, Ids, KeyIndex, build_index, index_bytes, index_name
 from lookupcache.host.segment import Segment, SegmentError, SegmentRange, use_name
 
 _MESSAGE = struct.Struct("<8s16sI")
 _MESSAGE_MAGIC = b"LKCINV1\n"
 _MOST_MESSAGES = 64
 _MOST_ATTEMPTS = 16
+_NEW_INDEX = "index.new"
+
+Part = tuple[Segment, Positions, Entries]
+"""A segment, the positions of the keys in a batch that were found in it, and their entries there."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class Segments:
         self.newest: list[Segment] = []
         self.invalidations: list[Invalidation] = []
         self.generation = -1
+        self._index: KeyIndex | None = None
+        self._order_entries([])
         self._folder = folder
         self._control = control
         self.plan = plan
@@ -76,7 +85,8 @@ class Segments:
 
     def close(self) -> None:
         """Unmap all segments."""
-        self.newest, self.invalidations = [], []
+        self.newest, self.invalidations, self._index = [], [], None
+        self._order_entries([])
 
     @property
     def is_current(self) -> bool:
@@ -97,7 +107,9 @@ class Segments:
             names = self._folder.names()
             segments = self._open_all(names)
             if segments is not None:
-                self.newest = segments
+                covered = set(names) - set(current_names(names))
+                self.newest = [segment for segment in segments if segment.name not in covered]
+                self._order_entries([segment for segment in segments if segment.name in covered])
                 self._read_messages(names)
                 self.generation = generation
                 return True
@@ -110,10 +122,13 @@ class Segments:
         return [one for one in self.invalidations if one.number > number]
 
     def _open_all(self, names: Sequence[str]) -> list[Segment] | None:
-        """Return the segments by name, or None if one of them has been merged away in the meantime."""
-        opened = {segment.name: segment for segment in self.newest}
+        """Return the segments, or None if one of them has been merged away in the meantime.
+
+        Also those that another one is a merge of: until the index has been changed, it has their entries.
+        """
+        opened = {segment.name: segment for segment in self._opened}
         found = []
-        for name in current_names(names):
+        for name in map(str, ranges_of(names)):
             try:
                 found.append(opened.get(name) or self._open(name))
             except FileNotFoundError:
@@ -130,6 +145,130 @@ class Segments:
         if self._timed and segment.clock != clock_identity():
             raise SegmentError("it was written before the machine started, so its age is unknown")
         return segment
+
+    # ── the index ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _order_entries(self, merged: Sequence[Segment]) -> None:
+        """Order segments by the numbers of their entries; ``merged`` are those that another one is a merge of."""
+        current = sorted((one for one in self.newest if one.range.first), key=_first_entry)
+        firsts = np.array([one.range.first for one in current], np.int64)
+        ends = firsts + np.array([len(one) for one in current], np.int64)
+        # A merge of all their entries has the same numbers: then only that one is needed.
+        for one in merged:
+            at = int(np.searchsorted(firsts, one.range.first, side="right")) - 1
+            if one.range.first and (at < 0 or one.range.first >= ends[at]):
+                current.append(one)
+        self._opened = [*self.newest, *merged]
+        self._by_entry = sorted(current, key=_first_entry)
+        self._firsts = np.array([one.range.first for one in self._by_entry], np.int64)
+        self._ends = self._firsts + np.array([len(one) for one in self._by_entry], np.int64)
+
+    def locate(self, keys: KeyBatch) -> list[Part]:
+        """Return the newest entry of each non-null key, by segment; also of removed entries."""
+        rows = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
+        words = keys.hashes if keys.valid is None else keys.hashes[rows]
+        parts: list[Part] = []
+        index = self._current_index()
+        if index is None or not self._by_entry:
+            return parts
+        mixed = mix_words(words)
+        position = index.home(mixed)
+        while rows.size:
+            ids, position = index.search(mixed, position)
+            wrong = self._parts_of(keys, rows, words, ids, parts)
+            # Slots of other keys, or of entries that this process does not know: the key may be in a later one.
+            rows, words, mixed = rows.take(wrong), words.take(wrong), mixed.take(wrong)
+            position = (position.take(wrong) + 1) & (len(index) - 1)
+        return parts
+
+    def _parts_of(self, keys: KeyBatch, rows: Positions, words: Hashes, ids: Ids, parts: list[Part]) -> Positions:
+        """Add the entries of keys to parts; return which of the entries are not those of the keys."""
+        at = np.searchsorted(self._firsts, ids, side="right") - 1
+        at[ids >= self._ends.take(at)] = -1
+        order = np.argsort(at.astype(np.int16), kind="stable")
+        ends = np.cumsum(np.bincount(at + 1, minlength=len(self._firsts) + 1))
+        unknown = order[: ends[0]]
+        wrong = [unknown[ids.take(unknown) > 0]]
+        for number in np.flatnonzero(np.diff(ends)).tolist():
+            found = order[ends[number] : ends[number + 1]]
+            segment = self._by_entry[number]
+            entries = (ids.take(found) - self._firsts[number]).astype(np.int32)
+            other = segment.rows_of_others(entries, words.take(found), keys, rows.take(found))
+            if other.size:
+                wrong.append(found.take(other))
+                found, entries = np.delete(found, other), np.delete(entries, other)
+            if found.size:
+                parts.append((segment, rows.take(found), entries))
+        return np.concatenate(wrong)
+
+    def _current_index(self) -> KeyIndex | None:
+        """Return the index, None if there is none that can be read: then no key is found."""
+        number = self._control["index"]
+        if self._index is None or self._index.number != number:
+            self._index = None
+            if number:
+                try:
+                    self._index = KeyIndex(self._folder, number, self._control["seed"])
+                except (OSError, ValueError):
+                    return None
+        return self._index
+
+    def index_growth(self, entries: int) -> int:
+        """Return how many bytes are needed for a new index before so many entries are added, 0 for none."""
+        index = self._current_index()
+        if index is not None and 2 * (self._control["used_slots"] + entries) <= len(index):
+            return 0
+        return index_bytes(self._live_entries() + entries)
+
+    def prepare_index(self, entries: int = 0) -> KeyIndex:
+        """Return an index of all segments with space for more entries; within the lock of publications."""
+        index = self._current_index()
+        if index is None or self._control["is_indexing"] or 2 * (self._control["used_slots"] + entries) > len(index):
+            index = self._build_index(entries)
+        return index
+
+    def take_ids(self, count: int) -> int:
+        """Return the first of so many numbers of new entries; within the lock of publications."""
+        first = self._control["ids"] + 1
+        if first + count >= MOST_IDS:
+            raise OSError("the numbers of entries are used up; clear the cache")
+        self._control["ids"] += count
+        return first
+
+    def _build_index(self, more: int) -> KeyIndex:
+        """Write a new index of all entries, and remove the old one."""
+        if self._control["is_indexing"]:
+            self._remove_older()
+        live = [(one, np.flatnonzero(one.removed == 0)) for one in self.newest if one.range.first]
+        used = sum(len(entries) for _, entries in live)
+        parts = ((segment.words.take(entries), segment.range.first + entries) for segment, entries in live)
+        build_index(self._folder, _NEW_INDEX, self._control["seed"], used + more, parts)
+        old = self._control["index"]
+        self._folder.rename(_NEW_INDEX, index_name(old + 1))
+        self._control["used_slots"], self._control["index"], self._control["is_indexing"] = used, old + 1, 0
+        self._folder.remove(index_name(old))
+        index = self._current_index()
+        if index is None:
+            raise OSError("the index cannot be read")
+        return index
+
+    def _remove_older(self) -> None:
+        """Mark older entries as removed where a process was killed before it could: those of the same word.
+
+        Different keys rarely have the same word; then one of them is requested again.
+        """
+        entries = [np.flatnonzero(segment.removed == 0) for segment in self.newest]
+        words = np.concatenate([np.empty(0, np.uint64), *(
+            segment.words.take(live) for segment, live in zip(self.newest, entries, strict=True)
+        )])  # fmt: skip
+        is_older = np.ones(len(words), np.bool_)
+        is_older[np.unique(words, return_index=True)[1]] = False
+        ends = np.cumsum([len(live) for live in entries])
+        for segment, live, older in zip(self.newest, entries, np.split(is_older, ends[:-1]), strict=False):
+            segment.removed[live[older]] = 1
+
+    def _live_entries(self) -> int:
+        return sum(len(segment) - int(np.count_nonzero(segment.removed)) for segment in self.newest)
 
     def _drop(self, name: str) -> None:
         self.counters["host_dropped_files"] += 1
@@ -208,3 +347,7 @@ def current_names(names: Sequence[str]) -> list[str]:
     """
     ranges = ranges_of(names)
     return [str(one) for one in ranges if not any(other.replaces(one) for other in ranges)]
+
+
+def _first_entry(segment: Segment) -> int:
+    return segment.range.first
