@@ -350,7 +350,11 @@ class HostCache:
                 self._folder.rename(use_name(name), use_name(final))
                 # Until the index has the new entries: a process that is killed meanwhile leaves it to be built again.
                 self._control["is_indexing"] = 1
-                self._folder.rename(name, final)
+                try:
+                    self._folder.rename(name, final)
+                except OSError:
+                    self._control["is_indexing"] = 0
+                    raise
                 self._index(index, data.keys, first, older)
                 self._control["weight"] += data.weight - _supersede(older)
                 self._control["is_indexing"] = 0
@@ -473,22 +477,50 @@ class HostCache:
                 name = f"{self._claims.number}-{self._files}.inv.tmp"
                 self._files += 1
                 try:
-                    self._folder.write(name, self._segments.message(keys))
+                    has_message = self._is_written(name, keys)
                     with self._publishing() as number:
-                        self._segments.prepare_index()
-                        if hashed is None:
-                            for segment in self._segments.newest:
-                                segment.removed[:] = 1
-                            self._control["weight"] = 0
-                        else:
-                            self._control["weight"] -= _supersede(self._segments.locate(hashed))
-                        self._folder.rename(name, message_name(number))
+                        self._remove_entries(hashed)
+                        if not (has_message and self._is_renamed(name, message_name(number))):
+                            # Without the keys, all processes empty their own caches.
+                            self._control["forgotten"] = number
                     # Who waits for such a key would get rows that were read before the change.
                     self._claims.remove(None if hashed is None else hashed.hashes)
                 finally:
                     self._folder.remove(name)
                 # A source may report many changes of keys that nobody requests, so that nothing is published.
                 self._maintenance.run(self.clock())
+
+    def _is_written(self, name: str, keys: KeyBatch | None) -> bool:
+        """Write the message of an invalidation; return whether there was space for it."""
+        try:
+            self._folder.write(name, self._segments.message(keys))
+        except OSError as error:
+            self._count_failure(error)
+            return False
+        return True
+
+    def _is_renamed(self, old: str, new: str) -> bool:
+        try:
+            self._folder.rename(old, new)
+        except OSError as error:
+            self._count_failure(error)
+            return False
+        return True
+
+    def _remove_entries(self, keys: KeyBatch | None) -> None:
+        """Mark the entries of keys as removed, or all with None, or if there is no space for an index to find them."""
+        if keys is not None:
+            try:
+                self._segments.prepare_index()
+            except OSError as error:
+                self._count_failure(error)
+                keys = None
+        if keys is not None:
+            self._control["weight"] -= _supersede(self._segments.locate(keys))
+            return
+        for segment in self._segments.newest:
+            segment.removed[:] = 1
+        self._control["weight"] = 0
 
     def invalidations_since(self, number: int) -> list[KeyBatch | None]:
         """Return what was invalidated after a publication; None stands for all keys."""
@@ -508,9 +540,12 @@ class HostCache:
         try:
             yield
         except (OSError, pa.ArrowException, ValueError, IndexError, SegmentError) as error:
-            self.counters["host_failures"] += 1
-            self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
-            self._report(error)
+            self._count_failure(error)
+
+    def _count_failure(self, error: Exception) -> None:
+        self.counters["host_failures"] += 1
+        self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
+        self._report(error)
 
     def _report(self, error: Exception) -> None:
         """Warn of the first failure on this host, and of the first one because the disk is full."""

@@ -380,13 +380,33 @@ def test_on_a_full_disk_nothing_is_stored_and_nothing_fails(caches, monkeypatch,
         FullDisk(patch, at)
         with pytest.warns(LookupAdvice, match="the disk is full") as caught:
             write()
-    assert cache.counters["host_failures"] >= 1
+    assert cache.counters["host_failures"] + other.counters["host_failures"] >= 1
     assert not cache.is_lost
     again = caches()
     assert len(caught) == 1, "one warning for all workers of the host"
     assert right(KEYS[:10]).items() <= look_up(again, KEYS).items() <= right(KEYS).items()
+    look_up(cache, KEYS)  # What was requested before the other one's invalidation is not stored.
     store(cache, KEYS)
     assert look_up(again, KEYS) == right(KEYS)
+
+
+@pytest.mark.filterwarnings("ignore::lookupcache.errors.LookupAdvice")
+@pytest.mark.parametrize("is_behind", [False, True], ids=["", "index to be built"])
+@pytest.mark.parametrize("at", range(4))
+def test_on_a_full_disk_keys_are_invalidated(caches, monkeypatch, at, is_behind):
+    cache, other = caches(), caches()
+    store(cache, KEYS)
+    look_up(other, KEYS)
+    seen = other.position
+    cache._control["is_indexing"] = int(is_behind)
+    with monkeypatch.context() as patch:
+        FullDisk(patch, at)
+        cache.invalidate(keys_of(KEYS[:5]))
+    [changed] = other.invalidations_since(seen)
+    assert changed is None or changed.columns[0].to_pylist() == KEYS[:5]
+    assert look_up(other, KEYS).items() <= right(KEYS[5:]).items()
+    store(cache, KEYS[5:], version="late ", since=0)
+    assert look_up(other, KEYS[:5]) == {}
 
 
 @pytest.mark.parametrize("at", range(4))
