@@ -32,6 +32,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.host import HostCache, maintenance
 from lookupcache.host.host_cache import QUIET_LOOKUPS
+from lookupcache.host.segments import Segments
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -220,15 +221,20 @@ def measure_large(folder: str) -> None:
 
 
 def _timed_merges() -> list[float]:
-    """Count the CPU seconds of merges, also of those that run in a thread, as long as nothing else runs alongside."""
-    spent, merge = [0.0], maintenance.merge_segments
+    """Count the CPU seconds of merges, and of building the index again, as long as nothing else runs alongside."""
+    spent, merge, build = [0.0], maintenance.merge_segments, Segments._build_index
 
-    def run_timed(*arguments: Any) -> None:
-        started = time.process_time()
-        merge(*arguments)
-        spent[0] += time.process_time() - started
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run_timed(*arguments: Any) -> Any:
+            started = time.process_time()
+            result = function(*arguments)
+            spent[0] += time.process_time() - started
+            return result
 
-    maintenance.merge_segments = run_timed
+        return run_timed
+
+    maintenance.merge_segments = timed(merge)
+    Segments._build_index = timed(build)
     return spent
 
 
@@ -262,7 +268,7 @@ def _probe_times(cache: HostCache, count: int) -> tuple[float, float]:
         keys = draw.choice(count, BATCH, replace=False)
         at = draw.integers(0, len(slots), BATCH)
         began = time.process_time()
-        cache._locate(KeyBatch.of([pa.array(keys)], [pa.int64()]))
+        cache._segments.locate(KeyBatch.of([pa.array(keys)], [pa.int64()]))
         middle = time.process_time()
         words.take(slots.take(at) + keys)
         probes.append(middle - began)
