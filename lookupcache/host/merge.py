@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from lookupcache.cache.hash_index import Entries, mix_words
-from lookupcache.cache.keys import KeyBatch, Mask
+from lookupcache.cache.keys import Mask
 from lookupcache.cache.limits import Limits
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.folder import Folder
 from lookupcache.host.key_index import KeyIndex
 from lookupcache.host.segment import (
     Segment,
-    SegmentData,
+    SegmentParts,
     SegmentRange,
     has_repeated,
     is_too_old,
     use_columns,
     use_name,
-    write_segment,
+    write_parts,
 )
 from lookupcache.host.segments import Segments
 
@@ -151,22 +149,13 @@ def _drop_older(newer: Sequence[Segment], segment: Segment, kept: Mask) -> None:
 
 
 def _write_merged(folder: Folder, name: str, parts: Sequence[_Part], plan: bytes) -> int:
+    columns = {
+        column: [getattr(part.segment, column)[part.entries] for part in parts]
+        for column in ("words", "counts", "written", "deadline", "used", "queued", "hits", "removed")
+    }
+    keys = [batch for part in parts if (batch := part.segment.key_rows(part.entries)) is not None]
     rows = [part.segment.gather(part.entries) for part in parts]
-    return write_segment(folder, name, _merge_parts(parts, rows[0]), plan, rows)
-
-
-def _merge_parts(parts: Sequence[_Part], rows: pa.RecordBatch) -> SegmentData:
-    keys = [part.segment.keys(part.entries) for part in parts]
-    columns = tuple(pa.concat_arrays(column) for column in zip(*(one.columns for one in keys), strict=True))
-    joined = KeyBatch(columns, np.concatenate([one.hashes for one in keys]), None)
-
-    def column(name: str) -> Any:
-        return np.concatenate([getattr(part.segment, name)[part.entries] for part in parts])
-
-    return SegmentData(
-        joined, rows, column("counts").astype(np.int64), column("written"), column("deadline"),
-        column("used"), column("queued"), column("hits"),
-    )  # fmt: skip
+    return write_parts(folder, name, SegmentParts(columns, keys, rows, sum(part.count for part in parts)), plan)
 
 
 def _copy_marks(folder: Folder, name: str, parts: Sequence[_Part]) -> None:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,9 @@ _SECTIONS = ("words", "slots", "counts", "starts", "written", "deadline", "keys"
 _TYPES: dict[str, Any] = {
     "words": "<u8", "slots": "<i4", "counts": "<i4", "starts": "<i4", "written": "<f8", "deadline": "<f8",
 }  # fmt: skip
+_COPIED = ("counts", "written", "deadline")
+_USE_TYPES = {"used": "<f8", "queued": "<f8", "hits": "u1", "removed": "u1"}
+"""The columns of a use file, in its order."""
 _HEAD = struct.Struct("<8sIIIIQQd16s16s" + "QQ" * len(_SECTIONS))
 """Magic, format, checksum, longest way to a word, flags, entries, rows, creation, plan, clock; then offsets."""
 _CHECKSUM_AT = 12
@@ -101,78 +105,101 @@ class SegmentData:
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write_segment(
-    folder: Folder,
-    name: str,
-    data: SegmentData,
-    plan: bytes,
-    rows: Sequence[pa.RecordBatch] = (),
-    *,
-    indexed: bool = False,
-) -> int:
+@dataclass(frozen=True)
+class SegmentParts:
+    """What a segment is written from: each column in several arrays, which are written one after the other as they lie.
+
+    To join them first would copy all of them into new memory, which takes about as long as writing the file.
+    """
+
+    columns: dict[str, list[npt.NDArray[Any]]]
+    keys: list[pa.RecordBatch]
+    rows: list[pa.RecordBatch]
+    entries: int
+    max_steps: int = 0
+    created: float = 0.0
+
+
+def write_segment(folder: Folder, name: str, data: SegmentData, plan: bytes, *, indexed: bool = False) -> int:
     """Write a segment under a name, and its use file; return the bytes of both.
 
     Args:
         folder: The folder.
         name: The name of the file.
-        data: Keys, times and marks of the entries, and their rows.
+        data: The entries.
         plan: The fingerprint of the plan.
-        rows: The rows in several batches, which are written in place of those of ``data``.
         indexed: Whether it has an index of its own, as the full table of ALL has.
     """
+    types = [column.type for column in data.keys.columns]
+    words, slots, max_steps = data.keys.hashes, np.empty(0, np.int32), 0
+    if indexed:
+        index, max_steps = _index_of(data.keys, types)
+        words, slots = index.words[: len(data)], index.slots
+    columns: dict[str, Any] = {"words": words, "slots": slots, "removed": np.zeros(len(data), np.uint8)}
+    columns |= {column: getattr(data, column) for column in (*_COPIED, *_USE_TYPES) if column not in columns}
+    parts = {column: [values] for column, values in columns.items()}
+    keys = [] if is_exact(types) else [_key_batch(data.keys)]
+    return write_parts(folder, name, SegmentParts(parts, keys, [data.rows], len(data), max_steps, data.created), plan)
+
+
+def write_parts(folder: Folder, name: str, parts: SegmentParts, plan: bytes) -> int:
+    """Write a segment from its parts as `write_segment` does."""
     use = use_name(name)
-    written = folder.write(name, _segment_parts(data, plan, rows or [data.rows], indexed), _sealed)
+    written = folder.write(name, _file_parts(parts, plan), _sealed)
     try:
         head = _USE_HEAD.pack(
-            _USE_MAGIC, clock_identity(), written.st_ino, written.st_mtime_ns, written.st_size, len(data)
+            _USE_MAGIC, clock_identity(), written.st_ino, written.st_mtime_ns, written.st_size, parts.entries
         )
-        used, queued = (np.ascontiguousarray(times, "<f8") for times in (data.used, data.queued))
-        removed = np.zeros(len(data), np.uint8)
-        size = folder.write(use, [head.ljust(_ALIGNED, b"\0"), used, queued, data.hits, removed]).st_size
+        marks = [_of_type(parts.columns[column], type_) for column, type_ in _USE_TYPES.items()]
+        size = folder.write(use, [head.ljust(_ALIGNED, b"\0"), *chain.from_iterable(marks)]).st_size
     except BaseException:
         folder.remove(name)
         raise
     return written.st_size + size
 
 
-def _segment_parts(data: SegmentData, plan: bytes, rows: Sequence[pa.RecordBatch], indexed: bool) -> list[Any]:
-    types = [column.type for column in data.keys.columns]
-    words, slots, max_steps = np.concatenate([data.keys.hashes, np.zeros(2, np.uint64)]), np.empty(0, np.int32), 0
-    if indexed:
-        index, max_steps = _index_of(data.keys, types)
-        words, slots = index.words[: len(data) + 2], index.slots
-    columns: dict[str, Any] = {
-        "words": words,
-        "slots": slots,
-        "counts": data.counts,
-        "starts": np.cumsum(data.counts) - data.counts,
-        "written": data.written,
-        "deadline": data.deadline,
-    }
-    bodies: list[list[Any]] = [[np.ascontiguousarray(columns[name], _TYPES[name])] for name in _TYPES]
-    bodies += [[] if is_exact(types) else ipc_parts([_key_batch(data.keys)]), ipc_parts(rows)]
+def _file_parts(parts: SegmentParts, plan: bytes) -> list[Any]:
+    columns = parts.columns | {"starts": _starts_of(parts.columns["counts"])}
+    bodies: list[list[Any]] = [_of_type(columns.get(name, []), type_) for name, type_ in _TYPES.items()]
+    # The two elements more that a `HashIndex` over them needs.
+    bodies[0].append(np.zeros(2, "<u8"))
+    bodies += [ipc_parts(parts.keys) if parts.keys else [], ipc_parts(parts.rows)]
     offsets: list[int] = []
-    parts: list[Any] = []
+    content: list[Any] = []
     end = _HEAD_BYTES
     for body in bodies:
         size = sum(memoryview(part).nbytes for part in body)
         offsets += [end, size]
-        parts += [*body, bytes(-size % _ALIGNED)]
+        content += [*body, bytes(-size % _ALIGNED)]
         end += size + (-size % _ALIGNED)
     head = _HEAD.pack(
         _MAGIC,
         FORMAT,
         0,
-        max_steps,
+        parts.max_steps,
         0,
-        len(data),
-        int(data.counts.sum()),
-        data.created,
+        parts.entries,
+        sum(int(counts.sum()) for counts in columns["counts"]),
+        parts.created,
         plan,
         clock_identity(),
         *offsets,
     )
-    return [head.ljust(_HEAD_BYTES, b"\0"), *parts]
+    return [head.ljust(_HEAD_BYTES, b"\0"), *content]
+
+
+def _starts_of(counts: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """Return the number of the first row of each entry."""
+    starts, rows = [], 0
+    for part in counts:
+        ends = np.cumsum(part, dtype=np.int64) + rows
+        starts.append(ends - part)
+        rows = int(ends[-1]) if len(ends) else rows
+    return starts
+
+
+def _of_type(arrays: list[npt.NDArray[Any]], type_: str) -> list[npt.NDArray[Any]]:
+    return [np.ascontiguousarray(array, type_) for array in arrays]
 
 
 def _index_of(keys: KeyBatch, types: Sequence[pa.DataType]) -> tuple[HashIndex, int]:
@@ -315,8 +342,15 @@ class Segment:
         if is_exact(self._key_types):
             words = self._words[:-2][entries]
             return KeyBatch((column_of_words(words, self._key_types[0]),), words, None)
-        batch = self._key_batch if isinstance(entries, slice) else self._key_batch.take(pa.array(entries))
+        batch = self.key_rows(entries)
+        assert batch is not None
         return KeyBatch(tuple(batch.columns), self._words[:-2][entries], None)
+
+    def key_rows(self, entries: Entries | slice) -> pa.RecordBatch | None:
+        """Return the keys of entries as they are stored; None where their words are the keys."""
+        if is_exact(self._key_types):
+            return None
+        return self._key_batch if isinstance(entries, slice) else self._key_batch.take(pa.array(entries))
 
     def verify(self) -> None:
         """Compare the file with its checksum; raises SegmentError if it differs."""
