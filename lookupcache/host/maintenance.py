@@ -29,10 +29,10 @@ LARGE_LOCK = "large.lock"
 _SMALL_ENTRIES = 50_000
 _SMALL_BYTES = 8 << 20
 _MOST_SEGMENT_BYTES = 512 << 20
-_LEAST_RUN = 8
+_LEAST_RUN = 32
 _GROWTH = 4
 """By how much the segment of an entry grows at least when it is merged, which bounds how often it is copied."""
-_MOST_SEGMENTS = 32
+_MOST_SEGMENTS = 96
 _ALWAYS_MERGED = 64 << 10
 """Segments below this size merge with any neighbours."""
 _REMOVED_PART = 3
@@ -280,7 +280,7 @@ def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, mu
                 break
             many = end - start >= _LEAST_RUN and largest <= max(size / _GROWTH, _ALWAYS_MERGED)
             # Near the largest size there are never as many that fit into one; what is merged here stays as it is.
-            if many or (size >= most_bytes / 2 and largest <= size / 2):
+            if many or (most_bytes < _MOST_SEGMENT_BYTES and size >= most_bytes / 2 and largest <= size / 2):
                 return free[start:end]
     removed = [int(np.count_nonzero(segment.removed)) for segment in free]
     for segment, count in zip(free, removed, strict=True):

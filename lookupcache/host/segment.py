@@ -310,20 +310,15 @@ class Segment:
         """Return the entry of each non-null key, -1 if it has none here; also of removed entries."""
         return self._lookup.find(keys)
 
-    def rows_of_others(self, entries: Entries, words: Hashes, keys: KeyBatch, rows: Positions) -> Positions:
-        """Return which of the entries are those of other keys.
+    def rows_of_others(self, entries: Entries, keys: KeyBatch, rows: Positions) -> Positions:
+        """Return which of the entries are those of other keys, though they may have the same word.
 
         Args:
             entries: Entries here.
-            words: The hashes of the keys that they should have, of the folder's seed.
-            keys: These keys, among others.
-            rows: Their positions in ``keys``.
+            keys: The keys that they should have, among others.
+            rows: The positions of these in ``keys``.
         """
-        other = np.flatnonzero(self.words.take(entries) != words)
-        if is_exact(self._key_types) or not entries.size:
-            return other
-        others = self._comparer.rows_of_others(entries, keys.take(rows))
-        return others if not other.size else np.union1d(other, others)
+        return self._comparer.rows_of_others(entries, keys.take(rows))
 
     def gather(self, entries: Entries | slice) -> pa.RecordBatch:
         """Return the rows of these entries, in their order; those of all entries without a copy."""
@@ -415,10 +410,11 @@ class Segment:
     def _words(self) -> Any:
         return self._section("words")
 
-    @property
+    @cached_property
     def words(self) -> Hashes:
         """The word under which each entry is listed."""
-        return self._words[:-2]
+        words: Hashes = self._words[:-2]
+        return words
 
     @cached_property
     def counts(self) -> npt.NDArray[np.int32]:
