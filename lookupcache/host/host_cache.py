@@ -326,15 +326,16 @@ class HostCache:
             changed, since = self._is_changed_since(data.keys, since), self.position
             if changed.any():
                 data = data.take(np.flatnonzero(~changed))
+            index = self._control["index"]
             parts = self._segments.locate(data.keys)
-            if len(data) and self._publish_unless_changed(_with_history(data, parts), since, parts):
+            if len(data) and self._publish_unless_changed(_with_history(data, parts), since, parts, index):
                 break
         self._maintenance.run(self.clock())
 
-    def _publish_unless_changed(self, data: SegmentData, since: int, parts: list[Part]) -> bool:
+    def _publish_unless_changed(self, data: SegmentData, since: int, parts: list[Part], index_number: int) -> bool:
         """Write a segment, unless any of its keys has been invalidated after ``since``; return whether it was.
 
-        ``parts`` are the older entries of its keys at that time.
+        ``parts`` are the older entries of its keys at that time, in the index of that number.
         """
         name = f"{self._claims.number}-{self._files}.seg.tmp"
         self._files += 1
@@ -344,7 +345,9 @@ class HostCache:
                 if self._is_changed_since(data.keys, since).any():
                     return False
                 index = self._segments.prepare_index(len(data))
-                older = parts if self.position == since else self._segments.locate(data.keys)
+                # An index that had to be built again may have entries that the last one did not find.
+                is_known = self.position == since and index.number == index_number
+                older = parts if is_known else self._segments.locate(data.keys)
                 first = self._segments.take_ids(len(data))
                 final = str(SegmentRange(number, number, number, first))
                 self._folder.rename(use_name(name), use_name(final))
