@@ -21,6 +21,8 @@ Ids = npt.NDArray[np.int64]
 """Numbers of entries: those of a segment follow each other, and none is ever used again."""
 
 MOST_IDS = 1 << 44
+MOST_STEPS = 1 << 12
+"""A search ends after so many slots, as in a damaged table that has no empty one: the key is then not found."""
 _TAG = np.uint64(((1 << 20) - 1) << 44)
 _USED = np.uint64(1 << 63)
 """Set in every used slot, as part of the tag, so that none of them is 0."""
@@ -93,7 +95,7 @@ class KeyIndex:
     def _search_on(self, tags: Hashes, position: Positions, found: Hashes, rest: Positions) -> None:
         """Search the slots that follow, and write what is found; ``rest`` are the words that are not found yet."""
         at, wanted, last = position.take(rest), tags.take(rest), len(self._slots) - 1
-        for _ in range(len(self._slots)):
+        for _ in range(MOST_STEPS):
             if not rest.size:
                 return
             at = (at + 1) & last
@@ -140,7 +142,7 @@ class KeyIndex:
         """
         written = np.zeros(len(new), np.bool_)
         rest, last = np.arange(len(new)), len(self._slots) - 1
-        for _ in range(len(self._slots)):
+        for _ in range(MOST_STEPS):
             if not rest.size:
                 break
             slots = self._slots.take(position)

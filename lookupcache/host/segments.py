@@ -17,7 +17,7 @@ from lookupcache.cache.keys import Hashes, KeyBatch, Positions, is_exact
 from lookupcache.host.clock import clock_identity
 from lookupcache.host.control import Control
 from lookupcache.host.folder import Folder
-from lookupcache.host.key_index import MOST_IDS, Ids, KeyIndex, build_index, index_bytes, index_name
+from lookupcache.host.key_index import MOST_IDS, MOST_STEPS, Ids, KeyIndex, build_index, index_bytes, index_name
 from lookupcache.host.segment import Segment, SegmentError, SegmentRange, use_name
 
 _MESSAGE = struct.Struct("<8s16sI")
@@ -40,6 +40,8 @@ class Invalidation:
 
 class Segments:
     """What a folder has, as of the last `refresh`: ``newest`` are its segments, the newest first.
+
+    ``most_parts`` is in how many segments the keys of one lookup were found at most, since it was last set to 0.
 
     Files that cannot be used are removed, and counted as ``host_dropped_files``.
 
@@ -67,6 +69,7 @@ class Segments:
         self.newest: list[Segment] = []
         self.invalidations: list[Invalidation] = []
         self.generation = -1
+        self.most_parts = 0
         self._index: KeyIndex | None = None
         self._order_entries([])
         self._folder = folder
@@ -175,12 +178,15 @@ class Segments:
             return parts
         mixed = mix_words(words)
         position = index.home(mixed)
-        while rows.size:
+        for _ in range(MOST_STEPS):
+            if not rows.size:
+                break
             ids, position = index.search(mixed, position)
             wrong = self._parts_of(keys, rows, words, ids, parts)
             # Slots of other keys, or of entries that this process does not know: the key may be in a later one.
             rows, words, mixed = rows.take(wrong), words.take(wrong), mixed.take(wrong)
             position = (position.take(wrong) + 1) & (len(index) - 1)
+        self.most_parts = max(self.most_parts, len(parts))
         return parts
 
     def _parts_of(self, keys: KeyBatch, rows: Positions, words: Hashes, ids: Ids, parts: list[Part]) -> Positions:
@@ -356,8 +362,16 @@ def current_names(names: Sequence[str]) -> list[str]:
     >>> current_names([str(SegmentRange(1, 1, 1)), str(SegmentRange(2, 2, 2)), str(SegmentRange(1, 2, 3)), "control"])
     ['0000000000000001-0000000000000002-0000000000000003.seg']
     """
-    ranges = ranges_of(names)
-    return [str(one) for one in ranges if not any(other.replaces(one) for other in ranges)]
+    found: list[str] = []
+    wider: list[SegmentRange] = []
+    # A range lies within another one or outside of it, and wider ones come first: only those it is within are compared.
+    for one in sorted(ranges_of(names), key=lambda one: (one.low, -one.high, -one.version)):
+        while wider and wider[-1].high < one.low:
+            wider.pop()
+        if not any(other.replaces(one) for other in wider):
+            found.append(str(one))
+        wider.append(one)
+    return found
 
 
 def _first_entry(segment: Segment) -> int:
