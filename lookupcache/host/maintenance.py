@@ -33,8 +33,6 @@ _LEAST_RUN = 32
 _LEAST_SEARCHED_RUN = 8
 _SEARCHED_BYTES = 32 << 20
 """Where lookups find keys in many segments, fewer ones are merged, if that takes only a moment."""
-_GROWTH = 4
-"""By how much the segment of an entry grows at least when it is merged, which bounds how often it is copied."""
 _MOST_SEGMENTS = 96
 _ALWAYS_MERGED = 64 << 10
 """Segments below this size merge with any neighbours."""
@@ -287,8 +285,9 @@ def choose_run(
             size, largest = size + segment.nbytes, max(largest, segment.nbytes)
             if size > most_bytes:
                 break
-            enough = end - start >= (min(least, _LEAST_RUN) if size <= _SEARCHED_BYTES else _LEAST_RUN)
-            many = enough and largest <= max(size / _GROWTH, _ALWAYS_MERGED)
+            fewest = min(least, _LEAST_RUN) if size <= _SEARCHED_BYTES else _LEAST_RUN
+            # None is much larger than the others, so that an entry is copied a logarithmic number of times.
+            many = end - start >= fewest and largest <= max(2 * size / fewest, _ALWAYS_MERGED)
             # Near the largest size there are never as many that fit into one; what is merged here stays as it is.
             if many or (most_bytes < _MOST_SEGMENT_BYTES and size >= most_bytes / 2 and largest <= size / 2):
                 return free[start:end]

@@ -360,7 +360,7 @@ def current_names(names: Sequence[str]) -> list[str]:
     """Return the names of the segments that no other one is a merge of.
 
     >>> current_names([str(SegmentRange(1, 1, 1)), str(SegmentRange(2, 2, 2)), str(SegmentRange(1, 2, 3)), "control"])
-    ['0000000000000001-0000000000000002-0000000000000003.seg']
+    ['0000000000000001-0000000000000002-0000000000000003-00000000000.seg']
     """
     found: list[str] = []
     wider: list[SegmentRange] = []
