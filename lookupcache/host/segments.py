@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache.cache.hash_index import Entries, mix_words
@@ -24,6 +25,8 @@ _MESSAGE = struct.Struct("<8s16sI")
 _MESSAGE_MAGIC = b"LKCINV1\n"
 _MOST_MESSAGES = 64
 _MOST_ATTEMPTS = 16
+_RANGE_BITS = 12
+_UNCLEAR = -2
 _NEW_INDEX = "index.new"
 
 Part = tuple[Segment, Positions, Entries]
@@ -167,6 +170,7 @@ class Segments:
         self._by_entry = sorted(current, key=_first_entry)
         self._firsts = np.array([one.range.first for one in self._by_entry], np.int64)
         self._ends = self._firsts + np.array([len(one) for one in self._by_entry], np.int64)
+        self._index_ranges()
 
     def locate(self, keys: KeyBatch) -> list[Part]:
         """Return the newest entry of each non-null key, by segment; also of removed entries."""
@@ -191,11 +195,10 @@ class Segments:
 
     def _parts_of(self, keys: KeyBatch, rows: Positions, words: Hashes, ids: Ids, parts: list[Part]) -> Positions:
         """Add the entries of keys to parts; return which of the entries are not those of the keys."""
-        at = np.searchsorted(self._firsts, ids, side="right") - 1
-        at[ids >= self._ends.take(at)] = -1
+        at = self._segment_of(ids)
         # By segment, all at once: what is done for each segment alone is what a lookup takes longer for each of them.
-        order = np.argsort(at.astype(np.int16), kind="stable")
-        ends = np.cumsum(np.bincount(at + 1, minlength=len(self._firsts) + 1)).tolist()
+        order = np.argsort(at, kind="stable")
+        ends = np.cumsum(np.bincount(at + np.int16(1), minlength=len(self._firsts) + 1)).tolist()
         unknown = order[: ends[0]]
         wrong = unknown[ids.take(unknown) > 0]
         order = order[ends[0] :]
@@ -217,6 +220,28 @@ class Segments:
             if same.size:
                 parts.append((segment, found[start:end].take(same), entries[start:end].take(same)))
         return np.concatenate([wrong, order[~is_same]])
+
+    def _segment_of(self, ids: Ids) -> npt.NDArray[np.int16]:
+        """Return in which of `_by_entry` entries are, -1 for none."""
+        # A binary search for each takes longer than all else; nearly all ranges of numbers are in one segment.
+        at = self._of_range.take((ids - self._firsts[0]) >> self._range_bits, mode="clip")
+        unclear = np.flatnonzero(at == _UNCLEAR)
+        if unclear.size:
+            at[unclear] = np.searchsorted(self._firsts, ids.take(unclear), side="right") - 1
+        at[(ids >= self._ends.take(at)) | (ids < self._firsts[0])] = -1
+        return at
+
+    def _index_ranges(self) -> None:
+        """Note for ranges of numbers of entries the segment that has all of them."""
+        span = int(self._firsts[-1] - self._firsts[0]) if len(self._firsts) else 0
+        self._range_bits = max(span.bit_length() - _RANGE_BITS, 0)
+        starts = (np.arange((span >> self._range_bits) + 2) << self._range_bits) + (self._firsts[0] if span else 0)
+        last = np.searchsorted(self._firsts, starts, side="right") - 1
+        self._of_range = np.where(last[:-1] == last[1:], last[:-1], _UNCLEAR).astype(np.int16)
+        if span:
+            self._of_range[-1] = _UNCLEAR  # It stands for all later ones, too.
+        else:
+            self._of_range[:] = 0
 
     def _current_index(self) -> KeyIndex | None:
         """Return the index, None if there is none that can be read: then no key is found."""
