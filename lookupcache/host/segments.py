@@ -73,6 +73,7 @@ class Segments:
         self.invalidations: list[Invalidation] = []
         self.generation = -1
         self.most_parts = 0
+        self._has_unknown = False
         self._index: KeyIndex | None = None
         self._order_entries([])
         self._folder = folder
@@ -176,6 +177,15 @@ class Segments:
         """Return the newest entry of each non-null key, by segment; also of removed entries."""
         rows = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
         words = keys.hashes if keys.valid is None else keys.hashes[rows]
+        parts = self._search(keys, rows, words)
+        if self._has_unknown and self.refresh():
+            # The index had entries of segments that were published meanwhile, some of them merged.
+            parts = self._search(keys, rows, words)
+        self.most_parts = max(self.most_parts, len(parts))
+        return parts
+
+    def _search(self, keys: KeyBatch, rows: Positions, words: Hashes) -> list[Part]:
+        self._has_unknown = False
         parts: list[Part] = []
         index = self._current_index()
         if index is None or not self._by_entry:
@@ -190,7 +200,6 @@ class Segments:
             # Slots of other keys, or of entries that this process does not know: the key may be in a later one.
             rows, words, mixed = rows.take(wrong), words.take(wrong), mixed.take(wrong)
             position = (position.take(wrong) + 1) & (len(index) - 1)
-        self.most_parts = max(self.most_parts, len(parts))
         return parts
 
     def _parts_of(self, keys: KeyBatch, rows: Positions, words: Hashes, ids: Ids, parts: list[Part]) -> Positions:
@@ -201,6 +210,7 @@ class Segments:
         ends = np.cumsum(np.bincount(at + np.int16(1), minlength=len(self._firsts) + 1)).tolist()
         unknown = order[: ends[0]]
         wrong = unknown[ids.take(unknown) > 0]
+        self._has_unknown |= wrong.size > 0
         order = order[ends[0] :]
         entries = (ids.take(order) - self._firsts.take(at.take(order))).astype(np.int32)
         found, words, stored = rows.take(order), words.take(order), np.empty(len(order), np.uint64)
@@ -245,14 +255,14 @@ class Segments:
 
     def _current_index(self) -> KeyIndex | None:
         """Return the index, None if there is none that can be read: then no key is found."""
-        number = self._control["index"]
-        if self._index is None or self._index.number != number:
-            self._index = None
-            if number:
-                try:
-                    self._index = KeyIndex(self._folder, number, self._control["seed"])
-                except (OSError, ValueError):
-                    return None
+        while self._index is None or self._index.number != self._control["index"]:
+            number, self._index = self._control["index"], None
+            try:
+                self._index = KeyIndex(self._folder, number, self._control["seed"])
+            except (OSError, ValueError):
+                # Unless another one has taken its place meanwhile.
+                if number == self._control["index"]:
+                    break
         return self._index
 
     def index_growth(self, entries: int) -> int:
