@@ -1,4 +1,7 @@
-"""What a cache costs that all workers of a host share: `python -m bench.host [PART …]`, without Spark.
+"""What a cache costs that all workers of a host share: `python -m bench.host [--quick] [PART …]`, without Spark.
+
+At the end, a table compares what was measured with the targets. ``--quick`` leaves out eviction, and measures up to
+1 M keys instead of 10 M (or `LOOKUPCACHE_BENCH_KEYS`).
 
 - warm: hits on the host with an empty cache of the worker, alongside hits in the worker's own cache;
 - first: rows per second of each of the first batches of a fresh worker on a warm host;
@@ -32,6 +35,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.host import HostCache, maintenance
 from lookupcache.host.host_cache import QUIET_LOOKUPS
+from lookupcache.host.segments import Segments
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -41,6 +45,16 @@ BATCH = 10_000
 KEYS = 100_000
 DATA = Path(__file__).parents[1] / "tests" / "data"
 TYPES = {"int": [pa.int64()], "string": [pa.string()], "pair": [pa.int64(), pa.string()]}
+
+
+TABLE: list[tuple[str, str, str, bool]] = []
+"""What was measured, its target, the figure, and whether it is met."""
+
+
+def compare(what: str, figure: float, least: float = -math.inf, most: float = math.inf, unit: str = "") -> None:
+    """Add a line to the table."""
+    target = f"≥ {least:g}" if least > -math.inf else f"≤ {most:g}"
+    TABLE.append((what, f"{target}{unit}", f"{figure:.2f}{unit}", least <= figure <= most))
 
 
 class Numbered(Connector):
@@ -125,6 +139,7 @@ def measure_warm(folder: str) -> None:
             shared.append(consume(fresh, [one]))
         assert fresh.lookup.source.connector.requested == 0
         a, b = (BATCH / statistics.median(times) for times in (own, shared))
+        compare(f"warm {kind} keys, host over worker cache", b / a, least=0.5, unit=" x")
         click.echo(
             f"warm {kind:7} worker {a / 1e6:6.2f} M rows/s   host {b / 1e6:6.2f} M rows/s   {b / a:.2f} ×"
             f"   ({several} segments, {len(fresh.lookup.host._segments.newest)} when nothing is published any more)"
@@ -144,6 +159,8 @@ def measure_first(folder: str) -> None:
             times.append([opened, *(consume(fresh, [one]) for one in feed)])
             fresh.lookup.disconnect()
         medians = np.median(times, axis=0) * 1e3
+        settled = float(np.median(medians[-5:]))
+        compare(f"first {kind} keys, second batch over the 26th to 30th", medians[2] / settled, most=1.25, unit=" x")
         rest = ", ".join(f"{one:.1f}" for one in medians[1:6])
         click.echo(f"first {kind:7} open {medians[0]:.1f} ms, batches {rest} … {np.median(medians[-5:]):.1f} ms")
 
@@ -183,7 +200,13 @@ def measure_dilution(folder: str) -> None:
                                               for b in batches("int", 10, keys, seed=n)])))  # fmt: skip
         path = f"{folder}/dilution-{workers}"
         own, shared = (sum(in_processes(workers, lambda n, p=p: requested(n, p))) / seen for p in (None, path))
+        if workers == 16:
+            compare("requests per key, 16 short-lived workers", shared, most=1.004)
         click.echo(f"dilution {workers:3} workers: requests per key {own:5.2f} worker scope, {shared:5.2f} host scope")
+
+
+def most_keys() -> int:
+    return int(os.environ.get("LOOKUPCACHE_BENCH_KEYS", "10_000_000"))
 
 
 def measure_large(folder: str) -> None:
@@ -194,7 +217,7 @@ def measure_large(folder: str) -> None:
     compared with the CPU time of publishing alone (a free source), and with a source that takes 10 ms per 10,000 keys,
     or per 1,000.
     """
-    most = int(os.environ.get("LOOKUPCACHE_BENCH_KEYS", "10_000_000"))
+    most, probes = most_keys(), []
     schema = pa.schema([("a", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
     texts = pa.array([f"{number:080}" for number in range(BATCH)])
     rows = pa.table([texts, pa.array(np.arange(BATCH)), pa.array(np.arange(BATCH) * 0.5)], schema=schema)
@@ -208,7 +231,9 @@ def measure_large(folder: str) -> None:
         cache._maintenance.wait()
         busy[0] += time.process_time() - started
         if (number + 1) * BATCH in (most // 100, most // 10, most // 2, most):
-            _show_large(cache, (number + 1) * BATCH, rows.nbytes / BATCH, spent[0], busy[0])
+            probes.append(_show_large(cache, (number + 1) * BATCH, rows.nbytes / BATCH, spent[0], busy[0]))
+    _compare_large(cache, most, rows.nbytes / BATCH, spent[0], busy[0])
+    compare(f"probe of {most:,} keys over that of {most // 10:,}", probes[-1] / probes[1], most=2, unit=" x")
     cache._maintenance.merge_quiet(cache.clock())
     cache._maintenance.wait()
     probe, floor = _probe_times(cache, most)
@@ -220,19 +245,33 @@ def measure_large(folder: str) -> None:
 
 
 def _timed_merges() -> list[float]:
-    """Count the CPU seconds of merges, also of those that run in a thread, as long as nothing else runs alongside."""
-    spent, merge = [0.0], maintenance.merge_segments
+    """Count the CPU seconds of merges, and of building the index again, as long as nothing else runs alongside."""
+    spent, merge, build = [0.0], maintenance.merge_segments, Segments._build_index
 
-    def run_timed(*arguments: Any) -> None:
-        started = time.process_time()
-        merge(*arguments)
-        spent[0] += time.process_time() - started
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run_timed(*arguments: Any) -> Any:
+            started = time.process_time()
+            result = function(*arguments)
+            spent[0] += time.process_time() - started
+            return result
 
-    maintenance.merge_segments = run_timed
+        return run_timed
+
+    maintenance.merge_segments = timed(merge)
+    Segments._build_index = timed(build)
     return spent
 
 
-def _show_large(cache: HostCache, count: int, row_bytes: float, merging: float, busy: float) -> None:
+def _compare_large(cache: HostCache, count: int, row_bytes: float, merging: float, busy: float) -> None:
+    for keys, what in ((math.inf, "a free source"), (BATCH, "10 ms per 10,000 keys"), (1_000, "10 ms per 1,000")):
+        part = 100 * merging / (busy + 0.01 * count / keys)
+        compare(f"merges and indexing, {what}", part, most=10, unit=" %")
+    size = sum(file.stat().st_size for file in Path(cache._path).iterdir())
+    compare("bytes over 1.5 x payload + 100 per key", size / (count * (1.5 * row_bytes + 100)), most=1, unit=" x")
+
+
+def _show_large(cache: HostCache, count: int, row_bytes: float, merging: float, busy: float) -> float:
+    """Return the milliseconds of a probe."""
     probe, floor = _probe_times(cache, count)
     size = sum(file.stat().st_size for file in Path(cache._path).iterdir())
     payload = count * row_bytes
@@ -249,6 +288,7 @@ def _show_large(cache: HostCache, count: int, row_bytes: float, merging: float, 
         f"      {size / payload:.2f} x payload, {(size - payload - 8 * count) / count:.0f} bytes per key besides "
         f"payload and key; each byte is written {1 + cache._control['merged_bytes'] / size:.1f} times"
     )
+    return probe
 
 
 def _probe_times(cache: HostCache, count: int) -> tuple[float, float]:
@@ -262,7 +302,7 @@ def _probe_times(cache: HostCache, count: int) -> tuple[float, float]:
         keys = draw.choice(count, BATCH, replace=False)
         at = draw.integers(0, len(slots), BATCH)
         began = time.process_time()
-        cache._locate(KeyBatch.of([pa.array(keys)], [pa.int64()]))
+        cache._segments.locate(KeyBatch.of([pa.array(keys)], [pa.int64()]))
         middle = time.process_time()
         words.take(slots.take(at) + keys)
         probes.append(middle - began)
@@ -292,6 +332,7 @@ def measure_mixed(folder: str) -> None:
     warm_up(new_runner("int", path), "int")
     alone = statistics.median(max(in_processes(2, lambda n: read(path))) for _ in range(3))
     both = statistics.median(max(in_processes(2, lambda n: read(path) if n else write(path))) for _ in range(3))
+    compare("mixed, a reader alongside a writer over one alongside a reader", both / alone, least=0.8, unit=" x")
     click.echo(f"mixed: a reader alongside a reader {alone / 1e6:.2f} M rows/s, alongside a writer {both / 1e6:.2f}")
 
 
@@ -308,6 +349,8 @@ def measure_eviction(folder: str) -> None:
             two = [new_runner("int", path, max_rows=rows, eviction=eviction) for _ in range(2)]
             exact, shared = (_hit_ratio(runners, feed) for runners in (one, two))
             host = _hit_ratio_of_host(f"{path}-alone", feed, Limits(rows=rows, eviction=eviction))
+            points = 100 * abs(host - exact)
+            compare(f"eviction {trace.stem} {eviction} {rows:,}, points from exact", points, most=2)
             click.echo(
                 f"eviction {trace.stem} {eviction:7} {rows:6,} of {distinct:,} keys: one cache {exact:.2%}, the host's "
                 f"alone {host:.2%} ({100 * (host - exact):+.2f} points), with the caches of two workers {shared:.2%}"
@@ -346,16 +389,28 @@ PARTS: dict[str, Callable[[str], None]] = {
 }
 
 
+def show_table() -> None:
+    """Print the targets, and whether they are met."""
+    width = max((len(what) for what, *_ in TABLE), default=0)
+    for what, target, figure, is_met in TABLE:
+        click.echo(f"{what:{width}}  target {target:>9}  measured {figure:>9}  {'met' if is_met else 'MISSED'}")
+
+
 @click.command()
+@click.option("--quick", is_flag=True, help="Less than three minutes: fewer keys, no eviction.")
 @click.argument("parts", nargs=-1)
-def main(parts: tuple[str, ...]) -> None:
+def main(parts: tuple[str, ...], quick: bool) -> None:
     """Measure, and print a table."""
+    if quick:
+        os.environ.setdefault("LOOKUPCACHE_BENCH_KEYS", "1_000_000")
+        parts = parts or tuple(name for name in PARTS if name != "eviction")
     folder = tempfile.mkdtemp(prefix="bench-host")
     try:
         for name in parts or PARTS:
             PARTS[name](folder)
     finally:
         shutil.rmtree(folder)
+    show_table()
 
 
 if __name__ == "__main__":

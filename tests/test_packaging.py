@@ -81,7 +81,7 @@ LAYERS = """
     cache
     host.clock host.folder host.admission host.joined_rows
     host.segment host.claims
-    host.control
+    host.control host.key_index
     host.segments
     host.merge host.eviction
     host.maintenance

@@ -8,6 +8,7 @@ threads, or the event loop, outlive tasks and micro-batches, with the clients th
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -32,12 +33,14 @@ class CallGroup:
 
     ``number`` is the caller's name for it. With ``all_or_nothing``, one call that fails makes the group fail: the
     others are then not made, or cancelled, and end with the same exception. The calls run in ``context``, if given.
+    ``deadline`` is a time of `time.monotonic` when they time out at the latest, even if they have not begun.
     """
 
     calls: list[Any]
     number: int = 0
     all_or_nothing: bool = False
     context: Context | None = None
+    deadline: float = math.inf
     answers: list[Any] = field(init=False)
     remaining: int = field(init=False)
     started: bool = False

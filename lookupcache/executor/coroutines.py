@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
@@ -110,7 +111,9 @@ class Coroutines(Executor):
     async def _make_call(self, call: GroupCall) -> Any:
         if call.group.over:
             return None
-        self._slots.start_timeout(call)
+        if call.group.deadline <= time.monotonic():
+            raise self._timed_out()
+        self._slots.start_timeout(call, call.group.deadline)
         await self._ensure_open()
         return await self._call_source(call.group.calls[call.number])
 

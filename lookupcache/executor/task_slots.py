@@ -7,6 +7,7 @@ submit ─► queue ─► a free slot: a task for the next job ─► run ─�
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
@@ -47,17 +48,23 @@ class TaskSlots:
             self._queue.remove(job)
             self._start(job)
 
-    def start_timeout(self, job: Job) -> None:
-        """Start the ``timeout`` of a running job, after which it is cancelled."""
-        # One timer for all: a timer per job costs as much as the rest of a fast call. All have the same timeout, so
-        # the one that began first is overdue first.
+    def start_timeout(self, job: Job, until: float = math.inf) -> None:
+        """Start the ``timeout`` of a running job, after which it is cancelled, or at the time ``until`` before that."""
+        # One timer for all: a timer per job costs as much as the rest of a fast call. Nearly all have the same timeout,
+        # so the one that began first is overdue first.
         loop = asyncio.get_running_loop()
-        job.deadline = loop.time() + self.timeout
+        job.deadline = min(loop.time() + self.timeout, until)
         if len(self._deadlines) > 4 * self.capacity:
             self._deadlines = deque(job for job in self._deadlines if job in self._running)
-        self._deadlines.append(job)
+        at = len(self._deadlines)
+        while at and self._deadlines[at - 1].deadline > job.deadline:
+            at -= 1
+        self._deadlines.insert(at, job)
+        if self._timer is not None and not at:
+            self._timer.cancel()
+            self._timer = None
         if self._timer is None:
-            self._timer = loop.call_at(job.deadline, self._expire_overdue)
+            self._timer = loop.call_at(self._deadlines[0].deadline, self._expire_overdue)
 
     def jobs(self) -> list[Job]:
         """Return the jobs that are running, and those in the queue."""

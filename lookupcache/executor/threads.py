@@ -79,7 +79,10 @@ class Threads(Executor):
     def _make_call(self, call: GroupCall) -> Any:
         if call.group.over:
             return None
-        call.deadline = time.monotonic() + self._timeout
+        now = time.monotonic()
+        call.deadline = min(now + self._timeout, call.group.deadline)
+        if call.deadline <= now:
+            raise self._timed_out()
         connector = getattr(self._own, "connector", None)
         if connector is None:
             if self._ahead is not None and not self._has_connected:
@@ -123,8 +126,10 @@ class Threads(Executor):
 
     def _seconds_to_deadline(self) -> float | None:
         """Return how long to wait until a call is overdue."""
-        # A call may start while we wait; none is overdue before the timeout is over.
-        seconds = min(max(self._slots.first_deadline() - time.monotonic(), 0.0), self._timeout)
+        now = time.monotonic()
+        # A call may start while we wait; none is overdue before the timeout is over, or its group's deadline.
+        seconds = min(max(self._slots.first_deadline() - now, 0.0), self._timeout)
+        seconds = min([seconds, *(one.deadline - now for one in self._active.copy() if one.deadline > now)])
         return None if seconds == math.inf else min(seconds, threading.TIMEOUT_MAX)
 
 

@@ -35,6 +35,10 @@ _FIELDS = (
     "failures",
     "full_disk",
     "quiet_until",
+    "index",
+    "ids",
+    "used_slots",
+    "is_indexing",
 )
 
 
@@ -46,6 +50,8 @@ class Control:
     - ``forgotten``: the highest number of an invalidation that is no longer there to be read.
     - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
     - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none.
+    - ``index``: the number of the index, 0 for none; ``ids``: the last number of an entry that was taken;
+      ``used_slots``: how many slots of the index are used; ``is_indexing``: 1 while it is behind the segments.
     - ``quiet_until``: the time before which no merge is made only because nothing is published any more.
     - ``hand``, ``evicted_at``: times, of the eviction policy: its position in the queue, and the last eviction.
     - ``failures``, ``full_disk``: how often a process failed to read or write files, and because the disk was full.
@@ -117,5 +123,5 @@ class Control:
     def _remove_entries(self) -> None:
         """Remove what was published with a page that is lost: its numbers and hashes mean nothing any more."""
         for one in self._folder.names():
-            if one.endswith((".seg", ".use", ".inv")):
+            if one.endswith((".seg", ".use", ".inv")) or one.startswith("index-"):
                 self._folder.remove(one)

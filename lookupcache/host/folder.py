@@ -24,6 +24,8 @@ _NETWORK = {
 """Types of file systems whose locks and mapped files other machines take part in."""
 
 _SMALL_PART = 4096
+_SHARED_NOW = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+"""All pages of a file that was just written are mapped at once, rather than by a fault for each few of them."""
 
 
 class HostUnavailableError(Exception):
@@ -111,7 +113,7 @@ class Folder:
             for part in _joined_small(parts):
                 _write_all(fd, part)
             if seal is not None:
-                with mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped, memoryview(mapped) as content:
+                with mmap.mmap(fd, 0, _SHARED_NOW, mmap.PROT_READ) as mapped, memoryview(mapped) as content:
                     position, data = seal(content)
                 os.pwrite(fd, data, position)
             return os.fstat(fd)

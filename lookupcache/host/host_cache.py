@@ -29,6 +29,7 @@ from lookupcache.host.clock import host_now, is_available
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.eviction import MOST_MARKS, QUEUE_STEP
 from lookupcache.host.folder import Folder, HostUnavailableError
+from lookupcache.host.key_index import KeyIndex
 from lookupcache.host.maintenance import Maintenance
 from lookupcache.host.segment import (
     FORMAT,
@@ -42,7 +43,7 @@ from lookupcache.host.segment import (
     use_name,
     write_segment,
 )
-from lookupcache.host.segments import Segments, message_name
+from lookupcache.host.segments import Part, Segments, message_name
 
 WRITE_LOCK = "write.lock"
 ABOUT = "about.json"
@@ -64,10 +65,6 @@ class Found:
     counts: Numbers
     written: Times
     deadline: Times
-
-
-Part = tuple[Segment, Positions, Entries]
-"""A segment, the positions of the keys in a batch that were found in it, and their entries there."""
 
 
 class HostCache:
@@ -192,7 +189,7 @@ class HostCache:
                 self._quiet = 0 if self._segments.refresh() else self._quiet + 1
                 if self._quiet == QUIET_LOOKUPS:
                     self._maintenance.merge_quiet(self.clock())
-                return self._usable(self._locate(self._hash_keys(keys)), after, fresh)
+                return self._usable(self._segments.locate(self._hash_keys(keys)), after, fresh)
         return []
 
     def count_hits(self, count: int) -> None:
@@ -208,24 +205,6 @@ class HostCache:
 
     def _hash_keys(self, keys: KeyBatch) -> KeyBatch:
         return keys.with_seed(self._seed)
-
-    def _locate(self, keys: KeyBatch) -> list[Part]:
-        """Return the newest entry of each key, by segment: positions among the keys, and entries."""
-        parts: list[Part] = []
-        rest = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
-        words = keys.hashes[rest] if keys.valid is not None else keys.hashes
-        mixed = mix_words(words)
-        for segment in self._segments.newest:
-            found, entries = segment.search(keys, rest, words, mixed)
-            if found.size:
-                parts.append((segment, rest[found], entries))
-                if found.size == rest.size:
-                    break
-                left = np.ones(len(rest), dtype=np.bool_)
-                left[found] = False
-                kept = np.flatnonzero(left)
-                rest, words, mixed = rest.take(kept), words.take(kept), mixed.take(kept)
-        return parts
 
     def _usable(self, parts: list[Part], after: float, fresh: bool) -> list[Part]:
         """Return the parts without entries that were removed or are too old; note the use of the others."""
@@ -273,7 +252,7 @@ class HostCache:
         if self._is_ready():
             with self._counting_failures():
                 now = self.clock()
-                for segment, _, entries in self._locate(self._hash_keys(keys)):
+                for segment, _, entries in self._segments.locate(self._hash_keys(keys)):
                     self._note_use(segment, entries[segment.removed[entries] == 0], now)
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
@@ -347,15 +326,16 @@ class HostCache:
             changed, since = self._is_changed_since(data.keys, since), self.position
             if changed.any():
                 data = data.take(np.flatnonzero(~changed))
-            parts = self._locate(data.keys)
-            if len(data) and self._publish_unless_changed(_with_history(data, parts), since, parts):
+            index = self._control["index"]
+            parts = self._segments.locate(data.keys)
+            if len(data) and self._publish_unless_changed(_with_history(data, parts), since, parts, index):
                 break
         self._maintenance.run(self.clock())
 
-    def _publish_unless_changed(self, data: SegmentData, since: int, parts: list[Part]) -> bool:
+    def _publish_unless_changed(self, data: SegmentData, since: int, parts: list[Part], index_number: int) -> bool:
         """Write a segment, unless any of its keys has been invalidated after ``since``; return whether it was.
 
-        ``parts`` are the older entries of its keys at that time.
+        ``parts`` are the older entries of its keys at that time, in the index of that number.
         """
         name = f"{self._claims.number}-{self._files}.seg.tmp"
         self._files += 1
@@ -364,16 +344,40 @@ class HostCache:
             with self._publishing() as number:
                 if self._is_changed_since(data.keys, since).any():
                     return False
-                final = str(SegmentRange(number, number, number))
+                index = self._segments.prepare_index(len(data))
+                # An index that had to be built again may have entries that the last one did not find.
+                is_known = self.position == since and index.number == index_number
+                older = parts if is_known else self._segments.locate(data.keys)
+                first = self._segments.take_ids(len(data))
+                final = str(SegmentRange(number, number, number, first))
                 self._folder.rename(use_name(name), use_name(final))
-                self._folder.rename(name, final)
-                older = parts if self.position == since else self._locate(data.keys)
+                # Until the index has the new entries: a process that is killed meanwhile leaves it to be built again.
+                self._control["is_indexing"] = 1
+                try:
+                    self._folder.rename(name, final)
+                except OSError:
+                    self._control["is_indexing"] = 0
+                    raise
+                self._index(index, data.keys, first, older)
                 self._control["weight"] += data.weight - _supersede(older)
+                self._control["is_indexing"] = 0
                 self._control["published"] += len(data)
             return True
         finally:
             self._folder.remove(name)
             self._folder.remove(use_name(name))
+
+    def _index(self, index: KeyIndex, keys: KeyBatch, first: int, older: list[Part]) -> None:
+        """Write the entries of keys into the index, over their older ones where they have any."""
+        mixed, new = mix_words(keys.hashes), first + np.arange(len(keys))
+        is_new = np.ones(len(keys), np.bool_)
+        for segment, positions, entries in older:
+            old = segment.range.first + entries.astype(np.int64)
+            # An entry that is no longer there, since the index was built again without removed ones, is added.
+            is_new[positions] = ~index.replace(mixed.take(positions), old, new.take(positions))
+        added = np.flatnonzero(is_new)
+        index.insert(mixed.take(added), new.take(added))
+        self._control["used_slots"] += len(added)
 
     @contextmanager
     def _publishing(self) -> Iterator[int]:
@@ -416,6 +420,7 @@ class HostCache:
         if needed > self._maintenance.most_bytes:
             self.counters["host_unstored"] += len(data)
             return False
+        needed += self._segments.index_growth(len(data))
         if self._maintenance.fits(needed):
             return True
         self._maintenance.run(self.clock(), needed)
@@ -441,7 +446,7 @@ class HostCache:
                 name = f"{self._claims.number}-{self._files}.seg.tmp"
                 self._files += 1
                 try:
-                    write_segment(self._folder, name, data, self._plan)
+                    write_segment(self._folder, name, data, self._plan, indexed=True)
                     with self._publishing() as number:
                         final = str(SegmentRange(0, number, number))
                         self._folder.rename(use_name(name), use_name(final))
@@ -475,21 +480,50 @@ class HostCache:
                 name = f"{self._claims.number}-{self._files}.inv.tmp"
                 self._files += 1
                 try:
-                    self._folder.write(name, self._segments.message(keys))
+                    has_message = self._is_written(name, keys)
                     with self._publishing() as number:
-                        if hashed is None:
-                            for segment in self._segments.newest:
-                                segment.removed[:] = 1
-                            self._control["weight"] = 0
-                        else:
-                            self._control["weight"] -= _supersede(self._locate(hashed))
-                        self._folder.rename(name, message_name(number))
+                        self._remove_entries(hashed)
+                        if not (has_message and self._is_renamed(name, message_name(number))):
+                            # Without the keys, all processes empty their own caches.
+                            self._control["forgotten"] = number
                     # Who waits for such a key would get rows that were read before the change.
                     self._claims.remove(None if hashed is None else hashed.hashes)
                 finally:
                     self._folder.remove(name)
                 # A source may report many changes of keys that nobody requests, so that nothing is published.
                 self._maintenance.run(self.clock())
+
+    def _is_written(self, name: str, keys: KeyBatch | None) -> bool:
+        """Write the message of an invalidation; return whether there was space for it."""
+        try:
+            self._folder.write(name, self._segments.message(keys))
+        except OSError as error:
+            self._count_failure(error)
+            return False
+        return True
+
+    def _is_renamed(self, old: str, new: str) -> bool:
+        try:
+            self._folder.rename(old, new)
+        except OSError as error:
+            self._count_failure(error)
+            return False
+        return True
+
+    def _remove_entries(self, keys: KeyBatch | None) -> None:
+        """Mark the entries of keys as removed, or all with None, or if there is no space for an index to find them."""
+        if keys is not None:
+            try:
+                self._segments.prepare_index()
+            except OSError as error:
+                self._count_failure(error)
+                keys = None
+        if keys is not None:
+            self._control["weight"] -= _supersede(self._segments.locate(keys))
+            return
+        for segment in self._segments.newest:
+            segment.removed[:] = 1
+        self._control["weight"] = 0
 
     def invalidations_since(self, number: int) -> list[KeyBatch | None]:
         """Return what was invalidated after a publication; None stands for all keys."""
@@ -509,9 +543,12 @@ class HostCache:
         try:
             yield
         except (OSError, pa.ArrowException, ValueError, IndexError, SegmentError) as error:
-            self.counters["host_failures"] += 1
-            self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
-            self._report(error)
+            self._count_failure(error)
+
+    def _count_failure(self, error: Exception) -> None:
+        self.counters["host_failures"] += 1
+        self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
+        self._report(error)
 
     def _report(self, error: Exception) -> None:
         """Warn of the first failure on this host, and of the first one because the disk is full."""

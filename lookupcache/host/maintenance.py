@@ -19,19 +19,21 @@ from lookupcache.host.claims import Claims
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.eviction import Queue
 from lookupcache.host.folder import Folder
+from lookupcache.host.key_index import index_name
 from lookupcache.host.merge import merge_segments
 from lookupcache.host.segment import Segment, is_too_old, use_name
-from lookupcache.host.segments import Segments, ranges_of
+from lookupcache.host.segments import Segments, current_names, ranges_of
 
 SMALL_LOCK = "small.lock"
 LARGE_LOCK = "large.lock"
 _SMALL_ENTRIES = 50_000
 _SMALL_BYTES = 8 << 20
 _MOST_SEGMENT_BYTES = 512 << 20
-_LEAST_RUN = 8
-_GROWTH = 4
-"""By how much the segment of an entry grows at least when it is merged, which bounds how often it is copied."""
-_MOST_SEGMENTS = 32
+_LEAST_RUN = 32
+_LEAST_SEARCHED_RUN = 8
+_SEARCHED_BYTES = 32 << 20
+"""Where lookups find keys in many segments, fewer ones are merged, if that takes only a moment."""
+_MOST_SEGMENTS = 96
 _ALWAYS_MERGED = 64 << 10
 """Segments below this size merge with any neighbours."""
 _REMOVED_PART = 3
@@ -99,7 +101,7 @@ class Maintenance:
                 self._evict(now, needed)
             self._segments.forget_messages()
             for _ in range(_MOST_SEGMENTS):
-                run = choose_run(self._segments.newest, self.most_bytes, self._merging, must=needed > 0)
+                run = self._choose_run(must=needed > 0)
                 if not run:
                     break
                 if _is_large(run) and not needed:
@@ -131,7 +133,11 @@ class Maintenance:
     def _is_due(self) -> bool:
         if self._control["weight"] > self._limits.rows or self._segments.has_many_messages:
             return True
-        return bool(choose_run(self._segments.newest, self.most_bytes, self._merging))
+        return bool(self._choose_run())
+
+    def _choose_run(self, *, must: bool = False) -> list[Segment]:
+        least = _LEAST_SEARCHED_RUN if self._segments.most_parts > _LEAST_SEARCHED_RUN else _LEAST_RUN
+        return choose_run(self._segments.newest, self.most_bytes, self._merging, least=least, must=must)
 
     @property
     def _merging(self) -> int:
@@ -143,6 +149,7 @@ class Maintenance:
     def _merge(self, segments: Segments, run: Sequence[Segment], now: float) -> None:
         name = f"{self._claims.number}-{threading.get_ident()}.seg.tmp"
         try:
+            self._segments.most_parts = 0
             merge_segments(self._folder, self._control, segments, run, name, self._limits, now)
         finally:
             self._folder.remove(name)
@@ -237,16 +244,21 @@ class Maintenance:
                 number = name.partition("-")[0]
                 if not number.isdigit() or int(number) == self._claims.number or not self._claims.lives(int(number)):
                     self._folder.remove(name)
-        ranges = ranges_of(names)
-        for one in ranges:
-            if any(other.replaces(one) for other in ranges):
-                self._folder.remove(str(one))
-                self._folder.remove(use_name(str(one)))
+        for merged in {str(one) for one in ranges_of(names)} - set(current_names(names)):
+            self._folder.remove(merged)
+            self._folder.remove(use_name(merged))
         present = set(names)
         for name in names:
+            if name.startswith("index"):
+                self._remove_index(name)
             if name.endswith(".use") and name.removesuffix(".use") + ".seg" not in present:
                 # A use file is renamed before its segment, under the lock of publications.
                 self._remove_use_file(name)
+
+    def _remove_index(self, name: str) -> None:
+        with self._folder.lock(PUBLISH_LOCK):
+            if name != index_name(self._control["index"]):
+                self._folder.remove(name)
 
     def _remove_use_file(self, name: str) -> None:
         with self._folder.lock(PUBLISH_LOCK):
@@ -254,13 +266,16 @@ class Maintenance:
                 self._folder.remove(name)
 
 
-def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, must: bool = False) -> list[Segment]:
+def choose_run(
+    newest: Sequence[Segment], most_bytes: float, merging: int, *, least: int = _LEAST_RUN, must: bool = False
+) -> list[Segment]:
     """Return adjacent segments to merge, the newest first: similar in size, or with many removed entries.
 
     Args:
         newest: All segments, the newest first.
         most_bytes: The maximum size of a segment.
         merging: The highest number of the segments that are being merged.
+        least: How many small segments are merged at least.
         must: Whether any removed entry is reason enough.
     """
     free = [segment for segment in newest if segment.range.low > merging]
@@ -270,9 +285,11 @@ def choose_run(newest: Sequence[Segment], most_bytes: float, merging: int, *, mu
             size, largest = size + segment.nbytes, max(largest, segment.nbytes)
             if size > most_bytes:
                 break
-            many = end - start >= _LEAST_RUN and largest <= max(size / _GROWTH, _ALWAYS_MERGED)
+            fewest = min(least, _LEAST_RUN) if size <= _SEARCHED_BYTES else _LEAST_RUN
+            # None is much larger than the others, so that an entry is copied a logarithmic number of times.
+            many = end - start >= fewest and largest <= max(2 * size / fewest, _ALWAYS_MERGED)
             # Near the largest size there are never as many that fit into one; what is merged here stays as it is.
-            if many or (size >= most_bytes / 2 and largest <= size / 2):
+            if many or (most_bytes < _MOST_SEGMENT_BYTES and size >= most_bytes / 2 and largest <= size / 2):
                 return free[start:end]
     removed = [int(np.count_nonzero(segment.removed)) for segment in free]
     for segment, count in zip(free, removed, strict=True):

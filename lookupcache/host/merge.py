@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import KeyBatch, Mask
+from lookupcache.cache.hash_index import Entries, mix_words
+from lookupcache.cache.keys import Mask
 from lookupcache.cache.limits import Limits
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.folder import Folder
+from lookupcache.host.key_index import KeyIndex
 from lookupcache.host.segment import (
     Segment,
-    SegmentData,
+    SegmentParts,
     SegmentRange,
     has_repeated,
     is_too_old,
     use_columns,
     use_name,
-    write_segment,
+    write_parts,
 )
 from lookupcache.host.segments import Segments
 
@@ -64,24 +63,54 @@ def merge_segments(
         now: The time.
     """
     parts = _kept_parts(run, limits, now)
-    written = _write_merged(folder, name, parts, control["seed"], segments.plan) if parts else 0
+    written = _write_merged(folder, name, parts, segments.plan) if parts else 0
     with folder.lock(PUBLISH_LOCK):
+        if parts:
+            segments.refresh()
+            index = segments.prepare_index()
+            is_same = _have_adjacent_numbers(parts)
+            first = parts[0].segment.range.first if is_same else segments.take_ids(sum(part.count for part in parts))
         number = control["next"] + 1
         control["next"] = number
         if parts:
             _copy_marks(folder, name, parts)
-            final = str(SegmentRange(run[-1].range.low, run[0].range.high, number))
+            final = str(SegmentRange(run[-1].range.low, run[0].range.high, number, first))
             folder.rename(use_name(name), use_name(final))
+            # Until the index has their new numbers: a process that is killed meanwhile leaves it to be built again.
+            control["is_indexing"] = int(not is_same)
             folder.rename(name, final)
+            # Before the index changes: whoever finds a number that it does not know looks at the folder again.
+            control["generation"] = number
+            if not is_same:
+                _renumber(index, parts, first)
+                control["is_indexing"] = 0
         control["weight"] -= _dropped_weight(run, parts)
         control["merges"] += 1
         control["merged_bytes"] += written
+        for segment in run:
+            # The segment first: a use file without one is known to be left over.
+            folder.remove(segment.name)
+            folder.remove(use_name(segment.name))
+        if parts and not is_same:
+            # Others have mapped the old ones as well meanwhile.
+            number = control["next"] = control["next"] + 1
         control["generation"] = number
-    for segment in run:
-        # The segment first: a use file without one is known to be left over.
-        folder.remove(segment.name)
-        folder.remove(use_name(segment.name))
     segments.refresh()
+
+
+def _have_adjacent_numbers(parts: Sequence[_Part]) -> bool:
+    """Return whether parts have all entries of their segments, and these follow each other in the index."""
+    firsts = [part.segment.range.first for part in parts]
+    ends = [first + part.count for first, part in zip(firsts, parts, strict=True)]
+    return all(isinstance(part.entries, slice) for part in parts) and ends[:-1] == firsts[1:]
+
+
+def _renumber(index: KeyIndex, parts: Sequence[_Part], first: int) -> None:
+    """Write the numbers that entries have after a merge over those that they had."""
+    for part in parts:
+        old = np.arange(len(part.segment))[part.entries] + part.segment.range.first
+        index.replace(mix_words(part.segment.words[part.entries]), old, first + np.arange(part.count))
+        first += part.count
 
 
 def _kept_parts(run: Sequence[Segment], limits: Limits, now: float) -> list[_Part]:
@@ -92,7 +121,7 @@ def _kept_parts(run: Sequence[Segment], limits: Limits, now: float) -> list[_Par
     masks = [_usable(segment, limits, now) for segment in run]
     parts = [_Part.of(segment, mask) for segment, mask in zip(run, masks, strict=True)]
     words = np.concatenate([part.segment.words[part.entries] for part in parts])
-    if has_repeated(words) or not all(segment.words_are_hashes for segment in run):
+    if has_repeated(words):
         for at, segment in enumerate(run):
             _drop_older(run[:at], segment, masks[at])
         parts = [_Part.of(segment, mask) for segment, mask in zip(run, masks, strict=True)]
@@ -119,25 +148,14 @@ def _drop_older(newer: Sequence[Segment], segment: Segment, kept: Mask) -> None:
         entries, keys = entries[absent], keys.take(absent)
 
 
-def _write_merged(folder: Folder, name: str, parts: Sequence[_Part], seed: int, plan: bytes) -> int:
+def _write_merged(folder: Folder, name: str, parts: Sequence[_Part], plan: bytes) -> int:
+    columns = {
+        column: [getattr(part.segment, column)[part.entries] for part in parts]
+        for column in ("words", "counts", "written", "deadline", "used", "queued", "hits", "removed")
+    }
+    keys = [batch for part in parts if (batch := part.segment.key_rows(part.entries)) is not None]
     rows = [part.segment.gather(part.entries) for part in parts]
-    return write_segment(folder, name, _merge_parts(parts, rows[0], seed), plan, rows)
-
-
-def _merge_parts(parts: Sequence[_Part], rows: pa.RecordBatch, seed: int) -> SegmentData:
-    keys = [part.segment.keys(part.entries) for part in parts]
-    columns = tuple(pa.concat_arrays(column) for column in zip(*(one.columns for one in keys), strict=True))
-    joined = KeyBatch(columns, np.concatenate([one.hashes for one in keys]), None)
-    if not all(part.segment.words_are_hashes for part in parts):
-        joined = joined.with_seed(seed)
-
-    def column(name: str) -> Any:
-        return np.concatenate([getattr(part.segment, name)[part.entries] for part in parts])
-
-    return SegmentData(
-        joined, rows, column("counts").astype(np.int64), column("written"), column("deadline"),
-        column("used"), column("queued"), column("hits"),
-    )  # fmt: skip
+    return write_parts(folder, name, SegmentParts(columns, keys, rows, sum(part.count for part in parts)), plan)
 
 
 def _copy_marks(folder: Folder, name: str, parts: Sequence[_Part]) -> None:

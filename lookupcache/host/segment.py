@@ -1,9 +1,10 @@
-"""`Segment`: one immutable file of entries, mapped: keys, rows, times, and a hash index that is searched as it lies.
+"""`Segment`: one immutable file of entries, mapped: keys, rows and times; `KeyIndex` finds the entries of keys.
 
     header │ words │ slots │ counts │ starts │ written │ deadline │ keys (Arrow IPC) │ rows (Arrow IPC)
 
-Alongside it is a `.use` file, which is written in place: per entry the time of its last use, its place in
-the eviction queue, its hits and whether it was removed.
+Only the full table of ALL has slots, a hash index of its own that is searched as it lies. Alongside
+it is a `.use` file, which is written in place: per entry the time of its last use, its place in the eviction queue, its
+hits and whether it was removed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from lookupcache.host.clock import clock_identity
 from lookupcache.host.folder import Folder
 from lookupcache.host.joined_rows import ipc_parts
 
-FORMAT = 2
+FORMAT = 3
 """The version of the files; a folder has it in its name, and a file of another version is not read."""
 
 Numbers = npt.NDArray[np.int64]
@@ -40,6 +42,9 @@ _SECTIONS = ("words", "slots", "counts", "starts", "written", "deadline", "keys"
 _TYPES: dict[str, Any] = {
     "words": "<u8", "slots": "<i4", "counts": "<i4", "starts": "<i4", "written": "<f8", "deadline": "<f8",
 }  # fmt: skip
+_COPIED = ("counts", "written", "deadline")
+_USE_TYPES = {"used": "<f8", "queued": "<f8", "hits": "u1", "removed": "u1"}
+"""The columns of a use file, in its order."""
 _HEAD = struct.Struct("<8sIIIIQQd16s16s" + "QQ" * len(_SECTIONS))
 """Magic, format, checksum, longest way to a word, flags, entries, rows, creation, plan, clock; then offsets."""
 _CHECKSUM_AT = 12
@@ -100,68 +105,101 @@ class SegmentData:
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def write_segment(
-    folder: Folder, name: str, data: SegmentData, plan: bytes, rows: Sequence[pa.RecordBatch] = ()
-) -> int:
+@dataclass(frozen=True)
+class SegmentParts:
+    """What a segment is written from: each column in several arrays, which are written one after the other as they lie.
+
+    To join them first would copy all of them into new memory, which takes about as long as writing the file.
+    """
+
+    columns: dict[str, list[npt.NDArray[Any]]]
+    keys: list[pa.RecordBatch]
+    rows: list[pa.RecordBatch]
+    entries: int
+    max_steps: int = 0
+    created: float = 0.0
+
+
+def write_segment(folder: Folder, name: str, data: SegmentData, plan: bytes, *, indexed: bool = False) -> int:
     """Write a segment under a name, and its use file; return the bytes of both.
 
     Args:
         folder: The folder.
         name: The name of the file.
-        data: Keys, times and marks of the entries, and their rows.
+        data: The entries.
         plan: The fingerprint of the plan.
-        rows: The rows in several batches, which are written in place of those of ``data``.
+        indexed: Whether it has an index of its own, as the full table of ALL has.
     """
+    types = [column.type for column in data.keys.columns]
+    words, slots, max_steps = data.keys.hashes, np.empty(0, np.int32), 0
+    if indexed:
+        index, max_steps = _index_of(data.keys, types)
+        words, slots = index.words[: len(data)], index.slots
+    columns: dict[str, Any] = {"words": words, "slots": slots, "removed": np.zeros(len(data), np.uint8)}
+    columns |= {column: getattr(data, column) for column in (*_COPIED, *_USE_TYPES) if column not in columns}
+    parts = {column: [values] for column, values in columns.items()}
+    keys = [] if is_exact(types) else [_key_batch(data.keys)]
+    return write_parts(folder, name, SegmentParts(parts, keys, [data.rows], len(data), max_steps, data.created), plan)
+
+
+def write_parts(folder: Folder, name: str, parts: SegmentParts, plan: bytes) -> int:
+    """Write a segment from its parts as `write_segment` does."""
     use = use_name(name)
-    written = folder.write(name, _segment_parts(data, plan, rows or [data.rows]), _sealed)
+    written = folder.write(name, _file_parts(parts, plan), _sealed)
     try:
         head = _USE_HEAD.pack(
-            _USE_MAGIC, clock_identity(), written.st_ino, written.st_mtime_ns, written.st_size, len(data)
+            _USE_MAGIC, clock_identity(), written.st_ino, written.st_mtime_ns, written.st_size, parts.entries
         )
-        used, queued = (np.ascontiguousarray(times, "<f8") for times in (data.used, data.queued))
-        removed = np.zeros(len(data), np.uint8)
-        size = folder.write(use, [head.ljust(_ALIGNED, b"\0"), used, queued, data.hits, removed]).st_size
+        marks = [_of_type(parts.columns[column], type_) for column, type_ in _USE_TYPES.items()]
+        size = folder.write(use, [head.ljust(_ALIGNED, b"\0"), *chain.from_iterable(marks)]).st_size
     except BaseException:
         folder.remove(name)
         raise
     return written.st_size + size
 
 
-def _segment_parts(data: SegmentData, plan: bytes, rows: Sequence[pa.RecordBatch]) -> list[Any]:
-    types = [column.type for column in data.keys.columns]
-    index, max_steps = _index_of(data.keys, types)
-    columns: dict[str, Any] = {
-        "words": index.words[: len(data) + 2],
-        "slots": index.slots,
-        "counts": data.counts,
-        "starts": np.cumsum(data.counts) - data.counts,
-        "written": data.written,
-        "deadline": data.deadline,
-    }
-    bodies: list[list[Any]] = [[np.ascontiguousarray(columns[name], _TYPES[name])] for name in _TYPES]
-    bodies += [[] if is_exact(types) else ipc_parts([_key_batch(data.keys)]), ipc_parts(rows)]
+def _file_parts(parts: SegmentParts, plan: bytes) -> list[Any]:
+    columns = parts.columns | {"starts": _starts_of(parts.columns["counts"])}
+    bodies: list[list[Any]] = [_of_type(columns.get(name, []), type_) for name, type_ in _TYPES.items()]
+    # The two elements more that a `HashIndex` over them needs.
+    bodies[0].append(np.zeros(2, "<u8"))
+    bodies += [ipc_parts(parts.keys) if parts.keys else [], ipc_parts(parts.rows)]
     offsets: list[int] = []
-    parts: list[Any] = []
+    content: list[Any] = []
     end = _HEAD_BYTES
     for body in bodies:
         size = sum(memoryview(part).nbytes for part in body)
         offsets += [end, size]
-        parts += [*body, bytes(-size % _ALIGNED)]
+        content += [*body, bytes(-size % _ALIGNED)]
         end += size + (-size % _ALIGNED)
     head = _HEAD.pack(
         _MAGIC,
         FORMAT,
         0,
-        max_steps,
+        parts.max_steps,
         0,
-        len(data),
-        int(data.counts.sum()),
-        data.created,
+        parts.entries,
+        sum(int(counts.sum()) for counts in columns["counts"]),
+        parts.created,
         plan,
         clock_identity(),
         *offsets,
     )
-    return [head.ljust(_HEAD_BYTES, b"\0"), *parts]
+    return [head.ljust(_HEAD_BYTES, b"\0"), *content]
+
+
+def _starts_of(counts: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """Return the number of the first row of each entry."""
+    starts, rows = [], 0
+    for part in counts:
+        ends = np.cumsum(part, dtype=np.int64) + rows
+        starts.append(ends - part)
+        rows = int(ends[-1]) if len(ends) else rows
+    return starts
+
+
+def _of_type(arrays: list[npt.NDArray[Any]], type_: str) -> list[npt.NDArray[Any]]:
+    return [np.ascontiguousarray(array, type_) for array in arrays]
 
 
 def _index_of(keys: KeyBatch, types: Sequence[pa.DataType]) -> tuple[HashIndex, int]:
@@ -221,18 +259,9 @@ class _MappedKeys(KeyLookup):
         self._columns = columns
         self._max_steps = max_steps
 
-    def search(self, keys: KeyBatch, rows: Positions, words: Hashes, mixed: Hashes) -> tuple[Positions, Entries]:
-        """Return which of the words are those of keys that are here, and their entries; ``rows`` are their keys."""
-        if self._max_steps:
-            entries = self.find(keys.take(rows))
-            found = np.flatnonzero(entries >= 0)
-            return found, entries[found]
-        found, entries = self._index.search(words, mixed)
-        if self._columns and found.size:
-            other = self._rows_of_others(entries, keys.take(rows[found]))
-            if other.size:
-                found, entries = np.delete(found, other), np.delete(entries, other)
-        return found, entries
+    def rows_of_others(self, entries: Entries, keys: KeyBatch) -> Positions:
+        """Return the rows whose entry is that of another key."""
+        return self._rows_of_others(entries, keys)
 
     def _stored_keys(self, entries: Entries) -> list[pa.Array]:
         missing = entries < 0
@@ -281,16 +310,15 @@ class Segment:
         """Return the entry of each non-null key, -1 if it has none here; also of removed entries."""
         return self._lookup.find(keys)
 
-    def search(self, keys: KeyBatch, rows: Positions, words: Hashes, mixed: Hashes) -> tuple[Positions, Entries]:
-        """Find some of the keys: return which of them are here, by their position in ``rows``, and their entries.
+    def rows_of_others(self, entries: Entries, keys: KeyBatch, rows: Positions) -> Positions:
+        """Return which of the entries are those of other keys, though they may have the same word.
 
         Args:
-            keys: Keys with the hashes of the folder's seed.
-            rows: Which of them to find; none is null.
-            words: The hashes of these.
-            mixed: `mix_words` of these.
+            entries: Entries here.
+            keys: The keys that they should have, among others.
+            rows: The positions of these in ``keys``.
         """
-        return self._lookup.search(keys, rows, words, mixed)
+        return self._comparer.rows_of_others(entries, keys.take(rows))
 
     def gather(self, entries: Entries | slice) -> pa.RecordBatch:
         """Return the rows of these entries, in their order; those of all entries without a copy."""
@@ -309,13 +337,15 @@ class Segment:
         if is_exact(self._key_types):
             words = self._words[:-2][entries]
             return KeyBatch((column_of_words(words, self._key_types[0]),), words, None)
-        batch = self._key_batch if isinstance(entries, slice) else self._key_batch.take(pa.array(entries))
+        batch = self.key_rows(entries)
+        assert batch is not None
         return KeyBatch(tuple(batch.columns), self._words[:-2][entries], None)
 
-    @property
-    def words_are_hashes(self) -> bool:
-        """Whether no key is listed under another word than its hash."""
-        return not self._lookup.max_steps
+    def key_rows(self, entries: Entries | slice) -> pa.RecordBatch | None:
+        """Return the keys of entries as they are stored; None where their words are the keys."""
+        if is_exact(self._key_types):
+            return None
+        return self._key_batch if isinstance(entries, slice) else self._key_batch.take(pa.array(entries))
 
     def verify(self) -> None:
         """Compare the file with its checksum; raises SegmentError if it differs."""
@@ -380,10 +410,11 @@ class Segment:
     def _words(self) -> Any:
         return self._section("words")
 
-    @property
+    @cached_property
     def words(self) -> Hashes:
         """The word under which each entry is listed."""
-        return self._words[:-2]
+        words: Hashes = self._words[:-2]
+        return words
 
     @cached_property
     def counts(self) -> npt.NDArray[np.int32]:
@@ -410,10 +441,18 @@ class Segment:
         return self._read_ipc("keys")
 
     @cached_property
+    def _comparer(self) -> _MappedKeys:
+        return _MappedKeys(self._key_types, HashIndex(), list(self._key_batch.columns), 0)
+
+    @cached_property
     def _lookup(self) -> _MappedKeys:
-        index = HashIndex.of_arrays(self._section("slots"), self._words)
+        slots, steps = self._section("slots"), self._max_steps
+        if slots.size:
+            index = HashIndex.of_arrays(slots, self._words)
+        else:
+            index, steps = _index_of(self.keys(slice(None)), self._key_types)
         columns = [] if is_exact(self._key_types) else list(self._key_batch.columns)
-        return _MappedKeys(self._key_types, index, columns, self._max_steps)
+        return _MappedKeys(self._key_types, index, columns, steps)
 
 
 def is_too_old(segment: Segment, limits: Limits, now: float) -> Mask:
@@ -481,22 +520,26 @@ def summarize(folder: Folder, name: str) -> Summary:
 class SegmentRange:
     """The sequence numbers low … high that a segment has the entries of, and the number of its version.
 
-    >>> str(SegmentRange(1, 255, 256)), SegmentRange.of("0000000000000001-00000000000000ff-0000000000000100.seg").high
-    ('0000000000000001-00000000000000ff-0000000000000100.seg', 255)
+    ``first`` is the number of its first entry in the index of all segments; 0 for a segment that is not in it.
+
+    >>> name = str(SegmentRange(1, 255, 256, 7))
+    >>> name, SegmentRange.of(name).high
+    ('0000000000000001-00000000000000ff-0000000000000100-00000000007.seg', 255)
     """
 
     low: int
     high: int
     version: int
+    first: int = 0
 
     def __str__(self) -> str:
-        return f"{self.low:016x}-{self.high:016x}-{self.version:016x}.seg"
+        return f"{self.low:016x}-{self.high:016x}-{self.version:016x}-{self.first:011x}.seg"
 
     @classmethod
     def of(cls, name: str) -> SegmentRange:
         """Read the name of a segment; raises ValueError for another name."""
         numbers = name.removesuffix(".seg").split("-")
-        if not name.endswith(".seg") or [len(number) for number in numbers] != [16, 16, 16]:
+        if not name.endswith(".seg") or [len(number) for number in numbers] != [16, 16, 16, 11]:
             raise ValueError(name)
         return cls(*(int(number, 16) for number in numbers))
 

@@ -1,4 +1,4 @@
-"""`Segments`: the segments and invalidations that a folder has now, and the number of its generation."""
+"""`Segments`: the segments and invalidations that a folder has now, the number of its generation, and their index."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.hash_index import Entries, mix_words
+from lookupcache.cache.keys import Hashes, KeyBatch, Positions, is_exact
 from lookupcache.host.clock import clock_identity
 from lookupcache.host.control import Control
 from lookupcache.host.folder import Folder
+from lookupcache.host.key_index import MOST_IDS, MOST_STEPS, Ids, KeyIndex, build_index, index_bytes, index_name
 from lookupcache.host.segment import Segment, SegmentError, SegmentRange, use_name
 
 _MESSAGE = struct.Struct("<8s16sI")
 _MESSAGE_MAGIC = b"LKCINV1\n"
 _MOST_MESSAGES = 64
 _MOST_ATTEMPTS = 16
+_RANGE_BITS = 12
+_UNCLEAR = -2
+_NEW_INDEX = "index.new"
+
+Part = tuple[Segment, Positions, Entries]
+"""A segment, the positions of the keys in a batch that were found in it, and their entries there."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,8 @@ class Invalidation:
 
 class Segments:
     """What a folder has, as of the last `refresh`: ``newest`` are its segments, the newest first.
+
+    ``most_parts`` is in how many segments the keys of one lookup were found at most, since it was last set to 0.
 
     Files that cannot be used are removed, and counted as ``host_dropped_files``.
 
@@ -59,11 +72,16 @@ class Segments:
         self.newest: list[Segment] = []
         self.invalidations: list[Invalidation] = []
         self.generation = -1
+        self.most_parts = 0
+        self._has_unknown = False
+        self._index: KeyIndex | None = None
+        self._order_entries([])
         self._folder = folder
         self._control = control
         self.plan = plan
         self.counters = counters
         self._key_types = tuple(key_types)
+        self._is_exact = is_exact(key_types)
         self._schema = schema
         self._timed = timed
 
@@ -76,7 +94,8 @@ class Segments:
 
     def close(self) -> None:
         """Unmap all segments."""
-        self.newest, self.invalidations = [], []
+        self.newest, self.invalidations, self._index = [], [], None
+        self._order_entries([])
 
     @property
     def is_current(self) -> bool:
@@ -97,7 +116,9 @@ class Segments:
             names = self._folder.names()
             segments = self._open_all(names)
             if segments is not None:
-                self.newest = segments
+                covered = set(names) - set(current_names(names))
+                self.newest = [segment for segment in segments if segment.name not in covered]
+                self._order_entries([segment for segment in segments if segment.name in covered])
                 self._read_messages(names)
                 self.generation = generation
                 return True
@@ -110,10 +131,13 @@ class Segments:
         return [one for one in self.invalidations if one.number > number]
 
     def _open_all(self, names: Sequence[str]) -> list[Segment] | None:
-        """Return the segments by name, or None if one of them has been merged away in the meantime."""
-        opened = {segment.name: segment for segment in self.newest}
+        """Return the segments, or None if one of them has been merged away in the meantime.
+
+        Also those that another one is a merge of: until the index has been changed, it has their entries.
+        """
+        opened = {segment.name: segment for segment in self._opened}
         found = []
-        for name in current_names(names):
+        for name in map(str, ranges_of(names)):
             try:
                 found.append(opened.get(name) or self._open(name))
             except FileNotFoundError:
@@ -130,6 +154,173 @@ class Segments:
         if self._timed and segment.clock != clock_identity():
             raise SegmentError("it was written before the machine started, so its age is unknown")
         return segment
+
+    # ── the index ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _order_entries(self, merged: Sequence[Segment]) -> None:
+        """Order segments by the numbers of their entries; ``merged`` are those that another one is a merge of."""
+        current = sorted((one for one in self.newest if one.range.first), key=_first_entry)
+        firsts = np.array([one.range.first for one in current], np.int64)
+        ends = firsts + np.array([len(one) for one in current], np.int64)
+        # A merge of all their entries has the same numbers: then only that one is needed.
+        for one in merged:
+            at = int(np.searchsorted(firsts, one.range.first, side="right")) - 1
+            if one.range.first and (at < 0 or one.range.first >= ends[at]):
+                current.append(one)
+        self._opened = [*self.newest, *merged]
+        self._by_entry = sorted(current, key=_first_entry)
+        self._firsts = np.array([one.range.first for one in self._by_entry], np.int64)
+        self._ends = self._firsts + np.array([len(one) for one in self._by_entry], np.int64)
+        self._index_ranges()
+
+    def locate(self, keys: KeyBatch) -> list[Part]:
+        """Return the newest entry of each non-null key, by segment; also of removed entries."""
+        rows = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
+        words = keys.hashes if keys.valid is None else keys.hashes[rows]
+        parts = self._search(keys, rows, words)
+        if self._has_unknown and self.refresh():
+            # The index had entries of segments that were published meanwhile, some of them merged.
+            parts = self._search(keys, rows, words)
+        self.most_parts = max(self.most_parts, len(parts))
+        return parts
+
+    def _search(self, keys: KeyBatch, rows: Positions, words: Hashes) -> list[Part]:
+        self._has_unknown = False
+        parts: list[Part] = []
+        index = self._current_index()
+        if index is None or not self._by_entry:
+            return parts
+        mixed = mix_words(words)
+        position = index.home(mixed)
+        for _ in range(MOST_STEPS):
+            if not rows.size:
+                break
+            ids, position = index.search(mixed, position)
+            wrong = self._parts_of(keys, rows, words, ids, parts)
+            # Slots of other keys, or of entries that this process does not know: the key may be in a later one.
+            rows, words, mixed = rows.take(wrong), words.take(wrong), mixed.take(wrong)
+            position = (position.take(wrong) + 1) & (len(index) - 1)
+        return parts
+
+    def _parts_of(self, keys: KeyBatch, rows: Positions, words: Hashes, ids: Ids, parts: list[Part]) -> Positions:
+        """Add the entries of keys to parts; return which of the entries are not those of the keys."""
+        at = self._segment_of(ids)
+        # By segment, all at once: what is done for each segment alone is what a lookup takes longer for each of them.
+        order = np.argsort(at, kind="stable")
+        ends = np.cumsum(np.bincount(at + np.int16(1), minlength=len(self._firsts) + 1)).tolist()
+        unknown = order[: ends[0]]
+        wrong = unknown[ids.take(unknown) > 0]
+        self._has_unknown |= wrong.size > 0
+        order = order[ends[0] :]
+        entries = (ids.take(order) - self._firsts.take(at.take(order))).astype(np.int32)
+        found, words, stored = rows.take(order), words.take(order), np.empty(len(order), np.uint64)
+        limits = np.subtract(ends, ends[0]).tolist()
+        spans = [(one, *span) for one, span in zip(self._by_entry, pairwise(limits), strict=True) if span[0] < span[1]]
+        for segment, start, end in spans:
+            segment.words.take(entries[start:end], out=stored[start:end], mode="clip")
+        is_same = stored == words
+        if not self._is_exact:
+            for segment, start, end in spans:
+                is_same[start:end][segment.rows_of_others(entries[start:end], keys, found[start:end])] = False
+        if is_same.all():
+            parts += [(segment, found[start:end], entries[start:end]) for segment, start, end in spans]
+            return wrong
+        for segment, start, end in spans:
+            same = np.flatnonzero(is_same[start:end])
+            if same.size:
+                parts.append((segment, found[start:end].take(same), entries[start:end].take(same)))
+        return np.concatenate([wrong, order[~is_same]])
+
+    def _segment_of(self, ids: Ids) -> npt.NDArray[np.int16]:
+        """Return in which of `_by_entry` entries are, -1 for none."""
+        # A binary search for each takes longer than all else; nearly all ranges of numbers are in one segment.
+        at = self._of_range.take((ids - self._firsts[0]) >> self._range_bits, mode="clip")
+        unclear = np.flatnonzero(at == _UNCLEAR)
+        if unclear.size:
+            at[unclear] = np.searchsorted(self._firsts, ids.take(unclear), side="right") - 1
+        at[(ids >= self._ends.take(at)) | (ids < self._firsts[0])] = -1
+        return at
+
+    def _index_ranges(self) -> None:
+        """Note for ranges of numbers of entries the segment that has all of them."""
+        span = int(self._firsts[-1] - self._firsts[0]) if len(self._firsts) else 0
+        self._range_bits = max(span.bit_length() - _RANGE_BITS, 0)
+        starts = (np.arange((span >> self._range_bits) + 2) << self._range_bits) + (self._firsts[0] if span else 0)
+        last = np.searchsorted(self._firsts, starts, side="right") - 1
+        self._of_range = np.where(last[:-1] == last[1:], last[:-1], _UNCLEAR).astype(np.int16)
+        if span:
+            self._of_range[-1] = _UNCLEAR  # It stands for all later ones, too.
+        else:
+            self._of_range[:] = 0
+
+    def _current_index(self) -> KeyIndex | None:
+        """Return the index, None if there is none that can be read: then no key is found."""
+        while self._index is None or self._index.number != self._control["index"]:
+            number, self._index = self._control["index"], None
+            try:
+                self._index = KeyIndex(self._folder, number, self._control["seed"])
+            except (OSError, ValueError):
+                # Unless another one has taken its place meanwhile.
+                if number == self._control["index"]:
+                    break
+        return self._index
+
+    def index_growth(self, entries: int) -> int:
+        """Return how many bytes are needed for a new index before so many entries are added, 0 for none."""
+        index = self._current_index()
+        if index is not None and 2 * (self._control["used_slots"] + entries) <= len(index):
+            return 0
+        return index_bytes(self._live_entries() + entries)
+
+    def prepare_index(self, entries: int = 0) -> KeyIndex:
+        """Return an index of all segments with space for more entries; within the lock of publications."""
+        index = self._current_index()
+        if index is None or self._control["is_indexing"] or 2 * (self._control["used_slots"] + entries) > len(index):
+            index = self._build_index(entries)
+        return index
+
+    def take_ids(self, count: int) -> int:
+        """Return the first of so many numbers of new entries; within the lock of publications."""
+        first = self._control["ids"] + 1
+        if first + count >= MOST_IDS:
+            raise OSError("the numbers of entries are used up; clear the cache")
+        self._control["ids"] += count
+        return first
+
+    def _build_index(self, more: int) -> KeyIndex:
+        """Write a new index of all entries, and remove the old one."""
+        if self._control["is_indexing"]:
+            self._remove_older()
+        live = [(one, np.flatnonzero(one.removed == 0)) for one in self.newest if one.range.first]
+        used = sum(len(entries) for _, entries in live)
+        parts = ((segment.words.take(entries), segment.range.first + entries) for segment, entries in live)
+        build_index(self._folder, _NEW_INDEX, self._control["seed"], used + more, parts)
+        old = self._control["index"]
+        self._folder.rename(_NEW_INDEX, index_name(old + 1))
+        self._control["used_slots"], self._control["index"], self._control["is_indexing"] = used, old + 1, 0
+        self._folder.remove(index_name(old))
+        index = self._current_index()
+        if index is None:
+            raise OSError("the index cannot be read")
+        return index
+
+    def _remove_older(self) -> None:
+        """Mark older entries as removed where a process was killed before it could: those of the same word.
+
+        Different keys rarely have the same word; then one of them is requested again.
+        """
+        entries = [np.flatnonzero(segment.removed == 0) for segment in self.newest]
+        words = np.concatenate([np.empty(0, np.uint64), *(
+            segment.words.take(live) for segment, live in zip(self.newest, entries, strict=True)
+        )])  # fmt: skip
+        is_older = np.ones(len(words), np.bool_)
+        is_older[np.unique(words, return_index=True)[1]] = False
+        ends = np.cumsum([len(live) for live in entries])
+        for segment, live, older in zip(self.newest, entries, np.split(is_older, ends[:-1]), strict=False):
+            segment.removed[live[older]] = 1
+
+    def _live_entries(self) -> int:
+        return sum(len(segment) - int(np.count_nonzero(segment.removed)) for segment in self.newest)
 
     def _drop(self, name: str) -> None:
         self.counters["host_dropped_files"] += 1
@@ -204,7 +395,19 @@ def current_names(names: Sequence[str]) -> list[str]:
     """Return the names of the segments that no other one is a merge of.
 
     >>> current_names([str(SegmentRange(1, 1, 1)), str(SegmentRange(2, 2, 2)), str(SegmentRange(1, 2, 3)), "control"])
-    ['0000000000000001-0000000000000002-0000000000000003.seg']
+    ['0000000000000001-0000000000000002-0000000000000003-00000000000.seg']
     """
-    ranges = ranges_of(names)
-    return [str(one) for one in ranges if not any(other.replaces(one) for other in ranges)]
+    found: list[str] = []
+    wider: list[SegmentRange] = []
+    # A range lies within another one or outside of it, and wider ones come first: only those it is within are compared.
+    for one in sorted(ranges_of(names), key=lambda one: (one.low, -one.high, -one.version)):
+        while wider and wider[-1].high < one.low:
+            wider.pop()
+        if not any(other.replaces(one) for other in wider):
+            found.append(str(one))
+        wider.append(one)
+    return found
+
+
+def _first_entry(segment: Segment) -> int:
+    return segment.range.first

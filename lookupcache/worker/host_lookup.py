@@ -31,7 +31,7 @@ from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingK
 from lookupcache.worker.source import Source
 
 CLAIM_SECONDS = 5.0
-"""How long a claim lasts that is not renewed, unless ``lookup.timeout`` is shorter."""
+"""How long a claim lasts that is not renewed, unless a third of ``lookup.timeout`` is shorter: time is left to call."""
 
 _POLL_SECONDS = 0.002
 _PATIENT_AGAIN_SECONDS = 60.0
@@ -85,7 +85,7 @@ class HostCacheLookup(PartialCacheLookup):
         self._ended: list[Request] = []
         self._since: dict[int, tuple[int, float]] = {}
         self._seen = self._found_at = host.position
-        self._claim_seconds = min(CLAIM_SECONDS, source.plan.config.timeout)
+        self._claim_seconds = min(CLAIM_SECONDS, source.plan.config.timeout / 3)
         self._renewed = -math.inf
         self._impatient_until = -math.inf
         self._listening_since = math.inf if source.reports_changes else -math.inf
@@ -296,12 +296,19 @@ class HostCacheLookup(PartialCacheLookup):
             raise
 
     def _send(
-        self, number: int, calls: Calls, lease: Lease, *, background: bool = False, until: float | None = None
+        self,
+        number: int,
+        calls: Calls,
+        lease: Lease,
+        *,
+        background: bool = False,
+        until: float | None = None,
+        deadline: float = math.inf,
     ) -> None:
         # For a call that waits for more keys, the earlier time counts.
         self._since.setdefault(number, (self.host.position, self.host.clock()))
         try:
-            super()._send(number, calls, lease, background=background, until=until)
+            super()._send(number, calls, lease, background=background, until=until, deadline=deadline)
         finally:
             self._release_ended()
 
@@ -418,7 +425,8 @@ class HostCacheLookup(PartialCacheLookup):
             for pending in self._open:
                 if one.number in pending.waits:
                     pending.waits.add(number)
-            self._send(number, calls, self.cache.lease(entries))
+            # One timeout for both, the wait and the call: after it, the call fails without being made.
+            self._send(number, calls, self.cache.lease(entries), deadline=one.until)
         self.counters["misses"] += len(rows)
         self.counters["hits"] -= len(rows)
         one.keep(np.setdiff1d(np.arange(len(one.keys)), rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -127,6 +128,7 @@ class HostFullCacheLookup(FullCacheLookup):
         self._adopt(now)
         if self._loading is None and now >= self._due:
             self._load_if_unclaimed(now)
+        until = time.monotonic() + self.source.plan.config.timeout
         while True:
             must_wait = self._written is None or now >= self._overdue
             if self._loading is not None:
@@ -140,10 +142,12 @@ class HostFullCacheLookup(FullCacheLookup):
                 now = self.clock()
                 if self._adopt(now) and now < self._due:
                     return
-                self._load_if_unclaimed(now)
+                # Loads that fail in one worker after the other must not add up for those that wait.
+                self._load_if_unclaimed(now, must=time.monotonic() >= until)
 
-    def _load_if_unclaimed(self, now: float) -> None:
-        if not self.host.claim(_CLAIM, _CLAIM_SECONDS)[0]:
+    def _load_if_unclaimed(self, now: float, *, must: bool = False) -> None:
+        """Load the table, unless another worker does; with ``must`` also then."""
+        if not self.host.claim(_CLAIM, _CLAIM_SECONDS)[0] and not must:
             return
         if self.host.has_news and self._adopt(now) and now < self._due:
             self.host.release(_CLAIM)

@@ -314,10 +314,17 @@ class PartialCacheLookup:
         self._send(number, calls, self.cache.lease(entries), background=not wait)
 
     def _send(
-        self, number: int, calls: Calls, lease: Lease, *, background: bool = False, until: float | None = None
+        self,
+        number: int,
+        calls: Calls,
+        lease: Lease,
+        *,
+        background: bool = False,
+        until: float | None = None,
+        deadline: float = math.inf,
     ) -> None:
         all_or_nothing = self._all_or_nothing and not background
-        group = CallGroup(calls.arguments, number, all_or_nothing, counting_context())
+        group = CallGroup(calls.arguments, number, all_or_nothing, counting_context(), deadline)
         request = self._requests[number] = Request(number, calls.keys, lease, calls, group, background)
         try:
             if until is None:

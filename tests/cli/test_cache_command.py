@@ -7,6 +7,7 @@ from host_processes import keys_of, new_cache, store
 
 from lookupcache import LookupConfig, cached
 from lookupcache.cli.commands import main
+from lookupcache.host.segment import FORMAT
 
 
 def run(*arguments, **options) -> str:
@@ -23,7 +24,7 @@ def test_caches_are_listed_shown_and_cleared(tmp_path):
     assert "customers" in listed
     assert {"30", "2", "1"} <= set(listed.split())
     assert "id, match" in run("show", str(tmp_path))
-    assert "Removed v2-" in run("clear", str(tmp_path), "--yes")
+    assert f"Removed v{FORMAT}-" in run("clear", str(tmp_path), "--yes")
     assert list(tmp_path.iterdir()) == []
     store(cache, range(30))
     assert cache.is_lost

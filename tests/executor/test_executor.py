@@ -7,6 +7,7 @@ import contextlib
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import Counter
 
@@ -218,6 +219,33 @@ def test_a_call_that_hangs_is_answered_for_and_its_slot_is_free_again():
     until(lambda: counts == {"opened": 2, "closed": 1})
     assert isinstance(hung.answers[0], LookupTimeoutError)
     executor.close()
+
+
+def test_a_group_ends_at_its_deadline_though_others_have_more_time(make):
+    """A call that began later, and one whose time was over before it could begin, which is then not made."""
+    released, made = threading.Event(), []
+
+    async def hang_async():
+        await asyncio.Event().wait()
+
+    def hang():
+        released.wait(60)
+
+    executor = make(capacity=3)
+    call = hang if isinstance(executor, Threads) else hang_async
+    patient = CallGroup([call])
+    executor.start(patient)
+    groups = [CallGroup([call], deadline=time.monotonic() + 0.02), CallGroup([lambda: made.append(1)], deadline=0.0)]
+    for group in groups:
+        executor.start(group)
+    found = []
+    while len(found) < 2:
+        found += executor.take_completed(wait=True)
+    assert set(map(id, found)) == set(map(id, groups))
+    assert [type(group.answers[0]) for group in groups] == [LookupTimeoutError] * 2
+    assert made == []
+    executor.cancel(patient)
+    released.set()
 
 
 def test_a_cancelled_group_keeps_no_slot():

@@ -45,6 +45,26 @@ def merge_in_a_thread(path):
     merge(path)
 
 
+def merge_and_drop(path):
+    """The entries that are kept get other numbers in the index."""
+    maintenance._LEAST_RUN = 4
+    cache = new_cache(path)
+    for start in (10, 15, 20):
+        store(cache, KEYS[start : start + 5])
+    cache.invalidate(keys_of([12, 21]))
+    store(cache, KEYS[13:16])
+    cache.close()
+
+
+def build_index(path):
+    cache = new_cache(path)
+    for start in (10, 20, 30):
+        cache._control["used_slots"] = 1 << 20
+        store(cache, KEYS[start : start + 5])
+    cache._control["used_slots"] = 1 << 20
+    cache.invalidate(keys_of([34]))
+
+
 def merge_what_is_left(path):
     cache = new_cache(path)
     for _ in range(QUIET_LOOKUPS + 1):
@@ -82,6 +102,8 @@ WORK = {
         publish_some,
         merge,
         merge_in_a_thread,
+        merge_and_drop,
+        build_index,
         merge_what_is_left,
         evict,
         invalidate,
@@ -93,7 +115,8 @@ WORK = {
 
 
 EACH = {
-    "publish_some": 4, "merge": 8, "merge_in_a_thread": 8, "merge_what_is_left": 8, "evict": 6, "invalidate": 4,
+    "publish_some": 4, "merge": 8, "merge_in_a_thread": 8, "merge_and_drop": 16, "build_index": 14,
+    "merge_what_is_left": 8, "evict": 6, "invalidate": 4,
     "claim_and_hold": 3, "start": 3, "write_within_bytes": 5,
 }  # fmt: skip
 """Every so many steps are tried, from a random one on; all of them with `LOOKUPCACHE_SCALE` = 8."""
@@ -122,9 +145,10 @@ def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(name, tmp_pat
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_while_it_makes_a_folder_leaves_nothing(tmp_path):
-    step, killed = 0, True
+    stride = max(int(3 / SCALE), 1)
+    step, killed = -secrets.randbelow(stride), True
     while killed:
-        step += 1
+        step += stride
         path = tmp_path / str(step)
         killed, _ = in_child(lambda path=path: new_cache(path).close(), step)
         cache = new_cache(path)
@@ -206,6 +230,62 @@ def test_a_flipped_byte_anywhere_is_noticed(caches, tmp_path):
         again.close()
         store(cache, KEYS)
         [path] = segment_files(caches())
+
+
+def index_file(cache):
+    [name] = [name for name in os.listdir(cache._path) if name.startswith("index-")]
+    return os.path.join(cache._path, name)
+
+
+def test_a_flipped_byte_in_the_index_is_at_most_a_key_that_is_not_found(caches):
+    cache = caches()
+    for start in range(0, 40, 10):
+        store(cache, KEYS[start : start + 10])
+    used = np.flatnonzero(np.frombuffer(Path(index_file(cache)).read_bytes(), np.uint8))
+    for at in used[:: max(len(used) // 30, 1)].tolist():
+        flip(index_file(cache), at)
+        again = caches()
+        found = look_up(again, KEYS)
+        assert found.items() <= right(KEYS).items(), at
+        store(again, KEYS, version="new ")
+        assert look_up(cache, KEYS) == look_up(again, KEYS) == right(KEYS, "new "), at
+        store(cache, KEYS)
+        assert look_up(again, KEYS) == right(KEYS), at
+        again.close()
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"x" * 8256, b"LKCIDX" + bytes(8250)])
+def test_an_index_that_cannot_be_read_is_built_again(caches, damage):
+    cache = caches()
+    store(cache, KEYS[:20])
+    path = index_file(cache)
+    os.remove(path)
+    if damage is not None:
+        Path(path).write_bytes(damage)
+    again = caches()
+    assert look_up(again, KEYS) == {}
+    store(again, KEYS[20:])
+    assert look_up(again, KEYS) == right(KEYS)
+    assert look_up(cache, KEYS) == right(KEYS)
+
+
+def test_an_older_version_does_not_come_back_with_a_new_index(caches):
+    """As after a process that was killed between the rename of its segment and its write to the index."""
+    cache = caches()
+    store(cache, KEYS)
+    cache._control["is_indexing"] = 1
+    data = cache._new_data(keys_of(KEYS[:10]), *rows_of(KEYS[:10], "new "), cache.clock())
+    number = cache._control["next"] + 1
+    cache._control["next"] = cache._control["generation"] = number
+    name = str(SegmentRange(number, number, number, cache._segments.take_ids(10)))
+    write_segment(cache._folder, name, data, cache._plan)
+    again = caches()
+    store(again, [100])
+    assert look_up(again, KEYS) == right(KEYS[:10], "new ") | right(KEYS[10:])
+    again.invalidate(keys_of(KEYS[:10]))
+    again._control["is_indexing"] = 1
+    store(again, [101])
+    assert look_up(again, KEYS) == right(KEYS[10:])
 
 
 def test_large_segments_are_verified_when_they_have_changed(caches, monkeypatch):
@@ -380,13 +460,33 @@ def test_on_a_full_disk_nothing_is_stored_and_nothing_fails(caches, monkeypatch,
         FullDisk(patch, at)
         with pytest.warns(LookupAdvice, match="the disk is full") as caught:
             write()
-    assert cache.counters["host_failures"] >= 1
+    assert cache.counters["host_failures"] + other.counters["host_failures"] >= 1
     assert not cache.is_lost
     again = caches()
     assert len(caught) == 1, "one warning for all workers of the host"
     assert right(KEYS[:10]).items() <= look_up(again, KEYS).items() <= right(KEYS).items()
+    look_up(cache, KEYS)  # What was requested before the other one's invalidation is not stored.
     store(cache, KEYS)
     assert look_up(again, KEYS) == right(KEYS)
+
+
+@pytest.mark.filterwarnings("ignore::lookupcache.errors.LookupAdvice")
+@pytest.mark.parametrize("is_behind", [False, True], ids=["", "index to be built"])
+@pytest.mark.parametrize("at", range(4))
+def test_on_a_full_disk_keys_are_invalidated(caches, monkeypatch, at, is_behind):
+    cache, other = caches(), caches()
+    store(cache, KEYS)
+    look_up(other, KEYS)
+    seen = other.position
+    cache._control["is_indexing"] = int(is_behind)
+    with monkeypatch.context() as patch:
+        FullDisk(patch, at)
+        cache.invalidate(keys_of(KEYS[:5]))
+    [changed] = other.invalidations_since(seen)
+    assert changed is None or changed.columns[0].to_pylist() == KEYS[:5]
+    assert look_up(other, KEYS).items() <= right(KEYS[5:]).items()
+    store(cache, KEYS[5:], version="late ", since=0)
+    assert look_up(other, KEYS[:5]) == {}
 
 
 @pytest.mark.parametrize("at", range(4))

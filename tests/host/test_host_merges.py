@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from host_processes import keys_of, look_up, new_cache, right, store
 
 from lookupcache.host.host_cache import QUIET_LOOKUPS
@@ -68,3 +69,25 @@ def test_changes_of_keys_that_nobody_requests_leave_few_files(caches):
     assert len(late.invalidations_since(late.position)) == 10
     assert behind.invalidations_since(seen) == [None]
     assert look_up(cache, range(20)) == right(range(20))
+
+
+@pytest.mark.parametrize("builds", [False, True], ids=["numbers change", "index is built"])
+def test_a_lookup_during_a_merge_finds_all(caches, monkeypatch, builds):
+    """Between its look at the folder and its search of the index."""
+    cache, other = caches(), caches()
+    for start in (0, 10, 20, 30):
+        store(cache, range(start, start + 11))
+    look_up(other, range(41))
+    search = other._segments._search
+
+    def search_late(*arguments):
+        monkeypatch.setattr(other._segments, "_search", search)
+        cache._segments.refresh()
+        cache._maintenance._merge(cache._segments, cache._segments.newest, cache.clock())
+        if builds:
+            cache._segments._build_index(0)
+        return search(*arguments)
+
+    monkeypatch.setattr(other._segments, "_search", search_late)
+    assert look_up(other, range(41)) == right(range(41))
+    assert len(other._segments.newest) == 1

@@ -311,6 +311,26 @@ def test_claims_are_renewed_while_a_worker_waits(workers, clock):
     two.close(second)
 
 
+def test_waiting_for_a_claim_and_calling_have_one_timeout(workers):
+    source = Gated()
+    one, two, three = (workers(source, on_error="null", error_column="e").lookup for _ in range(3))
+    pending = [lookup.open(ids(1)) for lookup in (one, two, three)]
+    assert source.began.acquire(timeout=60)
+    [awaited] = three._awaited.values()
+    awaited.until = 0.0
+    wait_for(three, pending[2])
+    assert "timeout" in str(pending[2].errors)
+    assert source.requested == [[1]], "there is no time left to call"
+    [awaited] = two._awaited.values()
+    one.abandon(pending[:1])
+    open_next_gate(source, two)
+    assert [request.group.deadline for request in two._requests.values()] in ([awaited.until], [])
+    wait_for(two, pending[1])
+    assert pending[1].errors == []
+    for lookup, one_pending in ((two, pending[1]), (three, pending[2])):
+        lookup.close(one_pending)
+
+
 def test_recency_in_a_workers_own_cache_reaches_the_host(workers, clock):
     source = Names()
     join = workers(source, expire_after_access=100.0)

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import threading
+from types import SimpleNamespace
 
 import pytest
 from host_processes import in_child
@@ -14,7 +15,7 @@ from scale import SCALE
 from test_host_lookup import Ticks
 from test_lookup import Names, all_names, batch, runner
 
-from lookupcache.worker.host_table import HostFullCacheLookup
+from lookupcache.worker.host_table import _CLAIM, HostFullCacheLookup
 
 
 class Table(Names):
@@ -76,6 +77,22 @@ def test_after_a_load_that_failed_another_worker_loads(tables):
     assert all_names(tables(source, **options), batch(1)) == [None]
     source.down = False
     assert all_names(tables(source, **options), batch(1)) == ["n1"]
+
+
+def test_a_worker_does_not_wait_longer_than_its_timeout_for_the_loads_of_others(tables, monkeypatch):
+    source = Table()
+    one, two = tables(source), tables(source)
+    assert one.lookup.host.claim(_CLAIM, 60)[0]
+    elapsed, claim = [0.0], two.lookup.host.claim
+
+    def pass_time(*arguments):
+        elapsed[0] += 60
+        return claim(*arguments)
+
+    monkeypatch.setattr("lookupcache.worker.host_table.time", SimpleNamespace(monotonic=lambda: elapsed[0]))
+    monkeypatch.setattr(two.lookup.host, "claim", pass_time)
+    two.lookup._keep_loaded(two.lookup.clock())
+    assert (source.scans, elapsed[0]) == (1, 300), "180 s, from the first claim on"
 
 
 def test_one_worker_reloads_while_the_others_go_on(tables):
