@@ -41,7 +41,8 @@ LAYERS = """
     executor.coroutines executor.threads
     executor
     functions.answers functions.adapter
-    functions.connector latest latest.source
+    functions.connector latest latest.load
+    latest.source
     table
     functions.table_function
     compiled.reading compiled.code compiled.files

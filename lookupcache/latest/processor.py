@@ -1,28 +1,41 @@
-"""`BucketJoin` for Spark's transformWithState, of which a query may have several, one after the other."""
+"""`BucketJoin` for Spark's transformWithState, of which a query may have several, and in which left rows can wait."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from lookupcache.latest.tasks import BucketJoin
+from lookupcache.latest.payload import read_payload, read_payloads
+from lookupcache.latest.tasks import BucketJoin, loading_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_TOGETHER = 64
+"""How many payloads are appended to a list state in one message."""
+
 
 class BucketProcessor(StatefulProcessor):
-    """Joins the rows of a bucket with its values, which are in the state variable ``table``."""
+    """Joins the rows of a bucket with its values, which are in the state variable ``table``.
+
+    Left rows that wait for the end of a load phase are in the list ``waiting``, to which Spark appends without reading
+    it. Where a load phase has an idle timeout, a timer of each bucket ends it though no row arrives.
+    """
 
     def __init__(self, join: BucketJoin) -> None:
         self.join = join
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variable."""
-        self._table = handle.getValueState("table", "table BINARY")
+        """Open the state variables."""
+        self._handle = handle
+        waiting = None
+        if self.join.latest.load is not None:
+            waiting = _Waiting(handle.getListState("waiting", "payload BINARY"))
+        self._state = _State(handle.getValueState("table", "table BINARY"), waiting)
 
     def handleInputRows(  # noqa: N802 - Spark's names
         self,
@@ -31,7 +44,31 @@ class BucketProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """Yield payloads of joined rows, with counts."""
-        return self.join(key, rows, _State(self._table))
+        yield from self.join(key, rows, self._state)
+        self._set_timer()
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """Yield left rows that waited, if the load phase ends since no row arrived for the idle timeout."""
+        yield from self.join(key, iter([]), self._state, timerValues.getCurrentProcessingTimeInMs() * 1000)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Let Spark call again when the load phase may have ended, and at no other time."""
+        load = self.join.latest.load
+        if load is None or load.idle is None or not self._state.exists:
+            return
+        deadline = loading_of(read_payload(bytes(self._state.get[0]))).deadline(load)
+        wanted = [] if deadline is None else [deadline // 1000 + 1]
+        present = [int(timer) for timer in self._handle.listTimers()]
+        for timer in set(present) - set(wanted):
+            self._handle.deleteTimer(timer)
+        for timer in set(wanted) - set(present):
+            self._handle.registerTimer(timer)
 
     def close(self) -> None:
         """Do nothing: Spark closes the state."""
@@ -39,9 +76,10 @@ class BucketProcessor(StatefulProcessor):
 
 @dataclass(frozen=True)
 class _State:
-    """A state variable with the methods that a group's state has."""
+    """A state variable with the methods that a group's state has, and the left rows that wait."""
 
     variable: Any
+    waiting: _Waiting | None
 
     @property
     def exists(self) -> bool:
@@ -55,4 +93,27 @@ class _State:
         self.variable.update(value)
 
     def remove(self) -> None:
+        self.variable.clear()
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """The payloads of left rows that wait, in a list state."""
+
+    variable: Any
+
+    def append(self, payloads: Iterable[bytes]) -> None:
+        together: list[tuple[bytes]] = []
+        for payload in payloads:
+            together.append((payload,))
+            if len(together) == _TOGETHER:
+                self.variable.appendList(together)
+                together = []
+        if together:
+            self.variable.appendList(together)
+
+    def tables(self) -> Iterator[pa.Table]:
+        return read_payloads(bytes(row[0]) for row in self.variable.get())
+
+    def clear(self) -> None:
         self.variable.clear()

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from arrivals import Arrivals
 from latest_model import Model
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from lookupcache import LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache import LoadPhase, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
 from lookupcache.errors import CompiledPlanError
 from lookupcache.spark.doctor import examine
 from lookupcache.spark.latest import PROVIDER, ROCKSDB, needs_several_states
@@ -273,3 +273,53 @@ def test_explain_names_the_way(spark: SparkSession) -> None:
         in text
     )
     assert "60 s after it arrived" in text
+
+
+# ── the load phase ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """Let streams keep their state in RocksDB."""
+    spark.conf.set(PROVIDER, ROCKSDB)
+    yield
+    spark.conf.unset(PROVIDER)
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_left_rows_wait_until_event_time_says_that_the_table_is_loaded(arrivals: Callable[..., Arrivals]) -> None:
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        rates = rates.withColumn("at", F.timestamp_seconds("at"))
+        load = LoadPhase("1970-01-01 00:00:10+00:00")
+        table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", buckets=2, load=load)
+        return lookup_join(orders, table, "left.ccy = r.ccy", "left", select=["amount", "exchange"])
+
+    streams = arrivals(joined)
+    streams.arrive("orders", {"ccy": "EUR", "amount": 1}, {"ccy": None, "amount": 2}, {"ccy": "x", "amount": 3})
+    streams.arrive("rates", {"ccy": "EUR", "exchange": 1.0, "at": 4}, {"ccy": "USD", "exchange": 5.0, "at": 9})
+    assert streams.run(restart=True) == []
+    streams.arrive("orders", {"ccy": "EUR", "amount": 4})
+    assert streams.run(restart=True) == []
+    streams.arrive("rates", {"ccy": None, "exchange": 9.0, "at": 10}, {"ccy": "EUR", "exchange": 2.0, "at": 5})
+    expected = [(1, 2.0), (2, None), (3, None), (4, 2.0)]
+    assert streams.run(restart=True) == expected, "each row once, with the values at the end of the phase"
+    streams.arrive("orders", {"ccy": "USD", "amount": 5})
+    assert streams.run(restart=True) == [*expected, (5, 5.0)]
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_left_rows_wait_until_the_stream_is_idle_though_no_row_arrives_then(
+    arrivals: Callable[..., Arrivals],
+) -> None:
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        table = LookupTable.from_stream("r", rates, key="ccy", buckets=1, load=LoadPhase(idle_timeout="1 ms"))
+        return lookup_join(orders, table, "left.ccy = r.ccy", "inner", select=["amount", "exchange"])
+
+    streams = arrivals(joined)
+    streams.arrive("orders", {"ccy": "EUR", "amount": 1})
+    streams.arrive("rates", {"ccy": "EUR", "exchange": 1.0})
+    query = streams.start()
+    until = time.monotonic() + 60
+    while not any(streams.results.values()) and query.isActive and time.monotonic() < until:
+        query.processAllAvailable()
+    assert [rows for rows in streams.results.values() if rows] == [[(1, 1.0)]]

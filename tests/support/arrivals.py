@@ -50,9 +50,13 @@ class Arrivals:
             self.stop()
             self._write().trigger(availableNow=True).start().awaitTermination()
         else:
-            self.query = self.query or self._write().start()
-            self.query.processAllAvailable()
+            self.start().processAllAvailable()
         return sorted((row for rows in self.results.values() for row in rows), key=repr)
+
+    def start(self) -> StreamingQuery:
+        """Start the query, unless it runs."""
+        self.query = self.query or self._write().start()
+        return self.query
 
     def stop(self) -> None:
         if self.query is not None:
