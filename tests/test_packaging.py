@@ -133,7 +133,7 @@ LAYERS = """
     spark.scan
     sql.redaction sql.statement_target
     sql.text
-    sql.dialect sql.catalog
+    sql.dialect sql.catalog sql.stream_relations
     sql.hints sql.scope sql.failures
     sql.query
     sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes
