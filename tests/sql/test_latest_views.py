@@ -143,7 +143,7 @@ def test_no_table_of_a_metastore_is_read_to_find_streams(spark: SparkSession, mo
 @pytest.mark.parametrize(
     ("sql", "how", "conditions"),
     [
-        ("SELECT (SELECT v FROM (SELECT value AS v, k FROM rates WHERE k > 'a') AS i WHERE i.k = o.k) FROM o", "left", 1),
+        ("SELECT (SELECT v FROM (SELECT value AS v, k FROM rates WHERE k > 'a') i WHERE i.k = o.k) FROM o", "left", 1),
         ("WITH i AS (SELECT value AS v, k FROM rates) SELECT (SELECT v FROM i WHERE i.k = o.k) FROM o", "left", 1),
         ("SELECT o.id, i.v FROM o, (SELECT value AS v FROM rates LIMIT 1) AS i", "inner", 0),
         ("SELECT o.id, v FROM o CROSS JOIN (SELECT value AS v, k FROM rates LIMIT 1) AS i WHERE i.k = o.k", "inner", 0),
@@ -213,5 +213,6 @@ def test_a_registered_table_and_a_batch_in_snapshot(spark: SparkSession) -> None
     assert join.table.stream is not None
     assert (join.table.stream.load, join.table.stream.ttl) == (LoadPhase(), 5)
     spark.sql("SELECT * FROM VALUES (1, 'a', 1), (2, 'a', 2) AS (v, k, at)").createOrReplaceTempView("old")
-    batch = "SELECT o.k, r.v FROM (SELECT 'a' AS k) AS o JOIN LATERAL SNAPSHOT(input => TABLE old, on_time => {}) AS r ON o.k = r.k"
-    assert [tuple(row) for row in session.sql(batch.format("DESCRIPTOR(at)")).collect()] == [("a", 2)]
+    call = "LATERAL SNAPSHOT(input => TABLE old, on_time => DESCRIPTOR(at))"
+    rows = session.sql(f"SELECT o.k, r.v FROM (SELECT 'a' AS k) AS o JOIN {call} AS r ON o.k = r.k")
+    assert [tuple(row) for row in rows.collect()] == [("a", 2)]
