@@ -232,8 +232,8 @@ def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
 
 
 PUBLIC = """
-    CompiledPlan CompiledPlanError Connector ConnectorError LookupCacheError LookupConfig LookupFailedError LookupJoin
-    LookupMetrics LookupPlan LookupRefusedError LookupRequest LookupRuntimeError LookupSession LookupTable
+    CompiledPlan CompiledPlanError Connector ConnectorError LoadPhase LookupCacheError LookupConfig LookupFailedError
+    LookupJoin LookupMetrics LookupPlan LookupRefusedError LookupRequest LookupRuntimeError LookupSession LookupTable
     LookupTimeoutError OptionError PlanError PlanReference SchemaError SourceError StatementError TooManyRowsError
     WrongRowsError cached hit_rate lookup lookup_join
 """

@@ -54,8 +54,8 @@ from lookupcache.spark.forms.join_context import JoinContext, conjunction
 _PACKED = "bucket INT, is_right BOOLEAN, payload BINARY"
 _JOINED = ", ".join(["joined BINARY", *(f"{name} BIGINT" for name in COUNTS)])
 _ORDERED = {
-    "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "StreamingRelation", "StreamingRelationV2",
-    "StreamingExecutionRelation",
+    "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "WithCTE", "CTERelationRef", "StreamingRelation",
+    "StreamingRelationV2", "StreamingExecutionRelation",
 }  # fmt: skip
 """What leaves rows in the order in which the source has them."""
 
@@ -130,10 +130,17 @@ def is_in_source_order(rows: DataFrame) -> bool:
     if not is_classic(rows.sparkSession):
         return False
     plan: Any = rows._jdf.queryExecution().analyzed()
-    while plan.getClass().getSimpleName() in _ORDERED:
-        if plan.children().isEmpty():
+    common: dict[int, Any] = {}
+    while (kind := plan.getClass().getSimpleName()) in _ORDERED:
+        if kind == "WithCTE":
+            common |= {one.id(): one.child() for one in map(plan.cteDefs().apply, range(plan.cteDefs().size()))}
+            plan = plan.plan()
+        elif kind == "CTERelationRef":
+            plan = common[plan.cteId()]
+        elif plan.children().isEmpty():
             return True
-        plan = plan.children().head()
+        else:
+            plan = plan.children().head()
     return False
 
 

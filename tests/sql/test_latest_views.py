@@ -212,7 +212,9 @@ def test_a_registered_table_and_a_batch_in_snapshot(spark: SparkSession) -> None
     [join] = session.query("SELECT o.id FROM o JOIN LATERAL SNAPSHOT(input => TABLE t) AS r ON o.k = r.k").joins
     assert join.table.stream is not None
     assert (join.table.stream.load, join.table.stream.ttl) == (LoadPhase(), 5)
-    spark.sql("SELECT * FROM VALUES (1, 'a', 1), (2, 'a', 2) AS (v, k, at)").createOrReplaceTempView("old")
+    spark.sql(
+        "SELECT * FROM VALUES (1, 'a', DATE'2026-01-01'), (2, 'a', DATE'2026-01-02') AS (v, k, at)"
+    ).createOrReplaceTempView("old")
     call = "LATERAL SNAPSHOT(input => TABLE old, on_time => DESCRIPTOR(at))"
     rows = session.sql(f"SELECT o.k, r.v FROM (SELECT 'a' AS k) AS o JOIN {call} AS r ON o.k = r.k")
     assert [tuple(row) for row in rows.collect()] == [("a", 2)]
