@@ -54,8 +54,8 @@ from lookupcache.spark.forms.join_context import JoinContext, conjunction
 _PACKED = "bucket INT, is_right BOOLEAN, payload BINARY"
 _JOINED = ", ".join(["joined BINARY", *(f"{name} BIGINT" for name in COUNTS)])
 _ORDERED = {
-    "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "WithCTE", "CTERelationRef", "StreamingRelation",
-    "StreamingRelationV2", "StreamingExecutionRelation",
+    "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "WithCTE", "CTERelationRef",
+    "StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation",
 }  # fmt: skip
 """What leaves rows in the order in which the source has them."""
 

@@ -318,8 +318,9 @@ def test_left_rows_wait_until_the_stream_is_idle_though_no_row_arrives_then(
     streams = arrivals(joined)
     streams.arrive("orders", {"ccy": "EUR", "amount": 1})
     streams.arrive("rates", {"ccy": "EUR", "exchange": 1.0})
-    query = streams.start()
-    until = time.monotonic() + 60
-    while not any(streams.results.values()) and query.isActive and time.monotonic() < until:
-        query.processAllAvailable()
+    query = streams.write().trigger(availableNow=True).start()
+    assert query.awaitTermination(60), "a run over what is available ends, whether left rows still wait or not"
+    if not streams.has_results.is_set():
+        query = streams.start()
+        assert streams.has_results.wait(60), query.exception()
     assert [rows for rows in streams.results.values() if rows] == [[(1, 1.0)]]
