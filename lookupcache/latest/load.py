@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -59,13 +59,18 @@ class LoadPhase:
         except ValueError as error:
             raise OptionError(f"'idle_timeout' is {self.idle_timeout!r}.", hint=f"It is {error}.") from None
 
-    def completed_at(self, zone: Any) -> datetime | None:
-        """Return the event time that ends the phase, None for the moment of planning; ``zone`` is the session's."""
-        if self.completed_time == COMPILE_TIME:
-            return None
+    def completed_micros(self, read: Callable[[str], int | None]) -> int | None:
+        """Return the event time that ends the phase in microseconds, None for the moment of planning.
+
+        ``read`` returns the microseconds of a text in the session's time zone, None where it is no time.
+        """
         time = self.completed_time
-        time = time if isinstance(time, datetime) else datetime.fromisoformat(time.strip())
-        return time if time.tzinfo is not None else time.replace(tzinfo=zone)
+        if time == COMPILE_TIME:
+            return None
+        found = int(time.timestamp() * 1e6) if isinstance(time, datetime) else read(time.strip())
+        if found is None:
+            raise OptionError(f"'completed_time' is {time!r}.", hint="Write it as '2026-07-01 00:00:00'.")
+        return found
 
 
 def _is_time(text: Any) -> bool:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
 
@@ -229,6 +228,12 @@ def _describe_load(source: StreamSource, event: _EventTime) -> str:
     )
 
 
+def _micros(spark: SparkSession, text: str) -> int | None:
+    """Return the microseconds of a time, in the session's time zone where the text has none."""
+    row = spark.sql(f"SELECT unix_micros(TRY_CAST({literal_sql(text)} AS TIMESTAMP))").head()
+    return None if row is None else row[0]
+
+
 def _load_rule(table: str, source: StreamSource, left: Any) -> LoadRule | None:
     """Return when left rows no longer wait; raises PlanError where that would be never."""
     load = source.load
@@ -240,9 +245,8 @@ def _load_rule(table: str, source: StreamSource, left: Any) -> LoadRule | None:
             f"The load phase of table {table!r} would never end: its stream has no event time.",
             hint="Name its column with LoadPhase(event_time=…), give the stream a watermark, or set idle_timeout.",
         )
-    zone = source.rows.sparkSession.conf.get("spark.sql.session.timeZone", "UTC")
-    at = load.completed_at(ZoneInfo(str(zone)))
-    until = int((at or datetime.now(UTC)).timestamp() * 1e6)
+    at = load.completed_micros(lambda text: _micros(source.rows.sparkSession, text))
+    until = int(datetime.now(UTC).timestamp() * 1e6) if at is None else at
     own = hashlib.sha256(repr(left).encode()).hexdigest()[:16]
     idle_micros = None if idle is None else int(idle * 1e6)
     return LoadRule(until, at is None, idle_micros, event.column is not None, own)

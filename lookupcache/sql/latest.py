@@ -33,6 +33,7 @@ from lookupcache.sql.lookups import is_present, is_temporal
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.scope import Name, Relation, Scope
 from lookupcache.sql.stream_relations import StreamRelation
+from lookupcache.sql.text import Span
 from lookupcache.table import LookupTable
 
 PRESENT = "lookup_is_present"
@@ -86,6 +87,14 @@ def add_streams(query: Query) -> None:
             query.streams[start] = _sql_table(query, use, rows, relation)
         except LookupCacheError as error:
             raise error.at(query.statement.position(span_of(use.table))) from None
+    for start, relation in query.relations.items():
+        if relation.rows is not None and start not in query.streams:
+            raise PlanError(
+                "The latest row of this query over a stream cannot be read here.",
+                hint="It is read as the only relation of a scalar sub-query, or with JOIN (SELECT …) FOR SYSTEM_TIME AS OF "
+                "PROCTIME() AS alias ON ….",
+                position=query.statement.position(Span(start, start + 1)),
+            )
 
 
 def _with_load(query: Query, use: _Use, table: LookupTable, relation: StreamRelation) -> SqlTable:

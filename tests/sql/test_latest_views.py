@@ -105,6 +105,10 @@ JOIN = "SELECT * FROM rates AS o JOIN LATERAL TABLE(SNAPSHOT("
         (f"{JOIN}input => TABLE rates, load_completed_condition => 'user_time')) AS r ON true", "load_completed_time"),
         (f"{JOIN}input => TABLE rates, load_completed_time => 'soon')) AS r ON true", "'soon'"),
         (f"{JOIN}input => TABLE rates, load_completed_time => f(1))) AS r ON true", "no literal"),
+        (
+            "SELECT (SELECT r.value FROM (SELECT value FROM rates) AS r JOIN rates AS q ON true) AS v FROM rates AS o",
+            "cannot be read here",
+        ),
         ("SELECT value FROM rates AS o WHERE EXISTS (SELECT 1 FROM rates AS r WHERE r.value = o.value)", "LEFT SEMI"),
         ("SELECT value FROM rates WHERE value NOT IN (SELECT value FROM rates)", "LEFT SEMI"),
         ("SELECT (SELECT value FROM rates), (SELECT value FROM rates) FROM rates", "RocksDBStateStoreProvider"),
