@@ -23,7 +23,8 @@ class LoadPhase:
     """Lets left rows wait until a table of latest values is loaded; then each is joined once.
 
     The phase ends when the stream's event time (its greatest value, less the delay of its watermark) reaches
-    ``completed_time``, or when it has not advanced for ``idle_timeout``. A phase that ended never begins again.
+    ``completed_time``, or when it has not advanced for ``idle_timeout``. A phase that ended never begins again. It ends
+    in a micro-batch, and Spark runs none without rows of the stream or of the left side.
 
     Args:
         completed_time: An event time, as a datetime or as text such as ``"2026-07-01 00:00:00"``; by default the moment
@@ -127,10 +128,6 @@ class Loading:
         """Return the state as text."""
         return json.dumps(dataclasses.asdict(self)).encode()
 
-    def deadline(self, rule: LoadRule) -> int | None:
-        """Return when the phase ends if the event time does not advance; None if it does not end by that."""
-        return None if rule.idle is None or self.loaded is not None else self.advanced + rule.idle
-
     def after(self, rule: LoadRule, signals: Iterable[Signal], now: int) -> Loading:
         """Return the state after a micro-batch, from what the parts of the stream report."""
         if self.loaded is not None:
@@ -143,9 +140,8 @@ class Loading:
             found = dataclasses.replace(found, progress=max(events), advanced=now)
         elif not rule.has_event_time and any(one.rows for one in signals):
             found = dataclasses.replace(found, advanced=now)
-        deadline = found.deadline(rule)
         is_loaded = found.progress is not None and found.progress >= until
-        is_idle = deadline is not None and now >= deadline
+        is_idle = rule.idle is not None and now >= found.advanced + rule.idle
         return dataclasses.replace(found, loaded=now) if is_loaded or is_idle else found
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from lookupcache.latest.payload import read_payload, read_payloads
-from lookupcache.latest.tasks import BucketJoin, loading_of
+from lookupcache.latest.payload import read_payloads
+from lookupcache.latest.tasks import BucketJoin
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ class BucketProcessor(StatefulProcessor):
     """Joins the rows of a bucket with its values, which are in the state variable ``table``.
 
     Left rows that wait for the end of a load phase are in the list ``waiting``, to which Spark appends without reading
-    it. Where a load phase has an idle timeout, a timer of each bucket ends it though no row arrives.
+    it. No timer ends a load phase: Spark would run micro-batches without rows for ever, and never end `availableNow`.
     """
 
     def __init__(self, join: BucketJoin) -> None:
@@ -31,7 +31,6 @@ class BucketProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variables."""
-        self._handle = handle
         waiting = None
         if self.join.latest.load is not None:
             waiting = _Waiting(handle.getListState("waiting", "payload BINARY"))
@@ -44,31 +43,7 @@ class BucketProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """Yield payloads of joined rows, with counts."""
-        yield from self.join(key, rows, self._state)
-        self._set_timer()
-
-    def handleExpiredTimer(  # noqa: N802
-        self,
-        key: Any,
-        timerValues: Any,  # noqa: N803
-        expiredTimerInfo: Any,  # noqa: N803
-    ) -> Iterator[pd.DataFrame]:
-        """Yield left rows that waited, if the load phase ends since no row arrived for the idle timeout."""
-        yield from self.join(key, iter([]), self._state, timerValues.getCurrentProcessingTimeInMs() * 1000)
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        """Let Spark call again when the load phase may have ended, and at no other time."""
-        load = self.join.latest.load
-        if load is None or load.idle is None or not self._state.exists:
-            return
-        deadline = loading_of(read_payload(bytes(self._state.get[0]))).deadline(load)
-        wanted = [] if deadline is None else [deadline // 1000 + 1]
-        present = [int(timer) for timer in self._handle.listTimers()]
-        for timer in set(present) - set(wanted):
-            self._handle.deleteTimer(timer)
-        for timer in set(wanted) - set(present):
-            self._handle.registerTimer(timer)
+        return self.join(key, rows, self._state)
 
     def close(self) -> None:
         """Do nothing: Spark closes the state."""

@@ -247,13 +247,13 @@ class BucketJoin:
 
     latest: LatestPlan
 
-    def __call__(self, key: Any, frames: Iterator[pd.DataFrame], state: Any, now: int = 0) -> Iterator[pd.DataFrame]:
-        """Yield payloads of joined rows, with counts; ``now`` is the time of a micro-batch without rows."""
-        return send_errors(self._join(int(key[0]), frames, state, now))
+    def __call__(self, key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        """Yield payloads of joined rows, with counts."""
+        return send_errors(self._join(int(key[0]), frames, state))
 
-    def _join(self, number: int, frames: Iterator[pd.DataFrame], state: Any, now: int) -> Iterator[pd.DataFrame]:
+    def _join(self, number: int, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         with PayloadBuffer() as left:
-            arrived = receive(frames, left, now)
+            arrived = receive(frames, left)
             before = self._read(state, arrived.now)
             bucket = self._after(before, arrived)
             # The first bucket has a state though it has no values, and with a load phase all have.
@@ -304,7 +304,7 @@ class BucketJoin:
             return Bucket(self.latest.layout.schema.empty_table(), loading)
         stored = read_payload(bytes(state.get[0]))
         values = adapt_state(self.latest, stored)
-        loading = None if load is None else loading_of(stored)
+        loading = None if load is None else Loading.of_json(stored.schema.metadata[b"load"])
         bucket = Bucket(values, loading)
         if load is not None and loading is not None and bucket.is_waiting and loading.left != load.left:
             raise _state_error(self.latest.layout.table, "the left side's columns, while rows of it wait")
@@ -335,11 +335,6 @@ class Bucket:
         return self.loading is not None and self.loading.loaded is None
 
 
-def loading_of(stored: pa.Table) -> Loading:
-    """Return how far the table is loaded, from a bucket's stored table."""
-    return Loading.of_json(stored.schema.metadata[b"load"])
-
-
 @dataclass(frozen=True)
 class Arrived:
     """What reaches a bucket in a micro-batch besides its left rows, and when that began, in microseconds."""
@@ -349,9 +344,9 @@ class Arrived:
     now: int
 
 
-def receive(frames: Iterable[pd.DataFrame], left: PayloadBuffer, now: int) -> Arrived:
+def receive(frames: Iterable[pd.DataFrame], left: PayloadBuffer) -> Arrived:
     """Read a bucket's payloads; those of left rows are added to ``left`` unopened."""
-    arrived = Arrived([], [], now)
+    arrived = Arrived([], [], 0)
     for frame in frames:
         if len(frame):
             arrived = replace(arrived, now=int(frame["now"].iloc[0]))

@@ -23,6 +23,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError
+from lookupcache.expr import Literal
 from lookupcache.latest.load import LoadRule
 from lookupcache.latest.source import StreamSource
 from lookupcache.latest.tasks import (
@@ -170,7 +171,7 @@ _STATEFUL = {
 
 
 def _needs_processor(left: DataFrame, source: StreamSource) -> bool:
-    """Return whether the join needs the operator of which Spark allows several, and which has lists and timers."""
+    """Return whether the join needs the operator of which Spark allows several, and which has lists."""
     return source.load is not None or needs_several_states(left, source)
 
 
@@ -187,9 +188,7 @@ def _by_processor(groups: Any, join: BucketJoin, table: str) -> DataFrame:
         )
     from lookupcache.latest.processor import BucketProcessor  # Here, since it needs protobuf.
 
-    # With a time mode, Spark runs micro-batches without rows too.
-    mode = "none" if load is None or load.idle is None else "processingTime"
-    joined: DataFrame = groups.transformWithStateInPandas(BucketProcessor(join), _JOINED, "append", mode)
+    joined: DataFrame = groups.transformWithStateInPandas(BucketProcessor(join), _JOINED, "append", "none")
     return joined
 
 
@@ -230,7 +229,8 @@ def _describe_load(source: StreamSource, event: _EventTime) -> str:
 
 def _micros(spark: SparkSession, text: str) -> int | None:
     """Return the microseconds of a time, in the session's time zone where the text has none."""
-    row = spark.sql(f"SELECT unix_micros(TRY_CAST({literal_sql(text)} AS TIMESTAMP))").head()
+    text = literal_sql(Literal(text, pa.string()))
+    row = spark.sql(f"SELECT unix_micros(TRY_CAST({text} AS TIMESTAMP))").head()
     return None if row is None else row[0]
 
 

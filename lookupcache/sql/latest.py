@@ -91,8 +91,8 @@ def add_streams(query: Query) -> None:
         if relation.rows is not None and start not in query.streams:
             raise PlanError(
                 "The latest row of this query over a stream cannot be read here.",
-                hint="It is read as the only relation of a scalar sub-query, or with JOIN (SELECT …) FOR SYSTEM_TIME AS OF "
-                "PROCTIME() AS alias ON ….",
+                hint="It is read as the only relation of a scalar sub-query, or with JOIN (SELECT …) FOR SYSTEM_TIME "
+                "AS OF PROCTIME() AS alias ON ….",
                 position=query.statement.position(Span(start, start + 1)),
             )
 

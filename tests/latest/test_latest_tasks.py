@@ -106,15 +106,6 @@ class Query:
     counts: dict[str, Any] = field(default_factory=dict)
     waiting: dict[int, list[bytes]] = field(default_factory=dict)
 
-    def tick(self, now: int) -> list[tuple[int, int | None, bool]]:
-        """Call each bucket as its timer does; return the rows that leave."""
-        results = []
-        for bucket in sorted(self.states):
-            state = State(self.states[bucket], self.waiting.get(bucket, []))
-            results += list(BucketJoin(self.latest)((bucket,), iter([]), state, now))
-            self._commit(bucket, state)
-        return sorted(self._unpacked(results))
-
     def _commit(self, bucket: int, state: State) -> None:
         self.waiting[bucket] = state.rows
         for value in state.changed:
@@ -374,11 +365,9 @@ def test_rows_of_several_partitions_are_no_conflict_where_they_are_equal(
 # ── the load phase ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
-    steps=st.lists(
-        st.tuples(st.integers(1, 6), PARTITIONS, ORDERS, st.sampled_from(["", "fails", "tick"])), max_size=6
-    ),
+    steps=STEPS,
     keyed=st.booleans(),
     until=st.integers(1, 6),
     idle=st.none() | st.integers(2, 8),
@@ -392,19 +381,16 @@ def test_each_order_that_waits_leaves_once_with_what_the_model_says(
     query = Query(latest_plan(key=key, order_by=["at"], on=on, how=how, buckets=3, load=rule))
     model, phase, waiting = Model(keyed, True, None, False, None), LoadModel(until, idle), []
     now, number = 0, 0
-    for wait, partitions, ccys, event in steps:
+    for wait, partitions, ccys, fails in steps:
         now += wait
         orders = [(number := number + 1, ccy) for ccy in ccys]
         waiting += orders
-        ticks = event == "tick" and phase.advanced is not None
-        if ticks:
-            partitions, orders, waiting = [], [], waiting[: len(waiting) - len(orders)]
-        if ticks or orders or any(partitions):
+        if orders or any(partitions):
             phase.advance(now, [row[2] for rows in partitions for row in rows if row[2] is not None])
         model.fold(now, partitions)
-        if event == "fails":
+        if fails:
             query.run(now, partitions, orders, commit=False)
-        found = query.tick(now) if ticks else query.run(now, partitions, orders)
+        found = query.run(now, partitions, orders)
         expected = [(n, *model.rate_of(ccy)) for n, ccy in waiting] if phase.loaded else []
         keeps = {"inner": [True], "anti": [False]}.get(how, [True, False])
         expected = [(n, None if how == "anti" else rate, one) for n, rate, one in expected if one in keeps]
@@ -440,8 +426,8 @@ def test_a_stream_without_event_time_is_loaded_when_no_row_arrives() -> None:
     assert query.run(1, [[("EUR", 1, None)]], [(1, "EUR")]) == []
     assert query.run(9, [[("EUR", 2, None)]]) == []
     assert query.run(18, orders=[(2, "EUR")]) == []
-    assert query.tick(19) == [(1, 2, True), (2, 2, True)]
-    assert query.tick(40) == []
+    assert query.run(19, orders=[(3, "x")]) == [(1, 2, True), (2, 2, True), (3, None, False)]
+    assert query.run(40, [[("USD", 2, None)]]) == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ class Arrivals:
     results: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     """Rows by micro-batch: one that runs again replaces what it gave before."""
 
-    has_results: Event = field(default_factory=Event)
-
     def __post_init__(self) -> None:
         for name in ("orders", "rates"):
             (self.folder / name).mkdir()
@@ -51,28 +48,21 @@ class Arrivals:
         """Process what has arrived, in the running query or in one that starts again; return all results."""
         if restart:
             self.stop()
-            self.write().trigger(availableNow=True).start().awaitTermination()
+            self._write().trigger(availableNow=True).start().awaitTermination()
         else:
-            self.start().processAllAvailable()
+            self.query = self.query or self._write().start()
+            self.query.processAllAvailable()
         return sorted((row for rows in self.results.values() for row in rows), key=repr)
-
-    def start(self) -> StreamingQuery:
-        """Start the query, unless it runs."""
-        self.query = self.query or self.write().start()
-        return self.query
 
     def stop(self) -> None:
         if self.query is not None:
             self.query.stop()
             self.query = None
 
-    def write(self) -> Any:
-        """Return the query's writer."""
+    def _write(self) -> Any:
         df = self.joined(self.stream("orders", ORDERS), self.stream("rates", RATES))
         writer = df.writeStream.foreachBatch(self._take).outputMode("append")
         return writer.option("checkpointLocation", str(self.folder / "checkpoint"))
 
     def _take(self, rows: DataFrame, number: int) -> None:
         self.results[number] = [tuple(row) for row in rows.collect()]
-        if self.results[number]:
-            self.has_results.set()
