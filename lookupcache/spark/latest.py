@@ -175,9 +175,9 @@ def _needs_processor(left: DataFrame, source: StreamSource) -> bool:
     return source.load is not None or needs_several_states(left, source)
 
 
-def _by_processor(groups: Any, join: BucketJoin, table: str) -> DataFrame:
+def _by_processor(spark: SparkSession, groups: Any, join: BucketJoin, table: str) -> DataFrame:
     """Return the joined payloads by the operator of which Spark allows several; it needs RocksDB and protobuf."""
-    provider, load = groups.session.conf.get(PROVIDER, ""), join.latest.load
+    provider, load = spark.conf.get(PROVIDER, ""), join.latest.load
     if not str(provider).endswith("RocksDBStateStoreProvider") or find_spec("google.protobuf") is None:
         why = "left rows wait during its load phase, which needs a list in the state"
         if load is None:
@@ -299,7 +299,7 @@ class _LatestJoin:
         groups = self._pack_right().unionAll(self._pack_left()).withColumn("now", F.expr(_NOW)).groupBy(BUCKET)
         join = BucketJoin(self.latest)
         if _needs_processor(self.context.left, self.source):
-            joined = _by_processor(groups, join, self.plan.table)
+            joined = _by_processor(self.context.spark, groups, join, self.plan.table)
         else:
             joined = groups.applyInPandasWithState(join, _JOINED, "table BINARY", "append", "NoTimeout")
         channel = self.context.channel
