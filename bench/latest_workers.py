@@ -79,7 +79,7 @@ def ours(keys: int, rows: int, buckets: int) -> Iterator[float]:
         fresh = np.arange(keys) if number == 0 else draw.choice(keys, UPDATES, replace=False)
         right = right_rows(draw, fresh, number, buckets)
         started = time.process_time()
-        packed = [*RightPacker(latest)(right.to_batches(10_000)), *LeftPacker()(left.to_batches(10_000))]
+        packed = [*RightPacker(latest)(right.to_batches(10_000)), *LeftPacker(latest)(left.to_batches(10_000))]
         seconds = time.process_time() - started
         frame = pa.Table.from_batches(packed).to_pandas().assign(now=number)
         groups = [(int(bucket), group) for bucket, group in frame.groupby("bucket")]

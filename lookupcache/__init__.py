@@ -59,6 +59,7 @@ __all__ = [
     "CompiledPlanError",
     "Connector",
     "ConnectorError",
+    "LoadPhase",
     "LookupCacheError",
     "LookupConfig",
     "LookupFailedError",
@@ -86,6 +87,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "LoadPhase": "latest.load",
     "CompiledPlan": "compiled",
     "Connector": "connector",
     "LookupConfig": "config",

@@ -13,6 +13,7 @@ from lookupcache.connector import Connector, build_connector, offers
 from lookupcache.error_text import clear_locals
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError
 from lookupcache.functions.connector import FunctionConnector
+from lookupcache.latest.load import LoadPhase
 from lookupcache.latest.source import StreamSource
 from lookupcache.plan import digest
 from lookupcache.redaction import hidden
@@ -94,6 +95,7 @@ class LookupTable:
         ttl: str | float | None = None,
         delete_when: str | None = None,
         buckets: int | None = None,
+        load: LoadPhase | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> LookupTable:
         """Create a lookup table whose rows are the latest values of a stream, for joins with another stream.
@@ -107,6 +109,7 @@ class LookupTable:
             ttl: How long a value is used after it arrived, such as ``"1 h"``; by default, until the next one.
             delete_when: SQL over the columns; a row for which it is true deletes the value of its key.
             buckets: Into how many parts the values are split in the state; by default 32, without a key 8.
+            load: Until when left rows wait for the table to be loaded; by default, they do not wait.
             options: ``lookup.age-column`` and ``lookup.metrics``.
 
         >>> from lookupcache import lookup_join
@@ -129,6 +132,7 @@ class LookupTable:
             ttl=ttl,
             delete_when=delete_when,
             buckets=buckets,
+            load=load,
         )
         _ = table.config, table.connector
         return table

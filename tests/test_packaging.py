@@ -41,7 +41,8 @@ LAYERS = """
     executor.coroutines executor.threads
     executor
     functions.answers functions.adapter
-    functions.connector latest latest.source
+    functions.connector latest latest.load
+    latest.source
     table
     functions.table_function
     compiled.reading compiled.code compiled.files
@@ -136,7 +137,7 @@ LAYERS = """
     spark.scan
     sql.redaction sql.statement_target
     sql.text
-    sql.dialect sql.catalog
+    sql.dialect sql.catalog sql.stream_relations
     sql.hints sql.scope sql.failures
     sql.query
     sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes sql.scripts
@@ -235,8 +236,8 @@ def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
 
 
 PUBLIC = """
-    CompiledPlan CompiledPlanError Connector ConnectorError LookupCacheError LookupConfig LookupFailedError LookupJoin
-    LookupMetrics LookupPlan LookupRefusedError LookupRequest LookupRuntimeError LookupSession LookupTable
+    CompiledPlan CompiledPlanError Connector ConnectorError LoadPhase LookupCacheError LookupConfig LookupFailedError
+    LookupJoin LookupMetrics LookupPlan LookupRefusedError LookupRequest LookupRuntimeError LookupSession LookupTable
     LookupTimeoutError OptionError PlanError PlanReference SchemaError SourceError StatementError TooManyRowsError
     WrongRowsError cached hit_rate lookup lookup_join
 """

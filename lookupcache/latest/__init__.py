@@ -2,9 +2,10 @@
 
 source     what `LookupTable.from_stream` creates: the stream, its key, its order
 values     the values of a bucket: new rows are folded in, left rows are matched
+load       the load phase, in which left rows wait until the table is loaded
 payload    rows as Arrow IPC in a binary column, split by bucket
 tasks      the functions that Spark runs in its Python workers
-processor  the join for Spark's transformWithState, of which a query may have several
+processor  the join for Spark's transformWithState, of which a query may have several, and in which left rows can wait
 
 The driver's part is `lookupcache.spark.latest`; docs/latest-value.md has the path of a row and the meaning.
 """

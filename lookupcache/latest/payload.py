@@ -61,6 +61,11 @@ def read_payload(payload: bytes) -> pa.Table:
         return reader.read_all()
 
 
+def read_payloads(payloads: Iterable[bytes]) -> Iterator[pa.Table]:
+    """Yield the rows of payloads, those of several together."""
+    return gather_tables(batch for payload in payloads for batch in read_payload(payload).to_batches())
+
+
 def by_bucket(table: pa.Table, bucket: str) -> Iterator[tuple[int, pa.Table]]:
     """Yield each bucket that the column ``bucket`` names, and its rows in their order, without that column.
 
@@ -101,8 +106,11 @@ class PayloadBuffer:
         self._file.write(payload)
         self._sizes.append(len(payload))
 
+    def payloads(self) -> Iterator[bytes]:
+        """Yield all payloads."""
+        self._file.seek(0)
+        return (self._file.read(size) for size in self._sizes)
+
     def tables(self) -> Iterator[pa.Table]:
         """Yield the rows of all payloads, those of several together."""
-        self._file.seek(0)
-        payloads = (read_payload(self._file.read(size)) for size in self._sizes)
-        return gather_tables(batch for table in payloads for batch in table.to_batches())
+        return read_payloads(self.payloads())

@@ -1,28 +1,40 @@
-"""`BucketJoin` for Spark's transformWithState, of which a query may have several, one after the other."""
+"""`BucketJoin` for Spark's transformWithState, of which a query may have several, and in which left rows can wait."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from lookupcache.latest.payload import read_payloads
 from lookupcache.latest.tasks import BucketJoin
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_TOGETHER = 64
+"""How many payloads are appended to a list state in one message."""
+
 
 class BucketProcessor(StatefulProcessor):
-    """Joins the rows of a bucket with its values, which are in the state variable ``table``."""
+    """Joins the rows of a bucket with its values, which are in the state variable ``table``.
+
+    Left rows that wait for the end of a load phase are in the list ``waiting``, to which Spark appends without reading
+    it. No timer ends a load phase: Spark would run micro-batches without rows for ever, and never end `availableNow`.
+    """
 
     def __init__(self, join: BucketJoin) -> None:
         self.join = join
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variable."""
-        self._table = handle.getValueState("table", "table BINARY")
+        """Open the state variables."""
+        waiting = None
+        if self.join.latest.load is not None:
+            waiting = _Waiting(handle.getListState("waiting", "payload BINARY"))
+        self._state = _State(handle.getValueState("table", "table BINARY"), waiting)
 
     def handleInputRows(  # noqa: N802 - Spark's names
         self,
@@ -31,7 +43,7 @@ class BucketProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """Yield payloads of joined rows, with counts."""
-        return self.join(key, rows, _State(self._table))
+        return self.join(key, rows, self._state)
 
     def close(self) -> None:
         """Do nothing: Spark closes the state."""
@@ -39,9 +51,10 @@ class BucketProcessor(StatefulProcessor):
 
 @dataclass(frozen=True)
 class _State:
-    """A state variable with the methods that a group's state has."""
+    """A state variable with the methods that a group's state has, and the left rows that wait."""
 
     variable: Any
+    waiting: _Waiting | None
 
     @property
     def exists(self) -> bool:
@@ -55,4 +68,27 @@ class _State:
         self.variable.update(value)
 
     def remove(self) -> None:
+        self.variable.clear()
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """The payloads of left rows that wait, in a list state."""
+
+    variable: Any
+
+    def append(self, payloads: Iterable[bytes]) -> None:
+        together: list[tuple[bytes]] = []
+        for payload in payloads:
+            together.append((payload,))
+            if len(together) == _TOGETHER:
+                self.variable.appendList(together)
+                together = []
+        if together:
+            self.variable.appendList(together)
+
+    def tables(self) -> Iterator[pa.Table]:
+        return read_payloads(bytes(row[0]) for row in self.variable.get())
+
+    def clear(self) -> None:
         self.variable.clear()

@@ -11,6 +11,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.config.values import parse_count, parse_duration
 from lookupcache.connector import Connector, LookupRequest
 from lookupcache.errors import OptionError, PlanError, SchemaError, nearest
+from lookupcache.latest.load import LoadPhase
 
 OPTIONS = ("lookup.age-column", "lookup.metrics")
 """The options that a table of latest values has; all others are about a cache or about calls to a source."""
@@ -31,6 +32,7 @@ class StreamSource(Connector):
         ttl: The seconds after which a value is no longer used, None for no limit.
         delete_when: SQL over the columns; a row for which it is true deletes the value of its key.
         buckets: Into how many parts the values are split in the state.
+        load: The load phase in which left rows wait, None for none.
     """
 
     needs_key: ClassVar[bool] = False
@@ -45,6 +47,7 @@ class StreamSource(Connector):
         ttl: Any = None,
         delete_when: str | None = None,
         buckets: int | None = None,
+        load: LoadPhase | None = None,
     ) -> None:
         super().__init__(schema, {})
         self.rows = rows
@@ -60,6 +63,10 @@ class StreamSource(Connector):
         self.delete_when = delete_when
         default = KEYED_BUCKETS if key else UNKEYED_BUCKETS
         self.buckets = default if buckets is None else _parsed("buckets", parse_count, buckets)
+
+        if load is not None:
+            _check_load(schema, load)
+        self.load = load
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the stream, which cannot leave the driver."""
@@ -91,7 +98,8 @@ class StreamSource(Connector):
 
     def identity(self) -> Mapping[str, Any]:
         """Return what tells the table from others of the same columns."""
-        return {"key": self.key, "order_by": self.order_by, "ttl": self.ttl, "delete_when": self.delete_when}
+        own = {"key": self.key, "order_by": self.order_by, "ttl": self.ttl, "delete_when": self.delete_when}
+        return own if self.load is None else own | {"load": repr(self.load)}
 
     def show_options(self, options: Mapping[str, Any]) -> dict[str, str]:
         """Return the arguments, and the options as they are shown."""
@@ -125,6 +133,22 @@ def _check_condition(rows: Any, sql: str) -> None:
         raise OptionError(f"'delete_when' is {sql!r}. {fact}", hint=hint) from None
     if found != "boolean":
         raise OptionError(f"'delete_when' is {sql!r}, whose value is a {found.upper()}.", hint=hint)
+
+
+def _check_load(schema: pa.Schema, load: Any) -> None:
+    """Raise OptionError, or SchemaError, where 'load' is no load phase of a stream."""
+    if not isinstance(load, LoadPhase):
+        raise OptionError(f"'load' is {load!r}.", hint="Pass a lookupcache.LoadPhase(…).")
+    if load.event_time is not None:
+        _column(schema, load.event_time, "event_time")
+        _refuse_timeless(load.event_time, schema.field(load.event_time).type)
+
+
+def _refuse_timeless(name: str, type_: pa.DataType) -> None:
+    if not pa.types.is_timestamp(type_) and not pa.types.is_date(type_):
+        raise SchemaError(
+            f"'event_time' names {name!r}, whose type {type_} is no time.", hint="Cast the column to TIMESTAMP."
+        )
 
 
 def _column(schema: pa.Schema, name: str, argument: str) -> str:

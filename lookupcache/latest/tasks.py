@@ -8,9 +8,10 @@ right rows ─► RightPacker ─┘
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from lookupcache import expr
 from lookupcache.errors import LookupRuntimeError
+from lookupcache.latest.load import Loading, LoadRule, Signal
 from lookupcache.latest.payload import (
     PayloadBuffer,
     by_bucket,
@@ -37,9 +39,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FOUND, AGE = "found", "age"
-BUCKET, DELETED, FILE = "bucket", "deleted", "file"
+BUCKET, DELETED, FILE, EVENT = "bucket", "deleted", "file", "event"
 COUNTS = ("rows", "hits", "misses", "cached_keys", "cached_bytes")
-_VERSION = 1
+_VERSION = 2
 _MOST_OUT_ROWS = 10_000
 
 
@@ -48,7 +50,8 @@ class LatestPlan:
     """A planned join with latest values, as far as the workers need it.
 
     ``layout`` are the columns of the state; ``inputs`` the right columns that are read, by their names there;
-    ``carried`` is the number of left columns that pass; ``rules`` a hash from `rules_of`.
+    ``carried`` is the number of left columns that pass; ``rules`` a hash from `rules_of`; ``load`` says how long left
+    rows wait, if they do.
     """
 
     plan: LookupPlan
@@ -57,6 +60,14 @@ class LatestPlan:
     buckets: int
     carried: int
     rules: str
+    load: LoadRule | None = None
+
+    @property
+    def row_names(self) -> list[str]:
+        """The columns of right rows, in the order in which they reach the workers; a bucket may follow."""
+        layout = self.layout
+        own = [EVENT] if self.load is not None and self.load.has_event_time else []
+        return [*layout.keys, *self.inputs, *layout.orders, DELETED, FILE, *own]
 
     @property
     def keeps(self) -> str:
@@ -69,7 +80,18 @@ class LatestPlan:
     @property
     def marks(self) -> bytes:
         """What must be equal in a state that an earlier run of the query has written."""
-        return json.dumps({"version": _VERSION, "buckets": self.buckets, "rules": self.rules}).encode()
+        marks = {"version": _VERSION, "buckets": self.buckets, "key": self.layout.key_names, "rules": self.rules}
+        marks |= {"order_by": [name.removeprefix("o:") for name in self.layout.orders], "load": self.load is not None}
+        return json.dumps(marks).encode()
+
+    def signal(self, rows: int = 0, event: int | None = None) -> list[tuple[int, bytes]]:
+        """Return what a task with rows sends to buckets besides them.
+
+        One bucket always takes part, so that a changed definition is found though no other has a state yet; during a
+        load phase all do.
+        """
+        payload = Signal(rows, event).to_payload()
+        return [(number, payload) for number in range(1 if self.load is None else self.buckets)]
 
 
 def rules_of(plan: LookupPlan, *more: Any) -> str:
@@ -85,21 +107,28 @@ def rules_of(plan: LookupPlan, *more: Any) -> str:
 class LeftPacker:
     """Packs left rows by bucket: columns that pass, keys, and the bucket as the last column."""
 
+    latest: LatestPlan
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield bucket, side and payload."""
         return send_errors(self._pack(batches))
 
     def _pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = 0
         for table in gather_tables(batches):
-            parts = [(number, part) for number, rows in by_bucket(table, BUCKET) for part in payloads(rows)]
+            rows += table.num_rows
+            parts = [(number, part) for number, own in by_bucket(table, BUCKET) for part in payloads(own)]
             yield _pack_parts(parts, right=False)
+        if rows:
+            yield _pack_parts(self.latest.signal(), right=None)
 
 
 @dataclass(frozen=True)
 class RightPacker:
     """Packs right rows by bucket, after constants and calc; without a key, for every bucket.
 
-    Columns that come in: keys, inputs, orders, whether the row deletes, a number of its file, the bucket.
+    Columns that come in, by position: keys, inputs, orders, whether the row deletes, a number of its file, its event
+    time if there is a load phase, the bucket.
     """
 
     latest: LatestPlan
@@ -110,15 +139,26 @@ class RightPacker:
 
     def _pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition, position = partition_id(), 0
-        for table in gather_tables(batches):
-            rows = self.rows(table, partition, position)
-            position += table.num_rows
-            if table.column(BUCKET).null_count:
-                parts = [(number, part) for part in payloads(rows) for number in range(self.latest.buckets)]
-            else:
-                keyed = rows.append_column(BUCKET, table.column(BUCKET))
-                parts = [(number, part) for number, own in by_bucket(keyed, BUCKET) for part in payloads(own)]
-            yield _pack_parts(parts, right=True)
+        events: list[int] = []
+        for arrived in gather_tables(batches):
+            named = arrived.rename_columns([*self.latest.row_names, BUCKET])
+            if EVENT in named.column_names:
+                events += [event for event in [pc.max(named.column(EVENT)).as_py()] if event is not None]
+            table = _with_keys(named, self.latest.layout)
+            if table.num_rows:
+                yield self._pack_rows(table, partition, position)
+            position += arrived.num_rows
+        if position:
+            yield _pack_parts(self.latest.signal(position, max(events, default=None)), right=None)
+
+    def _pack_rows(self, table: pa.Table, partition: int, position: int) -> pa.RecordBatch:
+        rows = self.rows(table, partition, position)
+        if table.column(BUCKET).null_count:
+            parts = [(number, part) for part in payloads(rows) for number in range(self.latest.buckets)]
+        else:
+            keyed = rows.append_column(BUCKET, table.column(BUCKET))
+            parts = [(number, part) for number, own in by_bucket(keyed, BUCKET) for part in payloads(own)]
+        return _pack_parts(parts, right=True)
 
     def rows(self, table: pa.Table, partition: int, position: int) -> pa.Table:
         """Return rows as `values.fold` takes them."""
@@ -161,7 +201,8 @@ class ValueFilter:
     def _filter(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         alive = RightPacker(self.latest).alive
         for batch in batches:
-            yield batch.filter(alive(pa.Table.from_batches([batch])))
+            named = batch.rename_columns(self.latest.row_names)
+            yield batch.filter(alive(pa.Table.from_batches([named])))
 
 
 def partition_id() -> int:
@@ -176,7 +217,16 @@ def _is_flat(type_: pa.DataType) -> bool:
     return not pa.types.is_nested(type_)
 
 
-def _pack_parts(parts: list[tuple[int, bytes]], *, right: bool) -> pa.RecordBatch:
+def _with_keys(table: pa.Table, layout: Layout) -> pa.Table:
+    """Return the rows whose keys are not null."""
+    for name in layout.keys:
+        if table.column(name).null_count:
+            table = table.filter(table.column(name).is_valid())
+    return table
+
+
+def _pack_parts(parts: list[tuple[int, bytes]], *, right: bool | None) -> pa.RecordBatch:
+    """Return payloads with bucket and side; a payload of no side is a signal."""
     buckets = pa.array([bucket for bucket, _ in parts], pa.int32())
     sides = pa.array([right] * len(parts), pa.bool_())
     return pa.RecordBatch.from_arrays(
@@ -199,47 +249,66 @@ class BucketJoin:
 
     def __call__(self, key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         """Yield payloads of joined rows, with counts."""
-        return send_errors(self._join(frames, state))
+        return send_errors(self._join(int(key[0]), frames, state))
 
-    def _join(self, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+    def _join(self, number: int, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         with PayloadBuffer() as left:
-            right: list[pa.Table] = []
-            now = 0
-            for frame in frames:
-                now = int(frame["now"].iloc[0])
-                for is_right, payload in zip(frame["is_right"], frame["payload"], strict=True):
-                    if is_right:
-                        right.append(read_payload(payload))
-                    else:
-                        left.append(payload)
-            values = self._update_values(state, right, now)
-            alive = values.filter(values.column(ALIVE)) if values.num_rows else values
-            stored = alive.num_rows, alive.nbytes
-            for table in left.tables():
-                yield self._output(table, alive, now, stored)
-                stored = 0, 0  # Counted with the first of them.
+            arrived = receive(frames, left)
+            before = self._read(state, arrived.now)
+            bucket = self._after(before, arrived)
+            # The first bucket has a state though it has no values, and with a load phase all have.
+            if bucket != before or not (state.exists or (number and bucket.loading is None)):
+                self._write(state, bucket, keeps_empty=not number or bucket.loading is not None)
+            if bucket.is_waiting:
+                state.waiting.append(left.payloads())
+                return
+            waiting = state.waiting.tables() if before.is_waiting else ()
+            yield from self._outputs(itertools.chain(waiting, left.tables()), bucket.values, arrived.now)
+            if before.is_waiting:
+                state.waiting.clear()
 
-    def _update_values(self, state: Any, right: list[pa.Table], now: int) -> pa.Table:
-        """Return the bucket's values after a micro-batch, and store them if they changed."""
-        stored = self._read(state)
-        values = without_expired(self.latest.layout, stored, now)
-        if right:
-            values = fold(self.latest.layout, values, pa.concat_tables(right), now)
-        if values is not stored:
-            self._write(state, values)
-        return values
+    def _outputs(self, tables: Iterable[pa.Table], values: pa.Table, now: int) -> Iterator[pd.DataFrame]:
+        alive = values.filter(values.column(ALIVE)) if values.num_rows else values
+        stored = alive.num_rows, alive.nbytes
+        for table in tables:
+            yield self._output(table, alive, now, stored)
+            stored = 0, 0  # Counted with the first of them.
 
-    def _write(self, state: Any, values: pa.Table) -> None:
-        if values.num_rows:
-            state.update((to_payload(values.replace_schema_metadata({b"lookup": self.latest.marks})),))
+    def _after(self, bucket: Bucket, arrived: Arrived) -> Bucket:
+        """Return a bucket after a micro-batch; the same object where nothing changed."""
+        layout, now, load = self.latest.layout, arrived.now, self.latest.load
+        loading = bucket.loading
+        if load is not None and loading is not None:
+            loading = loading.after(load, arrived.signals, now)
+        values, is_waiting = bucket.values, loading is not None and loading.loaded is None
+        if not is_waiting:  # Values that are loaded age from the end of the phase.
+            values = without_expired(layout, values, now, since=loading.loaded or 0 if loading is not None else 0)
+        if arrived.right:
+            values = fold(layout, values, pa.concat_tables(arrived.right), now)
+        same = values is bucket.values and loading == bucket.loading
+        return bucket if same else Bucket(values, loading)
+
+    def _write(self, state: Any, bucket: Bucket, *, keeps_empty: bool) -> None:
+        if bucket.values.num_rows or keeps_empty:
+            metadata = {b"lookup": self.latest.marks}
+            if bucket.loading is not None:
+                metadata[b"load"] = bucket.loading.to_json()
+            state.update((to_payload(bucket.values.replace_schema_metadata(metadata)),))
         elif state.exists:
             state.remove()
 
-    def _read(self, state: Any) -> pa.Table:
+    def _read(self, state: Any, now: int) -> Bucket:
+        load = self.latest.load
         if not state.exists:
-            return self.latest.layout.schema.empty_table()
+            loading = None if load is None else Loading.begin(load, now)
+            return Bucket(self.latest.layout.schema.empty_table(), loading)
         stored = read_payload(bytes(state.get[0]))
-        return adapt_state(self.latest, stored)
+        values = adapt_state(self.latest, stored)
+        loading = None if load is None else Loading.of_json(stored.schema.metadata[b"load"])
+        bucket = Bucket(values, loading)
+        if load is not None and loading is not None and bucket.is_waiting and loading.left != load.left:
+            raise _state_error(self.latest.layout.table, "the left side's columns, while rows of it wait")
+        return bucket
 
     def _output(self, table: pa.Table, alive: pa.Table, now: int, stored: tuple[int, int]) -> pd.DataFrame:
         layout, carried = self.latest.layout, self.latest.carried
@@ -253,6 +322,44 @@ class BucketJoin:
         return _frame(list(payloads(joined)), counts)
 
 
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """What a bucket stores: its values, and how far the table is loaded where left rows wait for that."""
+
+    values: pa.Table
+    loading: Loading | None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether left rows wait."""
+        return self.loading is not None and self.loading.loaded is None
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What reaches a bucket in a micro-batch besides its left rows, and when that began, in microseconds."""
+
+    right: list[pa.Table]
+    signals: list[Signal]
+    now: int
+
+
+def receive(frames: Iterable[pd.DataFrame], left: PayloadBuffer) -> Arrived:
+    """Read a bucket's payloads; those of left rows are added to ``left`` unopened."""
+    arrived = Arrived([], [], 0)
+    for frame in frames:
+        if len(frame):
+            arrived = replace(arrived, now=int(frame["now"].iloc[0]))
+        for is_right, payload in zip(frame["is_right"], frame["payload"], strict=True):
+            if is_right is None or is_right != is_right:
+                arrived.signals.append(Signal.of_payload(payload))
+            elif is_right:
+                arrived.right.append(read_payload(payload))
+            else:
+                left.append(payload)
+    return arrived
+
+
 def adapt_state(latest: LatestPlan, stored: pa.Table) -> pa.Table:
     """Return a state's table in the columns of this query; raises LookupRuntimeError where another one has written it.
 
@@ -262,6 +369,8 @@ def adapt_state(latest: LatestPlan, stored: pa.Table) -> pa.Table:
     marks = json.loads((stored.schema.metadata or {}).get(b"lookup", b"{}"))
     mine = json.loads(latest.marks)
     changed = [name for name in mine if marks.get(name) != mine[name]]
+    if "order_by" in changed and marks.get("order_by") == []:
+        changed.remove("order_by")
     types = {field.name: field.type for field in stored.schema}
     columns = {}
     for field in layout.schema:
@@ -277,7 +386,11 @@ def adapt_state(latest: LatestPlan, stored: pa.Table) -> pa.Table:
 
 
 def _state_error(table: str, what: str) -> LookupRuntimeError:
-    what = {"rules": "conditions on its columns, or 'delete_when'", "version": "lookupcache"}.get(what, what)
+    names = {
+        "rules": "conditions on its columns, or 'delete_when'", "version": "lookupcache", "buckets": "'buckets'",
+        "key": "'key'", "order_by": "'order_by'", "load": "'load'",
+    }  # fmt: skip
+    what = names.get(what, what)
     return LookupRuntimeError(
         f"The checkpoint has values of table {table!r} that another query has written: it differs in {what}.",
         hint="Go on with the query that started the checkpoint, or start with a new checkpoint.",

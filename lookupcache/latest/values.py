@@ -96,9 +96,9 @@ def fold(layout: Layout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table
     return latest if layout.orders else latest.filter(latest.column(ALIVE))
 
 
-def without_expired(layout: Layout, stored: pa.Table, now: int) -> pa.Table:
-    """Return the rows that are within the age limit."""
-    if layout.ttl is None or not stored.num_rows:
+def without_expired(layout: Layout, stored: pa.Table, now: int, since: int = 0) -> pa.Table:
+    """Return the rows that are within the age limit; ages count from ``since`` on."""
+    if layout.ttl is None or not stored.num_rows or since > now - layout.ttl:
         return stored
     young = pc.greater(stored.column(ARRIVED), now - layout.ttl)
     return stored if pc.all(young).as_py() else stored.filter(young)

@@ -9,23 +9,29 @@ A batch query has no state: Spark joins the left side with the last row of each 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError
+from lookupcache.expr import Literal
+from lookupcache.latest.load import LoadRule
 from lookupcache.latest.source import StreamSource
 from lookupcache.latest.tasks import (
     AGE,
     BUCKET,
     COUNTS,
     DELETED,
+    EVENT,
     FILE,
     FOUND,
     BucketJoin,
@@ -48,8 +54,8 @@ from lookupcache.spark.forms.join_context import JoinContext, conjunction
 _PACKED = "bucket INT, is_right BOOLEAN, payload BINARY"
 _JOINED = ", ".join(["joined BINARY", *(f"{name} BIGINT" for name in COUNTS)])
 _ORDERED = {
-    "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "StreamingRelation", "StreamingRelationV2",
-    "StreamingExecutionRelation",
+    "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "WithCTE", "CTERelationRef",
+    "StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation",
 }  # fmt: skip
 """What leaves rows in the order in which the source has them."""
 
@@ -70,7 +76,7 @@ def describe(source: StreamSource, left: DataFrame) -> tuple[str, str]:
     if not left.isStreaming:
         return "latest", "a batch: Spark joins with the last row of each key"
     key = ", ".join(source.key) or "no key: copies of one row"
-    operator = "transformWithState" if needs_several_states(left, source) else "applyInPandasWithState"
+    operator = "transformWithState" if _needs_processor(left, source) else "applyInPandasWithState"
     where = f"in the query's state, which its checkpoint has, by {operator}"
     return "latest", f"values {where}, in {source.buckets} buckets ({key})"
 
@@ -86,6 +92,8 @@ def state_lines(source: StreamSource, left: DataFrame) -> list[tuple[str, str]]:
     if left.isStreaming:
         limit = "never" if source.ttl is None else f"{source.ttl:g} s after it arrived"
         lines += [("within a micro-batch", "right rows before left rows"), ("expires", limit)]
+        if source.load is not None:
+            lines.append(("left rows wait", _describe_load(source, _event_time(source))))
     return lines
 
 
@@ -122,10 +130,17 @@ def is_in_source_order(rows: DataFrame) -> bool:
     if not is_classic(rows.sparkSession):
         return False
     plan: Any = rows._jdf.queryExecution().analyzed()
-    while plan.getClass().getSimpleName() in _ORDERED:
-        if plan.children().isEmpty():
+    common: dict[int, Any] = {}
+    while (kind := plan.getClass().getSimpleName()) in _ORDERED:
+        if kind == "WithCTE":
+            common |= {one.id(): one.child() for one in map(plan.cteDefs().apply, range(plan.cteDefs().size()))}
+            plan = plan.plan()
+        elif kind == "CTERelationRef":
+            plan = common[plan.cteId()]
+        elif plan.children().isEmpty():
             return True
-        plan = plan.children().head()
+        else:
+            plan = plan.children().head()
     return False
 
 
@@ -155,19 +170,86 @@ _STATEFUL = {
 }  # fmt: skip
 
 
-def _by_processor(groups: Any, join: BucketJoin, table: str) -> DataFrame:
+def _needs_processor(left: DataFrame, source: StreamSource) -> bool:
+    """Return whether the join needs the operator of which Spark allows several, and which has lists."""
+    return source.load is not None or needs_several_states(left, source)
+
+
+def _by_processor(spark: SparkSession, groups: Any, join: BucketJoin, table: str) -> DataFrame:
     """Return the joined payloads by the operator of which Spark allows several; it needs RocksDB and protobuf."""
-    provider = groups.session.conf.get(PROVIDER, "")
+    provider, load = spark.conf.get(PROVIDER, ""), join.latest.load
     if not str(provider).endswith("RocksDBStateStoreProvider") or find_spec("google.protobuf") is None:
+        why = "left rows wait during its load phase, which needs a list in the state"
+        if load is None:
+            why = "a side has a state already, and Spark allows one operator per query that works with any state store"
         raise PlanError(
-            f"A side of the join with the latest values of {table!r} has a state already, and only one operator "
-            f"that works with any state store is allowed in a query.",
+            f"The join with the latest values of {table!r} needs the state store RocksDB: {why}.",
             hint=f"Set '{PROVIDER}' to '{ROCKSDB}' before the query starts, and install protobuf.",
         )
     from lookupcache.latest.processor import BucketProcessor  # Here, since it needs protobuf.
 
     joined: DataFrame = groups.transformWithStateInPandas(BucketProcessor(join), _JOINED, "append", "none")
     return joined
+
+
+# ── the load phase ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class _EventTime:
+    """A stream's event time: its column, None where it has none, and the delay of its watermark in milliseconds."""
+
+    column: str | None
+    delay: int = 0
+
+
+def _event_time(source: StreamSource) -> _EventTime:
+    assert source.load is not None
+    name, fields = source.load.event_time, source.rows.schema.fields
+    delays = {field.name: field.metadata[_DELAY] for field in fields if _DELAY in (field.metadata or {})}
+    if name is None:
+        times = [one for one in source.order_by if pa.types.is_timestamp(source.schema.field(one).type)]
+        name = next(iter([*delays, *times[:1]]), None)
+    return _EventTime(name, int(delays.get(str(name), 0)))
+
+
+_DELAY = "spark.watermarkDelayMs"
+
+
+def _describe_load(source: StreamSource, event: _EventTime) -> str:
+    load = source.load
+    assert load is not None
+    idle = [] if load.idle_seconds is None else [f"no progress for {load.idle_seconds:g} s"]
+    return (
+        " or ".join(["until", *idle])
+        if event.column is None
+        else " or ".join([f"until {event.column} reaches {load.completed_time}", *idle])
+    )
+
+
+def _micros(spark: SparkSession, text: str) -> int | None:
+    """Return the microseconds of a time, in the session's time zone where the text has none."""
+    text = literal_sql(Literal(text, pa.string()))
+    row = spark.sql(f"SELECT unix_micros(TRY_CAST({text} AS TIMESTAMP))").head()
+    return None if row is None else row[0]
+
+
+def _load_rule(table: str, source: StreamSource, left: Any) -> LoadRule | None:
+    """Return when left rows no longer wait; raises PlanError where that would be never."""
+    load = source.load
+    if load is None or not source.rows.isStreaming:
+        return None
+    event, idle = _event_time(source), load.idle_seconds
+    if event.column is None and idle is None:
+        raise PlanError(
+            f"The load phase of table {table!r} would never end: its stream has no event time.",
+            hint="Name its column with LoadPhase(event_time=…), give the stream a watermark, or set idle_timeout.",
+        )
+    at = load.completed_micros(lambda text: _micros(source.rows.sparkSession, text))
+    until = int(datetime.now(UTC).timestamp() * 1e6) if at is None else at
+    own = hashlib.sha256(repr(left).encode()).hexdigest()[:16]
+    idle_micros = None if idle is None else int(idle * 1e6)
+    return LoadRule(until, at is None, idle_micros, event.column is not None, own)
 
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -196,8 +278,13 @@ class _LatestJoin:
             inputs={f"v:{name}": self._type(name) for name in needed},
             buckets=source.buckets,
             carried=len(context.carried_columns),
-            rules=rules_of(self.plan, source.key, source.delete_when),
+            rules=rules_of(self.plan, source.delete_when),
+            load=_load_rule(self.plan.table, source, self._left_columns()),
         )
+
+    def _left_columns(self) -> list[tuple[str, str]]:
+        types = {field.name: field.dataType.simpleString() for field in self.context.left.schema}
+        return [(name, types[name]) for name in self.plan.left_columns]
 
     def _type(self, name: str) -> pa.DataType:
         return self.schema.field(name).type
@@ -211,8 +298,8 @@ class _LatestJoin:
         """Return left rows with the values that they found, as a stream."""
         groups = self._pack_right().unionAll(self._pack_left()).withColumn("now", F.expr(_NOW)).groupBy(BUCKET)
         join = BucketJoin(self.latest)
-        if needs_several_states(self.context.left, self.source):
-            joined = _by_processor(groups, join, self.plan.table)
+        if _needs_processor(self.context.left, self.source):
+            joined = _by_processor(self.context.spark, groups, join, self.plan.table)
         else:
             joined = groups.applyInPandasWithState(join, _JOINED, "table BINARY", "append", "NoTimeout")
         channel = self.context.channel
@@ -226,10 +313,11 @@ class _LatestJoin:
         bucket = spread
         if self.source.key:
             bucket = f"CASE WHEN {keyed} THEN {_bucket(self.names, self.source.buckets)} ELSE {spread} END"
-        return rows.selectExpr("*", f"{bucket} AS {BUCKET}").mapInArrow(LeftPacker(), _PACKED)
+        return rows.selectExpr("*", f"{bucket} AS {BUCKET}").mapInArrow(LeftPacker(self.latest), _PACKED)
 
     def _pack_right(self) -> DataFrame:
-        bucket = _bucket(self.names, self.source.buckets) if self.source.key else "CAST(NULL AS INT)"
+        keys = [self._own(name) for name in self.names]
+        bucket = _bucket(keys, self.source.buckets) if self.source.key else "CAST(NULL AS INT)"
         rows = self.right_rows().selectExpr("*", f"{bucket} AS {BUCKET}")
         return rows.mapInArrow(RightPacker(self.latest), _PACKED)
 
@@ -256,8 +344,18 @@ class _LatestJoin:
         columns[DELETED] = "false" if source.delete_when is None else f"coalesce({source.delete_when}, false)"
         in_order = not source.order_by and source.rows.isStreaming
         columns[FILE] = "xxhash64(input_file_name())" if in_order else "0L"
-        rows = source.rows.selectExpr(*(f"({sql}) AS {quote(name)}" for name, sql in columns.items()))
-        return rows.where(" AND ".join(f"{name} IS NOT NULL" for name in self.names))
+        if self.latest.load is not None and self.latest.load.has_event_time:
+            event = _event_time(source)
+            columns[EVENT] = f"unix_micros(CAST({quote(str(event.column))} AS TIMESTAMP)) - {event.delay * 1000}L"
+        # Numbered: PySpark reads the name of a column that goes to a worker as that of a field, if it has a dot.
+        rows = source.rows.selectExpr(*(f"({columns[name]}) AS {self._own(name)}" for name in self.latest.row_names))
+        if self.latest.load is not None:
+            return rows  # A row without a key tells how far the table is loaded.
+        return rows.where(" AND ".join(f"{self._own(name)} IS NOT NULL" for name in self.names))
+
+    def _own(self, name: str) -> str:
+        """Return the name of a column of `right_rows`."""
+        return f"c{self.latest.row_names.index(name)}"
 
     def _joined_fields(self) -> list[T.StructField]:
         context = self.context
@@ -271,7 +369,7 @@ class _LatestJoin:
         last = self._last_rows()
         right = {name: f"a{number}" for number, name in enumerate(self.names)}
         right |= {f"v:{name}": self.context.column("r", name) for name in self.plan.columns}
-        values = last.selectExpr(*(f"{quote(old)} AS {new}" for old, new in right.items()), f"true AS {FOUND}")
+        values = last.selectExpr(*(f"{self._own(old)} AS {new}" for old, new in right.items()), f"true AS {FOUND}")
         same = conjunction([f"{name} = {right[name]}" for name in self.names])
         rows = self.left_rows().join(values, F.expr(same), "left")
         found = f"coalesce({FOUND}, false) AS {FOUND}"
@@ -280,9 +378,10 @@ class _LatestJoin:
         )
 
     def _last_rows(self) -> DataFrame:
-        order = [F.col(quote(name)).desc_nulls_last() for name in self.latest.layout.orders]
-        numbered = F.row_number().over(Window.partitionBy(*self.names).orderBy(*order))
-        rows = self.right_rows().withColumn("number", numbered).where(f"number = 1 AND NOT {DELETED}").drop("number")
+        order = [F.col(self._own(name)).desc_nulls_last() for name in self.latest.layout.orders]
+        numbered = F.row_number().over(Window.partitionBy(*map(self._own, self.names)).orderBy(*order))
+        last = f"number = 1 AND NOT {self._own(DELETED)}"
+        rows = self.right_rows().withColumn("number", numbered).where(last).drop("number")
         return rows.mapInArrow(ValueFilter(self.latest), rows.schema) if self.plan.calc else rows
 
 

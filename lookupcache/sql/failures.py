@@ -35,7 +35,15 @@ def failure(
         return _unknown_column(statement, span, _names(parameters["objectName"]), parameters.get("proposal", ""))
     if kind == "AMBIGUOUS_REFERENCE" and not statement.hidden:
         return _ambiguous(statement, span, parameters)
-    return StatementError(fact_of(error), position=None if span is None else statement.position(span))
+    position = None if span is None else statement.position(span)
+    return StatementError(fact_of(error), hint=_HINTS.get(kind), position=position)
+
+
+_HINTS = {
+    "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY": "The latest row of a streaming view can be read by a scalar "
+    "sub-query (SELECT … FROM view WHERE view.key = …), and in place of IN or EXISTS by LEFT SEMI JOIN or LEFT ANTI "
+    "JOIN view FOR SYSTEM_TIME AS OF PROCTIME() ON ….",
+}
 
 
 def fact_of(error: PySparkException) -> str:

@@ -21,8 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, PlanError, StatementError
-from lookupcache.planner.clauses import Token
+from lookupcache.errors import LookupCacheError, PlanError
+from lookupcache.planner.clauses import Token, tokens
 from lookupcache.planner.grammar import equality
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
@@ -32,7 +32,8 @@ from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.lookups import is_present, is_temporal
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.scope import Name, Relation, Scope
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.stream_relations import StreamRelation
+from lookupcache.sql.text import Span
 from lookupcache.table import LookupTable
 
 PRESENT = "lookup_is_present"
@@ -48,34 +49,76 @@ def reads_streams(setting: Setting, found: Sequence[Token]) -> bool:
     return any(_stream(setting, name) is not None for name in sorted(names))
 
 
-def refuse_snapshot(statement: Statement, found: Sequence[Token]) -> None:
-    """Raise StatementError for Flink's LATERAL TABLE(SNAPSHOT(input => TABLE …)), which the parser cannot read."""
-    for lateral, call, after in zip(found, found[2:], found[3:], strict=False):
-        calls = call.text.upper() == "SNAPSHOT" and after.text == "("
-        if calls and (lateral.text == "TABLE" or found[found.index(call) - 1].text == "LATERAL"):
-            start = statement.span.start
-            raise StatementError(
-                "SNAPSHOT, whose left rows wait until a stream is loaded, is not supported.",
-                hint="Write LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME() over the streaming view: left rows do not "
-                "wait there; those before the first value have nulls.",
-                position=statement.position(Span(start + call.start, start + call.end)),
-            )
+def read_stream(setting: Setting, text: str, args: dict[str, Any] | None) -> DataFrame | None:
+    """Return the rows of a query over streaming views, None where it reads none, or is not Spark's alone."""
+    words = [token for token in tokens(text) if token.kind in ("word", "quoted")]
+    names = {b.name for a, b in pairwise(words) if a.text in ("FROM", "JOIN", "TABLE")}
+    if not any(_stream(setting, name) is not None for name in sorted(names)):
+        return None
+    try:
+        rows = setting.spark.sql(text, **({} if args is None else {"args": args}))
+    except PySparkException:
+        return None
+    return rows if rows.isStreaming else None
 
 
 def add_streams(query: Query) -> None:
     """Find the streaming views of a query whose latest values it reads; from now on they are lookup tables of it."""
     known: dict[str, DataFrame | None] = {}
     for use in [*_scalar_uses(query), *_join_uses(query)]:
-        name = use.table.name
-        if name not in known:
-            known[name] = _stream(query.setting, name)
-        rows = known[name]
-        if rows is None or query.table_of(use.table) is not None or query.is_hidden(use.table):
+        start = name_span(use.table.this).start
+        relation = query.relations.get(start, StreamRelation())
+        rows = relation.rows
+        table = None if rows is not None else query.table_of(use.table)
+        if table is not None:
+            if relation.load is not None and table.table.stream is not None:
+                query.streams[start] = _with_load(query, use, table.table, relation)
+            continue
+        if rows is None and query.is_hidden(use.table):
+            rows = _common_table(query, use.table)
+        elif rows is None:
+            name = use.table.name
+            if name not in known:
+                known[name] = _stream(query.setting, name, or_batch=relation.or_batch)
+            rows = known[name]
+        if rows is None:
             continue
         try:
-            query.streams[name_span(use.table.this).start] = _sql_table(query, use, rows)
+            query.streams[start] = _sql_table(query, use, rows, relation)
         except LookupCacheError as error:
             raise error.at(query.statement.position(span_of(use.table))) from None
+    for start, relation in query.relations.items():
+        if relation.rows is not None and start not in query.streams:
+            raise PlanError(
+                "The latest row of this query over a stream cannot be read here.",
+                hint="It is read as the only relation of a scalar sub-query, or with JOIN (SELECT …) FOR SYSTEM_TIME "
+                "AS OF PROCTIME() AS alias ON ….",
+                position=query.statement.position(Span(start, start + 1)),
+            )
+
+
+def _with_load(query: Query, use: _Use, table: LookupTable, relation: StreamRelation) -> SqlTable:
+    """Return a registered table of latest values with SNAPSHOT's arguments."""
+    source = table.stream
+    assert source is not None
+    changed = LookupTable.from_stream(
+        use.table.alias or use.table.name,
+        source.rows,
+        key=source.key,
+        order_by=source.order_by or relation.order_by,
+        ttl=source.ttl if relation.ttl is None else relation.ttl,
+        delete_when=source.delete_when,
+        buckets=source.buckets,
+        load=relation.load,
+        options=table.options,
+    )
+    return SqlTable(changed)
+
+
+def _common_table(query: Query, table: exp.Table) -> DataFrame | None:
+    """Return the rows of a common table expression over streams, None where it is none."""
+    text = query.with_text(table)
+    return read_stream(query.setting, f"{text}SELECT * FROM {quote(table.name)}", query.args) if text else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,21 +159,21 @@ def _is_plain(node: Any) -> bool:
     return isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not node.args.get("db")
 
 
-def _stream(setting: Setting, name: str) -> DataFrame | None:
-    """Return a streaming view, None where the name is none or is another relation."""
+def _stream(setting: Setting, name: str, *, or_batch: bool = False) -> DataFrame | None:
+    """Return a streaming view, or any view; None where the name is none or is another relation."""
     if name in setting.catalog.tables:
         return None
     try:
         found = setting.spark.table(quote(name)) if _may_stream(setting.spark, name) else None
     except PySparkException:
         return None
-    return found if found is not None and found.isStreaming else None
+    return found if found is not None and (or_batch or found.isStreaming) else None
 
 
 def _may_stream(spark: SparkSession, name: str) -> bool:
     """Return whether a name may be that of a stream: a temporary view's, of which classic Spark tells cheaply.
 
-    No table is asked for where a metastore would have to answer, since most statements come here only to be Spark's.
+    No table is wanted for where a metastore would have to answer, since most statements come here only to be Spark's.
     """
     if is_classic(spark):
         return not spark._jsparkSession.sessionState().catalog().getRawTempView(name).isEmpty()
@@ -138,7 +181,7 @@ def _may_stream(spark: SparkSession, name: str) -> bool:
     return spark.catalog.tableExists(quote(name))
 
 
-def _sql_table(query: Query, use: _Use, rows: DataFrame) -> SqlTable:
+def _sql_table(query: Query, use: _Use, rows: DataFrame, wanted: StreamRelation) -> SqlTable:
     alias = use.table.alias or use.table.name
     relation = Relation((alias,), tuple((field.name, field.dataType.simpleString()) for field in rows.schema.fields))
     scope, parts = Scope([[relation]], query.fold), conjuncts_of(query, use.condition)
@@ -151,7 +194,9 @@ def _sql_table(query: Query, use: _Use, rows: DataFrame) -> SqlTable:
             rows = _filter_view(query, use, scope, part, rows, alias)
     if use.scalar:
         rows = rows.selectExpr("*", f"true AS {PRESENT}")
-    return SqlTable(LookupTable.from_stream(alias, rows, key=list(dict.fromkeys(key))))
+    key = list(dict.fromkeys(key))
+    table = LookupTable.from_stream(alias, rows, key=key, order_by=wanted.order_by, ttl=wanted.ttl, load=wanted.load)
+    return SqlTable(table)
 
 
 def _key_column(query: Query, scope: Scope, part: Conjunct) -> str | None:

@@ -27,6 +27,7 @@ from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, parse, span_of
 from lookupcache.sql.failures import failure
+from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Edits, Span, Statement
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -84,6 +85,8 @@ class Query:
     full_scans: list[Any] = field(default_factory=list)
     """The tables that are read completely since they cannot be looked up: as `FullScan`."""
     streams: dict[int, SqlTable] = field(default_factory=dict)
+    relations: dict[int, StreamRelation] = field(default_factory=dict)
+    """Queries and calls of SNAPSHOT that stand for streams, by the position of the name that stands for them."""
 
     @cached_property
     def settings(self) -> Settings:

@@ -35,7 +35,7 @@ from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.functions import create_function
 from lookupcache.sql.inserts import inserts_of
 from lookupcache.sql.laterals import refuse_unknown
-from lookupcache.sql.latest import add_streams, reads_streams, refuse_snapshot
+from lookupcache.sql.latest import add_streams, read_stream, reads_streams
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
 from lookupcache.sql.pipes import Part, part_of, pipes_of, without_pipes
 from lookupcache.sql.query import Query, Setting, query_of, selects, view_marker
@@ -44,11 +44,13 @@ from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.scripts import as_set_variable, finish, is_script, steps_of, variables
 from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, TokenReader, insert_target, query_start, target_of
+from lookupcache.sql.stream_relations import name_stream_relations
 from lookupcache.sql.text import Edits, Span, Statement
 
 Args = dict[str, Any] | None
 """The values of a statement's parameters."""
 _BY_CHANCE = 3
+_LATERALS = {("LATERAL", "TABLE"), ("LATERAL", "SNAPSHOT")}
 _MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
 
 
@@ -82,12 +84,12 @@ def rewrite_query(
         prefix: Text before the query when it is run, such as that of an INSERT.
         views: How the names of its views begin.
     """
-
-    refuse_snapshot(statement, found)
+    changed, relations = name_stream_relations(statement, found, lambda text: read_stream(setting, text, args))
+    words = list(tokens(changed.sql)) if relations else found
 
     def read() -> Query:
-        query = _query(setting, statement, found, args, prefix)
-        query.view_prefix = views
+        query = _query(setting, changed, words, args, prefix)
+        query.view_prefix, query.relations = views, relations
         return query
 
     return with_full_scans(read(), _with_lookups, read)
@@ -251,7 +253,7 @@ def concerns(setting: Setting, found: Sequence[Token]) -> bool:
     names = {token.name.lower() for token in found if token.kind in ("word", "quoted")}
     known = {name.lower() for name in (*setting.catalog.tables, *setting.catalog.functions)}
     words = [token.text for token in found]
-    if names & known or _MARKS & set(words) or ("LATERAL", "TABLE") in pairwise(words):
+    if names & known or _MARKS & set(words) or _LATERALS & set(pairwise(words)):
         return True
     return reads_streams(setting, found)
 

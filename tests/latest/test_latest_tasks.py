@@ -14,10 +14,12 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latest_model import Model, Rate
+from latest_model import LoadModel, Model, Rate
 
-from lookupcache import LookupTable
-from lookupcache.errors import LookupRuntimeError
+from lookupcache import LoadPhase, LookupTable
+from lookupcache.errors import LookupRuntimeError, OptionError, SchemaError
+from lookupcache.latest.load import LoadRule
+from lookupcache.latest.payload import read_payload
 from lookupcache.latest.tasks import BUCKET, COUNTS, BucketJoin, LatestPlan, LeftPacker, RightPacker, Unpacker, rules_of
 from lookupcache.latest.values import Layout, fold
 from lookupcache.planner import LeftColumn, plan_join
@@ -42,6 +44,7 @@ def latest_plan(
     ttl: int | None = None,
     buckets: int = 4,
     columns: pa.Schema = COLUMNS,
+    load: LoadRule | None = None,
 ) -> LatestPlan:
     """Return the workers' part of a join of orders, with an id and a currency, with rates."""
     table = LookupTable.from_stream("r", Rows(columns), key=key, order_by=order_by)
@@ -53,7 +56,7 @@ def latest_plan(
     values = {f"v:{name}": COLUMNS.field(name).type for name in plan.columns}
     layout = Layout("r", keys, values, orders, tuple(key), ttl)
     inputs = {f"v:{name}": COLUMNS.field(name).type for name in columns.names}
-    return LatestPlan(plan, layout, inputs, buckets, 1, rules_of(plan, key))
+    return LatestPlan(plan, layout, inputs, buckets, 1, rules_of(plan), load)
 
 
 @dataclass
@@ -61,6 +64,7 @@ class State:
     """A bucket's state as Spark gives it: what is written counts once the micro-batch is committed."""
 
     get: tuple[bytes] | None
+    rows: list[bytes] = field(default_factory=list)
     changed: list[tuple[bytes] | None] = field(default_factory=list)
 
     @property
@@ -73,6 +77,24 @@ class State:
     def remove(self) -> None:
         self.changed.append(None)
 
+    @property
+    def waiting(self) -> State:
+        return self
+
+    def append(self, payloads: Iterable[bytes]) -> None:
+        self.rows = [*self.rows, *payloads]
+
+    def tables(self) -> Iterable[pa.Table]:
+        return map(read_payload, self.rows)
+
+    def clear(self) -> None:
+        self.rows = []
+
+
+def stored_keys(state: tuple[bytes] | None) -> list[Any]:
+    """Return the keys that a bucket's state has."""
+    return [] if state is None else [*read_payload(state[0]).column("k0").to_pylist()]
+
 
 @dataclass
 class Query:
@@ -82,6 +104,12 @@ class Query:
     states: dict[int, tuple[bytes] | None] = field(default_factory=dict)
     random: random.Random = field(default_factory=lambda: random.Random(7))
     counts: dict[str, Any] = field(default_factory=dict)
+    waiting: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def _commit(self, bucket: int, state: State) -> None:
+        self.waiting[bucket] = state.rows
+        for value in state.changed:
+            self.states[bucket] = value
 
     def run(
         self,
@@ -94,17 +122,17 @@ class Query:
     ) -> list[tuple[int, int | None, bool]]:
         """Run a micro-batch; ``rates`` are the rows of each partition of the stream. Return id, rate, found."""
         packed = [batch for number, rows in enumerate(rates) for batch in self._right(rows, number, deletes)]
-        packed += LeftPacker()([self._left(orders)]) if orders else []
+        packed += LeftPacker(self.latest)([self._left(orders)]) if orders else []
         self.random.shuffle(packed)
         frame = pd.concat([pd.DataFrame(batch.to_pydict()) for batch in packed]) if packed else pd.DataFrame()
-        results, written = [], {}
+        results, written = [], []
         for bucket, group in frame.groupby("bucket") if len(frame) else []:
-            state = State(self.states.get(int(bucket)))
+            state = State(self.states.get(int(bucket)), self.waiting.get(int(bucket), []))
             frames = [part for _, part in group.assign(now=now).groupby(self._cut(group))]
             results += self._operate(int(bucket), frames, state)
-            written |= {int(bucket): value for value in state.changed}
-        if commit:
-            self.states |= written
+            written.append((int(bucket), state))
+        for bucket, state in written if commit else []:
+            self._commit(bucket, state)
         return sorted(self._unpacked(results))
 
     def _operate(self, bucket: int, frames: list[pd.DataFrame], state: State) -> list[pd.DataFrame]:
@@ -125,7 +153,7 @@ class Query:
 
     def _right(self, rows: Sequence[Rate], partition: int, deletes: bool) -> Iterable[pa.RecordBatch]:
         layout, keyed = self.latest.layout, bool(self.latest.layout.key_names)
-        rows = [row for row in rows if not keyed or row[0] is not None]
+        rows = [row for row in rows if not keyed or row[0] is not None or self.latest.load is not None]
         if not rows:
             return []
         columns = dict(zip(COLUMNS.names, zip(*rows, strict=True), strict=True))
@@ -134,6 +162,8 @@ class Query:
         batch |= {name: pa.array(columns[name[2:]], type_) for name, type_ in layout.orders.items()}
         batch["deleted"] = pa.array([deletes and rate is None for rate in columns["rate"]])
         batch["file"] = pa.array([partition] * len(rows), pa.int64())
+        if "event" in self.latest.row_names:
+            batch["event"] = pa.array(columns["at"], pa.int64())
         buckets = [self._bucket(ccy) if keyed else None for ccy in columns["ccy"]]
         batch[BUCKET] = pa.array(buckets, pa.int32())
         return RightPacker(self.latest)([pa.record_batch(batch)])
@@ -182,7 +212,7 @@ def test_the_operator_of_which_a_query_may_have_several_does_the_same() -> None:
     assert query.run(2, [[("USD", 6, 2)]], [(3, "EUR"), (4, "USD")]) == [(3, 5, True), (4, 6, True)]
     assert query.run(11, orders=[(5, "EUR"), (6, "USD")]) == [(5, None, False), (6, 6, True)]
     assert query.run(12, orders=[(7, "USD")]) == [(7, None, False)]
-    assert tester.peekValueState("table", 0) is None
+    assert stored_keys(tester.peekValueState("table", 0)) == []
 
 
 @pytest.mark.parametrize(
@@ -216,7 +246,7 @@ def test_a_deleted_value_is_none_and_with_an_order_older_ones_do_not_come_back()
     for query in (plain, ordered):
         query.run(1, [[("EUR", 5, 5)]])
         assert query.run(2, [[("EUR", None, 6)]], [(1, "EUR")], deletes=True) == [(1, None, False)]
-    assert [value for value in plain.states.values() if value is not None] == []
+    assert [keys for state in plain.states.values() if (keys := stored_keys(state))] == []
     assert plain.run(3, [[("EUR", 4, 4)]], [(2, "EUR")]) == [(2, 4, True)]
     assert ordered.run(3, [[("EUR", 4, 4)]], [(2, "EUR")]) == [(2, None, False)]
 
@@ -226,7 +256,7 @@ def test_values_expire_and_are_removed_when_their_bucket_is_touched() -> None:
     query.run(100, [[("EUR", 5, 1), ("USD", 6, 1)]])
     assert query.run(109, orders=[(1, "EUR")]) == [(1, 5, True)]
     assert query.run(110, orders=[(2, "EUR")]) == [(2, None, False)]
-    assert query.states == {0: None}
+    assert stored_keys(query.states[0]) == []
 
 
 def test_two_values_from_different_parts_of_the_source_are_refused_without_an_order() -> None:
@@ -245,10 +275,27 @@ def test_a_state_that_another_query_has_written_is_refused() -> None:
         Query(latest_plan(buckets=1, on="o.ccy = r.ccy AND r.rate > 3"), query.states).run(2, orders=[(1, "EUR")])
     with pytest.raises(LookupRuntimeError, match="buckets"):
         Query(latest_plan(buckets=2), {0: query.states[0], 1: query.states[0]}).run(2, orders=[(1, "EUR")])
+    with pytest.raises(LookupRuntimeError, match="in 'key'"):
+        Query(latest_plan(buckets=1, key=[], on="true"), query.states).run(2, orders=[(1, "EUR")])
+    with pytest.raises(LookupRuntimeError, match="in 'load'"):
+        Query(latest_plan(buckets=1, load=LoadRule(0, False, None, True)), query.states).run(2, orders=[(1, "EUR")])
     with pytest.raises(LookupRuntimeError, match="column at"):
         Query(latest_plan(buckets=1, on="o.ccy = r.ccy AND r.at + o.id > 3"), query.states).run(2, orders=[(1, "EUR")])
     ordered = Query(latest_plan(buckets=1, order_by=["at"]), query.states)
     assert ordered.run(2, [[("EUR", 7, None)]], [(1, "EUR")]) == [(1, 7, True)]
+    for order_by in ([], ["rate"], ["at", "rate"]):
+        with pytest.raises(LookupRuntimeError, match="in 'order_by'"):
+            Query(latest_plan(buckets=1, order_by=order_by), ordered.states).run(3, orders=[(1, "EUR")])
+
+
+@pytest.mark.parametrize("ccy", ["EUR", "USD", "GBP", None])
+def test_a_changed_definition_is_found_whatever_bucket_the_first_row_is_in(ccy: str | None) -> None:
+    query = Query(latest_plan(buckets=3))
+    query.run(1, [[("EUR", 5, 1)]])
+    with pytest.raises(LookupRuntimeError, match="in 'buckets'"):
+        Query(latest_plan(buckets=64), query.states).run(2, orders=[(1, ccy)])
+    with pytest.raises(LookupRuntimeError, match="in 'buckets'"):
+        Query(latest_plan(buckets=64), query.states).run(2, rates=[[(ccy or "x", 1, 1)]])
 
 
 # ── drawn arrivals ───────────────────────────────────────────────────────────────────────────────────────
@@ -313,3 +360,87 @@ def test_rows_of_several_partitions_are_no_conflict_where_they_are_equal(
     assert repr(folded([one, other, one, other], [1, 2, 1, 2])["v:x"].to_pylist()) == repr([one, other])
     with pytest.raises(LookupRuntimeError, match="of k = 2 reached"):
         folded([one, one, one, other], [1, 2, 1, 2])
+
+
+# ── the load phase ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    steps=STEPS,
+    keyed=st.booleans(),
+    until=st.integers(1, 6),
+    idle=st.none() | st.integers(2, 8),
+    how=st.sampled_from(["left", "inner", "anti"]),
+)
+def test_each_order_that_waits_leaves_once_with_what_the_model_says(
+    steps: list[Any], keyed: bool, until: int, idle: int | None, how: str
+) -> None:
+    rule = LoadRule(until, is_planned=False, idle=idle, has_event_time=True)
+    key, on = (["ccy"], "o.ccy = r.ccy") if keyed else ([], "true")
+    query = Query(latest_plan(key=key, order_by=["at"], on=on, how=how, buckets=3, load=rule))
+    model, phase, waiting = Model(keyed, True, None, False, None), LoadModel(until, idle), []
+    now, number = 0, 0
+    for wait, partitions, ccys, fails in steps:
+        now += wait
+        orders = [(number := number + 1, ccy) for ccy in ccys]
+        waiting += orders
+        if orders or any(partitions):
+            phase.advance(now, [row[2] for rows in partitions for row in rows if row[2] is not None])
+        model.fold(now, partitions)
+        if fails:
+            query.run(now, partitions, orders, commit=False)
+        found = query.run(now, partitions, orders)
+        expected = [(n, *model.rate_of(ccy)) for n, ccy in waiting] if phase.loaded else []
+        keeps = {"inner": [True], "anti": [False]}.get(how, [True, False])
+        expected = [(n, None if how == "anti" else rate, one) for n, rate, one in expected if one in keeps]
+        assert found == sorted(expected)
+        waiting = [] if phase.loaded else waiting
+
+
+def test_values_do_not_expire_while_they_are_loaded_and_age_from_then_on() -> None:
+    query = Query(latest_plan(ttl=10, load=LoadRule(5, is_planned=False, idle=None, has_event_time=True)))
+    assert query.run(1, [[("EUR", 1, 1)]], [(1, "EUR")]) == []
+    assert query.run(100, [[("USD", 2, 5)]], [(2, "USD")]) == [(1, 1, True), (2, 2, True)]
+    assert query.run(109, orders=[(3, "EUR")]) == [(3, 1, True)]
+    assert query.run(110, orders=[(4, "EUR"), (5, "USD")]) == [(4, None, False), (5, None, False)]
+
+
+def test_the_moment_of_planning_is_that_of_the_first_run_and_a_time_of_the_user_may_change() -> None:
+    first = Query(latest_plan(load=LoadRule(5, is_planned=True, idle=None, has_event_time=True)))
+    assert first.run(1, [[("EUR", 1, 4)]], [(1, "EUR")]) == []
+    again = latest_plan(load=LoadRule(9, is_planned=True, idle=None, has_event_time=True))
+    assert Query(again, dict(first.states), waiting=dict(first.waiting)).run(2, [[("EUR", 2, 5)]]) == [(1, 2, True)]
+    said = latest_plan(load=LoadRule(4, is_planned=False, idle=None, has_event_time=True))
+    assert Query(said, dict(first.states), waiting=dict(first.waiting)).run(2, orders=[(2, "x")]) == [
+        (1, 1, True),
+        (2, None, False),
+    ]
+    other = latest_plan(load=LoadRule(5, is_planned=True, idle=None, has_event_time=True, left="other"))
+    with pytest.raises(LookupRuntimeError, match="left side's columns, while rows of it wait"):
+        Query(other, dict(first.states)).run(2, orders=[(2, "x")])
+
+
+def test_a_stream_without_event_time_is_loaded_when_no_row_arrives() -> None:
+    query = Query(latest_plan(load=LoadRule(99, is_planned=True, idle=10, has_event_time=False)))
+    assert query.run(1, [[("EUR", 1, None)]], [(1, "EUR")]) == []
+    assert query.run(9, [[("EUR", 2, None)]]) == []
+    assert query.run(18, orders=[(2, "EUR")]) == []
+    assert query.run(19, orders=[(3, "x")]) == [(1, 2, True), (2, 2, True), (3, None, False)]
+    assert query.run(40, [[("USD", 2, None)]]) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: LoadPhase("soon"), "'completed_time' is 'soon'"),
+        (lambda: LoadPhase(7), "'completed_time' is 7"),
+        (lambda: LoadPhase(idle_timeout="0 s"), "'idle_timeout' is '0 s'"),
+        (lambda: LookupTable.from_stream("r", Rows(COLUMNS), load="10 s"), "LoadPhase"),
+        (lambda: LookupTable.from_stream("r", Rows(COLUMNS), load=LoadPhase(event_time="nope")), "'nope'"),
+        (lambda: LookupTable.from_stream("r", Rows(COLUMNS), load=LoadPhase(event_time="rate")), "is no time"),
+    ],
+)
+def test_a_wrong_load_phase_is_refused(make: Any, text: str) -> None:
+    with pytest.raises((OptionError, SchemaError), match=text):
+        make()

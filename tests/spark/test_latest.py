@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from arrivals import Arrivals
 from latest_model import Model
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from lookupcache import LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache import LoadPhase, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
 from lookupcache.errors import CompiledPlanError
 from lookupcache.spark.doctor import examine
 from lookupcache.spark.latest import PROVIDER, ROCKSDB, needs_several_states
@@ -140,7 +140,12 @@ def killed_query(spark: SparkSession, folder: str | Path) -> None:
 
 
 @pytest.mark.slow
-def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "victim", ["driver", pytest.param("worker", marks=pytest.mark.skipif(CASES == 1, reason="starts Spark once more"))]
+)
+def test_rows_and_values_are_exactly_once_though_a_process_is_killed(
+    spark: SparkSession, tmp_path: Path, victim: str
+) -> None:
     steps, keys = 4, 3
     for name in ("orders", "rates"):
         (tmp_path / name).mkdir()
@@ -155,9 +160,12 @@ def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: Spa
     first = start(script, tmp_path)
     while first.poll() is None and not (commits / "1").exists():
         time.sleep(0.01)
-    os.killpg(first.pid, signal.SIGKILL)
+    if victim == "driver":
+        os.killpg(first.pid, signal.SIGKILL)
+    else:
+        kill_workers(first)
     first.wait()
-    assert not (commits / str(steps - 1)).exists(), "it was killed in mid-run"
+    assert victim == "worker" or not (commits / str(steps - 1)).exists(), "it was killed in mid-run"
     killed_query(spark, tmp_path)
     latest: dict[int, int] = {}
     expected = []
@@ -165,6 +173,23 @@ def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: Spa
         latest |= {key: step * 10 + key for key in range(keys) if key != step % keys}
         expected += [(step * 10 + key, latest.get(key)) for key in range(keys)]
     assert sorted(tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).collect()) == sorted(expected)
+
+
+def kill_workers(query: subprocess.Popen[bytes]) -> None:
+    """Kill the Python workers that run in a query's group, whatever they do: a task that loses its worker fails."""
+    processes = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if group_of(pid) == query.pid]
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes}
+    workers = [pid for pid, command in commands.items() if b"pyspark.daemon" in command]
+    assert workers
+    for pid in workers[1:]:  # The first is the daemon that starts them.
+        os.kill(pid, signal.SIGKILL)
+
+
+def group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
 
 
 def start(script: Path, folder: Path) -> subprocess.Popen[bytes]:
@@ -273,3 +298,48 @@ def test_explain_names_the_way(spark: SparkSession) -> None:
         in text
     )
     assert "60 s after it arrived" in text
+
+
+# ── the load phase ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """Let streams keep their state in RocksDB."""
+    spark.conf.set(PROVIDER, ROCKSDB)
+    yield
+    spark.conf.unset(PROVIDER)
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_left_rows_wait_until_event_time_says_that_the_table_is_loaded(arrivals: Callable[..., Arrivals]) -> None:
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        rates = rates.withColumn("at", F.timestamp_seconds("at"))
+        load = LoadPhase("1970-01-01 00:00:10+00:00")
+        table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", buckets=2, load=load)
+        return lookup_join(orders, table, "left.ccy = r.ccy", "left", select=["amount", "exchange"])
+
+    streams = arrivals(joined)
+    streams.arrive("orders", {"ccy": "EUR", "amount": 1}, {"ccy": None, "amount": 2}, {"ccy": "x", "amount": 3})
+    streams.arrive("rates", {"ccy": "EUR", "exchange": 1.0, "at": 4}, {"ccy": "USD", "exchange": 5.0, "at": 9})
+    assert streams.run(restart=True) == []
+    streams.arrive("orders", {"ccy": "EUR", "amount": 4})
+    streams.arrive("rates", {"ccy": None, "exchange": 9.0, "at": 10}, {"ccy": "EUR", "exchange": 2.0, "at": 5})
+    expected = [(1, 2.0), (2, None), (3, None), (4, 2.0)]
+    assert streams.run(restart=True) == expected, "each row once, with the values at the end of the phase"
+    streams.arrive("orders", {"ccy": "USD", "amount": 5})
+    assert streams.run(restart=True) == [*expected, (5, 5.0)]
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_left_rows_wait_until_the_stream_is_idle(arrivals: Callable[..., Arrivals]) -> None:
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        table = LookupTable.from_stream("r", rates, key="ccy", buckets=1, load=LoadPhase(idle_timeout="1 ms"))
+        return lookup_join(orders, table, "left.ccy = r.ccy", "inner", select=["amount", "exchange"])
+
+    streams = arrivals(joined)
+    streams.arrive("orders", {"ccy": "EUR", "amount": 1})
+    streams.arrive("rates", {"ccy": "EUR", "exchange": 1.0})
+    assert streams.run(restart=True) == []
+    streams.arrive("orders", {"ccy": "x", "amount": 2})
+    assert streams.run(restart=True) == [(1, 1.0)]

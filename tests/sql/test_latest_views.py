@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from arrivals import Arrivals
 
-from lookupcache import LookupCacheError, LookupSession, LookupTable
+from lookupcache import LoadPhase, LookupCacheError, LookupSession, LookupTable
 from lookupcache.errors import CompiledPlanError
 from lookupcache.spark.latest import ROCKSDB
 
@@ -86,16 +86,31 @@ def test_a_statement_over_streams(
     assert streams.run(restart=True) == expected
 
 
+JOIN = "SELECT * FROM rates AS o JOIN LATERAL TABLE(SNAPSHOT("
+
+
 @pytest.mark.parametrize(
     ("sql", "text"),
     [
         ("SELECT (SELECT value FROM rates AS r WHERE r.value < o.value) FROM rates AS o", "by equalities only"),
         ("SELECT (SELECT max(value) FROM rates) FROM rates AS o", "cannot have an aggregate"),
         ("SELECT * FROM rates AS o JOIN nothing FOR SYSTEM_TIME AS OF PROCTIME() AS r ON true", "no lookup table"),
+        (f"{JOIN}input => TABLE rates)) AS r ON o.value = r.value", "would never end(.|\n)*event_time"),
+        (f"{JOIN}TABLE rates)) AS r ON o.value = r.value", "arguments have names"),
+        (f"{JOIN}inptu => TABLE rates)) AS r ON o.value = r.value", "'inptu'(.|\n)*'input'"),
+        (f"{JOIN}state_ttl => INTERVAL '1' DAY)) AS r ON true", "no 'input'"),
+        (f"{JOIN}input => TABLE rates, state_ttl => x)) AS r ON true", "'state_ttl' is no interval"),
+        (f"{JOIN}input => TABLE nothing)) AS r ON true", "no lookup table 'nothing'"),
+        (f"{JOIN}input => (SELECT 1 AS value))) AS r ON true", "no query over a stream"),
+        (f"{JOIN}input => TABLE rates, load_completed_condition => 'user_time')) AS r ON true", "load_completed_time"),
+        (f"{JOIN}input => TABLE rates, load_completed_time => 'soon')) AS r ON true", "'soon'"),
+        (f"{JOIN}input => TABLE rates, load_completed_time => f(1))) AS r ON true", "no literal"),
         (
-            "SELECT * FROM rates AS o JOIN LATERAL TABLE(SNAPSHOT(input => TABLE rates)) AS r ON o.value = r.value",
-            "SNAPSHOT(.|\n)*FOR SYSTEM_TIME",
+            "SELECT (SELECT r.value FROM (SELECT value FROM rates) AS r JOIN rates AS q ON true) AS v FROM rates AS o",
+            "cannot be read here",
         ),
+        ("SELECT value FROM rates AS o WHERE EXISTS (SELECT 1 FROM rates AS r WHERE r.value = o.value)", "LEFT SEMI"),
+        ("SELECT value FROM rates WHERE value NOT IN (SELECT value FROM rates)", "LEFT SEMI"),
         ("SELECT (SELECT value FROM rates), (SELECT value FROM rates) FROM rates", "RocksDBStateStoreProvider"),
         ("SELECT (SELECT value FROM shuffled) AS v FROM rates", "order_by"),
     ],
@@ -127,3 +142,83 @@ def test_no_table_of_a_metastore_is_read_to_find_streams(spark: SparkSession, mo
     assert session.sql("WITH t AS (SELECT 1 AS b) SELECT (SELECT max(b) FROM t) AS a").collect()
     assert read == []
     assert session.query("SELECT (SELECT value FROM `of rates`) AS v FROM rates").joins
+
+
+@pytest.mark.parametrize(
+    ("sql", "how", "conditions"),
+    [
+        ("SELECT (SELECT v FROM (SELECT value AS v, k FROM rates WHERE k > 'a') i WHERE i.k = o.k) FROM o", "left", 1),
+        ("WITH i AS (SELECT value AS v, k FROM rates) SELECT (SELECT v FROM i WHERE i.k = o.k) FROM o", "left", 1),
+        ("SELECT o.id, i.v FROM o, (SELECT value AS v FROM rates LIMIT 1) AS i", "inner", 0),
+        ("SELECT o.id, v FROM o CROSS JOIN (SELECT value AS v, k FROM rates LIMIT 1) AS i WHERE i.k = o.k", "inner", 0),
+        ("SELECT o.id, i.v FROM o LEFT JOIN (SELECT value AS v, k FROM rates) FOR SYSTEM_TIME AS OF PROCTIME() AS i "
+         "ON i.k = o.k", "left", 1),
+        ("SELECT o.id FROM o LEFT SEMI JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() AS i ON i.k = o.k", "semi", 1),
+        ("SELECT o.id FROM o LEFT ANTI JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() AS i ON i.k = o.k AND i.value > 1",
+         "anti", 1),
+        ("WITH i AS (SELECT value, k FROM rates) SELECT o.id FROM o "
+         "LEFT JOIN i FOR SYSTEM_TIME AS OF PROCTIME() AS r ON r.k = o.k", "left", 1),
+    ],
+    ids=["inner-query", "common-table", "from-limit", "cross", "query-join", "semi", "anti", "common-table-join"],
+)  # fmt: skip
+def test_inner_queries_are_tables_of_latest_values(spark: SparkSession, sql: str, how: str, conditions: int) -> None:
+    views_of_rates(spark)
+    [join] = LookupSession(spark).query(sql).joins
+    assert join.table.stream is not None
+    assert (join.plan.how, len(join.table.stream.key)) == (how, conditions)
+    assert join.df.isStreaming
+
+
+def views_of_rates(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    rates.selectExpr("value", "CAST(value AS STRING) AS k", "timestamp").createOrReplaceTempView("rates")
+    rates.selectExpr("value AS id", "CAST(value AS STRING) AS k").createOrReplaceTempView("o")
+
+
+def test_a_stream_stream_join_of_spark_stays_one(spark: SparkSession) -> None:
+    views_of_rates(spark)
+    for sql in (
+        "SELECT o.id FROM o, (SELECT k FROM rates) AS i WHERE o.k = i.k",
+        "SELECT o.id FROM o JOIN (SELECT k FROM rates LIMIT 1) AS i ON o.k = i.k",
+        "SELECT i.k FROM (SELECT k FROM (SELECT k FROM rates) AS a) AS i",
+    ):
+        assert not LookupSession(spark).query(sql).joins
+
+
+@pytest.mark.usefixtures("rocksdb")
+@pytest.mark.parametrize(
+    "call",
+    ["LATERAL TABLE(SNAPSHOT({}))", "LATERAL SNAPSHOT({})", "lateral snapshot({})"],
+    ids=["table", "plain", "lower"],
+)
+def test_snapshot_says_how_long_left_rows_wait(spark: SparkSession, call: str) -> None:
+    views_of_rates(spark)
+    arguments = (
+        "input => TABLE rates, on_time => DESCRIPTOR(timestamp), load_completed_condition => 'user_time', "
+        "load_completed_time => TIMESTAMP '2026-07-01 00:00:00', load_completed_idle_timeout => INTERVAL '10' SECOND, "
+        "state_ttl => INTERVAL 1 DAY"
+    )
+    sql = f"SELECT o.id, r.value FROM o LEFT JOIN {call.format(arguments)} AS r ON o.k = r.k AND r.value > 1"
+    [join] = LookupSession(spark).query(sql).joins
+    source = join.table.stream
+    assert source is not None
+    assert source.load == LoadPhase("2026-07-01 00:00:00", "10 second", "timestamp")
+    assert (source.key, source.order_by, source.ttl) == (("k",), ("timestamp",), 86_400)
+    assert "until timestamp reaches 2026-07-01 00:00:00 or no progress for 10 s" in join.explain()
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_a_registered_table_and_a_batch_in_snapshot(spark: SparkSession) -> None:
+    views_of_rates(spark)
+    session = LookupSession(spark)
+    rates = spark.table("rates")
+    session.register_table(LookupTable.from_stream("t", rates, key="k", order_by="timestamp", ttl=5))
+    [join] = session.query("SELECT o.id FROM o JOIN LATERAL SNAPSHOT(input => TABLE t) AS r ON o.k = r.k").joins
+    assert join.table.stream is not None
+    assert (join.table.stream.load, join.table.stream.ttl) == (LoadPhase(), 5)
+    spark.sql(
+        "SELECT * FROM VALUES (1, 'a', DATE'2026-01-01'), (2, 'a', DATE'2026-01-02') AS (v, k, at)"
+    ).createOrReplaceTempView("old")
+    call = "LATERAL SNAPSHOT(input => TABLE old, on_time => DESCRIPTOR(at))"
+    rows = session.sql(f"SELECT o.k, r.v FROM (SELECT 'a' AS k) AS o JOIN {call} AS r ON o.k = r.k")
+    assert [tuple(row) for row in rows.collect()] == [("a", 2)]

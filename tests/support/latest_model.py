@@ -53,3 +53,23 @@ class Model:
         """Return the rate of an order and whether there is one."""
         one = self.latest.get(ccy if self.keyed else 1)
         return (one[1][1], True) if one is not None and self._is_alive(one[1]) else (None, False)
+
+
+@dataclass
+class LoadModel:
+    """A load phase: it ends at an event time, or when that has not advanced for a time."""
+
+    until: int
+    idle: int | None
+    progress: int = -1
+    advanced: int | None = None
+    loaded: bool = False
+
+    def advance(self, now: int, events: Sequence[int]) -> None:
+        """Take a micro-batch with the event times of its rates."""
+        first = self.advanced is None
+        if first or max(events, default=-1) > self.progress:
+            self.advanced, self.progress = now, max(events, default=-1)
+        assert self.advanced is not None
+        idle = self.idle is not None and now >= self.advanced + self.idle
+        self.loaded = self.loaded or self.progress >= self.until or idle

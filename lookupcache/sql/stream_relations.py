@@ -1,0 +1,296 @@
+"""Relations of a FROM whose latest rows are read, but which the parser takes for others, are given a name.
+
+    JOIN LATERAL TABLE(SNAPSHOT(input => TABLE rates, …)) AS r      ─► JOIN rates FOR SYSTEM_TIME AS OF NOW() AS r
+    JOIN (SELECT …) FOR SYSTEM_TIME AS OF PROCTIME() AS r           ─► JOIN _s0 FOR SYSTEM_TIME AS OF PROCTIME() AS r
+    FROM orders, (SELECT … FROM rates LIMIT 1) AS r                 ─► FROM orders, _s0 TIMESTAMP AS OF NOW() AS r
+    (SELECT … FROM (SELECT … FROM rates) AS r WHERE …) in SELECT    ─► (SELECT … FROM _s0 AS r WHERE …)
+
+The code keeps its length, so that positions in errors stay those of the statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from lookupcache.errors import LookupCacheError, StatementError, nearest
+from lookupcache.latest.load import COMPILE_TIME, LoadPhase
+from lookupcache.planner.clauses import Token
+from lookupcache.sql.text import Span, Statement
+
+ReadQuery = Callable[[str], DataFrame | None]
+"""Returns the rows of a query over a stream, None where it is no such query."""
+
+_ARGUMENTS = (
+    "input", "on_time", "load_completed_condition", "load_completed_time", "load_completed_idle_timeout", "state_ttl",
+)  # fmt: skip
+_AT_COMPILE_TIME, _AT_TIME = ("compile_time", "on_compile_time"), ("user_time", "on_time")
+_CLAUSES = {"SELECT", "FROM", "WHERE", "ON", "HAVING", "BY", "QUALIFY", "USING", "LIMIT", "VALUES"}
+_NO_SCALAR = {"IN", "EXISTS", "ANY", "ALL", "SOME"}
+
+
+@dataclass(frozen=True)
+class StreamRelation:
+    """A relation whose latest rows are read: the rows of a query, None for a view by name, and SNAPSHOT's arguments.
+
+    ``or_batch`` says that the rows need not be a stream.
+    """
+
+    rows: DataFrame | None = None
+    order_by: tuple[str, ...] = ()
+    load: LoadPhase | None = None
+    ttl: str | None = None
+    or_batch: bool = False
+
+
+@dataclass(frozen=True)
+class Naming:
+    """A relation, the span of its text, and the code that stands for it."""
+
+    span: Span
+    code: str
+    relation: StreamRelation
+
+
+def name_stream_relations(
+    statement: Statement, found: Sequence[Token], read: ReadQuery
+) -> tuple[Statement, dict[int, StreamRelation]]:
+    """Return a statement in which such relations have names, and the relations by the positions of those.
+
+    Args:
+        statement: The statement.
+        found: Its tokens.
+        read: Reads a query inside of it.
+    """
+    code, relations = statement.code, dict[int, StreamRelation]()
+    if "|>" in statement.sql:
+        return statement, relations  # Queries with pipes are rewritten in parts, each alone.
+    for naming in _namings(statement, found, read):
+        start, end = naming.span
+        if len(naming.code) > end - start:
+            raise StatementError(
+                "A relation with the latest rows of a stream is too short to be read here.",
+                hint="Put blanks into its parentheses.",
+                position=statement.position(naming.span),
+            )
+        code = code[:start] + naming.code.ljust(end - start) + code[end:]
+        relations[start] = naming.relation
+    return (statement.with_code(code) if relations else statement), relations
+
+
+def _namings(statement: Statement, found: Sequence[Token], read: ReadQuery) -> Iterator[Naming]:
+    done, number = -1, 0
+    for index, token in enumerate(found):
+        if token.start < done:
+            continue
+        naming = _snapshot(statement, found, index, read, f"_s{number}")
+        naming = naming or _inner_query(statement, found, index, read, f"_s{number}")
+        if naming is not None:
+            yield naming
+            done, number = naming.span.end - statement.span.start, number + 1
+
+
+# ── queries inside ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _inner_query(statement: Statement, found: Sequence[Token], index: int, read: ReadQuery, name: str) -> Naming | None:
+    """Return the relation that a query in parentheses is, if its latest row is read."""
+    last = _query_end(found, index)
+    if last is None:
+        return None
+    after = [token.text for token in found[last + 1 : last + 3]]
+    inner, limited = _without_limit(found[index + 1 : last])
+    code = name
+    if after != ["FOR", "SYSTEM_TIME"] and not _is_first_of_scalar(found, index):
+        if not limited or not _is_crossed(found, index):
+            return None
+        code = f"{name} TIMESTAMP AS OF NOW()"
+    rows = read(statement[statement.span_within(inner[0].start, inner[-1].end)])
+    if rows is None:
+        return None
+    return Naming(statement.span_within(found[index].start, found[last].end), code, StreamRelation(rows))
+
+
+def _query_end(found: Sequence[Token], index: int) -> int | None:
+    """Return the position of the parenthesis that closes a query; None where none begins here."""
+    if found[index].text != "(" or index + 1 == len(found) or found[index + 1].text not in ("SELECT", "FROM", "TABLE"):
+        return None
+    depth = found[index].depth
+    return next((n for n in range(index + 1, len(found)) if found[n].text == ")" and found[n].depth == depth), None)
+
+
+def _without_limit(inner: Sequence[Token]) -> tuple[Sequence[Token], bool]:
+    """Return a query's tokens without LIMIT 1, and whether it has that."""
+    limited = [token.text for token in inner[-2:]] == ["LIMIT", "1"] and inner[-1].depth == inner[0].depth
+    return (inner[:-2] if limited else inner), limited
+
+
+def _clause(found: Sequence[Token], index: int) -> str:
+    """Return the keyword of the clause in which a token stands."""
+    depth = found[index].depth
+    for token in reversed(found[:index]):
+        if token.depth < depth:
+            return ""
+        if token.depth == depth and token.kind == "word" and token.text in _CLAUSES:
+            return token.text
+    return ""
+
+
+def _is_crossed(found: Sequence[Token], index: int) -> bool:
+    """Return whether a relation follows a comma, or CROSS JOIN, in FROM."""
+    before = [token.text for token in found[max(index - 2, 0) : index]]
+    return _clause(found, index) in ("FROM", "ON") and (before[-1:] == [","] or before == ["CROSS", "JOIN"])
+
+
+def _is_first_of_scalar(found: Sequence[Token], index: int) -> bool:
+    """Return whether a relation is the first in the FROM of a scalar sub-query."""
+    if index < 2 or found[index - 1].text != "FROM":
+        return False
+    depth = found[index].depth
+    opening = next((n for n in reversed(range(index)) if found[n].depth == depth - 1 and found[n].text == "("), None)
+    if opening is None or found[opening + 1].text != "SELECT":
+        return False
+    before = found[opening - 1].text if opening else ""
+    return before not in _NO_SCALAR and _clause(found, opening) not in ("FROM", "USING", "") and before != "LATERAL"
+
+
+# ── SNAPSHOT ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _snapshot(statement: Statement, found: Sequence[Token], index: int, read: ReadQuery, name: str) -> Naming | None:
+    """Return the relation that LATERAL SNAPSHOT(…) is, or LATERAL TABLE(SNAPSHOT(…))."""
+    words = [token.text.upper() for token in found[index : index + 5]]
+    if words[:3] == ["LATERAL", "SNAPSHOT", "("]:
+        opening, outer = index + 2, index + 2
+    elif words == ["LATERAL", "TABLE", "(", "SNAPSHOT", "("]:
+        opening, outer = index + 4, index + 2
+    else:
+        return None
+    closing = [_closing(statement, found, one) for one in (opening, outer)]
+    arguments = _arguments(statement, found[opening + 1 : closing[0]])
+    span = statement.span_within(found[index].start, found[closing[1]].end)
+    try:
+        relation = _relation(arguments)
+    except LookupCacheError as error:
+        raise error.at(statement.position(span)) from None
+    code, rows = _input(statement, arguments, read, name)
+    relation = StreamRelation(rows, relation.order_by, relation.load, relation.ttl, or_batch=True)
+    return Naming(span, f"{code} FOR SYSTEM_TIME AS OF NOW()", relation)
+
+
+def _closing(statement: Statement, found: Sequence[Token], opening: int) -> int:
+    depth = found[opening].depth
+    for number in range(opening + 1, len(found)):
+        if found[number].text == ")" and found[number].depth == depth:
+            return number
+    raise StatementError(
+        "A parenthesis is not closed.",
+        position=statement.position(statement.span_within(found[opening].start, found[opening].end)),
+    )
+
+
+def _arguments(statement: Statement, inside: Sequence[Token]) -> dict[str, list[Token]]:
+    """Return SNAPSHOT's arguments by name; raises StatementError for any that it has not."""
+    parts: list[list[Token]] = [[]]
+    for token in inside:
+        if token.text == "," and token.depth == inside[0].depth:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    arguments: dict[str, list[Token]] = {}
+    for part in parts:
+        name = part[0].written.lower() if len(part) > 2 and part[1].text == "=>" else ""
+        if name not in _ARGUMENTS or name in arguments:
+            raise _wrong_argument(statement, name, part or list(inside), again=name in arguments)
+        arguments[name] = part[2:]
+    if "input" not in arguments:
+        raise StatementError("SNAPSHOT has no 'input'.", hint="Write SNAPSHOT(input => TABLE view, …).")
+    return arguments
+
+
+def _wrong_argument(statement: Statement, name: str, found: Sequence[Token], *, again: bool) -> StatementError:
+    fact, hint = "SNAPSHOT's arguments have names.", "Write SNAPSHOT(input => TABLE view, …)."
+    if name:
+        fact, hint = f"SNAPSHOT has no argument {name!r}.", nearest(name, _ARGUMENTS, what="arguments")
+    if again:
+        fact, hint = f"SNAPSHOT has the argument {name!r} twice.", "Leave one of them out."
+    position = statement.position(statement.span_within(found[0].start, found[-1].end)) if found else None
+    return StatementError(fact, hint=hint, position=position)
+
+
+def _input(
+    statement: Statement, arguments: dict[str, list[Token]], read: ReadQuery, name: str
+) -> tuple[str, DataFrame | None]:
+    """Return the name that stands for SNAPSHOT's input, and its rows where it is a query."""
+    found = arguments["input"]
+    if found[0].text == "TABLE" and len(found) == 2 and found[1].kind in ("word", "quoted"):
+        return found[1].written, None
+    rows = None
+    if found[0].text == "(" and found[-1].text == ")":
+        rows = read(statement[statement.span_within(found[1].start, found[-2].end)])
+    if rows is None:
+        raise StatementError(
+            "SNAPSHOT's 'input' is no view and no query over a stream.",
+            hint="Write input => TABLE view, or input => (SELECT … FROM view).",
+            position=statement.position(statement.span_within(found[0].start, found[-1].end)),
+        )
+    return name, rows
+
+
+def _relation(arguments: dict[str, list[Token]]) -> StreamRelation:
+    """Return what SNAPSHOT's arguments say; raises StatementError for values that cannot be."""
+    on_time = _descriptor(arguments.get("on_time"))
+    time = _text("load_completed_time", arguments, ("TIMESTAMP", "TIMESTAMP_LTZ"))
+    condition = _text("load_completed_condition", arguments, ())
+    if condition is not None and condition not in (*_AT_COMPILE_TIME, *_AT_TIME):
+        raise StatementError(
+            f"'load_completed_condition' is {condition!r}.", hint="It is 'compile_time' or 'user_time'."
+        )
+    if condition in _AT_TIME and time is None:
+        raise StatementError(
+            f"'load_completed_condition' is {condition!r}, and there is no 'load_completed_time'.",
+            hint="Add load_completed_time => TIMESTAMP '…'.",
+        )
+    if condition in _AT_COMPILE_TIME and time is not None:
+        raise StatementError(
+            f"'load_completed_condition' is {condition!r}, and there is a 'load_completed_time'.",
+            hint="Leave one of them out.",
+        )
+    idle = _interval("load_completed_idle_timeout", arguments)
+    load = LoadPhase(COMPILE_TIME if time is None else time, idle, on_time[0] if on_time else None)
+    return StreamRelation(None, on_time, load, _interval("state_ttl", arguments))
+
+
+def _descriptor(found: Sequence[Token] | None) -> tuple[str, ...]:
+    if found is None:
+        return ()
+    if [token.text.upper() for token in found[:2]] != ["DESCRIPTOR", "("] or len(found) != 4:
+        raise StatementError("'on_time' is no column.", hint="Write on_time => DESCRIPTOR(column).")
+    return (found[2].name,)
+
+
+def _text(name: str, arguments: dict[str, list[Token]], types: tuple[str, ...]) -> str | None:
+    """Return the text of a literal, with one of some types' names before it."""
+    found = arguments.get(name)
+    if found is None:
+        return None
+    if found[-1].kind == "string" and [token.text.upper() for token in found[:-1]] in [[one] for one in types] + [[]]:
+        return found[-1].written[1:-1]
+    example = f"{types[0]} '2026-07-01 00:00:00'" if types else "'compile_time'"
+    raise StatementError(f"{name!r} is no literal.", hint=f"Write {name} => {example}.")
+
+
+def _interval(name: str, arguments: dict[str, list[Token]]) -> str | None:
+    """Return an interval of one unit as a duration."""
+    found = arguments.get(name)
+    if found is None:
+        return None
+    words = [token.written.strip("'\"") for token in found]
+    if words[0].upper() == "INTERVAL" and len(words) in (2, 3):
+        words = words[1:]
+    text = " ".join(words).lower()
+    if len(words) > 2 or not text[:1].isdigit():
+        raise StatementError(f"{name!r} is no interval of one unit.", hint=f"Write {name} => INTERVAL '10' SECOND.")
+    return text
