@@ -247,6 +247,13 @@ def test_the_application_has_shown_what_it_was_to_show(application):
     assert "not for *** ***" in application["the error of a job"]
     assert "deserializer = " in application["the error of a job"], "Local variables are to be shown."
     assert "not for *** ***" in application["dead letters"]
+    assert "ann" in application["files of a cache that workers share"]
+    assert "lookupcache:1:" in application["names and values of a store"]
+    assert application["names and values of a store"].count("ann") == 3
+    assert "env:REFERRED" in application["files of compiled plans"]
+    assert application["statements about plans"].count("secret") >= 4, "Plans with a secret are refused."
+    assert "env:REFERRED" in application["the command plan"]
+    assert application["the command cache"].count("None") == 4, "No command has failed."
     assert "***" in application["statements of the catalog"]
     empty = {"the warehouse", "Spark's local files", "warnings of the driver"}
     assert {place for place, text in application.items() if not text.strip("[] ")} <= empty | {
