@@ -368,7 +368,8 @@ class Segment:
         at, size = self._offsets[section]
         try:
             return pa.ipc.open_stream(pa.py_buffer(memoryview(self._map)[at : at + size])).read_next_batch()
-        except (pa.ArrowException, StopIteration):
+        except (pa.ArrowException, OSError, StopIteration):
+            # OSError: that is what Arrow raises for a message that it cannot read, also of memory.
             raise SegmentError(f"its {section} cannot be read") from None
 
     def _section(self, name: str) -> Any:
@@ -466,6 +467,9 @@ def summarize(folder: Folder, name: str) -> Summary:
     if magic != _MAGIC or version != FORMAT:
         raise SegmentError("it is of another version")
     columns = dict(zip(_SECTIONS, zip(offsets[0::2], offsets[1::2], strict=True), strict=True))
+    # Nothing was compared with the checksum, so these numbers may be anything.
+    if len(use) != _ALIGNED + _USE_BYTES * entries or any(at > len(mapped) for at, _ in columns.values()):
+        raise SegmentError("its sizes are wrong")
     live = use_columns(use, entries)[3] == 0
     counts = np.frombuffer(mapped, "<i4", entries, columns["counts"][0])[live]
     written = np.frombuffer(mapped, "<f8", entries, columns["written"][0])[live]
