@@ -40,7 +40,7 @@ from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, LookupCacheError, SchemaError, SourceError
 from lookupcache.formats.json_path import Path
 from lookupcache.formats.json_text import parse_json
-from lookupcache.functions.value_codec import ValueCodec
+from lookupcache.functions.value_codec import UnsupportedValueError, ValueCodec
 from lookupcache.host.claims import Claims
 from lookupcache.host.folder import Folder
 from lookupcache.host.segment import Segment, SegmentData, SegmentError, checksum_of, summarize, write_segment
@@ -217,7 +217,8 @@ def stored_value(data: bytes) -> None:
         value = codec.read(data)
     except ValueError:
         return
-    assert codec.read(codec.write(value)) == value or value != value or "nan" in repr(value)
+    with suppress(UnsupportedValueError):  # It is nested more deeply than what is written.
+        assert codec.read(codec.write(value)) == value or value != value or "nan" in repr(value)
 
 
 PLAN_HASH = b"p" * 16
