@@ -32,7 +32,7 @@ class Server:
         url, unquote = settings["url"], urllib.parse.unquote
         try:
             parts = urllib.parse.urlsplit(url)
-            query = dict(urllib.parse.parse_qsl(parts.query))
+            query = url_query(url)
             host = query.get("unix_socket") or query.get("host") or _host(parts.netloc)
             given = parts.port or int(query.get("port") or 0)
         except ValueError:
@@ -90,12 +90,12 @@ def is_on_this_machine(settings: Mapping[str, str]) -> bool:
 
 
 def url_query(url: str) -> dict[str, str]:
-    """Return the parameters of a URL.
+    """Return the parameters of a URL, as PostgreSQL's driver reads them: for it, '#' begins no fragment.
 
-    >>> url_query("postgresql://h/d?sslmode=require")
+    >>> url_query("postgresql://h/d#?sslmode=require")
     {'sslmode': 'require'}
     """
-    return dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query))
+    return dict(urllib.parse.parse_qsl(url.partition("?")[2]))
 
 
 def _is_loopback(host: str) -> bool:

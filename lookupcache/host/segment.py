@@ -193,7 +193,8 @@ def checksum_of(content: memoryview) -> int:
     """Return the CRC-32 of the sums of all blocks of 512 bytes; the field of the checksum itself is left out.
 
     A sum takes a quarter of the time of a CRC over everything. Any changed word changes its block's sum, and a block
-    in the wrong place, such as one that was never written, changes the order of the sums.
+    in the wrong place, such as one that was never written, changes the order of the sums. Words that are exchanged
+    within a block do not: it finds damage, not forgery.
     """
     words = np.frombuffer(content, "<u8")
     whole = len(words) - len(words) % _BLOCK_WORDS
