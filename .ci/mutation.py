@@ -95,8 +95,8 @@ def try_package(name: str, sample: int, seed: int, only: list[int] | None) -> fl
     """Try a sample of a package's mutants, print those that survive, and return the percentage of the others."""
     preload()
     package = PACKAGES[name]
-    mutants = [mutant for mutant in mutants_of(ROOT / package.modules) if mutant.path.name not in package.without]
-    numbers = list(range(len(mutants)))
+    mutants = list(mutants_of(ROOT / package.modules))
+    numbers = [number for number, mutant in enumerate(mutants) if mutant.path.name not in package.without]
     random.Random(seed).shuffle(numbers)
     covering = measure(package)
     unchanged, every_test = mutants[0].path, sorted(covering.seconds, key=covering.seconds.__getitem__)
@@ -121,7 +121,7 @@ def try_package(name: str, sample: int, seed: int, only: list[int] | None) -> fl
     minutes = (time.monotonic() - started) / 60
     rate = 100 * found / max(tried, 1)
     low, high = limits(found, max(tried, 1))
-    print(f"{found} mutants of {tried} found in {name}, {rate:.0f} % ({low:.0f} to {high:.0f} %), of {len(mutants)} "
+    print(f"{found} mutants of {tried} found in {name}, {rate:.0f} % ({low:.0f} to {high:.0f} %), of {len(numbers)} "
           f"places, seed {seed}; {tried / max(minutes, 0.01):.0f} a minute", flush=True)  # fmt: skip
     return rate
 

@@ -353,6 +353,7 @@ def json_path(data: bytes) -> None:
 @target(
     "id BIGINT NOT NULL, tags ARRAY<STRING>", "`a``b` DECIMAL(38,18), m MAP<STRING, STRUCT<x: INT>>", "a INT, A INT",
     "id INT) USING csv --", "a INT COMMENT 'x', b TIMESTAMP_NTZ", "a INT DEFAULT 1", "a CHAR(3)", "ab INTERVAL DAY",
+    "a DECIMAL(38, 1, 8)",
 )  # fmt: skip
 def ddl(data: bytes) -> None:
     try:
