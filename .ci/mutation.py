@@ -3,51 +3,65 @@
     python3 .ci/dev.py mutation --sample 60                60 mutants of each package, drawn from a seed
     python3 .ci/dev.py mutation --only cache --seed 17     another seed, one package
     python3 .ci/dev.py mutation --only cache --mutant 381  one mutant, whose change and test output are shown
+    python3 .ci/dev.py mutation --only cache --mutant 3,5  several again, which have survived before
 
-The changes are those of cosmic-ray's operators, without those in annotations. Each mutant runs in a forked process
-that has imported the libraries, with the package's tests that need neither Spark nor servers, until the first fails:
-first the quick ones, then, if none fails, the others. What is left is printed as `survived`, with its line.
+The changes are those of cosmic-ray's operators, without those in annotations. The package's tests that need neither
+Spark nor servers run once, to learn which of them run which lines. Each mutant runs in a forked process that has
+imported the libraries, with the tests that run its lines, the quickest first, until one fails. What is left is printed
+as `survived`, with its line. The share that is found comes with the limits between which that of all mutants lies with
+a probability of 95 %.
 """
 
 import argparse
 import ast
 import difflib
 import importlib.machinery
+import json
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = 45.0
-"""A mutant whose tests take longer counts as found: most of them wait or loop for ever."""
+SECONDS = 30.0
+"""A mutant whose tests take three times as long as without a change, and this, counts as found: it waits for ever."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """Modules, and the tests that are to find their mutants: quick ones, and the rest."""
+    """Modules, and the tests that are to find their mutants."""
 
     modules: str
-    quick: tuple[str, ...]
-    rest: tuple[str, ...]
+    tests: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    """Modules that only tests with Spark run."""
 
 
 PACKAGES = {
     "cache": Package(
         "lookupcache/cache",
         ("tests/cache/test_keys.py", "tests/cache/test_hash_index.py", "tests/cache/test_row_store.py",
-         "tests/cache/test_size.py", "tests/cache/test_cache.py"),
-        ("tests/cache/test_cache_states.py", "tests/worker/test_lookup.py", "tests/worker/test_freshness.py"),
+         "tests/cache/test_size.py", "tests/cache/test_cache.py", "tests/cache/test_cache_states.py",
+         "tests/worker/test_lookup.py", "tests/worker/test_freshness.py", "tests/worker/test_runner.py",
+         "tests/test_docs.py"),
     ),
     "executor": Package(
-        "lookupcache/executor", ("tests/executor",),
-        ("tests/worker/test_lookup.py", "tests/decorator/test_cached.py", "tests/worker/test_failures.py"),
+        "lookupcache/executor",
+        ("tests/executor", "tests/worker/test_lookup.py", "tests/decorator/test_cached.py",
+         "tests/decorator/test_decorator.py", "tests/worker/test_failures.py", "tests/test_docs.py"),
     ),
-    "planner": Package("lookupcache/planner", ("tests/planner",), ("tests/test_plan.py", "tests/test_error_texts.py")),
-    "expr": Package("lookupcache/expr.py", ("tests/test_expr.py",), ("tests/planner/test_translate.py",)),
+    "planner": Package(
+        "lookupcache/planner",
+        ("tests/planner", "tests/test_plan.py", "tests/test_error_texts.py", "tests/test_docs.py"),
+        ("column.py",),
+    ),
+    "expr": Package(
+        "lookupcache/expr.py", ("tests/test_expr.py", "tests/planner/test_translate.py", "tests/test_docs.py")
+    ),
 }  # fmt: skip
 
 
@@ -66,7 +80,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
-    parser.add_argument("--mutant", type=int)
+    parser.add_argument("--mutant", type=lambda text: [int(number) for number in text.split(",")])
     parser.add_argument("--least", type=float, default=0.0)
     options = parser.parse_args()
     rates = [
@@ -77,27 +91,28 @@ def main() -> int:
     return int(min(rates) < options.least)
 
 
-def try_package(name: str, sample: int, seed: int, only: int | None) -> float:
+def try_package(name: str, sample: int, seed: int, only: list[int] | None) -> float:
     """Try a sample of a package's mutants, print those that survive, and return the percentage of the others."""
     preload()
     package = PACKAGES[name]
     mutants = list(mutants_of(ROOT / package.modules))
-    numbers = list(range(len(mutants)))
+    numbers = [number for number, mutant in enumerate(mutants) if mutant.path.name not in package.without]
     random.Random(seed).shuffle(numbers)
-    first = next(iter(mutants)).path
-    if try_mutant(first, first.read_text(), package, shown=False) != "survived":
-        sys.exit(f"The tests of {name} fail without a change.")
+    covering = measure(package)
+    unchanged, every_test = mutants[0].path, sorted(covering.seconds, key=covering.seconds.__getitem__)
+    if run_forked(unchanged, unchanged.read_text(), every_test, 10 * SECONDS, shown=False):
+        sys.exit(f"The tests of {name} fail without a change if the quickest run first.")
     tried = found = 0
     started = time.monotonic()
-    for number in numbers if only is None else [only]:
-        if tried == sample:
+    for number in only or numbers:
+        if tried == sample and only is None:
             break
         source = mutants[number].path.read_text()
         changed = apply_mutant(source, mutants[number])
         if changed is None or not is_change(source, changed):
             continue
         tried += 1
-        outcome = try_mutant(mutants[number].path, changed, package, shown=only is not None)
+        outcome = try_mutant(mutants[number].path, source, changed, covering, shown=len(only or ()) == 1)
         found += outcome != "survived"
         if tried % 10 == 0:
             print(f"{found} of {tried} found", flush=True)
@@ -105,9 +120,67 @@ def try_package(name: str, sample: int, seed: int, only: int | None) -> float:
             print(f"{outcome} {name} {number}: {describe(source, changed, mutants[number].path)}", flush=True)
     minutes = (time.monotonic() - started) / 60
     rate = 100 * found / max(tried, 1)
-    print(f"{found} mutants of {tried} found in {name}, {rate:.0f} %, of {len(mutants)} places, seed {seed}; "
-          f"{tried / max(minutes, 0.01):.0f} a minute", flush=True)  # fmt: skip
+    low, high = limits(found, max(tried, 1))
+    print(f"{found} mutants of {tried} found in {name}, {rate:.0f} % ({low:.0f} to {high:.0f} %), of {len(numbers)} "
+          f"places, seed {seed}; {tried / max(minutes, 0.01):.0f} a minute", flush=True)  # fmt: skip
     return rate
+
+
+def limits(found: int, tried: int) -> tuple[float, float]:
+    """Return the percentages between which the share lies with a probability of 95 %, by Wilson's formula."""
+    z, share = 1.96, found / tried
+    middle = share + z * z / (2 * tried)
+    spread = z * (share * (1 - share) / tried + z * z / (4 * tried * tried)) ** 0.5
+    return tuple(100 * (middle + sign * spread) / (1 + z * z / tried) for sign in (-1, 1))
+
+
+class Covering:
+    """Which tests run each line of each module, and how long they take."""
+
+    def __init__(self, lines: dict[str, dict[str, list[str]]], seconds: dict[str, float]) -> None:
+        self.lines = lines
+        self.seconds = seconds
+
+    def tests(self, path: Path, numbers: set[int]) -> list[str]:
+        """Return the tests that run one of these lines, the quickest first; all, for lines that imports run."""
+        found = {test for number in numbers for test in self.lines.get(str(path), {}).get(str(number), ())}
+        chosen = self.seconds if "" in found else found
+        return sorted(chosen, key=lambda test: self.seconds[test])
+
+
+def measure(package: Package) -> Covering:
+    """Run all tests of a package without a change, and return which lines each has run; exit if one fails."""
+    target = Path(tempfile.mkdtemp(prefix="mutation-")) / "covering.json"
+    process = os.fork()
+    if not process:
+        os.setsid()
+        os._exit(measure_forked(package, target))
+    if os.waitpid(process, 0)[1]:
+        sys.exit(f"The tests of {package.modules} fail without a change.")
+    return Covering(*json.loads(target.read_text()))
+
+
+def measure_forked(package: Package, target: Path) -> int:
+    """Run tests in this process under coverage; write lines and seconds as JSON."""
+    import coverage
+
+    measured = coverage.Coverage(data_file=None, config_file=False, source=[str(ROOT / "lookupcache")])
+    seconds: dict[str, float] = {}
+
+    class Contexts:
+        def pytest_runtest_setup(self, item) -> None:
+            measured.switch_context(item.nodeid)
+
+        def pytest_runtest_logreport(self, report) -> None:
+            seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
+
+    measured.start()
+    code = run_pytest(list(package.tests), [Contexts()])
+    measured.stop()
+    data = measured.get_data()
+    files = [file for file in data.measured_files() if file.startswith(str(ROOT / package.modules))]
+    target.write_text(json.dumps([{file: data.contexts_by_lineno(file) for file in files}, seconds]))
+    return code
 
 
 def preload() -> None:
@@ -168,22 +241,40 @@ def _without_annotations(source: str) -> str:
     return ast.dump(tree)
 
 
-def try_mutant(path: Path, source: str, package: Package, *, shown: bool) -> str:
-    """Run the tests on a mutant; return `killed`, `timeout` or `survived`."""
-    for tests in (package.quick, package.rest):
-        code = run_forked(path, source, tests, shown=shown)
-        if code:
-            return "killed" if code > 0 else "timeout"
-    return "survived"
+def try_mutant(path: Path, source: str, changed: str, covering: Covering, *, shown: bool) -> str:
+    """Run the tests that run the changed statement; return `killed`, `timeout` or `survived`."""
+    tests = covering.tests(path, statement_lines(source, changed))
+    if not tests:
+        return "survived"
+    code = run_forked(path, changed, tests, SECONDS + 3 * sum(map(covering.seconds.__getitem__, tests)), shown=shown)
+    return "survived" if not code else "killed" if code > 0 else "timeout"
 
 
-def run_forked(path: Path, source: str, tests: tuple[str, ...], *, shown: bool) -> int:
+def statement_lines(source: str, changed: str) -> set[int]:
+    """Return the lines of the statements that differ, of a compound statement those of its head."""
+    before, after = source.splitlines(), changed.splitlines()
+    blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    differing = {
+        line for kind, start, end, *_ in blocks if kind != "equal" for line in range(start, max(end, start + 1))
+    }
+    found = {line + 1 for line in differing}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt | ast.ExceptHandler):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno
+            lines = set(range(node.lineno, max(last, node.lineno) + 1))
+            if lines & {line + 1 for line in differing}:
+                found |= lines
+    return found
+
+
+def run_forked(path: Path, source: str, tests: list[str], seconds: float, *, shown: bool) -> int:
     """Return the exit code of pytest in a forked process, or -1 if it had to be killed."""
     process = os.fork()
     if not process:
         os.setsid()
         os._exit(run_tests(path, source, tests, shown=shown))
-    ends = time.monotonic() + SECONDS
+    ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         done, status = os.waitpid(process, os.WNOHANG)
         if done:
@@ -194,14 +285,12 @@ def run_forked(path: Path, source: str, tests: tuple[str, ...], *, shown: bool) 
     return -1
 
 
-def run_tests(path: Path, source: str, tests: tuple[str, ...], *, shown: bool) -> int:
-    """Run tests in this process, in which the module of a path has another source."""
+def run_tests(path: Path, source: str, tests: list[str], *, shown: bool) -> int:
+    """Run tests in this process, in this order, in which the module of a path has another source."""
     if not shown:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-    sys.path[:0] = [str(ROOT), str(ROOT / "connectors")]
-    os.chdir(ROOT)
     original = importlib.machinery.SourceFileLoader.get_code
 
     def get_code(self, name):
@@ -210,6 +299,19 @@ def run_tests(path: Path, source: str, tests: tuple[str, ...], *, shown: bool) -
         return original(self, name)
 
     importlib.machinery.SourceFileLoader.get_code = get_code
+    order = {test: number for number, test in enumerate(tests)}
+
+    class Chosen:
+        def pytest_collection_modifyitems(self, items) -> None:
+            items[:] = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
+
+    return run_pytest(sorted({test.partition("::")[0] for test in tests}), [Chosen()])
+
+
+def run_pytest(arguments: list[str], plugins: list[object]) -> int:
+    """Run pytest in this process until a test fails, without tests that need Spark or servers."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "connectors")]
+    os.chdir(ROOT)
     from hypothesis.internal.conjecture.engine import ConjectureRunner
 
     # That a test fails is enough; a smaller example is not needed.
@@ -219,7 +321,7 @@ def run_tests(path: Path, source: str, tests: tuple[str, ...], *, shown: bool) -
     quiet = ["-p", "no:cacheprovider", "-o", "faulthandler_timeout=0"]
     # What was imported before keeps its plain asserts.
     quiet += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    return int(pytest.main(["-x", "-q", "-n0", "--fast", *quiet, *tests]))
+    return int(pytest.main(["-x", "-q", "-n0", "--fast", *quiet, *arguments], plugins=plugins))
 
 
 def describe(source: str, changed: str, path: Path) -> str:

@@ -2,10 +2,11 @@
 
     python3 .ci/dev.py bench soak --minutes 60
 
-Every 20 seconds PostgreSQL, Valkey or the HTTP service is killed, hung or restarted, or a Python worker is killed with
-SIGKILL; every five minutes the query is killed and starts again from its checkpoint. Afterwards each row is checked: no
-row is lost or doubled, and each looked up value is right, or the row is marked with an error. Memory, threads, sockets
-and files of Spark and its workers are written each second to soak.csv, and plotted to soak.png, in ``--folder``.
+Every 20 seconds PostgreSQL, Valkey or the HTTP service is killed, hung or restarted, the file is taken away, or a
+Python worker is killed with SIGKILL; every five minutes the query is killed and starts again from its checkpoint.
+Afterwards each row is checked: no row is lost or doubled, and each looked up value is right, or the row is marked with
+an error. Memory, threads, sockets and files of Spark and its workers are written each second to soak.csv, and plotted
+to soak.png, in ``--folder``; the run fails if one of them grows between two starts of the query.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,18 +67,21 @@ def soak(folder: Path, seconds: float, restart_seconds: float, draw: random.Rand
     from service import Service
 
     with ExitStack() as stack:
-        postgres, redis, service = PostgresServer().start(), RedisServer().start(), Service()
+        # Written at once, so that a server that was killed has the same rows when it starts again.
+        redis = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
+        postgres, service = PostgresServer().start(), Service()
         for end in (postgres.remove, redis.close, service.kill):
             stack.callback(end)
         service.start()
         fill(postgres, redis, service, folder)
         stream = Stream(folder)
         stack.callback(stream.kill)
-        faults = faults_of(postgres, redis, service, stream, draw)
+        faults = faults_of(postgres, redis, service, stream, folder / "t.parquet", draw)
         write_samples(folder, stream, faults, seconds, restart_seconds)
         stream.stop()
         plot(folder)
-        return subprocess.run([*part("check", folder)]).returncode
+        grown = report_growth(folder)
+        return max(subprocess.run([*part("check", folder)]).returncode, int(grown))
 
 
 def fill(postgres: Any, redis: Any, service: Any, folder: Path) -> None:
@@ -104,7 +109,7 @@ def fill(postgres: Any, redis: Any, service: Any, folder: Path) -> None:
 
 
 def fill_redis(redis: Any) -> None:
-    """Store the values again: a server that was killed has lost them."""
+    """Store a value for each key in Redis."""
     with redis.client() as client:
         pipe = client.pipeline()
         for key in range(KEYS):
@@ -113,24 +118,50 @@ def fill_redis(redis: Any) -> None:
 
 
 def faults_of(
-    postgres: Any, redis: Any, service: Any, stream: Stream, draw: random.Random
+    postgres: Any, redis: Any, service: Any, stream: Stream, file: Path, draw: random.Random
 ) -> Iterator[tuple[str, Callable[[], None], Callable[[], None]]]:
     """Yield the name of a fault, what makes it, and what ends it."""
 
     def nothing() -> None:
         """Nothing is to be ended."""
 
+    away = file.with_suffix(".away")
     kinds = [
-        # A Redis server that starts again is empty, and so would not know any key: only a hang has the same rows after.
         ("PostgreSQL killed", postgres.kill, postgres.start),
+        ("PostgreSQL restarted", lambda: (postgres.kill(), postgres.start()), nothing),
+        ("PostgreSQL hung", lambda: send(postgres, signal.SIGSTOP), lambda: send(postgres, signal.SIGCONT)),
+        ("Valkey killed", redis.kill, redis.start),
         ("Valkey hung", redis.stop, redis.go_on),
         ("HTTP service killed", service.kill, service.start),
         ("HTTP service hung", service.hang, lambda: (service.heal(), service.release())),
+        ("file away", lambda: file.rename(away), lambda: away.rename(file)),
         ("worker killed", stream.kill_worker, nothing),
     ]
     while True:
         draw.shuffle(kinds)
         yield from kinds  # type: ignore[misc]
+
+
+def send(server: Any, number: signal.Signals) -> None:
+    """Send a signal to all processes of a database server."""
+    for pid in family(server.process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def family(root: int) -> list[int]:
+    """Return a process and all below it."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(path.name))
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        waiting += parents.get(pid, [])
+        found.append(pid)
+    return found
 
 
 # ── the stream, in a separate process ──────────────────────────────────────────────────────────────────────
@@ -181,15 +212,8 @@ class Stream:
 
     def processes(self) -> list[tuple[int, str]]:
         """Return the processes of Spark: the driver, Java and the workers."""
-        parents: dict[int, list[int]] = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError, IndexError):
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                parents.setdefault(parent, []).append(int(path.name))
-        found, waiting = [], [self.process.pid]
-        while waiting:
-            pid = waiting.pop()
-            waiting += parents.get(pid, [])
+        found = []
+        for pid in family(self.process.pid):
             with suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_text()
                 found.append((pid, "worker" if "pyspark.daemon" in words or "pyspark/daemon" in words
@@ -304,6 +328,36 @@ def measures(stream: Stream) -> list[float]:
             ]
             found[kind] = [a + b for a, b in zip(found[kind], own, strict=True)]
     return [round(value, 1) for kind in KINDS for value in found[kind]]
+
+
+GROWTH = 1.5
+"""How much larger a measure may be at the end of a stretch without a restart than after its first third."""
+STRETCH = 120.0
+"""Seconds; in shorter stretches, caches and Java are still filling their memory."""
+
+
+def report_growth(folder: Path) -> bool:
+    """Print how each measure grew between two starts of the query, and return whether one grew too much."""
+    with (folder / "soak.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    stretches: list[list[dict[str, str]]] = [[]]
+    for row in rows:
+        if "query" in row["event"]:
+            stretches.append([])
+        stretches[-1].append(row)
+    long = [one for one in stretches if float(one[-1]["second"]) - float(one[0]["second"]) >= STRETCH]
+    if not long:
+        print(f"No stretch of {STRETCH:.0f} s without a restart: growth is not judged.")
+        return False
+    worst: dict[str, float] = {}
+    for stretch, kind, what in itertools.product(long, KINDS, MEASURES):
+        values = [float(row[f"{kind} {what}"]) for row in stretch]
+        third = len(values) // 3
+        # A few threads or files more are no growth.
+        early, late = (median(part) + 10 for part in (values[third : 2 * third], values[2 * third :]))
+        worst[f"{kind} {what}"] = max(worst.get(f"{kind} {what}", 0.0), late / early)
+    print("growth, of the last third over the second:", {name: round(value, 2) for name, value in worst.items()})
+    return max(worst.values()) > GROWTH
 
 
 def plot(folder: Path) -> None:

@@ -99,7 +99,7 @@ def _arrow(kind: exp.DataType) -> pa.DataType:
     this, inner = kind.this, kind.expressions
     if this in _TYPES:
         return _TYPES[this]
-    if this == exp.DataType.Type.DECIMAL:
+    if this == exp.DataType.Type.DECIMAL and len(inner) <= 2:
         return _decimal(*map(_digits, inner))
     if this == exp.DataType.Type.ARRAY and inner:
         return pa.list_(_arrow(inner[0]))

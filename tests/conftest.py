@@ -163,8 +163,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Draw fewer examples with `--fast`, and the same ones in every run of CI, so that failures can be repeated."""
-    hypothesis.settings.register_profile("fast", max_examples=drawing.FAST_EXAMPLES)
-    hypothesis.settings.register_profile("ci", derandomize=True)
+    # No deadline: on a busy machine an example may take any time.
+    hypothesis.settings.register_profile("own", deadline=None)
+    hypothesis.settings.register_profile("fast", max_examples=drawing.FAST_EXAMPLES, deadline=None)
+    hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+    hypothesis.settings.load_profile("own")
     if config.getoption("--fast"):
         hypothesis.settings.load_profile("fast")
         drawing.draw_few()

@@ -30,9 +30,11 @@ from servers import HttpServer, Reply
 
 from lookupcache.cli.commands import main as command
 from lookupcache.cli.trial import plan_of
+from lookupcache.connector import connector_class
 from lookupcache.errors import LookupCacheError
 from lookupcache.metrics import LookupMetrics
 from lookupcache.planner.explain import explain
+from lookupcache.redaction import is_secret
 from lookupcache.report import Channel
 from lookupcache.table import LookupTable
 from lookupcache.worker.runner import Layout, shared_lookup
@@ -55,6 +57,7 @@ HTTPS = {"connector": "http", "url": f"https://{AT}/{{id}}"}
 REDIS = {"connector": "redis", "url": f"redis://{AT}/0", "key": "c:{id}"}
 POSTGRES = {"connector": "sql", "url": f"postgresql://ann@{AT}/shop", "table": "t"}
 MARIA = {"connector": "sql", "url": f"mariadb://ann@{AT}/shop", "table": "t"}
+OPENAI = {"connector": "openai", "url": f"http://{AT}/v1", "task": "chat", "model": "m", "prompt": "{id}"}
 S3 = {"connector": "files", "path": "s3://b/x", "lookup.cache": "ALL"}
 ENDPOINT = {"storage.access_key": "a", "storage.endpoint_override": "http://SERVER"}
 NO_KEY = {"tls.certificate": "/no/such/file", "tls.key-password": SECRET}
@@ -75,6 +78,12 @@ OPTIONS = {
     "http user in url": {**HTTP, "url": f"http://ann:{SECRET}@{AT}/{{id}}"},
     "http bad url": {**HTTP, "url": f"htp://ann:{SECRET}@{AT}/{{id}}"},
     "http bad header": {**HTTP, "header.X-Key": f"{SECRET}\r\nX: y"},
+    "openai key": {**OPENAI, "api-key": SECRET},
+    "openai key, repeated": {**OPENAI, "url": "http://SERVER/v1", "api-key": SECRET},
+    "openai embeddings": {**OPENAI, "url": "http://SERVER/v1", "task": "embeddings", "api-key": SECRET},
+    "openai url": {**OPENAI, "url": f"http://{AT}/v1?key={SECRET}"},
+    "openai user in url": {**OPENAI, "url": f"http://ann:{SECRET}@{AT}/v1"},
+    "openai certificate": {**OPENAI, "url": f"https://{AT}/v1", **NO_KEY},
     "redis password": {**REDIS, "password": SECRET},
     "redis url": {**REDIS, "url": f"redis://ann:{SECRET}@{AT}/0"},
     "redis query": {**REDIS, "url": f"redis://{AT}/0?password={SECRET}"},
@@ -104,9 +113,9 @@ OPTIONS = {
     "unknown option": {**HTTP, "tokn": SECRET},
     "invalid option": {**HTTP, "token": SECRET, "max-bytes": "many"},
 }
-REFERENCES = {f"{name}, by reference": (name, kind) for name in OPTIONS for kind in ("env", "file")
-              if name in ("http token", "redis password", "postgresql password", "mariadb password", "redis url",
-                          "files secret key")}  # fmt: skip
+REFERRING = ("http token", "redis password", "postgresql password", "mariadb password", "redis url", "openai key",
+             "files secret key")  # fmt: skip
+REFERENCES = {f"{name}, by {kind}": (name, kind) for name in REFERRING for kind in ("env", "file")}
 
 KEYS = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
 
@@ -189,6 +198,14 @@ def _collecting(shown: dict[str, str]) -> Iterator[None]:
         shown["printed output"] = printed.getvalue()
 
 
+@pytest.mark.parametrize("name", ["files", "http", "openai", "redis", "sql"])
+def test_every_option_for_a_secret_has_one_here(name):
+    secret = {word for word in connector_class(name).options if is_secret(word)}
+    tried = {option for options in OPTIONS.values() if options["connector"] == name
+             for option, value in options.items() if SECRET in value}  # fmt: skip
+    assert secret <= tried
+
+
 QUICK = {"lookup.max-retries": "0", "lookup.timeout": "2 s"}
 
 
@@ -247,6 +264,13 @@ def test_the_application_has_shown_what_it_was_to_show(application):
     assert "not for *** ***" in application["the error of a job"]
     assert "deserializer = " in application["the error of a job"], "Local variables are to be shown."
     assert "not for *** ***" in application["dead letters"]
+    assert "ann" in application["files of a cache that workers share"]
+    assert "lookupcache:1:" in application["names and values of a store"]
+    assert application["names and values of a store"].count("ann") == 3
+    assert "env:REFERRED" in application["files of compiled plans"]
+    assert application["statements about plans"].count("secret") >= 4, "Plans with a secret are refused."
+    assert "env:REFERRED" in application["the command plan"]
+    assert application["the command cache"].count("None") == 4, "No command has failed."
     assert "***" in application["statements of the catalog"]
     empty = {"the warehouse", "Spark's local files", "warnings of the driver"}
     assert {place for place, text in application.items() if not text.strip("[] ")} <= empty | {

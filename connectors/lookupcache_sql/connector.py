@@ -68,8 +68,9 @@ class SqlConnector(Connector):
         "query": "Instead of a table, one SELECT whose result is the table; semicolons and comments may end it.",
         "user": "The user to log in as, if it is not in the URL.",
         "password": "The password, if it is not in the URL; 'env:NAME' or 'file:PATH' keep it out of the code.",
-        "tls.mode": "Encryption: 'disable', 'prefer' (if the server does; the default), 'require' (any certificate), "
-        "'verify-ca' (any host name) or 'verify-full' (the default with tls.ca).",
+        "tls.mode": "Encryption: 'disable', 'prefer' (if the server does), 'require' (any certificate), 'verify-ca' "
+        "(any host name) or 'verify-full'. The default is 'verify-full'; for localhost, loopback addresses and sockets "
+        "without tls.ca it is 'prefer'. PostgreSQL's sslmode in the URL counts where the option is not set.",
         **TLS_OPTIONS,
         "connect.timeout": "Seconds to connect; 10 by default.",
         "statement.timeout": "Seconds that a query may take; by default the database's own setting.",
@@ -146,19 +147,12 @@ class SqlConnector(Connector):
             database.close()
 
     def advice(self, request: LookupRequest) -> list[str]:
-        """Return the advice to verify a server on another machine, and to create an index that starts with a key."""
-        keys, found = request.key_columns, []
-        if self._scheme() not in _FILES:
-            from lookupcache_sql.server import verification_advice  # Those of files have no server.
-
-            found = [sentence for sentence in [verification_advice(self.settings)] if sentence]
+        """Return the advice to create an index that starts with a key column."""
+        keys = request.key_columns
         if not self._open_pool().run(lambda database: database.without_index(keys)):
-            return found
+            return []
         relation = Relation.of(self.settings)
-        return [
-            *found,
-            f"In {relation} no index starts with a key column ({', '.join(keys)}): each call reads the full table.",
-        ]
+        return [f"In {relation} no index starts with a key column ({', '.join(keys)}): each call reads the full table."]
 
     def retryable(self, error: Exception) -> bool:
         """Return whether the same call may succeed later: the database was busy, unreachable or too slow."""

@@ -15,14 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.errors import ConnectorError, OptionError
+from lookupcache.errors import OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
 from lookupcache.source_options import seconds
 from lookupcache_sql.database import SCAN_ROWS, UnreachableError, query_error, unknown_table
 from lookupcache_sql.dialects import MYSQL_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import MYSQL
-from lookupcache_sql.server import Server, tls_options
+from lookupcache_sql.server import Server, refused, tls_options
 from lookupcache_sql.typed import Described, ReadColumn, Stored, TypedDatabase, family, only_finite, read_json
 
 _PORT = 3306
@@ -232,7 +232,7 @@ class MysqlDatabase(TypedDatabase):
     def _connection_error(self, server: Server, error: Exception) -> Exception:
         reason = server.without_password(str(error.args[-1] if error.args else error)).rstrip(".")
         if (error.args and error.args[0] in _REFUSED) or _UNTRUSTED.search(reason):
-            return ConnectorError(f"Option 'url': {server} refuses: {reason}.")
+            return refused(server, reason, self.settings)
         return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.")
 
     def _answer(self, text: str) -> list[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.errors import ConnectorError, OptionError
+from lookupcache.errors import OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
@@ -23,7 +23,7 @@ from lookupcache_sql.database import UnreachableError, query_error, unknown_tabl
 from lookupcache_sql.dialects import STANDARD_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
-from lookupcache_sql.server import Server, tls_options
+from lookupcache_sql.server import Server, is_on_this_machine, refused, tls_options, url_query
 from lookupcache_sql.typed import (
     Described,
     ReadColumn,
@@ -203,7 +203,7 @@ class PostgresDatabase(TypedDatabase):
         server = Server.of(self.settings, 5432)
         reason = server.without_password(_reason(error))
         if _REFUSED.search(reason):
-            return ConnectorError(f"Option 'url': {server} refuses: {reason}.")
+            return refused(server, reason, self.settings)
         return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.")
 
     def _relation_name(self) -> str:
@@ -416,12 +416,15 @@ def _numeric(typmod: int) -> pa.DataType:
 def _address(settings: Mapping[str, str]) -> str:
     """Return the URL with the options, which take precedence over it."""
     rest, tls = settings["url"].partition("://")[2], _tls_options(settings)
+    query = url_query(settings["url"])
+    # A mode in the URL counts where no option is set, and the driver's own default on this machine.
+    is_chosen = settings.get("tls.mode") or ("sslmode" not in query and (tls.ca or not is_on_this_machine(settings)))
+    is_verified = is_chosen and tls.mode == "verify-full"
     added = {
         "user": settings.get("user"),
         "password": settings.get("password"),
-        # A mode in the URL counts where no option is set.
-        "sslmode": tls.mode if settings.get("tls.mode") or (tls.ca and "sslmode=" not in rest) else None,
-        "sslrootcert": tls.ca or ("system" if tls.mode == "verify-full" else None),
+        "sslmode": tls.mode if is_chosen else None,
+        "sslrootcert": tls.ca or ("system" if is_verified and "sslrootcert" not in query else None),
         "sslcert": tls.certificate,
         "sslkey": tls.key or tls.certificate,
         "sslpassword": tls.key_password,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lookupcache.connector import hide_userinfo
-from lookupcache.errors import OptionError
+from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.tls import TlsOptions
 
 
@@ -30,7 +32,7 @@ class Server:
         url, unquote = settings["url"], urllib.parse.unquote
         try:
             parts = urllib.parse.urlsplit(url)
-            query = dict(urllib.parse.parse_qsl(parts.query))
+            query = url_query(url)
             host = query.get("unix_socket") or query.get("host") or _host(parts.netloc)
             given = parts.port or int(query.get("port") or 0)
         except ValueError:
@@ -73,21 +75,45 @@ def _host(netloc: str) -> str:
 def tls_options(settings: Mapping[str, str]) -> TlsOptions:
     """Return the options ``tls.*``; raises OptionError.
 
-    By default, drivers encrypt if the server does. Whoever names an authority expects that it is checked.
+    By default, the certificate of another machine is verified: otherwise whoever answers in its place gets the password
+    and decides about the rows. On this machine, drivers encrypt if the server does, unless an authority is named.
     """
-    return TlsOptions.of(settings, default="verify-full" if settings.get("tls.ca") else "prefer")
+    is_verified = bool(settings.get("tls.ca")) or not is_on_this_machine(settings)
+    return TlsOptions.of(settings, default="verify-full" if is_verified else "prefer")
 
 
-def verification_advice(settings: Mapping[str, str]) -> str | None:
-    """Return the advice to verify the server, where it is another machine and no option says how."""
-    server = Server.of(settings, 0)
-    chosen = settings.get("tls.mode") or settings.get("tls.ca") or "sslmode=" in settings["url"]
-    if chosen or server.is_socket or server.host in _LOCAL or server.host.startswith("127."):
-        return None
-    return (
-        f"The identity of {server.host} is not verified, and without TLS nothing is encrypted: set 'tls.mode' = "
-        "'verify-full', or 'prefer' if the network is trusted."
+def is_on_this_machine(settings: Mapping[str, str]) -> bool:
+    """Return whether the server is reached by a Unix socket or a loopback address."""
+    server, query = Server.of(settings, 0), url_query(settings["url"])
+    # PostgreSQL's driver connects to hostaddr, whatever the host is.
+    return (server.is_socket or _is_loopback(server.host)) and _is_loopback(query.get("hostaddr", "127.0.0.1"))
+
+
+def url_query(url: str) -> dict[str, str]:
+    """Return the parameters of a URL, as PostgreSQL's driver reads them: for it, '#' begins no fragment.
+
+    >>> url_query("postgresql://h/d#?sslmode=require")
+    {'sslmode': 'require'}
+    """
+    return dict(urllib.parse.parse_qsl(url.partition("?")[2]))
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether a host is this machine by its text; other names are not resolved, since DNS can be forged."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def refused(server: Server, reason: str, settings: Mapping[str, str]) -> ConnectorError:
+    """Return the error for a server that refuses a connection, or whose certificate is refused."""
+    is_about_tls = _TLS.search(reason) and tls_options(settings).mode.startswith("verify-")
+    hint = (
+        "Set 'tls.ca' to the authority that signed the server's certificate. Those of other machines are verified by "
+        "default; 'tls.mode' = 'prefer' does not, for networks that are trusted."
     )
+    return ConnectorError(f"Option 'url': {server} refuses: {reason}.", hint=hint if is_about_tls else None)
 
 
-_LOCAL = ("localhost", "::1")
+_TLS = re.compile("certificate|does not support SSL|SSL error|SSL is required", re.IGNORECASE)

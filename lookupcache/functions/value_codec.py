@@ -77,7 +77,7 @@ class ValueCodec:
             return self._from_json(json.loads(data))
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
-        except (TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise ValueError(f"not a value: {error}") from None
 
     def _to_json(self, value: Any) -> Any:

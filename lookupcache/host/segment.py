@@ -231,7 +231,8 @@ def checksum_of(content: memoryview) -> int:
     """Return the CRC-32 of the sums of all blocks of 512 bytes; the field of the checksum itself is left out.
 
     A sum takes a quarter of the time of a CRC over everything. Any changed word changes its block's sum, and a block
-    in the wrong place, such as one that was never written, changes the order of the sums.
+    in the wrong place, such as one that was never written, changes the order of the sums. Words that are exchanged
+    within a block do not: it finds damage, not forgery.
     """
     words = np.frombuffer(content, "<u8")
     whole = len(words) - len(words) % _BLOCK_WORDS
@@ -398,7 +399,8 @@ class Segment:
         at, size = self._offsets[section]
         try:
             return pa.ipc.open_stream(pa.py_buffer(memoryview(self._map)[at : at + size])).read_next_batch()
-        except (pa.ArrowException, StopIteration):
+        except (pa.ArrowException, OSError, StopIteration):
+            # OSError: that is what Arrow raises for a message that it cannot read, also of memory.
             raise SegmentError(f"its {section} cannot be read") from None
 
     def _section(self, name: str) -> Any:
@@ -505,6 +507,9 @@ def summarize(folder: Folder, name: str) -> Summary:
     if magic != _MAGIC or version != FORMAT:
         raise SegmentError("it is of another version")
     columns = dict(zip(_SECTIONS, zip(offsets[0::2], offsets[1::2], strict=True), strict=True))
+    # Nothing was compared with the checksum, so these numbers may be anything.
+    if len(use) != _ALIGNED + _USE_BYTES * entries or any(at > len(mapped) for at, _ in columns.values()):
+        raise SegmentError("its sizes are wrong")
     live = use_columns(use, entries)[3] == 0
     counts = np.frombuffer(mapped, "<i4", entries, columns["counts"][0])[live]
     written = np.frombuffer(mapped, "<f8", entries, columns["written"][0])[live]

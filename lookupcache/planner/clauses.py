@@ -226,6 +226,8 @@ def substitute(sql: str, column: Callable[[str, str], str]) -> str:
 
     >>> substitute("l.`id` = r.`a``b` AND l.`s` <> 'l.`id`'", lambda side, name: f"<{side} {name}>")
     "<l id> = <r a`b> AND <l s> <> 'l.`id`'"
+    >>> substitute("NOT r.`b`", lambda side, name: f"<{side} {name}>")
+    'NOT <r b>'
     """
     found = list(tokens(sql))
     pieces, done = [], 0

@@ -254,6 +254,8 @@ def struct_fields(type_: str) -> list[str]:
 
     >>> struct_fields("struct<a:int,b:struct<c:decimal(3,1),d:int>>"), struct_fields("bigint")
     (['a', 'b'], [])
+    >>> struct_fields("array<array<struct<a:int>>>")
+    ['a']
     """
     while type_.startswith("array<"):
         type_ = type_[len("array<") : -1]

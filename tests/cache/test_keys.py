@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookupcache.cache.keys import KeyBatch, encode, match
+from lookupcache.cache.keys import KeyBatch, column_of_words, encode, is_exact, match
 
 NAN = float("nan")
 EQUAL = {
@@ -29,6 +30,28 @@ EQUAL = {
 @pytest.mark.parametrize(("type_", "values", "count"), EQUAL.values(), ids=EQUAL)
 def test_distinct_keys_are_sparks(type_, values, count):
     assert len(KeyBatch.of([pa.array(values, type_)], [type_]).distinct().first) == count
+
+
+EXACT = {
+    pa.bool_(): [True, False],
+    pa.int8(): [-128, 0, 127],
+    pa.int16(): [-(2**15), -1, 2**15 - 1],
+    pa.int32(): [-(2**31), 5, 2**31 - 1],
+    pa.int64(): [-(2**63), 5, 2**63 - 1],
+    pa.float32(): [-1.5, 0.0, 3.0],
+    pa.float64(): [-1e300, 0.0, 5e-324],
+    pa.date32(): [dt.date(1, 1, 1), dt.date(9999, 12, 31)],
+    pa.timestamp("us"): [dt.datetime(1, 1, 1), dt.datetime(2024, 2, 29, 1, 2, 3, 4)],
+}
+
+
+@pytest.mark.parametrize("type_", EXACT, ids=str)
+def test_the_word_of_a_single_key_is_its_value(type_):
+    values = pa.array(EXACT[type_], type_)
+    assert is_exact([type_])
+    words = KeyBatch.of([pa.concat_arrays([values, values]).slice(len(values))], [type_]).hashes
+    assert column_of_words(words, type_).to_pylist() == EXACT[type_]
+    assert encode([values, values]).tolist() == list(range(len(values)))
 
 
 TEXT = st.text(max_size=40)

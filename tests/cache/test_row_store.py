@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lookupcache.cache.entry_rows import EntryRows
 from lookupcache.cache.row_store import RowStore
 
 SCHEMA = pa.schema([("s", pa.string()), ("l", pa.list_(pa.int64()))])
@@ -87,3 +89,20 @@ def test_gathers_without_appends_merge_the_runs():
     for _ in range(8):
         assert store.gather(np.array([0, 1_000, 1_100]))[0].to_pylist() == [0, 0, 0]
     assert len(store._runs) == 1
+
+
+@pytest.mark.parametrize("counts", [[1, 1], [0, 1], [2, 2], [1, 2], [0, 2], [0, 0]])
+@pytest.mark.parametrize("how", ["write", "lend", "renumber"])
+def test_a_join_repeats_no_row_only_if_no_entry_has_several(counts, how):
+    rows, entries, counts = EntryRows(pa.schema([("n", pa.int64())])), np.array([0, 1], np.int32), np.array(counts)
+    batch = pa.record_batch({"n": pa.array(range(int(counts.sum())), pa.int64())})
+    rows.grow(2)
+    if how == "lend":
+        rows.lend(entries, batch, len(batch), (np.cumsum(counts) - counts).astype(np.int32), counts.astype(np.int32))
+    else:
+        rows.write(entries, batch, counts)
+    if how == "renumber":
+        rows.renumber(entries[::-1])
+        counts = counts[::-1]
+    assert rows.unique == (counts.max() < 2)
+    assert rows.counts(entries).tolist() == counts.tolist()

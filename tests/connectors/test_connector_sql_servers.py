@@ -8,13 +8,15 @@ import itertools
 import os
 import random
 from decimal import Decimal
+from urllib.parse import parse_qsl
 
 import pyarrow as pa
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables, SqliteTables, sent_to
 from lookupcache_sql.connector import SqlConnector
 from lookupcache_sql.database import UnreachableError
-from lookupcache_sql.server import verification_advice
+from lookupcache_sql.postgres import _address
+from lookupcache_sql.server import tls_options
 from servers import PASSWORD, MariaServer, PostgresServer
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -654,22 +656,67 @@ def test_whoever_names_an_authority_has_it_checked(private, authority):
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "is_advised"),
+    ("url", "options", "mode"),
     [
-        ("postgresql://h/d", {}, True),
-        ("mariadb://ann@h:1/d", {}, True),
-        ("postgresql://localhost/d", {}, False),
-        ("postgresql://127.0.0.2:1/d", {}, False),
-        ("mariadb://[::1]/d", {}, False),
-        ("postgresql:///d?host=/run/pg", {}, False),
-        ("postgresql://h/d?sslmode=require", {}, False),
-        ("postgresql://h/d", {"tls.mode": "prefer"}, False),
-        ("postgresql://h/d", {"tls.ca": "/ca.pem"}, False),
+        ("h/d", {}, "verify-full"),
+        ("ann@h:1/d", {}, "verify-full"),
+        ("localhost.evil.test/d", {}, "verify-full"),
+        ("127.evil.test/d", {}, "verify-full"),
+        ("ann:sslmode=disable@h/d", {}, "verify-full"),
+        ("/d?host=127.0.0.1,h", {}, "verify-full"),
+        ("localhost/d?host=h", {}, "verify-full"),
+        ("localhost/d?hostaddr=10.0.0.1", {}, "verify-full"),
+        ("h/d?hostaddr=127.0.0.1", {}, "verify-full"),
+        ("localhost/d?%68ostaddr=10.0.0.1", {}, "verify-full"),
+        ("localhost/d#?hostaddr=10.0.0.1", {}, "verify-full"),
+        ("LOCALHOST/d", {}, "prefer"),
+        ("127.0.0.2:1/d", {}, "prefer"),
+        ("[::1]/d", {}, "prefer"),
+        ("/d?host=/run/pg", {}, "prefer"),
+        ("h/d", {"tls.mode": "prefer"}, "prefer"),
+        ("localhost/d", {"tls.ca": "/ca.pem"}, "verify-full"),
+        ("h/d", {"tls.ca": "/ca.pem", "tls.mode": "require"}, "require"),
     ],
 )
-def test_advice_to_verify_another_machine(url, options, is_advised):
-    advice = verification_advice({"url": url, **options})
-    assert ("'tls.mode' = 'verify-full'" in (advice or "")) is is_advised
+@pytest.mark.parametrize("scheme", ["postgresql", "mariadb"])
+def test_other_machines_are_verified_by_default(scheme, url, options, mode):
+    settings = {"url": f"{scheme}://{url}", **options}
+    assert tls_options(settings).mode == mode
+    if scheme == "postgresql":
+        sent = dict(parse_qsl(_address(settings).partition("?")[2]))
+        assert (sent.get("sslmode", "prefer"), "sslrootcert" in sent) == (mode, mode != "prefer")
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "sent"),
+    [
+        ("sslmode=require", {}, ("require", None)),
+        ("sslmode=require", {"tls.mode": "verify-full"}, ("verify-full", "system")),
+        ("sslmode=verify-ca", {"tls.ca": "/ca.pem"}, ("verify-ca", "/ca.pem")),
+        ("sslrootcert=/own.pem", {}, ("verify-full", "/own.pem")),
+        ("sslrootcert=/own.pem", {"tls.ca": "/ca.pem"}, ("verify-full", "/ca.pem")),
+    ],
+)
+def test_what_a_url_of_postgresql_says_about_tls_counts_unless_an_option_is_set(query, options, sent):
+    found = dict(parse_qsl(_address({"url": f"postgresql://h/d?{query}", **options}).partition("?")[2]))
+    assert (found.get("sslmode"), found.get("sslrootcert")) == sent
+
+
+def test_the_error_for_a_certificate_that_is_not_trusted_names_the_options(private):
+    name, server, _ = private
+    # A spelling of 127.0.0.1 that is not taken for this machine.
+    elsewhere = server.url.replace("127.0.0.1", "127.1")
+    with pytest.raises(ConnectorError, match=r"refuses: (?s:.*)(?i:certificate)(?s:.*)'tls.ca'(?s:.*)'tls.mode'"):
+        opened({"url": elsewhere, "query": ENCRYPTED[name]}, "id INT")
+
+
+@each(*SERVERS)
+def test_another_machine_without_tls_is_refused_unless_an_option_allows_it(tables):
+    options = made(tables, "id int")
+    options["url"] = options["url"].replace("127.0.0.1", "127.1")
+    with pytest.raises(ConnectorError, match=r"refuses: .*SSL(?s:.*)'tls.mode' = 'prefer'"):
+        opened(options, "id INT")
+    opened({**options, "tls.mode": "prefer"}, "id INT").close()
 
 
 @each(*SERVERS)

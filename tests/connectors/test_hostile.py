@@ -6,6 +6,7 @@ the server has what it had before.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -267,6 +268,32 @@ def test_texts_as_keys_of_a_service(echo):
     assert {requested.path.rpartition("/")[0] for requested in echo.requested if requested.method == "GET"} == {
         "/v1/by"
     }
+
+
+def test_texts_as_prompts_of_a_model():
+    place = {text: number for number, text in enumerate(TEXTS)}
+
+    def reply(requested):
+        texts = requested.body["input"]
+        return Reply({"data": [{"index": n, "embedding": [place[text]]} for n, text in enumerate(texts)]})
+
+    server = HttpServer(reply).start()
+    options = {"url": f"{server.url}/v1", "task": "embeddings", "model": "m", "prompt": "{id}", "batch-size": "2000"}
+    schema = pa.schema([("id", pa.string()), ("n", pa.list_(pa.float32()))])
+    connector = build_connector("openai", schema, options)
+
+    async def look_up():
+        await connector.open()
+        try:
+            return (await connector.lookup_async(REQUEST, pa.record_batch({"id": pa.array(TEXTS)}))).to_pylist()
+        finally:
+            await connector.close()
+
+    found = asyncio.run(look_up())
+    server.kill()
+    assert {row["id"]: row["n"] for row in found} == {text: [number] for text, number in place.items()}
+    assert len(found) == COUNT
+    assert {requested.path for requested in server.requested} == {"/v1/embeddings"}
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,6 +21,7 @@ from lookupcache.executor.coroutines import Coroutines
 from lookupcache.executor.job import Job
 from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.executor.threads import Threads
+from lookupcache.testing.checks import eventually
 
 
 class Source(Connector):
@@ -534,6 +535,61 @@ class Counted(Job):
 
     def end(self, answer):
         self.answers.append(answer)
+
+
+def test_threads_wait_for_a_completed_group_as_long_as_they_are_told_to():
+    executor, release = threads(timeout=1.0), threading.Event()
+    group = CallGroup([lambda: release.wait(60)])
+    executor.start(group)
+    began = time.monotonic()
+    assert executor.take_completed(wait=True, timeout=0.02) == []
+    assert time.monotonic() - began >= 0.02
+    release.set()
+    assert executor.take_completed(wait=True, timeout=60) == [group]
+    assert group.answers == [True]
+    executor.close()
+
+
+def test_a_thread_that_ends_frees_its_slot_once():
+    slots, release = ThreadSlots(1, idle_seconds=0.0), threading.Event()
+    for _ in range(3):
+        slots.submit([Counted()])
+        assert eventually(lambda: (slots._threads, slots._alive) == (0, 0), 60)
+    jobs = [Counted(), Counted()]
+    for job in jobs:
+        job.run = lambda: release.wait(60)
+    slots.submit(jobs)
+    assert eventually(lambda: jobs[0].started, 60)
+    assert (slots._threads, slots._alive) == (1, 1)
+    slots.abandon(jobs[0])
+    assert eventually(lambda: jobs[1].started, 60)
+    assert (slots._threads, slots._alive) == (1, 2)
+    release.set()
+    slots.close()
+    assert eventually(lambda: (slots._threads, slots._alive) == (0, 0), 60)
+
+
+def test_at_exit_busy_threads_are_waited_for_and_idle_ones_are_not():
+    slots, busy, release, answers = ThreadSlots(2, idle_seconds=60), Counted(), threading.Event(), []
+    slots.submit([Counted()])
+    slots.join(60)
+    slots.wait_at_exit(60)
+    busy.run = lambda: release.wait(60)
+    slots.submit([busy])
+    # A job that has not begun is dropped at exit.
+    assert eventually(lambda: busy.started, 60)
+
+    def wait():
+        slots.wait_at_exit(60)
+        answers.extend(busy.answers)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert eventually(lambda: slots._waiting, 10)
+    release.set()
+    waiting.join()
+    assert answers == [True]
+    slots.close()
 
 
 def test_a_job_runs_inline_once_and_not_if_it_was_abandoned():

@@ -27,7 +27,9 @@ def main(name: str, seconds: float, seed: int = 0) -> None:
         count = run_changes(TARGETS[name], SEEDS[name], seed, ends=time.monotonic() + seconds)
         print(f"{count} inputs of {name}, changed at random from seed {seed}")
         return
-    with atheris.instrument_imports(include=["lookupcache", "lookupcache_http", "lookupcache_redis"]):
+    with atheris.instrument_imports(
+        include=["lookupcache", "lookupcache_http", "lookupcache_openai", "lookupcache_redis", "lookupcache_sql"]
+    ):
         from targets import SEEDS, TARGETS
     _run_guided(atheris, TARGETS[name], SEEDS[name], seconds, seed)
 
@@ -38,8 +40,15 @@ def _run_guided(
     corpus = Path(tempfile.mkdtemp(prefix="corpus-"))
     for number, one in enumerate(seeds):
         (corpus / str(number)).write_bytes(one)
-    options = [f"-max_total_time={seconds:.0f}", f"-seed={seed + 1}", "-max_len=4000", "-timeout=20", "-verbosity=0"]
-    atheris.Setup([sys.argv[0], *options, "-print_final_stats=1", str(corpus)], target)  # type: ignore[attr-defined]
+    longest = max(4_000, *map(len, seeds))
+    options = [
+        f"-max_total_time={seconds:.0f}",
+        f"-seed={seed + 1}",
+        f"-max_len={longest}",
+        "-timeout=20",
+        "-verbosity=0",
+    ]
+    atheris.Setup([sys.argv[0], *options, "-verbosity=0", "-print_final_stats=1", str(corpus)], target)  # type: ignore[attr-defined]
     atheris.Fuzz()  # type: ignore[attr-defined]
 
 

@@ -8,37 +8,56 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import socket
 import tempfile
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path as File
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pyarrow as pa
 from lookupcache_http.rows import RowReader, rows_at
 from lookupcache_http.template import BodyTemplate, UrlTemplate
+from lookupcache_openai.answer_schema import list_schema, object_schema
+from lookupcache_openai.answers import AnswerError, columns_of, content_of, parse_document, vectors
 from lookupcache_redis.keys import KeyTemplate
 from lookupcache_redis.values import MISFITS, read_text
+from lookupcache_sql.postgres import _address
+from lookupcache_sql.server import Server, tls_options
 from yarl import URL
 
 from lookupcache import expr
+from lookupcache.cache.keys import KeyBatch
 from lookupcache.cli.trial import Definition
+from lookupcache.compiled import CompiledPlan, PlanReference
+from lookupcache.compiled.document import checksums
 from lookupcache.config import LookupConfig
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, LookupCacheError, SchemaError, SourceError
 from lookupcache.formats.json_path import Path
 from lookupcache.formats.json_text import parse_json
-from lookupcache.http.client import resolve_url, with_parameters
+from lookupcache.functions.value_codec import UnsupportedValueError, ValueCodec
+from lookupcache.host.claims import Claims
+from lookupcache.host.folder import Folder
+from lookupcache.host.segment import Segment, SegmentData, SegmentError, checksum_of, summarize, write_segment
+from lookupcache.http.client import HttpProtocolError, resolve_url, with_parameters
 from lookupcache.http.coding import Decoder
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.clauses import tokens
 from lookupcache.redaction import hidden, hide_userinfo
+from lookupcache.redis_server import Address
 from lookupcache.schema import parse_ddl, to_ddl
 from lookupcache.secrets import resolve_references
 from lookupcache.sql.text import Statement, without_comments
+from lookupcache.store.frames import HEADER_BYTES, seal
+from lookupcache.store.rows import from_frames, to_frames
 
+FOLDER = File(tempfile.mkdtemp(prefix=f"fuzz{os.getpid()}-"))
 Target = Callable[[bytes], None]
 SEEDS: dict[str, list[bytes]] = {}
 TARGETS: dict[str, Target] = {}
@@ -140,6 +159,142 @@ def next_page(data: bytes) -> None:
         assert (parts.hostname or "").lower() == (urlsplit(str(origin)).hostname or "").lower()
 
 
+@target(
+    b'{"data": [{"index": 0, "embedding": [1, 2.5]}, {"index": 1, "embedding": [1e400]}]}', b"[]",
+    b'{"data": [{"index": 1, "embedding": [NaN]}, {"index": true, "embedding": []}]}',
+    b'{"choices": [{"finish_reason": "stop", "message": {"content": "{\\"a\\": \\"x\\", \\"b\\": 1e999}"}}]}',
+    b'{"choices": [{"message": {"content": "{\\"rows\\": [{\\"a\\": null, \\"b\\": 2}]}", "refusal": null}}]}',
+)  # fmt: skip
+def model_answer(data: bytes) -> None:
+    columns = pa.schema([("a", pa.string()), ("b", pa.float64())])
+    with suppress(AnswerError, HttpProtocolError):
+        document = parse_document(data, "the service")
+        with suppress(AnswerError):
+            for vector in vectors(document, 2, pa.list_(pa.float32()), 2):
+                assert isinstance(vector, AnswerError) or (len(vector) == 2 and np.isfinite(vector).all())
+        for has_many in (False, True):
+            schema = list_schema(object_schema(columns)) if has_many else object_schema(columns)
+            with suppress(AnswerError):
+                found = columns_of(content_of(document), schema, columns, has_many)
+                assert [array.type for array in found.values()] == columns.types
+
+
+# ── files and servers that processes share ───────────────────────────────────────────────────────────────────
+
+ROWS = pa.schema([("t", pa.string()), ("n", pa.list_(pa.int32())), ("s", pa.struct([("x", pa.bool_())]))])
+KEY = KeyBatch.of([pa.array(["k"])], [pa.string()])
+HASHED = 77
+
+
+@cache
+def frames() -> list[bytes]:
+    rows = pa.table({"t": ["ab", None], "n": [[1, None], []], "s": [{"x": True}, None]}, schema=ROWS)
+    return [to_frames(KEY, rows.slice(0, count), np.array([count]), 5.0, HASHED)[0] for count in (0, 1, 2)]
+
+
+@target(*(kind + frame for kind in (b"\0", b"\x01") for frame in frames()))
+def store_entry(data: bytes) -> None:
+    frame = data[1:]
+    if data[:1] == b"\x01" and len(frame) >= HEADER_BYTES:
+        # With a right checksum: what a client wrote that is not ours.
+        words = np.frombuffer(frame[: len(frame) // 8 * 8], np.uint8).copy()
+        rows = np.array([int.from_bytes(frame[4:6], "little")])
+        seal(words, np.array([0]), rows, 5.0, HASHED)
+        frame = words.tobytes()
+    found, damaged = from_frames([frame, None], KEY.take(np.array([0, 0])), [pa.string()], ROWS, HASHED)
+    assert len(found.positions) + damaged == 1
+    assert int(found.counts.sum()) == found.rows.num_rows
+    found.rows.validate(full=True)
+    if data[:1] != b"\x01" and len(found.positions):
+        assert frame in frames()
+
+
+@dataclass(frozen=True)
+class City:
+    """What a cached function may return."""
+
+    name: str
+    people: int = 0
+
+
+CITIES = ValueCodec({"City": City})
+
+
+@target(
+    '{"$tuple": [1, {"$date": "2024-02-29"}]}', '{"$dict": [[1, {"$decimal": "1.50"}]]}', '{"$object": ["A", []]}',
+    '{"$object": []}', '{"$bytes": "AAEC"}', '{"$datetime": ["2024-05-01T12:00:00", 0, "UTC"]}', "[[[[1e999]]]]",
+    "[" * 3000, CITIES.write((1.5, b"x", None, {1: "a"}, City("Wien", 2_000_000))),
+)  # fmt: skip
+def stored_value(data: bytes) -> None:
+    try:
+        value = CITIES.read(data)
+    except ValueError:
+        return
+    with suppress(UnsupportedValueError):  # It is nested more deeply than what is written.
+        assert CITIES.read(CITIES.write(value)) == value or value != value or "nan" in repr(value)
+
+
+PLAN_HASH = b"p" * 16
+SEGMENT = "0000000000000001-0000000000000001-0000000000000001.seg"
+
+
+@cache
+def folder() -> Folder:
+    return Folder(FOLDER / "host")
+
+
+@cache
+def segment() -> bytes:
+    keys = KeyBatch.of([pa.array(["a", "b"])], [pa.string()], 3)
+    times = np.array([1.0, 2.0])
+    rows = pa.record_batch({"t": pa.array(["x"])})
+    marks = np.zeros(2, np.uint8)
+    write_segment(folder(), SEGMENT, SegmentData(keys, rows, np.array([1, 0]), *[times] * 4, marks), PLAN_HASH)
+    return (folder().path / SEGMENT).read_bytes()
+
+
+@target(b"\0" + segment(), b"\x01" + segment(), b"\x01" + segment()[:256], b"\x01")
+def host_segment(data: bytes) -> None:
+    content = bytearray(data[1:])
+    if data[:1] == b"\x01" and len(content) >= 256:
+        # With a right checksum: a file that a program with a defect has written.
+        content += bytes(-len(content) % 64)
+        content[12:16] = checksum_of(memoryview(content)).to_bytes(4, "little")
+    (folder().path / SEGMENT).write_bytes(content)
+    with suppress(SegmentError, OSError, ValueError):
+        summarize(folder(), SEGMENT)
+    try:
+        found = Segment(folder(), SEGMENT, PLAN_HASH, [pa.string()], pa.schema([("t", pa.string())]))
+    except SegmentError:
+        return
+    # So small a file is always compared with its checksum.
+    assert content[12:16] == checksum_of(memoryview(bytes(content))).to_bytes(4, "little")
+    # What `HostCache` counts as a failure of the host.
+    with suppress(OSError, pa.ArrowException, ValueError, IndexError, SegmentError):
+        found.gather(slice(None)).validate(full=True)
+        found.keys(slice(None))
+        found.gather(np.arange(len(found)))
+
+
+@target(bytes(512), np.arange(64, dtype="<u8").tobytes(), b"\xff" * 512)
+def host_claims(data: bytes) -> None:
+    claims = Claims(folder(), 2)
+    try:
+        claims._keys[:] = np.frombuffer(data[:256].ljust(256, b"\0"), "<u8").reshape(2, 16)
+        claims._infos[:] = np.frombuffer(data[256:512].ljust(256, b"\0"), "<u8").reshape(2, 16)
+        hashes = np.unique(np.frombuffer(data[:64].ljust(64, b"\1"), "<u8"))
+        mine = claims.claim(hashes, 5.0, 10.0)
+        assert len(mine) == len(hashes)
+        claims.renew(hashes, 6.0, 10.0)
+        claims.claimant(hashes, 7.0)
+        claims.release(hashes)
+        assert not (claims.claimant(hashes, 7.0) == claims.number).any()
+        claims.remove(None)
+        assert claims.claim(hashes, 5.0, 10.0).all()
+    finally:
+        claims.close()
+
+
 # ── options ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -198,6 +353,7 @@ def json_path(data: bytes) -> None:
 @target(
     "id BIGINT NOT NULL, tags ARRAY<STRING>", "`a``b` DECIMAL(38,18), m MAP<STRING, STRUCT<x: INT>>", "a INT, A INT",
     "id INT) USING csv --", "a INT COMMENT 'x', b TIMESTAMP_NTZ", "a INT DEFAULT 1", "a CHAR(3)", "ab INTERVAL DAY",
+    "a DECIMAL(38, 1, 8)",
 )  # fmt: skip
 def ddl(data: bytes) -> None:
     try:
@@ -205,6 +361,36 @@ def ddl(data: bytes) -> None:
     except SchemaError:
         return
     assert parse_ddl(to_ddl(schema)).equals(schema)
+
+
+@target(
+    "postgresql://ann@h:5432/d?sslmode=require", "mariadb://ann:pw@127.0.0.1/d?unix_socket=/s", "postgresql://[::1]/d",
+    "postgresql://localhost/d?hostaddr=10.0.0.1", "postgresql:///d?host=127.0.0.1,h", "postgresql://h:x/d", "mariadb://[/",
+)  # fmt: skip
+def database_url(data: bytes) -> None:
+    settings = {"url": text_of(data)}
+    with suppress(LookupCacheError):
+        server = Server.of(settings, 1)
+        assert server.host
+        assert str(server)
+        mode = tls_options(settings).mode
+        if mode == "prefer" and not server.is_socket and server.host.lower() != "localhost":
+            found = socket.getaddrinfo(server.host, 1, flags=socket.AI_NUMERICHOST)
+            assert all(
+                str(one[4][0]).startswith("127.") or str(one[4][0]) in ("::1", "::ffff:127.0.0.1") for one in found
+            )
+        if settings["url"].startswith("postgresql://"):
+            sent = _address({**settings, "password": "&sslmode=disable"})
+            assert mode == "prefer" or "sslmode" in settings["url"].partition("?")[2] or "sslmode=verify-full" in sent
+
+
+@target(
+    "redis://u:p@h:1/0", "rediss://h?db=1", "redis+sentinel://a:1,b/main/0", "redis+cluster://a,b:1", "unix:///s?db=x"
+)
+def redis_url(data: bytes) -> None:
+    with suppress(LookupCacheError):
+        address = Address.of({"url": text_of(data)})
+        assert all(host for host, _ in address.nodes)
 
 
 @target("max_rows=100\nexpire_after_write=10 min", "lookup.timeout=5 s\nlookup.cache=TTL", "lookup.rate-limit=1e400")
@@ -294,6 +480,28 @@ def plan_file(data: bytes) -> None:
         assert LookupPlan.from_json(json.loads(json.dumps(plan.to_json()))).to_json() == plan.to_json()
 
 
+ARCHIVE = File(__file__).parent.parent / "compiled" / "archive" / "0.1.0"
+
+
+@target(*((ARCHIVE / f"{name}.json").read_bytes() for name in ("join_worker", "stream")), b"{}", b'{"format": 1e999}')
+def compiled_plan(data: bytes) -> None:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    texts = [text_of(data)]
+    if isinstance(document, dict):
+        with suppress(RecursionError):
+            # With right checksums: a plan that somebody wrote.
+            texts.append(json.dumps({**document, "checksums": checksums({**document, "checksums": {}})}))
+    for text in texts:
+        with suppress(LookupCacheError):
+            plan = CompiledPlan.of(PlanReference.from_json_string(text))
+            plan.explain()
+            written = plan.as_json_string()
+            assert CompiledPlan.of(PlanReference.from_json_string(written)).as_json_string() == written
+
+
 @target("down: \ud800 \x00".encode(errors="surrogatepass"), b"\xff" * 9, "x" * 99)
 def dead_letter(data: bytes) -> None:
     import pyarrow.parquet as pq
@@ -309,6 +517,3 @@ def dead_letter(data: bytes) -> None:
     [row] = pq.read_table(path).to_pylist()
     path.unlink()
     assert (row["id"], row["lookup_error"]["message"]) == (data, message)
-
-
-FOLDER = File(tempfile.mkdtemp(prefix=f"fuzz{os.getpid()}-"))

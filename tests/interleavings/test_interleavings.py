@@ -2,13 +2,16 @@
 
 It runs the threads one at a time and switches between them where they touch shared state (dynamic partial order
 reduction): orders that differ only in steps without influence on each other count as one. An order that breaks an
-invariant is replayed, and shown line by line. Claims of the caches that processes share will be tested here as well.
+invariant is replayed, and shown line by line. Processes that share a cache of a host or a store are threads here, each
+with its own claims.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
+import os
 import queue
 import threading
 from collections.abc import Iterator
@@ -17,8 +20,10 @@ from typing import Any
 from unittest import mock
 
 import frontrun
+import numpy as np
 import pytest
 from frontrun._cooperative import patch_locks, unpatch_locks
+from memory_store import MemoryStore
 from scale import SEED, scale_up
 
 from lookupcache import cached, metrics
@@ -26,9 +31,13 @@ from lookupcache.errors import LookupRefusedError
 from lookupcache.executor import call_group
 from lookupcache.executor.call_group import CallGroup, Executor
 from lookupcache.executor.latch import Latch
+from lookupcache.host import claims as host_claims
+from lookupcache.host.folder import Folder
 from lookupcache.resilience import rate_limit
 from lookupcache.resilience.breaker import Breaker
 from lookupcache.resilience.rate_limit import RateLimit
+from lookupcache.store import claims as store_claims
+from lookupcache.store.guard import GuardedStore
 
 ORDERS = [0]
 """How many orders were explored."""
@@ -68,8 +77,8 @@ def explore(setup: Any, workers: list[Any], invariant: Any, most: int = 12, most
     how.append({"strategy": "random", "max_attempts": scale_up(most), "max_ops": most_steps, "seed": SEED})
     for one in how:
         result = frontrun.explore(
-            setup, workers, invariant, trace_packages=["lookupcache.*"], detect_io=False, reproduce_on_failure=1,
-            timeout_per_run=20.0, deadlock_timeout=10.0, **one,
+            setup, workers, invariant, trace_packages=["lookupcache.*"], detect_io=False,
+            reproduce_on_failure=1, timeout_per_run=20.0, deadlock_timeout=10.0, **one,
         )  # fmt: skip
         result.assert_holds()
         ORDERS[0] += result.num_explored
@@ -326,6 +335,166 @@ def test_counts_add_up_in_every_order():
         return (seen.rows, seen.hits + seen.misses, seen.cached_keys) == (3, 3, 2)
 
     explore(lambda: cached_state(), [call(1), call(2), call(1)], counted, *FEW)
+
+
+# ── claims of a host ─────────────────────────────────────────────────────────────────────────────────────────
+
+KEY = np.array([7], np.uint64)
+
+
+@pytest.fixture
+def two_processes(tmp_path, monkeypatch):
+    """Return a function that makes the claims of two processes, whose file lock lets the other threads go on."""
+    folder, made = Folder(tmp_path / "host"), []
+
+    def setup():
+        for one in made:
+            one.close()
+        lock = threading.Lock()
+
+        @contextlib.contextmanager
+        def hold(self, name, *, wait=True):
+            with lock:
+                yield True
+
+        monkeypatch.setattr(Folder, "lock", hold)
+        made[:] = [host_claims.Claims(folder, 1), host_claims.Claims(folder, 1)]
+        return SimpleNamespace(claims=list(made), mine=[], seen=[])
+
+    yield setup
+    for one in made:
+        one.close()
+    folder.close()
+
+
+def claim_key(number):
+    return lambda state: state.mine.append((number, bool(state.claims[number].claim(KEY, 5.0, 10.0)[0])))
+
+
+def test_one_process_of_a_host_claims_a_key(two_processes):
+    def look(state):
+        state.seen.append(int(state.claims[0].claimant(KEY, 6.0)[0]))
+
+    def one_has_it(state):
+        [number] = [number for number, is_mine in state.mine if is_mine]
+        holder = state.claims[number].number
+        return state.claims[0].claimant(KEY, 6.0)[0] == holder and state.seen[0] in (0, holder)
+
+    explore(two_processes, [claim_key(0), claim_key(1), look], one_has_it)
+
+
+def test_a_key_whose_claim_ends_is_claimed_by_the_next_process_or_by_none(two_processes):
+    def claim_and_release(state):
+        claim_key(0)(state)
+        if state.mine[-1][1] or state.mine[0] == (0, True):
+            state.claims[0].release(KEY)
+
+    def second_or_none(state):
+        has_second = (1, True) in state.mine
+        return state.claims[0].claimant(KEY, 6.0)[0] == (state.claims[1].number if has_second else 0)
+
+    explore(two_processes, [claim_and_release, claim_key(1)], second_or_none)
+
+
+def test_an_invalidation_ends_the_claims_made_before_it(two_processes):
+    def remove(state):
+        state.claims[1].remove(KEY)
+        state.seen.append(len(state.mine))
+
+    def ended(state):
+        # A claim that was made before, and of which its process knows, is over.
+        holder = state.claims[1].claimant(KEY, 6.0)[0]
+        return holder == 0 if state.seen == [1] else holder in (0, state.claims[0].number)
+
+    explore(two_processes, [claim_key(0), remove], ended)
+
+
+# ── claims in a store ────────────────────────────────────────────────────────────────────────────────────────
+
+NAME = b"lookupcache:1:x:{00}"
+
+
+def stores_state(count=2):
+    state = SimpleNamespace(server=MemoryStore(), version=1, read=[], requests=0)
+    # Where it is taken, the exploration may switch to another thread: a request takes time.
+    state.source = threading.Lock()
+    state.stores = [GuardedStore(state.server, metrics.Counters(), "A test", str, 60.0) for _ in range(count)]
+    for number, one in enumerate(state.stores):
+        # Each is a process of its own, and its claims are renewed by nobody.
+        one._name, one._process = bytes([number]) * 16, os.getpid()
+        one._claims = mock.Mock()
+    return state
+
+
+def fetch(number):
+    """Return what a process does for a key: find its value in the store, or claim the key, request it and store it."""
+
+    def run(state):
+        store = state.stores[number]
+        claimed = store.claim([NAME])
+        if claimed.reading.entries[0] is not None:
+            store.release([NAME] if claimed.is_claimed[0] else [], claimed.token)
+            state.read.append(claimed.reading.entries[0])
+        elif claimed.to_request[0]:
+            with state.source:
+                value = b"%d" % state.version
+                state.requests += 1
+            store.put([NAME], [value], [60.0], claimed.token)
+            state.read.append(value)
+
+    return run
+
+
+def test_one_process_requests_a_key_of_a_store():
+    explore(stores_state, [fetch(0), fetch(1)],
+            lambda state: (state.requests, set(state.read), state.server.claims) == (1, {b"1"}, {}))  # fmt: skip
+
+
+def test_no_value_from_before_an_invalidation_stays_in_a_store():
+    def change(state):
+        with state.source:
+            state.version = 2
+        assert state.stores[2].invalidate([NAME])
+
+    def is_new(state):
+        [found] = state.server.get([NAME]).entries
+        return found in (None, b"2") and state.server.claims == {}
+
+    explore(lambda: stores_state(3), [fetch(0), change], is_new)
+    explore(lambda: stores_state(3), [fetch(0), fetch(1), change], is_new, 20)
+
+
+def test_a_claim_that_is_held_is_renewed(monkeypatch):
+    """A thread that finds no claims ends, and a claim that is added at the same time gets another."""
+
+    def setup():
+        state = SimpleNamespace(renewed=[], threads=[], now=0.0)
+
+        def monotonic():
+            state.now += 1.0
+            return state.now
+
+        started = SimpleNamespace(start=lambda: None)
+        monkeypatch.setattr(store_claims, "time", SimpleNamespace(monotonic=monotonic))
+        threads = SimpleNamespace(
+            Thread=lambda target, **_: state.threads.append(target) or started, Lock=threading.Lock,
+            Event=threading.Event,
+        )  # fmt: skip
+        monkeypatch.setattr(store_claims, "threading", threads)
+        state.claims = store_claims.HeldClaims(state.renewed.extend, 8.0, seconds=0.0)
+        state.claims.add([b"a"], b"t")
+        return state
+
+    def is_renewed(state):
+        # The claim "b" was renewed until its time was over, or a second thread is to renew it.
+        return b"b" in state.renewed or len(state.threads) == 2
+
+    explore(
+        setup,
+        [lambda state: state.threads[0](), lambda state: state.claims.remove([b"a"], b"t"),
+         lambda state: state.claims.add([b"b"], b"t")],
+        is_renewed,
+    )  # fmt: skip
 
 
 # ── coroutines ───────────────────────────────────────────────────────────────────────────────────────────────

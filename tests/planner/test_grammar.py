@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import ParseException
 
-from lookupcache.planner.clauses import conjuncts
-from lookupcache.planner.grammar import add_parentheses, equality, read
+from lookupcache.planner.clauses import conjuncts, tokens
+from lookupcache.planner.grammar import add_parentheses, equality, is_plain_equality, read
 from lookupcache.planner.naming import LeftColumn, Scope
 
 OPERANDS = [
@@ -132,3 +132,23 @@ def test_a_keyword_after_a_dot_is_a_name(name: str) -> None:
     scope = Scope([LeftColumn(name, "int"), LeftColumn("id", "int")], "c", pa.schema([("k", pa.int32())]))
     assert scope.read(f"c.k = o.{name} + 1 AND o.{name} > 2").sql == f"r.`k` = l.`{name}` + 1 AND l.`{name}` > 2"
     assert scope.read(f"(o.id + o.{name}) * 2 = c.k").sql == f"(l.`id` + l.`{name}`) * 2 = r.`k`"
+
+
+@pytest.mark.parametrize(
+    ("text", "depths"),
+    [
+        ("CASE WHEN a THEN b END AND x", "01111000"),
+        ("f(CASE CASE a WHEN 1 THEN 2 END END, end) AND y", "00123333321" + "11000"),
+        ("end = a AND (b)", "0000010"),
+        ("x.case = 1 AND z", "0000000"),
+        ("'CASE' = `end` AND z", "00000"),
+    ],
+)
+def test_only_a_case_is_closed_by_its_end(text: str, depths: str) -> None:
+    assert "".join(str(token.depth) for token in tokens(text)) == depths
+
+
+@pytest.mark.parametrize("text", ["a = ?", "a =", "a = = b"])
+def test_a_condition_that_cannot_be_read_is_left_as_it_is_written(text: str) -> None:
+    assert read(text) is None
+    assert is_plain_equality(text)

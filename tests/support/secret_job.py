@@ -19,10 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyspark.serializers
+from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
-from servers import HttpServer, Reply
+from servers import HttpServer, RedisServer, Reply
 
 from lookupcache import LookupJoin, LookupTable
+from lookupcache.cli.commands import main as command
 from lookupcache.connector import Connector
 from lookupcache.sql import LookupSession
 
@@ -31,7 +33,7 @@ SCHEMA = "id BIGINT, name STRING"
 FAILING = 7
 NAMES = {
     "events": "the event log", "checkpoint": "a stream's checkpoint", "warehouse": "the warehouse",
-    "local": "Spark's local files",
+    "local": "Spark's local files", "host": "files of a cache that workers share", "plans": "files of compiled plans",
 }  # fmt: skip
 
 
@@ -60,25 +62,35 @@ def main(folder: Path, literal: str) -> None:
     server = HttpServer(
         lambda requested: Reply({"id": int(requested.path.strip("/").partition("?")[0]), "name": "ann"})
     ).start()
+    store = _start_store(folder, literal)
     spark = _session(folder)
     options = {"connector": f"{Careless.__module__}:Careless", "password": literal, "token": "env:REFERRED",
                "lookup.max-retries": "0"}  # fmt: skip
     own = LookupTable("t", SCHEMA, options)
     http = LookupTable("t", SCHEMA, {"connector": "http", "url": server.url + "/{id}?sig=" + literal,
                                      "header.X-Key": "env:REFERRED", "query.k": literal})  # fmt: skip
+    (folder / "store.url").write_text(f"redis://:{literal}@127.0.0.1:{store.port}/0")
+    location = f"file:{folder}/store.url"
+    shared = {"lookup.cache": "LRU", "lookup.cache.path": f"{folder}/host", "lookup.cache.store": location}
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         _batch(spark, own, http, folder, shown)
         _failures(spark, own, folder, shown)
         _statements(spark, options, shown)
+        _caches(spark, http.with_options(shared), store, literal, shown)
+        _plans_of_statements(spark, server, folder, literal, shown)
         _stream(spark, http, folder, shown)
         _pages(spark, shown)
         shown["command lines and environments"] = _processes()
         shown["the command doctor"] = _doctor(spark)
+    shown["the command cache"] = "".join(
+        _run_command("cache", action, place) for action in ("ls", "show") for place in (f"{folder}/host", location)
+    )
     shown["warnings of the driver"] = " ".join(str(one.message) for one in warned)
     shown["logs of workers that Spark collects"] = repr(spark.tvf.python_worker_logs().collect())
     spark.stop()
-    for place in ("events", "checkpoint", "warehouse", "local"):
+    store.close()
+    for place in NAMES:
         shown[NAMES[place]] = _files(folder / place)
     server.kill()
     # A value in an option is in the pickle that workers read: they could not connect without it.
@@ -166,6 +178,58 @@ def _statements(spark: SparkSession, options: dict[str, str], shown: dict[str, s
         except Exception as error:
             texts.append(f"{error} {error!r}")
     shown["statements of the catalog"] = "\n".join(texts)
+
+
+def _start_store(folder: Path, password: str) -> RedisServer:
+    """Start a store with a password, which is in a file, since command lines are searched."""
+    settings = folder / "store.conf"
+    settings.write_text(f"requirepass {password}\n")
+    return RedisServer(str(settings)).start()
+
+
+def _caches(spark: SparkSession, table: LookupTable, store: RedisServer, password: str, shown: dict[str, str]) -> None:
+    for _ in range(2):
+        join = LookupJoin(spark.range(3).toDF("number"), table, "number = t.id", "left", select=["name"])
+        shown["rows of lookups"] += repr(join.df.collect())
+    shown["metrics of a join"] += repr(join.metrics())
+    with store.client(password=password) as client:
+        names = client.keys("*")
+        shown["names and values of a store"] = f"{names} {client.mget(names)}"
+
+
+def _plans_of_statements(
+    spark: SparkSession, server: HttpServer, folder: Path, literal: str, shown: dict[str, str]
+) -> None:
+    """Compile plans: one whose secrets are references, and those that contain one, which are refused."""
+    left, path = spark.range(3).toDF("number"), folder / "plans" / "join.json"
+    path.parent.mkdir()
+    options = {"connector": "http", "url": server.url + "/{id}", "token": "env:REFERRED"}
+    LookupJoin(left, LookupTable("t", SCHEMA, options), "number = t.id", select=["name"]).compile().write_to_file(path)
+    session, texts = LookupSession(spark), []
+    spark.sql(f"CREATE TABLE sink (name STRING) USING parquet LOCATION '{folder}/warehouse/sink'")
+    tables = {"c": options, "d": {**options, "password": literal, "user": "ann"}, "e": {**options, "token": literal}}
+    del tables["d"]["token"]
+    for name, given in tables.items():
+        pairs = ", ".join(f"'{key}' = '{value}'" for key, value in given.items())
+        session.sql(f"CREATE TABLE {name} ({SCHEMA}) WITH ({pairs})")
+        joined = f"range(3) AS r JOIN {name} FOR SYSTEM_TIME AS OF PROCTIME() ON r.id = {name}.id"
+        statement = f"INSERT INTO sink SELECT {name}.name FROM {joined}"
+        for text in (f"COMPILE PLAN '{path.parent}/{name}.json' FOR {statement}", f"COMPILE PLAN FOR {statement}",
+                     f"EXPLAIN PLAN '{path.parent}/{name}.json'"):  # fmt: skip
+            try:
+                texts.append(repr(session.sql(text).collect()))
+            except Exception as error:
+                texts.append(f"{error} {error!r}")
+    shown["statements about plans"] = "\n".join(texts)
+    shown["the command plan"] = "".join(
+        _run_command("plan", *line)
+        for line in (("show", path), ("diff", path, path.parent / "c.json"), ("check", "--connect", path))
+    )
+
+
+def _run_command(*arguments: object) -> str:
+    done = CliRunner().invoke(command, [str(argument) for argument in arguments])
+    return f"{done.output} {done.exception!r}"
 
 
 def _stream(spark: SparkSession, http: LookupTable, folder: Path, shown: dict[str, str]) -> None:
