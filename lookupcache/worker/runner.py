@@ -142,10 +142,10 @@ class Runner:
             self.lookup.hurry()
             while window:
                 yield from self._emit_ready(window, last=True)
-            # The process may end with the task.
-            self.lookup.source.flush()
             complete = True
         finally:
+            # The process may end with the task.
+            self.lookup.source.flush()
             self.lookup.abandon(one.pending for one in window if one.pending is not None)
             if self.letters is not None:
                 self.letters.close(complete)

@@ -81,10 +81,7 @@ class Task:
         if not self.plan.never:
             # While Spark computes the first rows; in here, so that an error of it is among the counts.
             lookup.source.open_ahead()
-        try:
-            yield from Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches)
-        finally:
-            lookup.source.flush()
+        yield from Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches)
 
     def lookup(self) -> PartialCacheLookup:
         """Return this process's lookup for the plan."""

@@ -418,7 +418,7 @@ def stores_state(count=2):
     state = SimpleNamespace(server=MemoryStore(), version=1, read=[], requests=0)
     # Where it is taken, the exploration may switch to another thread: a request takes time.
     state.source = threading.Lock()
-    state.stores = [GuardedStore(state.server, metrics.Counters(), "A test", str, 60.0) for _ in range(count)]
+    state.stores = [GuardedStore(state.server, metrics.Counters(), "A test", str, 60.0, 1.0) for _ in range(count)]
     for number, one in enumerate(state.stores):
         # Each is a process of its own, and its claims are renewed by nobody.
         one._name, one._process = bytes([number]) * 16, os.getpid()

@@ -28,7 +28,7 @@ from lookupcache.store.timed_store import TimedStore
 
 
 def guarded(store: Store) -> GuardedStore:
-    return GuardedStore(store, Counters(), "Test", str, 60)
+    return GuardedStore(store, Counters(), "Test", str, 60, 1)
 
 
 # ── killed processes ─────────────────────────────────────────────────────────────────────────────────────────

@@ -21,7 +21,6 @@ from lookupcache import LookupConfig, cached
 from lookupcache.store.folder_files import LocalFiles
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.runner import Runner
-from lookupcache.worker.task import Task
 
 
 @pytest.fixture(autouse=True)
@@ -211,9 +210,6 @@ def test_what_is_collected_for_an_object_store_is_written_when_a_task_ends(worke
     source = Names()
     one = worker(source)
     [found] = [names(joined) for joined in one.run([batch(1, 2)])]
-    assert not stores[0].is_flushed
-    task = Task(one.plan, b"", one.layout, channel=None)
-    assert [names(joined) for joined in task._run(one.lookup, [batch(2, 3)])] == [["n2", "n3"]]
     assert stores[0].is_flushed
     assert all_names(worker(source), batch(1, 2, 3)) == [*found, "n3"]
     assert source.requested == [[1, 2], [3]]
