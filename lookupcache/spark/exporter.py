@@ -22,7 +22,8 @@ DEFAULT_PORT = 9477
 class JoinCollector:
     """A collector of ``prometheus_client`` with the counts of the lookup joins of this process.
 
-    They are read when it is scraped. For a program that exports metrics already: ``prometheus_client.REGISTRY.register(JoinCollector())``.
+    They are read when it is scraped. For a program that exports metrics already:
+    ``prometheus_client.REGISTRY.register(JoinCollector())``.
     """
 
     def __init__(self, registry: Registry = JOINS) -> None:
@@ -43,12 +44,12 @@ class JoinCollector:
 class MetricsExporter:
     """An endpoint that `export_metrics` has opened; as a context manager, it closes itself."""
 
-    def __init__(self, addr: str, port: int, spark: SparkSession | None) -> None:
+    def __init__(self, addr: str, port: int, spark: SparkSession | None, registry: Registry = JOINS) -> None:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
         collectors = CollectorRegistry()
-        collectors.register(JoinCollector())
-        listening = Listening()
+        collectors.register(JoinCollector(registry))
+        listening = Listening(registry)
         listening.start()
         try:
             self._server = MetricsServer(
