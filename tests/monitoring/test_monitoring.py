@@ -197,24 +197,7 @@ def test_top_prints_a_table_once(monkeypatch) -> None:
     server.close()
     [head, line] = result.output.splitlines()
     assert head.split()[:4] == ["table", "rows/s", "rows", "hit"]
-    assert line.split()[:-1] == [
-        "orders",
-        "012345",
-        "-",
-        "1.5M",
-        "90%",
-        "0/30/0%",
-        "-",
-        "50",
-        "3",
-        "0",
-        "0",
-        "0",
-        "0",
-        "50",
-        "2kB",
-        "25%",
-    ]
+    assert " ".join(line.split()[:-1]) == "orders 012345 - 1.5M 90% 0/30/0% - 50 3 0 0 0 0 50 2kB 25%"
 
 
 def test_rates_are_of_the_last_seconds() -> None:
