@@ -41,7 +41,7 @@ SEVERAL = "several"
 OBSERVED = "lookup"
 """The name of the counts among a query's observed metrics."""
 
-_SUMMED = [field.name for field in dataclasses.fields(LookupMetrics) if field.name not in (*GAUGES, "source_counts")]
+_SUMMED = {field.name for field in dataclasses.fields(LookupMetrics)} - {*GAUGES, "source_counts"}
 _MOST_TASKS = 4_096
 _MERGED = (-1, -1)
 _joins = itertools.count(1)
@@ -84,8 +84,9 @@ def add_up(reports: Iterable[Report]) -> tuple[LookupMetrics, dict[str, Report]]
     own: dict[str, float] = {}
     content: dict[str, Report] = {}
     for one in sorted(reports, key=ended):
-        for name in _SUMMED:
-            counts[name] = counts.get(name, 0) + (one.get(name) or 0)
+        for name, value in one.items():
+            if value and name in _SUMMED:
+                counts[name] = counts.get(name, 0) + value
         for name, value in (one.get("source_counts") or {}).items():
             own[name] = own.get(name, 0) + value
         own_content = {name: one.get(name) or 0 for name in GAUGES}

@@ -9,16 +9,28 @@ from importlib.resources import files
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from lookupcache.monitoring.rates import TIERS, Rates, View
 from lookupcache.monitoring.scrape import EndpointError, fetch, metrics_url, samples
 
-_COLUMNS = ("table", "rows/s", "rows", "hit", "/".join(TIERS), "requested/s", "ms/call", "errors", "failed",
-            "stale", "expired", "evicted", "cached", "fill", "age")  # fmt: skip
+_FIRST_TO_GO = (
+    "evicted",
+    "expired",
+    "stale",
+    "ms/call",
+    "/".join(TIERS),
+    "requested/s",
+    "fill",
+    "failed",
+    "cached",
+    "rows",
+)
+"""The columns that a narrow terminal does not show, in the order in which they are left out."""
+
 _MOST_SHOWN = 100
+_LONGEST_NAME = 30
 _FROM_OTHERS = 3
 """Lines of the terminal that the table does not have: its head, what is below, and the prompt."""
 
@@ -38,7 +50,7 @@ def top(url: str, once: bool, every: float) -> None:
     nothing happened in them; the rest are totals. A running task is counted when it has ended.
     """
     console, url = Console(), metrics_url(url)
-    shown = frames(url, lambda: console.height, monotonic=time.monotonic)
+    shown = frames(url, lambda: console.size, monotonic=time.monotonic)
     first = next(shown)
     if once:
         console.print(first)
@@ -60,14 +72,14 @@ def dashboard() -> None:
 
 def frames(
     url: str,
-    height: Callable[[], int],
+    size: Callable[[], tuple[int, int]],
     *,
     read: Callable[[str], str] = fetch,
     monotonic: Callable[[], float],
 ) -> Iterator[RenderableType]:
     """Yield what to show after each scrape; raises EndpointError only if the first one fails."""
     rates, answered = Rates(), monotonic()
-    table: RenderableType = render(rates.add(answered, samples(read(url), url)), height())
+    table: RenderableType = render(rates.add(answered, samples(read(url), url)), *_space(size()))
     yield table
     while True:
         try:
@@ -77,48 +89,71 @@ def frames(
             yield Group(table, Text(f"\nNo answer for {silent:.0f} s: {error.fact}", style="red"))
             continue
         answered = monotonic()
-        table = render(rates.add(answered, scraped), height())
+        table = render(rates.add(answered, scraped), *_space(size()))
         yield table
 
 
-def render(views: Sequence[View], height: int = _MOST_SHOWN) -> RenderableType:
-    """Return the table, of as many lines as there is space for."""
+def _space(size: tuple[int, int]) -> tuple[int, int]:
+    """Return height and width of a terminal, whose size has the width first."""
+    width, height = size
+    return height, width
+
+
+def render(views: Sequence[View], height: int = _MOST_SHOWN, width: int = 250) -> RenderableType:
+    """Return the table, of as many lines and columns as there is space for."""
     if not views:
         return Text("No lookups yet.")
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name == "table" else "right", overflow="fold", no_wrap=name != "table")
     most = max(1, min(height - _FROM_OTHERS, _MOST_SHOWN))
     now = time.time()
-    for view in views[:most]:
-        table.add_row(*_cells(view, now))
+    lines = [_cells(view, now) for view in views[:most]]
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    names = _columns_within(lines, width)
+    for name in names:
+        table.add_column(name, justify="left" if name == "table" else "right", overflow="ellipsis", no_wrap=True)
+    for line in lines:
+        table.add_row(*(Text(line[name], style="red" if _is_alarming(name, line) else "") for name in names))
     rest = len(views) - most
     return Group(table, Text(f"and {rest} more", style="dim")) if rest > 0 else table
 
 
-def _cells(view: View, now: float) -> Iterator[str]:
-    yield _name(view)
-    yield _number(view.rate("rows_total"))
-    yield _number(view.count("rows_total"))
-    yield _percent(view.hit_rate)
-    yield "/".join(_percent(view.tier(name)).rstrip("%") for name in TIERS) + "%"
-    yield _number(view.rate("requested_keys_total"))
-    yield "-" if view.seconds_per_call is None else f"{view.seconds_per_call * 1e3:.3g}"
-    for names in (ERRORS, FAILED):
-        found = sum(view.count(name) for name in names)
-        yield f"[red]{_number(found)}[/]" if found else "0"
-    for name in ("stale_total", "expirations_total", "evictions_total"):
-        yield _number(view.count(name))
-    yield f"{_number(view.count('cached_rows'))} {_size(view.count('cached_bytes'))}"
-    yield _percent(view.fill)
-    age = view.age(now)
-    yield "-" if age is None else _duration(age)
+def _columns_within(lines: Sequence[dict[str, str]], width: int) -> list[str]:
+    widths = {name: max(len(name), *(len(line[name]) for line in lines)) + 2 for name in lines[0]}
+    for name in _FIRST_TO_GO:
+        if sum(widths.values()) > width:
+            del widths[name]
+    return list(widths)
+
+
+def _is_alarming(name: str, line: dict[str, str]) -> bool:
+    return name in ("errors", "failed") and line[name] != "0"
+
+
+def _cells(view: View, now: float) -> dict[str, str]:
+    calls, age = view.seconds_per_call, view.age(now)
+    return {
+        "table": _name(view),
+        "rows/s": _number(view.rate("rows_total")),
+        "rows": _number(view.count("rows_total")),
+        "hit": _percent(view.hit_rate),
+        "/".join(TIERS): "/".join(_percent(view.tier(name)).rstrip("%") for name in TIERS) + "%",
+        "requested/s": _number(view.rate("requested_keys_total")),
+        "ms/call": "-" if calls is None else f"{calls * 1e3:.3g}",
+        "errors": _number(sum(map(view.count, ERRORS))),
+        "failed": _number(sum(map(view.count, FAILED))),
+        "stale": _number(view.count("stale_total")),
+        "expired": _number(view.count("expirations_total")),
+        "evicted": _number(view.count("evictions_total")),
+        "cached": f"{_number(view.count('cached_rows'))} {_size(view.count('cached_bytes'))}",
+        "fill": _percent(view.fill),
+        "age": "-" if age is None else _duration(age),
+    }
 
 
 def _name(view: View) -> str:
     """Return what identifies a line; names may have any character, and a terminal obeys some of them."""
-    name = f"{view.series.table} {view.series.query or view.series.join[:6]}"
-    return escape("".join(letter if letter.isprintable() else "?" for letter in name))
+    names = (view.series.table, view.series.query or view.series.join[:6])
+    shown = " ".join(name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names)
+    return "".join(letter if letter.isprintable() else "?" for letter in shown)
 
 
 def _number(value: float | None) -> str:

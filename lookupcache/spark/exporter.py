@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 DEFAULT_PORT = 9477
+# `prometheus_client` names a newer version of the format, which older servers do not know.
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class JoinCollector:
@@ -45,7 +47,7 @@ class MetricsExporter:
     """An endpoint that `export_metrics` has opened; as a context manager, it closes itself."""
 
     def __init__(self, addr: str, port: int, spark: SparkSession | None, registry: Registry = JOINS) -> None:
-        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+        from prometheus_client import CollectorRegistry, generate_latest
 
         collectors = CollectorRegistry()
         collectors.register(JoinCollector(registry))
@@ -55,7 +57,7 @@ class MetricsExporter:
             self._server = MetricsServer(
                 addr,
                 port,
-                lambda: (CONTENT_TYPE_LATEST, generate_latest(collectors)),
+                lambda: (_CONTENT_TYPE, generate_latest(collectors)),
                 is_over=lambda: spark is not None and is_stopped(spark),
                 when_closed=listening.stop,
             )

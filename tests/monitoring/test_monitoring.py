@@ -203,7 +203,7 @@ def test_top_prints_a_table_once(monkeypatch) -> None:
 def test_rates_are_of_the_last_seconds() -> None:
     texts = [text_of({ORDERS: totals(rows=rows)}) for rows in (100, 100, 400)]
     clock = iter(float(second) for second in range(10))
-    made = frames("http://x/metrics", lambda: 50, read=lambda url: texts.pop(0), monotonic=lambda: next(clock))
+    made = frames("http://x/metrics", lambda: (250, 50), read=lambda url: texts.pop(0), monotonic=lambda: next(clock))
     lines = [shown(next(made)).splitlines()[1].split()[2] for _ in range(3)]
     assert lines == ["-", "0", "150"]
 
@@ -222,7 +222,7 @@ def test_an_endpoint_that_goes_away_leaves_the_last_table() -> None:
         raise EndpointError("Nothing answers at x: refused.")
 
     texts = [text_of({ORDERS: totals(rows=100)})]
-    made = frames("http://x/metrics", lambda: 50, read=read, monotonic=iter([0.0, 7.0]).__next__)
+    made = frames("http://x/metrics", lambda: (250, 50), read=read, monotonic=iter([0.0, 7.0]).__next__)
     next(made)
     text = shown(next(made))
     assert "orders" in text
@@ -234,6 +234,16 @@ def test_of_hundreds_of_lines_those_with_most_rows_are_shown() -> None:
     text = shown(render(Rates().add(0.0, samples(text_of(many))), height=13))
     assert [line.split()[0] for line in text.splitlines()[1:4]] == ["t299", "t298", "t297"]
     assert "and 290 more" in text
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 120, 250])
+def test_a_narrow_terminal_shows_fewer_columns_and_never_half_of_one(width: int) -> None:
+    [view] = Rates().add(0.0, samples(text_of({ORDERS: totals(rows=999_999, errors=3)})))
+    head, line = shown(render([view], width=width), width).splitlines()
+    assert max(len(head), len(line.rstrip())) <= width
+    assert "…" not in head + line
+    assert {"table", "rows/s", "hit", "errors", "age"} <= set(head.split())
+    assert line.startswith("orders 012345 ")
 
 
 @pytest.mark.parametrize(

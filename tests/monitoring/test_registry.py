@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from types import SimpleNamespace
 
 import pytest
 
-from lookupcache.errors import OptionError
+from lookupcache.errors import LookupCacheError, OptionError
+from lookupcache.monitoring.scrape import samples
 from lookupcache.monitoring.totals import Series
 from lookupcache.report import Channel, LedgerParam, ObserveChannel, entry, reports_of
-from lookupcache.spark.exporter import MetricsExporter
+from lookupcache.spark.exporter import JoinCollector, MetricsExporter, export_metrics
 from lookupcache.spark.listener import LookupListener
 from lookupcache.spark.registry import Registry
 
@@ -203,3 +205,13 @@ def test_a_port_in_use_is_an_error_that_leaves_nothing() -> None:
         assert len(registry._followers) == 1
     assert exporter.is_closed
     assert registry._followers == []
+
+
+@pytest.mark.parametrize("work", [export_metrics, JoinCollector, lambda: samples("a 1")])
+def test_without_prometheus_client_the_cure_is_named(monkeypatch, work) -> None:
+    for name in ("prometheus_client", "prometheus_client.parser"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        LookupCacheError, match=r"prometheus_client is not installed[^$]*pip install 'lookupcache\[prom"
+    ):
+        work()
