@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from lookupcache.metrics import GAUGES, LookupMetrics
+from lookupcache.metrics import LookupMetrics
 
 OTHER = "other"
 """The name under which joins are exported together that came after the limit was reached."""
@@ -61,18 +61,3 @@ Series(table='a', join='other', query=''), Series(table='a', join='1', query='')
             self._tables.add(series.table)
             return Series(series.table, OTHER)
         return Series(OTHER, OTHER)
-
-
-def at_least(now: LookupMetrics, before: LookupMetrics) -> LookupMetrics:
-    """Return metrics of which no count is below what it was.
-
-    A task that runs again replaces the counts of its first attempt. A counter of Prometheus that decreases would be
-    taken for one that started again at 0, and all of it be added once more.
-    """
-    names = [field.name for field in fields(now) if field.name not in (*GAUGES, "source_counts")]
-    counts = {name: max(getattr(now, name), getattr(before, name)) for name in names}
-    own = {
-        name: max(now.source_counts.get(name, 0), before.source_counts.get(name, 0))
-        for name in {**before.source_counts, **now.source_counts}
-    }
-    return LookupMetrics(**counts, **{name: getattr(now, name) for name in GAUGES}, source_counts=own)

@@ -16,6 +16,8 @@ from lookupcache.spark.registry import JOINS, Registry
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
+    from lookupcache.monitoring.exposition import Highest
+
 DEFAULT_PORT = 9477
 # `prometheus_client` names a newer version of the format, which older servers do not know.
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,6 +33,7 @@ class JoinCollector:
     def __init__(self, registry: Registry = JOINS) -> None:
         _require_client()
         self._registry = registry
+        self._highest: Highest = {}
 
     def describe(self) -> list[Metric]:
         """Return nothing: registering is no reason to read all counts."""
@@ -40,7 +43,7 @@ class JoinCollector:
         """Yield the metrics."""
         from lookupcache.monitoring.exposition import metrics_of
 
-        return metrics_of(self._registry.totals())
+        return metrics_of(self._registry.totals(), self._highest)
 
 
 class MetricsExporter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -49,6 +50,8 @@ class Listening:
 
     def __init__(self, registry: Registry = JOINS) -> None:
         self._registry = registry
+        self._lock = threading.Lock()
+        self._is_over = False
         self._added: list[tuple[SparkSession, LookupListener]] = []
 
     def start(self) -> None:
@@ -58,19 +61,26 @@ class Listening:
     def stop(self) -> None:
         """Remove the listeners from the sessions that still run."""
         self._registry.unfollow(self._listen)
-        while self._added:
-            session, listener = self._added.pop()
+        with self._lock:
+            self._is_over = True
+        for session, listener in self._added:
             if not is_stopped(session):
                 # The session may be stopped meanwhile.
                 with suppress(Exception):
                     session.streams.removeListener(listener)
 
     def _listen(self, session: SparkSession) -> None:
-        if is_stopped(session) or any(_is_same(session, other) for other, _ in self._added):
-            return
-        listener = LookupListener(self._registry)
-        self._added.append((session, listener))
-        session.streams.addListener(listener)
+        with self._lock:
+            if self._is_over or is_stopped(session) or any(_is_same(session, other) for other, _ in self._added):
+                return
+            listener = LookupListener(self._registry)
+            try:
+                session.streams.addListener(listener)
+            except Exception:
+                # A join is worth more than its counts.
+                _logger.warning("The streams of a session cannot be listened to.", exc_info=True)
+                return
+            self._added.append((session, listener))
 
 
 def is_stopped(session: Any) -> bool:

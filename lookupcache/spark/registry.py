@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lookupcache.metrics import GAUGES, LookupMetrics
-from lookupcache.monitoring.totals import Series, SeriesLimit, Totals, at_least
+from lookupcache.monitoring.totals import Series, SeriesLimit, Totals
 from lookupcache.plan import LookupPlan
 from lookupcache.report import SEVERAL, Channel, ObserveChannel, Report, add_up, ended
 
@@ -73,8 +73,7 @@ class _Sum:
 class Registry:
     """The joins of a process, and what they have counted.
 
-    Joins are referred to weakly. What was counted by a join that is collected stays in the totals of its series, so
-    that no total decreases.
+    Joins are referred to weakly. What was counted by a join that is collected stays in the totals of its series.
     """
 
     def __init__(self, most_series: int = 400, most_ended: int = _MOST_ENDED) -> None:
@@ -86,7 +85,6 @@ class Registry:
         # Joins are collected in any thread, even in one that has the lock: a deque needs none.
         self._collected: deque[int] = deque()
         self._folded: dict[Series, _Sum] = {}
-        self._exported: dict[Series, LookupMetrics] = {}
         self._names: OrderedDict[str, tuple[Series, tuple[int, int]]] = OrderedDict()
         self._batches: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self._followers: list[Callable[[Any], None]] = []
@@ -178,16 +176,11 @@ class Registry:
                 own.add(counts, content)
                 own.limits = tracked.limits
                 own.joins += is_live
-            return {series: self._never_less(series, own.totals()) for series, own in sorted(sums.items())}
+            return {series: own.totals() for series, own in sorted(sums.items())}
 
     def _readable(self) -> Iterator[tuple[_Tracked, bool]]:
         yield from ((tracked, False) for tracked in self._ended.values())
         yield from ((tracked, True) for tracked in self._live.values())
-
-    def _never_less(self, series: Series, totals: Totals) -> Totals:
-        metrics = at_least(totals.metrics, self._exported.get(series, LookupMetrics()))
-        self._exported[series] = metrics
-        return replace(totals, metrics=metrics)
 
 
 JOINS = Registry()

@@ -26,7 +26,7 @@ from lookupcache.monitoring.families import FAMILIES
 from lookupcache.monitoring.rates import Rates
 from lookupcache.monitoring.scrape import EndpointError, metrics_url, samples
 from lookupcache.monitoring.server import MetricsServer
-from lookupcache.monitoring.totals import Series, Totals, at_least
+from lookupcache.monitoring.totals import Series, Totals
 
 ROOT = Path(__file__).parents[2]
 ORDERS = Series("orders", "0123456789ab")
@@ -42,7 +42,7 @@ class Collected:
         return []
 
     def collect(self):
-        return metrics_of(self.totals)
+        return metrics_of(self.totals, {})
 
 
 def text_of(totals) -> str:
@@ -95,10 +95,20 @@ def test_a_connector_that_makes_up_names_adds_no_end_of_series() -> None:
     assert (len(own), sum(own.values())) == (33, 1_000)
 
 
-def test_no_count_decreases_when_a_task_runs_again() -> None:
-    before = LookupMetrics(rows=10, hits=3, cached_rows=9, source_counts={"tokens": 5})
-    now = at_least(LookupMetrics(rows=8, hits=4, cached_rows=2), before)
-    assert (now.rows, now.hits, now.cached_rows, now.source_counts) == (10, 4, 2, {"tokens": 5})
+def test_no_counter_decreases_when_a_task_runs_again_and_gauges_do() -> None:
+    highest: dict = {}
+    own = {"tokens": 5}
+    before = totals(rows=10, keys=9, misses=2, host_hits=1, cached_rows=9, source_counts=own)
+    now = totals(rows=8, keys=10, misses=6, host_hits=2, cached_rows=2)
+    seen = [
+        {(sample.name, sample.labels.get("tier")): sample.value for one in metrics for sample in one.samples}
+        for metrics in (metrics_of({ORDERS: one}, highest) for one in (before, now))
+    ]
+    assert all(
+        seen[1][name] >= value for name, value in seen[0].items() if name[0].endswith("_total") and name in seen[1]
+    )
+    worker, host = (seen[1]["lookupcache_hits_total", tier] for tier in ("worker", "host"))
+    assert (worker, host, seen[1]["lookupcache_cached_rows", None]) == (6, 2, 2)
 
 
 METRIC = re.compile(r"\blookupcache_[a-z_]+")
@@ -271,6 +281,16 @@ def test_an_answer_that_is_not_of_prometheus_is_an_error(body: bytes) -> None:
     server.close()
     assert result.exit_code == 1
     assert "is not the text format of Prometheus" in result.output
+
+
+def test_an_endpoint_of_this_machine_is_read_without_a_proxy(monkeypatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    server = serve()
+    result = CliRunner().invoke(main, ["top", server.url, "--once"])
+    server.close()
+    assert result.output.strip() == "No lookups yet."
 
 
 def test_an_endpoint_without_lookups_says_so_and_other_pages_are_errors() -> None:

@@ -196,6 +196,17 @@ def test_each_session_with_observed_streams_has_one_listener_until_the_exporter_
     assert [len(one.listeners) for one in sessions] == [0, 0, 0]
 
 
+def test_a_session_that_takes_no_listener_still_joins(caplog) -> None:
+    def refuse(listener):
+        raise ConnectionError("no callback server")
+
+    registry, spark = Registry(), session()
+    spark.streams.addListener = refuse
+    with MetricsExporter("127.0.0.1", 0, None, registry):
+        registry.track(Join(spark=spark), ObserveChannel("lookup_p_1", streaming=True))
+    assert "cannot be listened to" in caplog.text
+
+
 def test_a_port_in_use_is_an_error_that_leaves_nothing() -> None:
     registry = Registry()
     with MetricsExporter("127.0.0.1", 0, None, registry) as exporter:
