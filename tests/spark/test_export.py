@@ -42,6 +42,7 @@ def test_a_task_is_counted_when_it_has_ended_while_its_job_still_runs(spark, tmp
         job.start()
         seen = rows_of_table(exporter, "gated")
         while not seen.get("") and job.is_alive():
+            job.join(0.05)
             seen = rows_of_table(exporter, "gated")
         os.write(opened, b"x")
         job.join()
