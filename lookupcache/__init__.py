@@ -14,6 +14,7 @@ The layers, in the order in which they import each other; `docs/architecture.md`
     worker                                            what runs in a Python worker
     report · spark                                    transfer of counts to the driver; the join on the driver
     sql                                               statements
+    monitoring                                        exported metrics: names, endpoint, reading them
     testing                                           the test kit for connectors
     hitrate                                           prediction of hit rates
     java · demo · cli                                 the command line
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from lookupcache.hitrate import hit_rate
     from lookupcache.metrics import LookupMetrics
     from lookupcache.plan import LookupPlan
+    from lookupcache.spark.exporter import export_metrics
     from lookupcache.spark.join import LookupJoin, lookup, lookup_join
     from lookupcache.sql import LookupSession
     from lookupcache.table import LookupTable
@@ -81,6 +83,7 @@ __all__ = [
     "TooManyRowsError",
     "WrongRowsError",
     "cached",
+    "export_metrics",
     "hit_rate",
     "lookup",
     "lookup_join",
@@ -99,6 +102,7 @@ _MODULES = {
     "LookupTable": "table",
     "PlanReference": "compiled",
     "cached": "decorator",
+    "export_metrics": "spark.exporter",
     "hit_rate": "hitrate",
     "lookup": "spark.join",
     "lookup_join": "spark.join",

@@ -1,7 +1,8 @@
 """Transfers counts from tasks to the driver: through an accumulator, or through `DataFrame.observe`.
 
 A task reports once, when it ends. A report contains stage, partition, attempt and worker, so that a task that
-ran twice counts once, and a cache that several tasks used is not counted several times.
+ran twice counts once, and a cache that several tasks used is not counted several times; and when it was made, so that
+the content of a cache is that of the worker's last report.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import itertools
 import json
 import os
 import socket
+import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,12 +35,28 @@ Ledger = dict[tuple[int, int], dict[int, dict[str, Report]]]
 COLUMN = "lookup_report"
 """The column with a task's report, as JSON, in a separate row."""
 
+SEVERAL = "several"
+"""Set in a report that is the sum of those of several workers."""
+
 OBSERVED = "lookup"
 """The name of the counts among a query's observed metrics."""
 
+_SUMMED = {field.name for field in dataclasses.fields(LookupMetrics)} - {*GAUGES, "source_counts"}
 _MOST_TASKS = 4_096
 _MERGED = (-1, -1)
 _joins = itertools.count(1)
+# Spark merges updates in a thread of the driver, while others read the ledger.
+_ledger_lock = threading.RLock()
+
+
+def _reset_after_fork() -> None:
+    """Replace a lock that a thread of the parent process may hold."""
+    global _ledger_lock
+    _ledger_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def report(counts: Mapping[str, float]) -> Report:
@@ -45,7 +64,7 @@ def report(counts: Mapping[str, float]) -> Report:
     context = TaskContext.get()
     position = (context.stageId(), context.partitionId(), context.attemptNumber()) if context else (0, 0, 0)
     own: Report = dict(zip(("stage", "partition", "attempt"), position, strict=True))
-    own |= {"run": uuid.uuid4().hex, "worker": f"{socket.gethostname()}:{os.getpid()}"}
+    own |= {"run": uuid.uuid4().hex, "worker": f"{socket.gethostname()}:{os.getpid()}", "ended": time.time()}
     return own | nest_source_counts(counts)
 
 
@@ -55,12 +74,29 @@ def total(reports: Iterable[Report]) -> LookupMetrics:
     >>> total([{"worker": "a", "hits": 3, "cached_rows": 5}, {"worker": "a", "hits": 1, "cached_rows": 7}]).cached_rows
     7
     """
-    counts = LookupMetrics()
-    content: dict[str, Report] = {}
-    for one in reports:
-        counts += LookupMetrics.of({name: value for name, value in one.items() if name not in GAUGES})
-        content[one["worker"]] = {name: one.get(name, 0) for name in GAUGES}
+    counts, content = add_up(reports)
     return sum((LookupMetrics.of(one) for one in content.values()), counts)
+
+
+def add_up(reports: Iterable[Report]) -> tuple[LookupMetrics, dict[str, Report]]:
+    """Return the counts of reports without `GAUGES`, and for each worker its last report of those."""
+    counts: dict[str, Any] = {}
+    own: dict[str, float] = {}
+    content: dict[str, Report] = {}
+    for one in sorted(reports, key=ended):
+        for name, value in one.items():
+            if value and name in _SUMMED:
+                counts[name] = counts.get(name, 0) + value
+        for name, value in (one.get("source_counts") or {}).items():
+            own[name] = own.get(name, 0) + value
+        own_content = {name: one.get(name) or 0 for name in GAUGES}
+        content[one["worker"]] = own_content | {"ended": ended(one), SEVERAL: one.get(SEVERAL, False)}
+    return LookupMetrics(**counts, source_counts=own), content
+
+
+def ended(one: Report) -> float:
+    """Return when a report was made, in seconds since 1970; 0 if it does not say."""
+    return one.get("ended") or 0.0
 
 
 class LedgerParam(AccumulatorParam[Ledger]):
@@ -72,11 +108,12 @@ class LedgerParam(AccumulatorParam[Ledger]):
 
     def addInPlace(self, value1: Ledger, value2: Ledger) -> Ledger:  # noqa: N802 - Spark's name
         """Merge two ledgers into the first."""
-        for task, attempts in value2.items():
-            for attempt, runs in attempts.items():
-                value1.setdefault(task, {}).setdefault(attempt, {}).update(runs)
-        if len(value1) > _MOST_TASKS:
-            _merge_old_stages(value1)
+        with _ledger_lock:
+            for task, attempts in value2.items():
+                for attempt, runs in attempts.items():
+                    value1.setdefault(task, {}).setdefault(attempt, {}).update(runs)
+            if len(value1) > _MOST_TASKS:
+                _merge_old_stages(value1)
         return value1
 
 
@@ -87,7 +124,8 @@ def entry(one: Report) -> Ledger:
 
 def reports_of(ledger: Ledger) -> list[Report]:
     """Return the reports that count: those of the latest attempt of every task."""
-    return [one for attempts in ledger.values() for one in attempts[max(attempts)].values()]
+    with _ledger_lock:
+        return [one for attempts in ledger.values() for one in attempts[max(attempts)].values()]
 
 
 def _merge_old_stages(ledger: Ledger) -> None:
@@ -104,7 +142,8 @@ def _merge_old_stages(ledger: Ledger) -> None:
 
 
 def _merge(worker: str, reports: list[Report]) -> Report:
-    return {**dataclasses.asdict(total(reports)), "worker": worker, "run": worker}
+    last = max(map(ended, reports))
+    return {**dataclasses.asdict(total(reports)), "worker": worker, "run": worker, "ended": last}
 
 
 # ── channels ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,6 +168,10 @@ class Channel:
         """Return the counts of the tasks that have ended."""
         raise OptionError("The join's metrics are off.", hint="Set 'lookup.metrics' to 'auto'.")
 
+    def reports(self) -> list[Report]:
+        """Return the reports that have arrived, without waiting for any."""
+        return []
+
     def metrics_in(self, progress: Any) -> LookupMetrics:
         """Return the counts in a StreamingQueryProgress."""
         raise OptionError("Only observed metrics are in a query's progress.", hint="Set 'lookup.metrics' to 'observe'.")
@@ -149,7 +192,11 @@ class AccumulatorChannel(Channel):
 
     def metrics(self) -> LookupMetrics:
         """Return the counts of all tasks that have ended."""
-        return total(reports_of(self.accumulator.value))
+        return total(self.reports())
+
+    def reports(self) -> list[Report]:
+        """Return the reports of all tasks that have ended."""
+        return reports_of(self.accumulator.value)
 
 
 class ObserveChannel(Channel):
@@ -197,6 +244,15 @@ class ObserveChannel(Channel):
         # On Spark Connect an observation is empty until its query has run. Classic Spark has only one here.
         found = [observation.get for observation in self.observations]
         return _from_row(next(filter(None, found), found[0])[OBSERVED])
+
+    def reports(self) -> list[Report]:
+        """Return the counts of the first action as one report, if it has ended; a stream's are in its progress."""
+        row = next(filter(None, map(_observed_row, self.observations)), None)
+        return (
+            []
+            if row is None
+            else [{**dataclasses.asdict(_from_row(row[OBSERVED])), "worker": self.name, SEVERAL: True}]
+        )
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
         """Return the counts of the progress's micro-batch."""
@@ -287,6 +343,12 @@ def _with_reports(batches: Iterator[pa.RecordBatch], counts: Sequence[Mapping[st
 def _with(batch: pa.RecordBatch, reports: Sequence[pa.Array]) -> pa.RecordBatch:
     names = [f"{COLUMN}{number}" for number in range(len(reports))]
     return pa.RecordBatch.from_arrays([*batch.columns, *reports], [*batch.schema.names, *names])
+
+
+def _observed_row(observation: Any) -> Any:
+    """Return what an observation has, None if its action has not ended; classic Spark would wait for it."""
+    jvm = getattr(observation, "_jo", None)
+    return None if jvm is not None and not jvm.future().isCompleted() else observation.get
 
 
 def _from_row(row: Any) -> LookupMetrics:

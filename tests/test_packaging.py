@@ -123,6 +123,13 @@ LAYERS = """
     worker.chain
     daemon
     worker
+    monitoring monitoring.totals monitoring.server
+    monitoring.families
+    monitoring.exposition monitoring.scrape
+    monitoring.rates
+    spark.registry
+    spark.listener
+    spark.exporter
     spark.pending spark.declared
     spark.forms.left_side spark.forms.join_context spark.forms.between
     spark.forms.filters spark.forms.cardinality spark.forms.slots
@@ -172,7 +179,7 @@ LAYERS = """
     demo.run
     demo
     cli.trial cli.store
-    cli.hitrate cli.host cli.plan
+    cli.hitrate cli.host cli.plan cli.top
     cli.commands
     cli
     __main__
@@ -239,7 +246,7 @@ PUBLIC = """
     CompiledPlan CompiledPlanError Connector ConnectorError LoadPhase LookupCacheError LookupConfig LookupFailedError
     LookupJoin LookupMetrics LookupPlan LookupRefusedError LookupRequest LookupRuntimeError LookupSession LookupTable
     LookupTimeoutError OptionError PlanError PlanReference SchemaError SourceError StatementError TooManyRowsError
-    WrongRowsError cached hit_rate lookup lookup_join
+    WrongRowsError cached export_metrics hit_rate lookup lookup_join
 """
 
 

@@ -1,4 +1,4 @@
-"""The command line: `commands` defines the commands, `hitrate` one of them, `trial` tests a table."""
+"""The command line: `commands` defines the commands, `hitrate` and `top` some of them, `trial` tests a table."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from lookupcache.cli import trial
 from lookupcache.cli.hitrate import hitrate
 from lookupcache.cli.host import cache
 from lookupcache.cli.plan import plan
+from lookupcache.cli.top import dashboard, top
 from lookupcache.connector import Connector, connector_class, connector_names
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import local_spark_environment
@@ -146,6 +147,8 @@ def _truncate(text: str) -> str:
 main.add_command(hitrate)
 main.add_command(cache)
 main.add_command(plan)
+main.add_command(top)
+main.add_command(dashboard)
 
 
 @main.command()

@@ -6,5 +6,6 @@ join ─► forms (how a join runs) · latest (with the latest values of a strea
      ─► declared (a left side in a declarative pipeline)
      ─► freezing (a join in a compiled plan)
 scan (in SQL), data_source (`spark.read`)    a lookup table read in full
+registry (all joins of the process) ◄─ listener (a stream's progress); exporter (to Prometheus)
 doctor ─► stages                             what a session could do better
 """

@@ -42,6 +42,7 @@ from lookupcache.spark.freezing import columns_of, join_document, refuse_stream
 from lookupcache.spark.latest import by_latest, describe, state_lines
 from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
+from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import absolute_path
@@ -165,6 +166,7 @@ class LookupJoin:
         self._channel: Channel = _channel(self)
         self.reader = SqlReader(columns, self.table.schema, _Analyst(self), settings)
         self._restored: LookupNode | None = None
+        JOINS.track(self, self._channel)
 
     # ── compiled plans ───────────────────────────────────────────────────────────────────────────────────
 
@@ -224,6 +226,7 @@ class LookupJoin:
             ) from None
         if result != node.output:
             raise differs(f"The columns of the join with {node.alias!r}", node.output, result, source)
+        JOINS.track(join, join._channel)
         return join
 
     @cached_property

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from urllib.request import urlopen
 
 import pytest
 from drawn_world import ROWS, VARIABLES, compare_drawn, make_worlds, table_of
@@ -26,8 +29,10 @@ from lookupcache import (
     PlanError,
     PlanReference,
     SchemaError,
+    export_metrics,
     lookup_join,
 )
+from lookupcache.monitoring.scrape import samples
 from lookupcache.planner.column import column_sql
 from lookupcache.spark.doctor import POOL, examine
 from lookupcache.spark.stages import python_stages
@@ -244,15 +249,29 @@ def test_accumulators_are_refused(people, visits):
         LookupJoin(visits, people, "person = p.id", options={"lookup.metrics": "accumulator"})
 
 
+def exported_rows(exporter, query: str, at_least: int) -> float:
+    """Return the exported rows of a query, once they have arrived: a listener hears of them after the query."""
+    deadline = time.monotonic() + 30
+    found = 0.0
+    while found < at_least and time.monotonic() < deadline and not threading.Event().wait(0.05):
+        with urlopen(exporter.url) as answer:
+            series = samples(answer.read().decode())
+        found = sum(sample["lookupcache_rows_total"] for one, sample in series.items() if one.query == query)
+    return found
+
+
 def test_a_stream_gives_the_rows_of_the_batch_and_counts(spark, people, right, tmp_path):
     for step in range(3):
         part = spark.range(step * 100, step * 100 + 100, 1, 1).selectExpr("id % 7 AS person")
         part.write.mode("append").parquet(str(tmp_path / "in"))
     stream = spark.readStream.schema("person BIGINT").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
-    join = LookupJoin(stream, people, "person = p.id AND length(p.name) > 2", "left")
-    writer = join.df.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "check"))
-    query = writer.trigger(availableNow=True).start(str(tmp_path / "out"))
-    query.awaitTermination()
+    with export_metrics(port=0, spark=spark) as exporter:
+        join = LookupJoin(stream, people, "person = p.id AND length(p.name) > 2", "left")
+        writer = join.df.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "check"))
+        query = writer.queryName("watched").trigger(availableNow=True).start(str(tmp_path / "out"))
+        query.awaitTermination()
+        assert exported_rows(exporter, "watched", at_least=300) == 300
+    assert [thread.name for thread in threading.enumerate() if "lookupcache-metrics" in thread.name] == []
     theirs = spark.read.parquet(str(tmp_path / "in")).join(
         right.alias("p"), F.expr("person = p.id AND length(p.name) > 2"), "left"
     )

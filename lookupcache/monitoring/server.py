@@ -1,0 +1,155 @@
+"""A server for metrics, over HTTP, none of whose threads is left when it is closed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+PATH = "/metrics"
+_POLL_SECONDS = 0.2
+_MOST_REQUESTS = 16
+_REQUEST_SECONDS = 5.0
+_JOIN_SECONDS = 5.0
+
+Render = Callable[[], tuple[str, bytes]]
+"""Returns a content type and a body."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET with the metrics; requests that take long to arrive are dropped."""
+
+    server: _HttpServer
+    timeout = _REQUEST_SECONDS
+    server_version, sys_version = "lookupcache", ""
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] not in (PATH, "/"):
+            self.send_error(404, explain=f"The metrics are at {PATH}.")
+            return
+        try:
+            kind, body = self.server.render()
+        except Exception as error:
+            # The error's text may name anything; its type does not.
+            self.send_error(500, explain=f"The metrics cannot be read: {type(error).__name__}.")
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: a scrape per second is not news."""
+
+
+class _HttpServer(HTTPServer):
+    """A thread for each request, of a bounded number, which `finish_requests` ends.
+
+    The threads of `socketserver.ThreadingMixIn` either keep the process from ending or are not waited for.
+    """
+
+    allow_reuse_address = True
+    timeout = _POLL_SECONDS
+
+    def __init__(self, address: tuple[str, int], render: Render) -> None:
+        self.render = render
+        self._open: dict[threading.Thread, socket.socket] = {}
+        self._lock = threading.Lock()
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without a look-up of the host's name, which may take seconds."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a request in its own thread."""
+        thread = threading.Thread(
+            target=self._answer, args=(request, client_address), name="lookupcache-metrics-request", daemon=True
+        )
+        with self._lock:
+            is_full = len(self._open) >= _MOST_REQUESTS
+            if not is_full:
+                self._open[thread] = request
+        if is_full:
+            self.shutdown_request(request)
+        else:
+            thread.start()
+
+    def _answer(self, request: Any, client_address: Any) -> None:
+        try:
+            # A client that goes away is no error of ours.
+            with suppress(OSError):
+                self.finish_request(request, client_address)
+        finally:
+            self.shutdown_request(request)
+            with self._lock:
+                self._open.pop(threading.current_thread(), None)
+
+    def finish_requests(self) -> None:
+        """Close the connections that are open, and wait for their threads."""
+        with self._lock:
+            still_open = dict(self._open)
+        for request in still_open.values():
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+        for thread in still_open:
+            thread.join(_JOIN_SECONDS)
+
+
+class MetricsServer:
+    """Serves metrics until it is closed, or until ``is_over`` returns true, which it is asked several times a second.
+
+    Args:
+        addr: The address to bind to; raises OSError if that is not possible.
+        port: The port; 0 takes a free one.
+        render: Returns the content type and the body of an answer.
+        is_over: Whether there is nothing more to serve.
+        when_closed: Called once, when no thread of the server but the calling one is left.
+    """
+
+    def __init__(
+        self, addr: str, port: int, render: Render, *, is_over: Callable[[], bool], when_closed: Callable[[], None]
+    ) -> None:
+        self._server = _HttpServer((addr, port), render)
+        self._closing = threading.Event()
+        self._is_over, self._when_closed = is_over, when_closed
+        self._thread = threading.Thread(target=self._serve, name="lookupcache-metrics", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The URL of the metrics."""
+        host, port = self._server.server_address[:2]
+        name = f"[{host!s}]" if ":" in str(host) else host
+        return f"http://{name!s}:{port}{PATH}"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is served any more."""
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Close the port, and wait for the threads."""
+        self._closing.set()
+        # It wakes the thread on Linux; elsewhere that looks for itself soon.
+        with suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            while not self._closing.is_set() and not self._is_over():
+                self._server.handle_request()
+        finally:
+            self._server.server_close()
+            self._server.finish_requests()
+            self._when_closed()

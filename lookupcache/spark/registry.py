@@ -1,0 +1,225 @@
+"""The lookup joins of this process and what they have counted, for whoever exports that.
+
+A join that nobody refers to any more may still run, as part of a stream; so what reads its counts is kept for a while
+longer, and at last its counts alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lookupcache.metrics import GAUGES, LookupMetrics
+from lookupcache.monitoring.totals import Series, SeriesLimit, Totals
+from lookupcache.plan import LookupPlan
+from lookupcache.report import SEVERAL, Channel, ObserveChannel, Report, add_up, ended
+
+if TYPE_CHECKING:
+    from lookupcache.spark.join import LookupJoin
+
+_MOST_ENDED = 256
+_MOST_NAMES = 4_096
+_MOST_BATCHES = 1_024
+_JOIN_DIGITS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class _Tracked:
+    """What is kept of a join: nothing that refers to it, or to a DataFrame."""
+
+    series: Series
+    channel: Channel
+    limits: tuple[int, int]
+
+
+@dataclass
+class _Sum:
+    """What is added up for a series."""
+
+    counts: LookupMetrics = field(default_factory=LookupMetrics)
+    content: dict[str, Report] = field(default_factory=dict)
+    reported: float = 0.0
+    limits: tuple[int, int] = (0, 0)
+    joins: int = 0
+
+    def add(self, counts: LookupMetrics, content: Mapping[str, Report]) -> None:
+        """Add counts, and the content of caches, of which each worker's last report counts."""
+        self.counts += counts
+        for worker, one in content.items():
+            self.reported = max(self.reported, ended(one))
+            if ended(one) >= ended(self.content.get(worker, {})):
+                self.content[worker] = one
+
+    def totals(self) -> Totals:
+        """Return the sum; a worker that has no cache reports an empty one."""
+        gauges: dict[str, Any] = {name: sum(one.get(name, 0) for one in self.content.values()) for name in GAUGES}
+        workers = sum(any(one.get(name, 0) for name in GAUGES) for one in self.content.values() if not one.get(SEVERAL))
+        rows, size = self.limits
+        return Totals(
+            metrics=replace(self.counts, **gauges),
+            workers=workers,
+            reported=self.reported,
+            limit_rows=rows,
+            limit_bytes=size,
+            joins=self.joins,
+        )
+
+
+class Registry:
+    """The joins of a process, and what they have counted.
+
+    Joins are referred to weakly. What was counted by a join that is collected stays in the totals of its series.
+    """
+
+    def __init__(self, most_series: int = 400, most_ended: int = _MOST_ENDED) -> None:
+        self._lock = threading.RLock()
+        self._most_ended = most_ended
+        self._limit = SeriesLimit(most_series)
+        self._live: dict[int, _Tracked] = {}
+        self._ended: OrderedDict[int, _Tracked] = OrderedDict()
+        # Joins are collected in any thread, even in one that has the lock: a deque needs none.
+        self._collected: deque[int] = deque()
+        self._folded: dict[Series, _Sum] = {}
+        self._names: OrderedDict[str, tuple[Series, tuple[int, int]]] = OrderedDict()
+        self._batches: OrderedDict[tuple[str, str, str], int] = OrderedDict()
+        self._followers: list[Callable[[Any], None]] = []
+        self._streams: weakref.WeakSet[LookupJoin] = weakref.WeakSet()
+        self._next = 0
+
+    # ── joins ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def track(self, join: LookupJoin, channel: Channel) -> None:
+        """Remember a join whose counts come through a channel."""
+        if type(channel) is Channel:
+            return
+        tracked = _Tracked(_series(join.plan), channel, _limits(join.plan))
+        with self._lock:
+            self._next += 1
+            number = self._next
+            self._live[number] = tracked
+            self._retire()
+            is_observed = _is_observed(channel)
+            if isinstance(channel, ObserveChannel) and is_observed:
+                _put(self._names, channel.name, (tracked.series, tracked.limits), _MOST_NAMES)
+                self._streams.add(join)
+            followers = list(self._followers) if is_observed else []
+        weakref.finalize(join, self._collected.append, number).atexit = False
+        for follow in followers:
+            follow(join.spark)
+
+    def follow(self, follow: Callable[[Any], None]) -> None:
+        """Call a function with the session of each observed stream, of those that are there and of later ones."""
+        with self._lock:
+            self._followers.append(follow)
+            sessions = [join.spark for join in self._streams]
+        for session in sessions:
+            follow(session)
+
+    def unfollow(self, follow: Callable[[Any], None]) -> None:
+        """Call the function no more."""
+        with self._lock:
+            self._followers.remove(follow)
+
+    def _retire(self) -> None:
+        """Keep of joins that were collected what reads their counts; of the oldest of them the counts alone."""
+        while self._collected:
+            number = self._collected.popleft()
+            self._ended[number] = self._live.pop(number)
+        while len(self._ended) > self._most_ended:
+            _, tracked = self._ended.popitem(last=False)
+            counts, content = _add_up(tracked.channel)
+            if counts.keys or counts.rows or content:
+                own = self._folded.setdefault(self._limit.apply(tracked.series), _Sum())
+                own.add(counts, {})
+                own.reported = max([own.reported, *map(ended, content.values())])
+
+    # ── streams ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def add_progress(self, progress: Any) -> None:
+        """Add the counts in a StreamingQueryProgress, unless those of its micro-batch were added before."""
+        for name, row in (progress.observedMetrics or {}).items():
+            if name.startswith("lookup_"):
+                self._add_observed(progress, name, row)
+
+    def _add_observed(self, progress: Any, name: str, row: Any) -> None:
+        metrics = ObserveChannel(name, streaming=True).metrics_in({"observedMetrics": {name: row}})
+        run, batch = (str(progress.id), str(progress.runId), name), int(progress.batchId)
+        with self._lock:
+            if self._batches.get(run, -1) >= batch:
+                return
+            _put(self._batches, run, batch, _MOST_BATCHES)
+            series, limits = self._names.get(name, (Series(_table_in(name), ""), (0, 0)))
+            series = self._limit.apply(replace(series, query=progress.name or ""))
+            own = self._folded.setdefault(series, _Sum())
+            own.limits = limits
+            gauges: Report = {gauge: getattr(metrics, gauge) for gauge in GAUGES}
+            zeros: dict[str, Any] = dict.fromkeys(GAUGES, 0)
+            own.add(replace(metrics, **zeros), {name: gauges | {"ended": time.time(), SEVERAL: True}})
+
+    # ── totals ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def totals(self) -> dict[Series, Totals]:
+        """Return what was counted so far, by series; waits for no job."""
+        with self._lock:
+            self._retire()
+            sums = {series: replace(own, content=dict(own.content), joins=0) for series, own in self._folded.items()}
+            for tracked, is_live in self._readable():
+                counts, content = _add_up(tracked.channel)
+                if not content and (not is_live or _is_observed(tracked.channel)):
+                    continue
+                own = sums.setdefault(self._limit.apply(tracked.series), _Sum())
+                own.add(counts, content)
+                own.limits = tracked.limits
+                own.joins += is_live
+            return {series: own.totals() for series, own in sorted(sums.items())}
+
+    def _readable(self) -> Iterator[tuple[_Tracked, bool]]:
+        yield from ((tracked, False) for tracked in self._ended.values())
+        yield from ((tracked, True) for tracked in self._live.values())
+
+
+JOINS = Registry()
+"""The joins of this process."""
+
+
+def _add_up(channel: Channel) -> tuple[LookupMetrics, dict[str, Report]]:
+    """Return the counts that have arrived; none where the session is over, which alone could tell."""
+    try:
+        return add_up(channel.reports())
+    except Exception:
+        return LookupMetrics(), {}
+
+
+def _is_observed(channel: Channel) -> bool:
+    """Return whether the counts of a channel arrive with a stream's progress."""
+    return isinstance(channel, ObserveChannel) and channel.streaming
+
+
+def _series(plan: LookupPlan) -> Series:
+    return Series(plan.table, plan.fingerprint[:_JOIN_DIGITS])
+
+
+def _limits(plan: LookupPlan) -> tuple[int, int]:
+    return (plan.config.max_rows or 0, plan.config.max_bytes or 0)
+
+
+def _table_in(name: str) -> str:
+    """Return the table in the name of a channel.
+
+    >>> _table_in("lookup_my_table_12")
+    'my_table'
+    """
+    return name.removeprefix("lookup_").rpartition("_")[0]
+
+
+def _put(some: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
+    """Set a value, and remove the oldest ones of too many."""
+    some[key] = value
+    some.move_to_end(key)
+    while len(some) > most:
+        some.popitem(last=False)

@@ -1,0 +1,78 @@
+"""Metrics of joins in a session: of a job that runs, and of streams that are observed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from urllib.request import urlopen
+
+import pytest
+from sources import PEOPLE, SCHEMA, rows_of
+
+from lookupcache import LookupJoin, LookupTable, export_metrics
+from lookupcache.monitoring.scrape import samples
+from lookupcache.spark.registry import JOINS
+
+pytestmark = pytest.mark.spark
+
+
+def rows_of_table(exporter, table: str) -> dict[str, float]:
+    """Return the exported rows of a table, by query."""
+    with urlopen(exporter.url) as answer:
+        found = samples(answer.read().decode())
+    return {one.query: sample["lookupcache_rows_total"] for one, sample in found.items() if one.table == table}
+
+
+def test_a_task_is_counted_when_it_has_ended_while_its_job_still_runs(spark, tmp_path):
+    gate = str(tmp_path / "gate")
+    os.mkfifo(gate)
+    opened = os.open(gate, os.O_RDWR)
+
+    def answer(n):
+        if n == 1:
+            os.read(os.open(gate, os.O_RDONLY), 1)
+        return [(n, n)]
+
+    options = {"lookup.form": "worker"}
+    table = LookupTable.from_function("gated", "n BIGINT, m BIGINT", key=["n"], function=answer, options=options)
+    join = LookupJoin(spark.range(0, 2, 1, 2), table, "id = gated.n", select=["m"])
+    found = []
+    with export_metrics(port=0, spark=spark) as exporter:
+        job = threading.Thread(target=lambda: found.extend(join.df.collect()))
+        job.start()
+        seen = rows_of_table(exporter, "gated")
+        while not seen.get("") and job.is_alive():
+            job.join(0.05)
+            seen = rows_of_table(exporter, "gated")
+        os.write(opened, b"x")
+        job.join()
+        assert (seen, rows_of_table(exporter, "gated")) == ({"": 1}, {"": 2})
+    assert len(found) == 2
+    os.close(opened)
+
+
+def test_a_stream_of_another_session_is_counted_by_its_progress(spark, tmp_path):
+    spark.createDataFrame(PEOPLE, SCHEMA).selectExpr("id AS person").coalesce(1).write.parquet(str(tmp_path / "in"))
+    options = {"lookup.metrics": "observe", "lookup.cache": "LRU"}
+    table = LookupTable.from_function("watched", SCHEMA, key=["id"], function=rows_of, options=options)
+    session = spark.newSession()
+    with export_metrics(port=0, spark=spark) as exporter:
+        stream = session.readStream.schema("person BIGINT").parquet(str(tmp_path / "in"))
+        writer = LookupJoin(stream, table, "person = watched.id").df.writeStream.format("noop").queryName("stream")
+        writer = writer.option("checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True)
+        writer.start().awaitTermination()
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        assert rows_of_table(exporter, "watched") == {"stream": len(PEOPLE)}
+        assert len(session.streams._jsqm.listListeners()) == 1
+    assert len(session.streams._jsqm.listListeners()) == 0
+
+
+def test_an_observed_batch_is_not_waited_for(spark):
+    options = {"lookup.metrics": "observe", "lookup.form": "worker"}
+    table = LookupTable.from_function("later", SCHEMA, key=["id"], function=rows_of, options=options)
+    join = LookupJoin(spark.range(0, 3, 1, 1), table, "left.id = later.id", select=["name"])
+    _ = join.df
+    before = {one.table: total.metrics.rows for one, total in JOINS.totals().items()}
+    join.df.collect()
+    after = {one.table: total.metrics.rows for one, total in JOINS.totals().items()}
+    assert (before["later"], after["later"]) == (0, 3)
