@@ -336,3 +336,23 @@ def test_the_command_lists_and_clears_stores():
         assert (told.exit_code, "The store does not answer" in told.output) == (1, True)
     finally:
         server.close()
+
+
+def test_what_another_writes_between_reading_and_claiming_is_taken(memory, monkeypatch):
+    """As where a store that has no script for both waits for its lock; the clock goes on meanwhile."""
+    (one, other), clocks = two(price, memory)
+    one("b"), other("b")
+    read = memory.get
+
+    def get(names):
+        found = read(names)
+        monkeypatch.setattr(memory, "get", read)
+        memory.clock += 1
+        clocks[0].now += 1
+        one("a")
+        memory.clock += 1
+        return found
+
+    monkeypatch.setattr(memory, "get", get)
+    other("a")
+    assert ASKED == ["b", "a"]
