@@ -75,40 +75,48 @@ class _Queue:
         self._has_thread = False
 
     def close(self, seconds: float) -> None:
-        """Let the thread serve once more and end, and wait for that; the next call starts another."""
+        """Let the thread serve once more and end, and wait for that; the next call starts another.
+
+        While calls wait, as those of other threads, it goes on.
+        """
         with self._changed:
             self._is_closing = self._has_thread
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._has_thread, seconds)
+            self._changed.wait_for(lambda: not self._has_thread or self._has_waiting, seconds)
 
     def add(self, until: float) -> Future[Permit]:
         """Let a call wait."""
         waiting = _Waiting(until)
         with self._changed:
-            self._waiting.append(waiting)
             self._wake()
+            self._waiting.append(waiting)
         return waiting.future
 
     def wake(self) -> None:
-        """Call ``serve`` soon."""
-        with self._changed:
+        """Call ``serve`` soon; where no thread can be started, with the next call."""
+        with self._changed, suppress(RuntimeError):
             self._wake()
+
+    @property
+    def _has_waiting(self) -> bool:
+        return any(not one.future.done() for one in self._waiting)
 
     def _wake(self) -> None:
         self._is_due = True
         self._changed.notify_all()
         if not self._has_thread:
-            self._has_thread = True
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._has_thread = True
 
     def _run(self) -> None:
         seconds: float | None = 0.0
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._is_due or self._is_closing, _LINGER_SECONDS if seconds is None else seconds
+                    lambda: self._is_due or (self._is_closing and not self._has_waiting),
+                    _LINGER_SECONDS if seconds is None else seconds,
                 )
-                if not self._is_due and ((seconds is None and not self._waiting) or self._is_closing):
+                if not self._is_due and not self._has_waiting and (seconds is None or self._is_closing):
                     self._has_thread = self._is_closing = False
                     self._changed.notify_all()
                     return

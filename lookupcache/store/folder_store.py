@@ -441,8 +441,11 @@ class _Background:
             if at_once:
                 self._urgent.set()
             if self._thread is None and not self._is_stopped:
-                self._thread = threading.Thread(target=self._run, name="lookupcache-folder", daemon=True)
-                self._thread.start()
+                # Where none can be started, as when the interpreter exits, `flush` writes.
+                with suppress(RuntimeError):
+                    thread = threading.Thread(target=self._run, name="lookupcache-folder", daemon=True)
+                    thread.start()
+                    self._thread = thread
 
     def stop(self) -> None:
         """Wait for the thread to end."""

@@ -236,7 +236,7 @@ class GuardedStore:
         return self._try(lambda: self._store.invalidate(names) or True) is not None
 
     def void_claims(self) -> None:
-        """Write nothing that is claimed until now: it may be fetched from before a change that the store has not heard."""
+        """Write nothing that is claimed until now: it may be from before a change which the store has not heard."""
         self._first_valid = next(_claim_numbers)
 
     def clear(self, identity: str) -> bool:

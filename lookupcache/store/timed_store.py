@@ -108,10 +108,11 @@ class TimedStore(Store):
             if self._late is not None and not self._late.done():
                 raise TimeoutError("an earlier call has not ended yet")
             self._late = None
-            self._calls.put((done, work))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="lookupcache-store", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="lookupcache-store", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._calls.put((done, work))
         try:
             return done.result(timeout)  # type: ignore[return-value]
         except TimeoutError:
