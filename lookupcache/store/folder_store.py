@@ -320,6 +320,9 @@ class FolderStore(Store):
     def _reading(self, one: _Identity, names: Words) -> Reading:
         now = one.clock.now()
         entries = one.segments.find(names, now)
+        if one.segments.is_outdated:
+            one.segments.refresh(one.clock, now=True)
+            entries = one.segments.find(names, now)
         if one.pending.entries:
             valid_after, least_end = one.segments.valid_after(names), int(now.most * MICROSECONDS)
             for position, name in enumerate(names_as_bytes(names)):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import secrets
 import threading
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from drawing import examples
@@ -19,9 +22,11 @@ from scale import SCALE
 from lookupcache.metrics import Counters
 from lookupcache.store import Store, StoreFullError
 from lookupcache.store.contract import CLAIMED
-from lookupcache.store.folder_clock import SKEW_SECONDS, FolderClock
+from lookupcache.store.folder_clock import SKEW_SECONDS, FolderClock, Moment
 from lookupcache.store.folder_files import LocalFiles
 from lookupcache.store.folder_format import read_index
+from lookupcache.store.folder_merge import clean_folder, merge_segments
+from lookupcache.store.folder_segments import Segments
 from lookupcache.store.guard import GuardedStore
 from lookupcache.store.object_files import ObjectFiles
 from lookupcache.store.timed_store import TimedStore
@@ -472,3 +477,49 @@ def test_a_segment_that_is_dated_later_than_its_file_is_not_used(tmp_path):
     reading = folder.new_store().get([name_of(1)])
     assert (reading.entries, reading.dropped) == ([None], 1)
     folder.close()
+
+
+# ── files that cannot be opened ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_large_store_leaves_descriptors_to_others_and_finds_what_was_merged(stores, kind):
+    writer, reader = stores(kind), stores(kind)
+    for number in range(7):  # Eight would be merged.
+        put(writer, [number], token(b"mine", number))
+        writer.flush()
+    before = len(os.listdir("/proc/self/fd"))
+    assert get(reader, *range(7)) == [entry(number) for number in range(7)]
+    assert len(os.listdir("/proc/self/fd")) <= before + 5
+    [one] = reader._known.values()
+    if kind == "local":
+        assert merge_segments(one.name, one.files, one.clock, [segment.name for segment in one.segments.segments])
+        one.segments.refresh = lambda clock, now=False: Segments.refresh(one.segments, clock, now=now) if now else None
+        assert get(reader, *range(7)) == [entry(number) for number in range(7)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, None])
+def test_a_segment_that_cannot_be_reached_for_a_while_is_kept(stores, kind, code):
+    """Too many files are open, or the network fails: others may need it, and this process soon."""
+    writer, reader = stores(kind), stores(kind)
+    put(writer, [1])
+    writer.flush()
+    reader.describe("i", {})
+    [one] = reader._known.values()
+
+    def fail(name):
+        raise OSError(code, "for a while")
+
+    files, one.segments._files = (
+        one.files,
+        SimpleNamespace(open=fail, names=one.files.names, version=one.files.version, list_seconds=0),
+    )
+    for _ in range(2):
+        with suppress(OSError):
+            one.segments.refresh(one.clock, now=True)
+        clean_folder(files, one.segments, Moment(9e9, 9e9))
+    assert one.segments.damaged == (code != errno.EMFILE)
+    one.segments._files = files
+    one.segments.refresh(one.clock, now=True)
+    assert get(reader, 1) == [entry(1)]
