@@ -136,8 +136,9 @@ class Segments:
             limit = max(limit, self._version_seen + _COARSE_SECONDS)
         if not now and self._listed_at > limit:
             return
+        self.is_outdated = False
         names = self._files.names()
-        self._listed_at, self.listed, self.is_outdated = at, names, False
+        self._listed_at, self.listed = at, names
         # Invalidations first: entries are only used with all of those that were there when they were listed.
         self._read_invalidations(names, clock)
         self._read_segments(names if only is None else [name for name in names if name in only])

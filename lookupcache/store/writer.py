@@ -145,10 +145,9 @@ def flush_names(names: Sequence[bytes], seconds: float) -> None:
             writer.flush(seconds)
 
 
-def _flush_at_exit() -> None:
+@atexit.register
+def flush_writers() -> None:
+    """Wait until all writers of this process have written, at most a second."""
     until = time.monotonic() + _EXIT_SECONDS
     for writer in _writers():
         writer.flush(max(until - time.monotonic(), 0.0))
-
-
-atexit.register(_flush_at_exit)
