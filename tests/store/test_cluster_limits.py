@@ -70,6 +70,14 @@ def test_times_are_as_far_apart_as_the_rate_says_whoever_asks(server, rate, requ
         one.close()
 
 
+def test_a_lower_rate_of_before_does_not_hold_calls_up(server):
+    limits = new_limits(server, next(_sources))
+    assert limits.take_times(1, 1e-4, HORIZON_SECONDS, b"m").free > 1_000
+    took = limits.take_times(2, 10, HORIZON_SECONDS, b"m")
+    assert (took.granted, took.first) == (0, pytest.approx(HORIZON_SECONDS + 0.1, abs=1e-3))
+    limits.close()
+
+
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_was_set_neither_stops_calls_nor_frees_more_than_a_second(server, hours):
     """The names hold times of another clock, as after it was set; leases, too."""
