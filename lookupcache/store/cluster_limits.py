@@ -309,7 +309,7 @@ class _Slots:
         # Reentrant: a coroutine that is garbage collected ends its call in a thread that may hold the lock.
         self._lock = threading.RLock()
         self._held: dict[bytes, float] = {}
-        self._ended: list[bytes] = []
+        self._ended: dict[bytes, float] = {}
         self._prolonged = 0.0
 
     def reset_after_fork(self) -> None:
@@ -322,13 +322,13 @@ class _Slots:
         with self._lock:
             if self._held.pop(permit.name, None) is None:
                 return
-            self._ended.append(permit.name)
+            self._ended[permit.name] = time.monotonic()
         self.queue.wake()
 
     def close(self) -> None:
         """End all leases now: nobody may look after them later."""
         with self._lock:
-            ended, self._ended = [*self._ended, *self._held], []
+            ended, self._ended = [*self._ended, *self._held], {}
             self._held = {}
         if ended:
             self._exchange([], ended, [])
@@ -336,18 +336,22 @@ class _Slots:
     def _serve(self, waiting: Sequence[_Waiting]) -> float | None:
         now = time.monotonic()
         with self._lock:
-            ended, self._ended = self._ended, []
+            ended, self._ended = self._ended, {}
             self._held = {name: since for name, since in self._held.items() if now - since < self._most}
             is_due = now - self._prolonged >= LEASE_SECONDS / 3
             held = list(self._held) if is_due else []
         if not (waiting or ended or held):
             return LEASE_SECONDS / 3 if self._held else None
         wanted = [self._new_name() for _ in waiting]
-        granted = self._exchange(wanted, ended, held)
+        granted = self._exchange(wanted, list(ended), held)
         if held and granted is not None:
             self._prolonged = now
         if granted is None:
             granted = max(min(self._capacity // self._members or 1, self._capacity) - len(self._held), 0)
+            # Said again, for the server may have granted the leases, too; later they have lapsed.
+            unknown = {name: at for name, at in ended.items() if now - at < LEASE_SECONDS}
+            with self._lock:
+                self._ended |= unknown | dict.fromkeys(wanted[granted:], now)
         names = wanted[:granted]
         with self._lock:
             self._held.update(dict.fromkeys(names, now))
@@ -359,7 +363,7 @@ class _Slots:
         self._poll = _FIRST_POLL_SECONDS if names else min(2 * self._poll, _LAST_POLL_SECONDS)
         if rest:
             return min(self._poll * random.uniform(0.5, 1), max(min(one.until for one in rest) - now, 0.001))
-        return LEASE_SECONDS / 3 if self._held else None
+        return LEASE_SECONDS / 3 if self._held or self._ended else None
 
     def _return(self, name: bytes) -> None:
         self.leave(Permit(name))
