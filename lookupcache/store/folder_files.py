@@ -195,12 +195,13 @@ class LocalRoot(Root):
         return LocalRoot(self.path)
 
     def identities(self) -> list[str]:
-        """Return the identities that have a folder."""
+        """Return the identities that have a folder, which is no symlink, and which nobody else can write to."""
         with self._opening:
             try:
-                names = os.listdir(self._folder(create=False))
+                folder = self._folder(create=False)
             except FileNotFoundError:
                 return []
+            names = [name for name in os.listdir(folder) if _is_usable(name, folder)]
         return sorted(found for found in map(identity_of_folder, names) if found is not None)
 
     def files(self, identity: str, *, create: bool) -> Files:
@@ -262,6 +263,14 @@ def _open_folder(name: str, parent: int, create: bool) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _is_usable(name: str, parent: int) -> bool:
+    try:
+        os.close(_open_folder(name, parent, create=False))
+    except OSError:
+        return False
+    return True
 
 
 def _check_owner(found: os.stat_result, name: str) -> None:

@@ -272,6 +272,18 @@ def test_no_identity_leads_out_of_the_folder(tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("i"), lambda path: path.mkdir(0o777)])
+def test_what_is_no_folder_of_this_user_hides_no_other(make, stores, tmp_path):
+    store = stores()
+    put(store, [1])
+    [folder] = (tmp_path / "store").iterdir()
+    make(folder / "other")
+    if (folder / "other").is_dir() and not (folder / "other").is_symlink():
+        (folder / "other").chmod(0o777)
+    assert [one.identity for one in store.contents()] == ["i"]
+    assert (store.clear("other"), store.clear()) == (0, 1)
+
+
 def test_files_are_for_this_user_alone(tmp_path):
     store = new_store("local", tmp_path / "store")
     store.describe("i", {})
