@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -443,6 +444,25 @@ def test_a_call_that_takes_too_long_is_left_alone_and_later_ones_fail_at_once():
     store.close()
     assert (slow.is_closed, store._thread) == (True, None)
     assert store.get([b"d"]) == [b"d"]
+    store.close()
+
+
+def test_a_call_that_waits_for_its_turn_in_vain_is_not_made_later():
+    """As behind the entries that another thread writes; what it claimed, nobody would know."""
+    slow, began = Slow(), threading.Event()
+    store = TimedStore(slow, 60)
+    slow.put = lambda names, *_: (began.set(), slow.gate.wait(60), names)[-1]
+    slow.claim = lambda *_: pytest.fail("called")
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(store.put, [b"a"], [b""], [1.0], MINE)
+        assert began.wait(60)
+        store._timeout = 0.001
+        with pytest.raises(TimeoutError, match="other calls"):
+            store.claim([b"b"], MINE, 5)
+        store._timeout = 60
+        slow.gate.set()
+        assert first.result(60) == [b"a"]
+    assert store.get([b"c"]) == [b"c"]
     store.close()
 
 
