@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -84,6 +85,8 @@ class Guard:
 
     def call(self, work: Callable[[], T]) -> T | None:
         """Return what a command returns; None, counted, if it fails or is not made."""
+        if sys.is_finalizing():
+            return None  # As where a coroutine is dropped at exit: no thread runs, and nothing can be imported.
         try:
             permit = self._breaker.acquire()
         except LookupRefusedError:

@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from folder_stores import MINE, get, name_of, put
 
+from lookupcache.metrics import Counters
 from lookupcache.resilience.permits import Permit
 from lookupcache.store.claims import HeldClaims
 from lookupcache.store.cluster_limits import _complete, _Queue
+from lookupcache.store.guard import GuardedStore
 from lookupcache.store.timed_store import TimedStore
 from lookupcache.store.writer import MOST_BYTES, Writer, flush_names
 
@@ -97,3 +99,14 @@ def test_a_queue_that_is_closed_serves_those_who_wait():
     assert waiting.result(60).is_granted
     queue.close(60)
     assert not queue._has_thread
+
+
+def test_at_the_end_of_the_interpreter_the_store_is_left_alone(stores, monkeypatch):
+    """As by a coroutine that is dropped then: the thread that it would wait for does not run any more."""
+    counters = Counters()
+    store = GuardedStore(TimedStore(stores(), 60), counters, "Test", str, 60, 60)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "is_finalizing", lambda: True)
+        assert not store.invalidate([name_of(1)])
+    assert (store.invalidate([name_of(1)]), counters["store_failures"]) == (True, 0)
+    store.close()
