@@ -70,7 +70,10 @@ def _run(location: str, work: Callable[[Store], T]) -> T:
         return work(store)
     except Exception as error:
         text = hidden(str(error), url_secrets(url_of(location)))
-        raise ConnectorError(f"The store does not answer: {type(error).__name__}: {text}.") from None
+        raise ConnectorError(
+            f"The store does not answer: {type(error).__name__}: {text.rstrip('.')}.",
+            hint="Check its URL or path, the name and password in it, and that this user may read and write there.",
+        ) from None
     finally:
         store.close()
 

@@ -258,13 +258,18 @@ class ValueStore:
         """
         names = names_of_bytes(self.identity, [self._encode_value(key) for key in keys])
         if not self._store.invalidate(names):
-            self._known_since = self._clock()
+            self._distrust()
 
     def clear(self) -> None:
         """Remove all values of the function, or of all that share its name in the store."""
         if not self._store.clear(self.identity):
-            self._known_since = self._clock()
+            self._distrust()
         self._is_described = False
+
+    def _distrust(self) -> None:
+        """Use nothing that was stored until now, and store nothing that is being fetched."""
+        self._store.void_claims()
+        self._known_since = self._clock()
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""

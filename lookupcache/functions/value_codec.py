@@ -93,8 +93,9 @@ class ValueCodec:
         if kind in _WRITERS:
             return _WRITERS[kind](value)
         if kind in self._names:
-            fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
-            return {"$object": [self._names[kind], [self._to_json(each) for each in fields]]}
+            # By name: who reads it may have the fields in another order.
+            fields = {field.name: self._to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            return {"$object": [self._names[kind], fields]}
         raise UnsupportedValueError(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
 
     def _dict_to_json(self, value: dict[Any, Any]) -> Any:
@@ -119,8 +120,8 @@ class ValueCodec:
         if name == "$dict":
             return {self._from_json(key): self._from_json(each) for key, each in content}
         if name == "$object":
-            kind, fields = self._classes[content[0]], [self._from_json(each) for each in content[1]]
-            return _new_object(kind, fields)
+            kind, fields = self._classes[content[0]], content[1].items()
+            return _new_object(kind, {name: self._from_json(each) for name, each in fields})
         return _READERS[name](content)
 
 
@@ -167,14 +168,13 @@ def _common_time(value: dt.datetime) -> dt.datetime:
         return value
 
 
-def _new_object(kind: type, values: list[Any]) -> Any:
+def _new_object(kind: type, values: dict[str, Any]) -> Any:
     """Return an object of a dataclass with these values of its fields, without its ``__init__``, as it was written."""
     value: Any = object.__new__(kind)
-    fields = dataclasses.fields(kind)
-    if len(fields) != len(values):
+    if {field.name for field in dataclasses.fields(kind)} != values.keys():
         raise ValueError(f"{kind.__name__} has other fields")
-    for field, each in zip(fields, values, strict=True):
-        object.__setattr__(value, field.name, each)
+    for name, each in values.items():
+        object.__setattr__(value, name, each)
     return value
 
 

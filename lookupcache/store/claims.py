@@ -38,7 +38,7 @@ class HeldClaims:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._is_closing = False
-        self._thread: threading.Thread | None = None
+        self._has_thread = False
 
     def add(self, names: Iterable[bytes], token: bytes) -> None:
         """Note claims."""
@@ -48,9 +48,11 @@ class HeldClaims:
             self._names.update(dict.fromkeys(names, (time.monotonic() + self._most, token)))
             self._is_closing = False
             self._changed.notify()
-            if self._thread is None and self._names:
-                self._thread = threading.Thread(target=self._run, name="lookupcache-claims", daemon=True)
-                self._thread.start()
+            if not self._has_thread and self._names:
+                # Where none can be started, as when the interpreter exits, claims lapse.
+                with suppress(RuntimeError):
+                    threading.Thread(target=self._run, name="lookupcache-claims", daemon=True).start()
+                    self._has_thread = True
 
     def remove(self, names: Iterable[bytes], token: bytes) -> None:
         """Forget claims of a token that have ended."""
@@ -84,7 +86,7 @@ class HeldClaims:
                 if not self._names:
                     self._changed.wait_for(lambda: self._names or self._is_closing, _LINGER_SECONDS)
                 if not self._names:
-                    self._thread = None
+                    self._has_thread = False
                     return
                 self._changed.wait_for(lambda: self._is_closing, self._interval)
                 now = time.monotonic()

@@ -75,40 +75,48 @@ class _Queue:
         self._has_thread = False
 
     def close(self, seconds: float) -> None:
-        """Let the thread serve once more and end, and wait for that; the next call starts another."""
+        """Let the thread serve once more and end, and wait for that; the next call starts another.
+
+        While calls wait, as those of other threads, it goes on.
+        """
         with self._changed:
             self._is_closing = self._has_thread
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._has_thread, seconds)
+            self._changed.wait_for(lambda: not self._has_thread or self._has_waiting, seconds)
 
     def add(self, until: float) -> Future[Permit]:
         """Let a call wait."""
         waiting = _Waiting(until)
         with self._changed:
-            self._waiting.append(waiting)
             self._wake()
+            self._waiting.append(waiting)
         return waiting.future
 
     def wake(self) -> None:
-        """Call ``serve`` soon."""
-        with self._changed:
+        """Call ``serve`` soon; where no thread can be started, with the next call."""
+        with self._changed, suppress(RuntimeError):
             self._wake()
+
+    @property
+    def _has_waiting(self) -> bool:
+        return any(not one.future.done() for one in self._waiting)
 
     def _wake(self) -> None:
         self._is_due = True
         self._changed.notify_all()
         if not self._has_thread:
-            self._has_thread = True
             threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._has_thread = True
 
     def _run(self) -> None:
         seconds: float | None = 0.0
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._is_due or self._is_closing, _LINGER_SECONDS if seconds is None else seconds
+                    lambda: self._is_due or (self._is_closing and not self._has_waiting),
+                    _LINGER_SECONDS if seconds is None else seconds,
                 )
-                if not self._is_due and ((seconds is None and not self._waiting) or self._is_closing):
+                if not self._is_due and not self._has_waiting and (seconds is None or self._is_closing):
                     self._has_thread = self._is_closing = False
                     self._changed.notify_all()
                     return
@@ -301,7 +309,7 @@ class _Slots:
         # Reentrant: a coroutine that is garbage collected ends its call in a thread that may hold the lock.
         self._lock = threading.RLock()
         self._held: dict[bytes, float] = {}
-        self._ended: list[bytes] = []
+        self._ended: dict[bytes, float] = {}
         self._prolonged = 0.0
 
     def reset_after_fork(self) -> None:
@@ -314,13 +322,13 @@ class _Slots:
         with self._lock:
             if self._held.pop(permit.name, None) is None:
                 return
-            self._ended.append(permit.name)
+            self._ended[permit.name] = time.monotonic()
         self.queue.wake()
 
     def close(self) -> None:
         """End all leases now: nobody may look after them later."""
         with self._lock:
-            ended, self._ended = [*self._ended, *self._held], []
+            ended, self._ended = [*self._ended, *self._held], {}
             self._held = {}
         if ended:
             self._exchange([], ended, [])
@@ -328,18 +336,22 @@ class _Slots:
     def _serve(self, waiting: Sequence[_Waiting]) -> float | None:
         now = time.monotonic()
         with self._lock:
-            ended, self._ended = self._ended, []
+            ended, self._ended = self._ended, {}
             self._held = {name: since for name, since in self._held.items() if now - since < self._most}
             is_due = now - self._prolonged >= LEASE_SECONDS / 3
             held = list(self._held) if is_due else []
         if not (waiting or ended or held):
             return LEASE_SECONDS / 3 if self._held else None
         wanted = [self._new_name() for _ in waiting]
-        granted = self._exchange(wanted, ended, held)
+        granted = self._exchange(wanted, list(ended), held)
         if held and granted is not None:
             self._prolonged = now
         if granted is None:
             granted = max(min(self._capacity // self._members or 1, self._capacity) - len(self._held), 0)
+            # Said again, for the server may have granted the leases, too; later they have lapsed.
+            unknown = {name: at for name, at in ended.items() if now - at < LEASE_SECONDS}
+            with self._lock:
+                self._ended |= unknown | dict.fromkeys(wanted[granted:], now)
         names = wanted[:granted]
         with self._lock:
             self._held.update(dict.fromkeys(names, now))
@@ -351,7 +363,7 @@ class _Slots:
         self._poll = _FIRST_POLL_SECONDS if names else min(2 * self._poll, _LAST_POLL_SECONDS)
         if rest:
             return min(self._poll * random.uniform(0.5, 1), max(min(one.until for one in rest) - now, 0.001))
-        return LEASE_SECONDS / 3 if self._held else None
+        return LEASE_SECONDS / 3 if self._held or self._ended else None
 
     def _return(self, name: bytes) -> None:
         self.leave(Permit(name))

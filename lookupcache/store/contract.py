@@ -81,7 +81,8 @@ class Store(ABC):
         states = [THERE] * len(names)
         for number, state, entry in zip(missing, some, again.entries, strict=True):
             states[number], found.entries[number] = state, entry
-        return states, found
+        # By the later time: others may have written in between, and no entry may seem to be of the future.
+        return states, Reading(again.now, found.entries, again.least, found.dropped + again.dropped)
 
     @abstractmethod
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:

@@ -13,7 +13,7 @@ import stat
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, unquote
@@ -45,6 +45,10 @@ class OpenFile(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the file."""
+
+    def rest(self) -> None:
+        """Keep no descriptor until it is read again, which then fails if the file was removed."""
+        return
 
 
 class Files(ABC):
@@ -191,12 +195,13 @@ class LocalRoot(Root):
         return LocalRoot(self.path)
 
     def identities(self) -> list[str]:
-        """Return the identities that have a folder."""
+        """Return the identities that have a folder, which is no symlink, and which nobody else can write to."""
         with self._opening:
             try:
-                names = os.listdir(self._folder(create=False))
+                folder = self._folder(create=False)
             except FileNotFoundError:
                 return []
+            names = [name for name in os.listdir(folder) if _is_usable(name, folder)]
         return sorted(found for found in map(identity_of_folder, names) if found is not None)
 
     def files(self, identity: str, *, create: bool) -> Files:
@@ -260,6 +265,14 @@ def _open_folder(name: str, parent: int, create: bool) -> int:
     return descriptor
 
 
+def _is_usable(name: str, parent: int) -> bool:
+    try:
+        os.close(_open_folder(name, parent, create=False))
+    except OSError:
+        return False
+    return True
+
+
 def _check_owner(found: os.stat_result, name: str) -> None:
     if found.st_uid not in (os.geteuid(), 0):
         raise PermissionError(errno.EPERM, "it belongs to another user", name)
@@ -270,12 +283,30 @@ def _check_owner(found: os.stat_result, name: str) -> None:
 class LocalFile(OpenFile):
     """A file of a mounted file system."""
 
-    def __init__(self, descriptor: int, found: os.stat_result) -> None:
+    def __init__(self, descriptor: int, found: os.stat_result, again: Callable[[], int]) -> None:
         self._descriptor = descriptor
+        self._again = again
+        self._is_resting = False
+        self._inode = found.st_ino
         self.size = found.st_size
         self.modified = found.st_mtime
 
     def read(self, position: int, size: int) -> bytes:
+        if not self._is_resting:
+            return self._read(position, size)
+        self._descriptor = self._again()
+        try:
+            if os.fstat(self._descriptor).st_ino != self._inode:
+                raise FileNotFoundError(errno.ENOENT, "it was replaced")
+            return self._read(position, size)
+        finally:
+            self._close()
+
+    def rest(self) -> None:
+        self._is_resting = True
+        self._close()
+
+    def _read(self, position: int, size: int) -> bytes:
         # Not mapped: a page that another host has cut off or removed would end this process.
         parts = []
         while size > 0:
@@ -287,18 +318,26 @@ class LocalFile(OpenFile):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
+        self._is_resting = False
+        self._close()
+
+    def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        self.close()
+        self._close()
 
 
 def open_regular(name: str, folder: int | None) -> OpenFile:
     """Open a regular file that nobody else can write to; a symlink is refused."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(name, flags, dir_fd=folder)
+
+    def open_again() -> int:
+        return os.open(name, flags, dir_fd=folder)
+
+    descriptor = open_again()
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -307,7 +346,7 @@ def open_regular(name: str, folder: int | None) -> OpenFile:
     except BaseException:
         os.close(descriptor)
         raise
-    return LocalFile(descriptor, found)
+    return LocalFile(descriptor, found, open_again)
 
 
 class LocalFiles(Files):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -28,6 +29,10 @@ INVALIDATION = ".inv"
 
 _MOST_INDEX_BYTES = 256 << 20
 """The indexes that a process keeps in memory for an identity; segments beyond that are not read, the oldest first."""
+_MOST_OPEN = 128
+"""The files that a process keeps open for an identity; others are opened to read them. A process may have 1024."""
+_TOO_MANY = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_FOREIGN = {errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.EFBIG}
 _GAP_BYTES = 4_096
 _READ_BYTES = 1 << 20
 _COARSE_SECONDS = 3.0
@@ -87,7 +92,8 @@ def _runs(starts: Numbers, ends: Numbers) -> list[slice]:
 class Segments:
     """What the files of an identity had when they were last listed.
 
-    ``damaged`` counts files that could not be read, which are ``unreadable``; each is tried once.
+    ``damaged`` counts files that could not be read. Those that are no segments are ``unreadable``, and tried once; what
+    could only not be reached is ``unreached``, and tried again with each listing.
     """
 
     def __init__(self, identity: str, files: Files) -> None:
@@ -98,6 +104,8 @@ class Segments:
         self._identity = identity
         self._files = files
         self.unreadable: set[str] = set()
+        self.unreached: set[str] = set()
+        self.is_outdated = False
         self._skipped: set[str] = set()
         self._version: object = None
         self._version_seen = -float("inf")
@@ -114,7 +122,7 @@ class Segments:
     @property
     def oldest(self) -> int:
         """The time at which the first of all entries was requested; unknown entries may be of any time."""
-        if self._skipped or self.unreadable:
+        if self._skipped or self.unreadable or self.unreached:
             return _NEVER
         return min((one.index.oldest for one in list(self.segments)), default=-_NEVER)
 
@@ -128,6 +136,7 @@ class Segments:
             limit = max(limit, self._version_seen + _COARSE_SECONDS)
         if not now and self._listed_at > limit:
             return
+        self.is_outdated = False
         names = self._files.names()
         self._listed_at, self.listed = at, names
         # Invalidations first: entries are only used with all of those that were there when they were listed.
@@ -135,7 +144,10 @@ class Segments:
         self._read_segments(names if only is None else [name for name in names if name in only])
 
     def find(self, names: Words, now: Moment) -> list[bytes | None]:
-        """Return the newest entries of names that are neither expired nor invalid."""
+        """Return the newest entries of names that are neither expired nor invalid.
+
+        If a file is gone, as after a merge, ``is_outdated`` is set: what it had may be found after another listing.
+        """
         found: list[bytes | None] = [None] * len(names)
         left, valid_after = np.arange(len(names)), self.valid_after(names)
         for segment in list(self.segments):
@@ -148,8 +160,11 @@ class Segments:
                 continue
             try:
                 frames = segment.frames(entries[there])
-            except OSError:
+            except OSError as error:
+                if error.errno in _TOO_MANY:
+                    raise
                 self._drop(segment.name)
+                self.is_outdated = True
                 continue
             for position, frame in zip(left[there].tolist(), frames, strict=True):
                 found[position] = frame
@@ -214,9 +229,12 @@ class Segments:
             segment.file.close()
             self.segments.remove(segment)
         self.unreadable &= there
+        self.unreached &= there
         self._skipped &= there
         for name in sorted(there - {one.name for one in self.segments} - self.unreadable - self._skipped):
             self._open(name)
+            if len(self.segments) > _MOST_OPEN:
+                self.segments[-1].file.rest()
         self.segments.sort(key=lambda one: (one.index.published, one.name), reverse=True)
         size = 0
         for number, segment in enumerate(self.segments):
@@ -229,20 +247,21 @@ class Segments:
                 break
 
     def _open(self, name: str) -> None:
+        file = None
         try:
             file = self._files.open(name)
+            self.segments.append(Segment(self._identity, name, file))
+            self.unreached.discard(name)
         except FileNotFoundError:
             return  # Merged or cleared in the meantime.
-        except OSError:
-            self.damaged += 1
-            self.unreadable.add(name)
-            return
-        try:
-            self.segments.append(Segment(self._identity, name, file))
-        except (DamagedFileError, OSError):
-            file.close()
-            self.damaged += 1
-            self.unreadable.add(name)
+        except (DamagedFileError, OSError) as error:
+            if file is not None:
+                file.close()
+            if isinstance(error, OSError) and error.errno in _TOO_MANY:
+                raise
+            self.damaged += name not in self.unreached
+            is_foreign = isinstance(error, DamagedFileError) or error.errno in _FOREIGN
+            (self.unreadable if is_foreign else self.unreached).add(name)
 
     def _drop(self, name: str) -> None:
         for segment in [one for one in self.segments if one.name == name]:

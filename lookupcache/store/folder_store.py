@@ -38,6 +38,7 @@ from lookupcache.store.folder_format import (
 )
 from lookupcache.store.folder_merge import choose_segments, clean_folder, merge_segments
 from lookupcache.store.folder_segments import INVALIDATION, SEGMENT, Segments
+from lookupcache.store.writer import flush_writers
 
 Seconds = npt.NDArray[np.float64]
 
@@ -68,6 +69,7 @@ class _Identity:
     segments: Segments
     pending: _Pending = field(default_factory=_Pending)
     pending_lock: threading.Lock = field(default_factory=threading.Lock)
+    flushing: threading.Lock = field(default_factory=threading.Lock)
     stamp: int = 0
     to_merge: Sequence[str] = ()
     is_to_clean: bool = False
@@ -319,11 +321,15 @@ class FolderStore(Store):
 
     def _reading(self, one: _Identity, names: Words) -> Reading:
         now = one.clock.now()
+        # Before the files: what is written meanwhile is in one or the other.
+        collected = [one.pending.entries.get(name) for name in names_as_bytes(names)] if one.pending.entries else []
         entries = one.segments.find(names, now)
-        if one.pending.entries:
+        if one.segments.is_outdated:
+            one.segments.refresh(one.clock, now=True)
+            entries = one.segments.find(names, now)
+        if collected:
             valid_after, least_end = one.segments.valid_after(names), int(now.most * MICROSECONDS)
-            for position, name in enumerate(names_as_bytes(names)):
-                found = one.pending.entries.get(name)
+            for position, found in enumerate(collected):
                 if found is not None and found[1] > valid_after[position] and found[2] > least_end:
                     entries[position] = found[0]
         damaged, one.segments.damaged = one.segments.damaged, 0
@@ -352,12 +358,21 @@ class FolderStore(Store):
         self._background.run_soon(at_once=one.pending.nbytes >= _MOST_PENDING_BYTES)
 
     def _flush(self, one: _Identity) -> None:
-        """Write what was collected as a file."""
-        pending = self._take_pending(one)
-        if not pending:
-            return
-        names = np.frombuffer(b"".join(pending), "<u8").reshape(-1, 2)
-        frames, since, ends = zip(*pending.values(), strict=True)
+        """Write what was collected as a file; until then it is found where it was collected."""
+        with one.flushing:
+            with one.pending_lock:
+                pending = dict(one.pending.entries)
+            if not pending:
+                return
+            try:
+                self._write_segment(one, pending)
+                one.segments.is_outdated = True
+            finally:
+                self._drop_pending(one, pending)
+
+    def _write_segment(self, one: _Identity, collected: dict[bytes, tuple[bytes, int, int]]) -> None:
+        names = np.frombuffer(b"".join(collected), "<u8").reshape(-1, 2)
+        frames, since, ends = zip(*collected.values(), strict=True)
         entries = Entries(names, frames, np.array(since, np.int64), np.array(ends, np.int64))
         stamp = self._stamp(one, one.clock.now())
         one.files.write(random_name(SEGMENT), segment_parts(one.name, stamp, entries))
@@ -368,10 +383,11 @@ class FolderStore(Store):
         one.stamp = max(int(now.most * MICROSECONDS), one.stamp + 1, *(last.index.published + 1 for last in known))
         return one.stamp
 
-    def _take_pending(self, one: _Identity) -> dict[bytes, tuple[bytes, int, int]]:
+    def _drop_pending(self, one: _Identity, written: dict[bytes, tuple[bytes, int, int]]) -> None:
+        """Drop what was collected, but for what was put since."""
         with one.pending_lock:
-            pending, one.pending = one.pending, _Pending()
-        return pending.entries
+            left = {name: new for name, new in one.pending.entries.items() if written.get(name) is not new}
+            one.pending = _Pending(left, sum(len(frame) for frame, _, _ in left.values()))
 
     def _keep_small(self, one: _Identity) -> None:
         """Start a merge if there are many segments; remove what has expired from time to time."""
@@ -417,6 +433,7 @@ _open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
 @atexit.register
 def _flush_stores() -> None:
     """Write what was collected by functions that are cached, which nobody closes."""
+    flush_writers()  # They put entries here.
     for store in list(_open_stores):
         with suppress(Exception):
             store.flush()
@@ -441,8 +458,11 @@ class _Background:
             if at_once:
                 self._urgent.set()
             if self._thread is None and not self._is_stopped:
-                self._thread = threading.Thread(target=self._run, name="lookupcache-folder", daemon=True)
-                self._thread.start()
+                # Where none can be started, as when the interpreter exits, `flush` writes.
+                with suppress(RuntimeError):
+                    thread = threading.Thread(target=self._run, name="lookupcache-folder", daemon=True)
+                    thread.start()
+                    self._thread = thread
 
     def stop(self) -> None:
         """Wait for the thread to end."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -84,6 +85,8 @@ class Guard:
 
     def call(self, work: Callable[[], T]) -> T | None:
         """Return what a command returns; None, counted, if it fails or is not made."""
+        if sys.is_finalizing():
+            return None  # As where a coroutine is dropped at exit: no thread runs, and nothing can be imported.
         try:
             permit = self._breaker.acquire()
         except LookupRefusedError:
@@ -146,6 +149,7 @@ class GuardedStore:
         self._writer = Writer()
         self._name = b""
         self._process = 0
+        self._first_valid = 0
         self._claims = HeldClaims(lambda names: self._store.renew(names, self._new_token(), CLAIM_SECONDS), most)
 
     def _new_token(self) -> bytes:
@@ -216,6 +220,10 @@ class GuardedStore:
 
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> None:
         """Write entries that were claimed with a token, and end the claims."""
+        if int.from_bytes(token[-CALL_BYTES:], "little") < self._first_valid:
+            self.counters.add("store_unstored", len(names))
+            self.release(names, token)
+            return
         written = self._try(lambda: self._store.put(names, entries, seconds, token))
         self._claims.remove(names, token)
         self.counters.add("store_unstored", len(names) - (written or 0))
@@ -229,6 +237,10 @@ class GuardedStore:
     def invalidate(self, names: Sequence[bytes]) -> bool:
         """Remove entries; return whether the store was there."""
         return self._try(lambda: self._store.invalidate(names) or True) is not None
+
+    def void_claims(self) -> None:
+        """Write nothing that is claimed until now: it may be from before a change which the store has not heard."""
+        self._first_valid = next(_claim_numbers)
 
     def clear(self, identity: str) -> bool:
         """Remove all entries of an identity; return whether the store was there."""

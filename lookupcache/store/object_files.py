@@ -116,7 +116,7 @@ class ObjectFiles(Files):
         info = self._info(name)
         if info.size > _MOST_FILE_BYTES:
             raise OSError(errno.EFBIG, "it is too large", name)
-        return _Downloaded(info, _download(self._system, info, f"{self._scope}\n{name}\n{info.mtime_ns}"))
+        return _Downloaded(info, lambda: _download(self._system, info, f"{self._scope}\n{name}\n{info.mtime_ns}"))
 
     def write(self, name: str, parts: Iterable[Any]) -> None:
         """Put a file; where it could be seen before it is complete, under another name first."""
@@ -186,19 +186,37 @@ class ObjectFiles(Files):
 class _Downloaded(OpenFile):
     """A file on this host, or in memory if nothing can be written here."""
 
-    def __init__(self, info: fs.FileInfo, content: OpenFile | bytes) -> None:
+    def __init__(self, info: fs.FileInfo, download: Callable[[], OpenFile | bytes]) -> None:
         self.size = info.size
         found = _seconds(info)
         self.modified = math.inf if found is None else found
-        self._content = content
-        size = len(content) if isinstance(content, bytes) else content.size
-        if size != info.size:
+        self._download = download
+        self._is_resting = False
+        self._content = self._downloaded()
+
+    def _downloaded(self) -> OpenFile | bytes:
+        content = self._download()
+        if (len(content) if isinstance(content, bytes) else content.size) != self.size:
             raise OSError(errno.EIO, "it was not downloaded as a whole")
+        return content
 
     def read(self, position: int, size: int) -> bytes:
+        if not isinstance(self._content, bytes):
+            try:
+                return self._content.read(position, size)
+            except FileNotFoundError:
+                # Removed from what is kept of downloads.
+                self._content = self._downloaded()
+                if self._is_resting:
+                    self.rest()
         if isinstance(self._content, bytes):
             return self._content[position : position + size]
         return self._content.read(position, size)
+
+    def rest(self) -> None:
+        self._is_resting = True
+        if isinstance(self._content, OpenFile):
+            self._content.rest()
 
     def close(self) -> None:
         if isinstance(self._content, OpenFile):
@@ -239,8 +257,20 @@ def _download(system: fs.FileSystem, info: fs.FileInfo, identity: str) -> OpenFi
 
 
 def _open_in(folder: Folder, name: str) -> OpenFile:
+    path = folder.path
+
+    def open_again() -> int:
+        try:
+            again = Folder(path)
+        except HostUnavailableError as error:
+            raise OSError(errno.EIO, str(error)) from None
+        try:
+            return again.open(name)
+        finally:
+            again.close()
+
     descriptor = folder.open(name)
-    return LocalFile(descriptor, os.fstat(descriptor))
+    return LocalFile(descriptor, os.fstat(descriptor), open_again)
 
 
 def _read_all(system: fs.FileSystem, path: str) -> bytes:

@@ -46,7 +46,8 @@ end
 """
 """Defines the time, and the number of members that have called lately; times of the future are of a clock set back."""
 
-# KEYS: rate, members; ARGV: calls, µs between two, horizon in µs, member, its window in µs.
+# KEYS: rate, members; ARGV: calls, µs between two, horizon in µs, member, its window in µs. The next time is never
+# later than a call at this rate can have left it: another job may have had a lower rate.
 _RATE = (
     _NOW
     + b"""
@@ -56,6 +57,7 @@ local stored = redis.call('HMGET', KEYS[1], 'free', 'at')
 local free, at = tonumber(stored[1]), tonumber(stored[2])
 if free and at and now < at then free = free - (at - now) end
 if not free or free < now then free = now end
+free = math.min(free, now + horizon + every)
 local first, granted = free - now, 0
 if first <= horizon then granted = math.min(calls, math.floor((horizon - first) / every) + 1) end
 free = free + granted * every

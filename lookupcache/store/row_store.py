@@ -180,6 +180,7 @@ class RowStore:
         """Remove keys that have changed; with None, any may have, and rows that were stored until now are not used."""
         is_done = keys is not None and (not len(keys) or self._store.invalidate(self.names(keys)))
         if not is_done or self._known_since == math.inf:
+            self._store.void_claims()
             self._known_since = self.clock()
 
     def distrust(self) -> None:

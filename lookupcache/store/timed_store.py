@@ -22,7 +22,8 @@ class TimedStore(Store):
     """Calls a store in a thread of its own; raises TimeoutError for a call that takes too long.
 
     A system call on a network file system that does not answer cannot be interrupted. Its thread goes on; until it has
-    ended, other calls fail at once.
+    ended, other calls fail at once. A call waits for its turn, at most as long again; the time that it may take itself
+    counts from then on.
 
     Args:
         store: The store.
@@ -40,6 +41,7 @@ class TimedStore(Store):
     def _reset(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
         self._calls: queue.SimpleQueue[tuple[Future[object], Callable[[], object]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._late: Future[object] | None = None
@@ -103,15 +105,25 @@ class TimedStore(Store):
         if self._process != os.getpid():
             self._reset()  # The thread is the parent's.
         timeout = self._timeout if timeout is None else timeout
+        turn = self._turn
+        if not turn.acquire(timeout=timeout):
+            raise TimeoutError("other calls have not ended yet")
+        try:
+            return self._call_now(work, timeout)
+        finally:
+            turn.release()
+
+    def _call_now(self, work: Callable[[], T], timeout: float) -> T:
         done: Future[object] = Future()
         with self._lock:
             if self._late is not None and not self._late.done():
                 raise TimeoutError("an earlier call has not ended yet")
             self._late = None
-            self._calls.put((done, work))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="lookupcache-store", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="lookupcache-store", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._calls.put((done, work))
         try:
             return done.result(timeout)  # type: ignore[return-value]
         except TimeoutError:

@@ -7,6 +7,7 @@ again when its claims have lapsed. A lookup of the same process, which does not 
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from weakref import WeakSet
+from weakref import ref
 
 MOST_BYTES = 32 << 20
 """So many bytes wait to be written; with more, the lookup writes them itself."""
@@ -22,7 +23,9 @@ MOST_BYTES = 32 << 20
 _LINGER_SECONDS = 1.0
 _EXIT_SECONDS = 1.0
 
-_all: WeakSet[Writer] = WeakSet()
+_all: dict[int, ref[Writer]] = {}
+"""All writers by their numbers: a dict can be copied while another thread makes a writer."""
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Writer:
 
     def __init__(self) -> None:
         self._reset()
-        _all.add(self)
+        number = next(_numbers)
+        _all[number] = ref(self, lambda gone: _all.pop(number, None))
 
     def _reset(self) -> None:
         self._process = os.getpid()
@@ -74,7 +78,8 @@ class Writer:
                 self._added += 1
                 self._changed.notify_all()
         if not is_added:
-            write()
+            with suppress(Exception):
+                write()
 
     def _start_thread(self) -> bool:
         """Return whether there is a thread; where the interpreter exits, none can be started."""
@@ -114,26 +119,35 @@ class Writer:
                     self._has_thread = False
                     return
                 task = self._tasks.popleft()
-            with suppress(Exception):
+            with suppress(BaseException):  # The thread goes on, whatever it was.
                 task.write()
-            with self._changed:
-                self._names -= Counter(task.names)
-                self._nbytes -= task.nbytes
-                self._done += 1
-                self._changed.notify_all()
+            self._end(task)
+
+    def _end(self, task: _Task) -> None:
+        with self._changed:
+            for name in task.names:
+                self._names[name] -= 1
+                if not self._names[name]:
+                    del self._names[name]
+            self._nbytes -= task.nbytes
+            self._done += 1
+            self._changed.notify_all()
+
+
+def _writers() -> list[Writer]:
+    return [writer for one in list(_all.values()) if (writer := one()) is not None]
 
 
 def flush_names(names: Sequence[bytes], seconds: float) -> None:
     """Wait until the writers of this process have written these names, at most so long."""
-    for writer in list(_all):
+    for writer in _writers():
         if writer.has(names):
             writer.flush(seconds)
 
 
-def _flush_at_exit() -> None:
+@atexit.register
+def flush_writers() -> None:
+    """Wait until all writers of this process have written, at most a second."""
     until = time.monotonic() + _EXIT_SECONDS
-    for writer in list(_all):
+    for writer in _writers():
         writer.flush(max(until - time.monotonic(), 0.0))
-
-
-atexit.register(_flush_at_exit)

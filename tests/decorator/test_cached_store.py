@@ -86,8 +86,9 @@ def test_invalidating_and_clearing_reach_all_processes(memory):
     assert ASKED == ["a", "b", "a", "b"]
 
 
-def test_what_was_called_before_an_invalidation_is_not_stored_after_it(memory):
-    """The old call ends while the new one has the claim, in the same process."""
+@pytest.mark.parametrize("is_away", [False, True])
+def test_what_was_called_before_an_invalidation_is_not_stored_after_it(memory, is_away):
+    """The old call ends while the new one has the claim, in the same process; or the store has not heard of it."""
     version, began, gate = [1], [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
 
     def read(key):
@@ -103,14 +104,16 @@ def test_what_was_called_before_an_invalidation_is_not_stored_after_it(memory):
         old = threads.submit(one, "a")
         assert began[0].wait(60)
         version[0] = 2
-        assert one.invalidate("a")
+        memory.error = ConnectionError("no route") if is_away else None
+        one.invalidate("a")
+        memory.error = None
         new = threads.submit(one, "a")
         assert began[1].wait(60)
         gate[0].set()
         assert old.result() == 1
         gate[1].set()
         assert new.result() == 2
-    assert (other("a"), other.metrics().store_hits, memory.claims) == (2, 1, {})
+    assert (other("a"), other.metrics().store_hits, memory.claims) == (2, 0 if is_away else 1, {})
 
 
 def test_an_invalidated_value_does_not_come_back(memory, monkeypatch):
@@ -333,3 +336,23 @@ def test_the_command_lists_and_clears_stores():
         assert (told.exit_code, "The store does not answer" in told.output) == (1, True)
     finally:
         server.close()
+
+
+def test_what_another_writes_between_reading_and_claiming_is_taken(memory, monkeypatch):
+    """As where a store that has no script for both waits for its lock; the clock goes on meanwhile."""
+    (one, other), clocks = two(price, memory)
+    one("b"), other("b")
+    read = memory.get
+
+    def get(names):
+        found = read(names)
+        monkeypatch.setattr(memory, "get", read)
+        memory.clock += 1
+        clocks[0].now += 1
+        one("a")
+        memory.clock += 1
+        return found
+
+    monkeypatch.setattr(memory, "get", get)
+    other("a")
+    assert ASKED == ["b", "a"]

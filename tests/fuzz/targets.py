@@ -221,7 +221,7 @@ CITIES = ValueCodec({"City": City})
 
 
 @target(
-    '{"$tuple": [1, {"$date": "2024-02-29"}]}', '{"$dict": [[1, {"$decimal": "1.50"}]]}', '{"$object": ["A", []]}',
+    '{"$tuple": [1, {"$date": "2024-02-29"}]}', '{"$dict": [[1, {"$decimal": "1.50"}]]}', '{"$object": ["A", {}]}',
     '{"$object": []}', '{"$bytes": "AAEC"}', '{"$datetime": ["2024-05-01T12:00:00", 0, "UTC"]}', "[[[[1e999]]]]",
     "[" * 3000, CITIES.write((1.5, b"x", None, {1: "a"}, City("Wien", 2_000_000))),
 )  # fmt: skip

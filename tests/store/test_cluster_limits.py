@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ from lookupcache.metrics import Counters
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.store import cluster_limits
-from lookupcache.store.cluster_limits import HORIZON_SECONDS, StoredLimits, _Rate, _Waiting, open_limits
+from lookupcache.store.cluster_limits import HORIZON_SECONDS, StoredLimits, _Rate, _Slots, _Waiting, open_limits
 from lookupcache.store.guard import Guard
 from lookupcache.store.redis_limits import RedisLimits, Times
 
@@ -68,6 +69,14 @@ def test_times_are_as_far_apart_as_the_rate_says_whoever_asks(server, rate, requ
     assert took.members == len({number for number, _ in requests})
     for one in members:
         one.close()
+
+
+def test_a_lower_rate_of_before_does_not_hold_calls_up(server):
+    limits = new_limits(server, next(_sources))
+    assert limits.take_times(1, 1e-4, HORIZON_SECONDS, b"m").free > 1_000
+    took = limits.take_times(2, 10, HORIZON_SECONDS, b"m")
+    assert (took.granted, took.first) == (0, pytest.approx(HORIZON_SECONDS + 0.1, abs=1e-3))
+    limits.close()
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -343,6 +352,31 @@ def test_a_time_that_is_later_than_a_call_can_wait_is_refused_at_once(server):
     assert (late.is_granted, late.seconds > 0.2) == (False, True)
     # The time of the call that was refused is the next one's.
     assert 0 < queue.add(time.monotonic() + 60).result().seconds <= 1
+    limits.close()
+
+
+def test_the_end_of_a_lease_is_said_again_if_the_server_did_not_hear_it(server):
+    source = next(_sources)
+    config, limits = config_of(server, async_capacity_cluster=1), new_limits(server, source)
+    heard, fails = [], [False, True, False]
+
+    class Deaf:
+        def take_leases(self, wanted, capacity, seconds, member, ended, held):
+            heard.append(list(ended))
+            if fails.pop(0):
+                raise TimeoutError
+            return limits.take_leases(wanted, capacity, seconds, member, ended, held)
+
+    slots = _Slots(config, Deaf(), Guard(Counters(), "failures", "Test", str))
+    slots.queue.wake = lambda: None
+    first = _Waiting(math.inf)
+    slots._serve([first])
+    name = first.future.result(0).name
+    slots.leave(first.future.result(0))
+    assert slots._serve([]) is not None
+    assert slots._serve([]) is None
+    assert heard == [[], [name], [name]]
+    assert limits.take_leases([b"another"], 1, 5, b"m") == (1, 2)
     limits.close()
 
 

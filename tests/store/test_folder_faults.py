@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import secrets
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from drawing import examples
@@ -19,9 +23,11 @@ from scale import SCALE
 from lookupcache.metrics import Counters
 from lookupcache.store import Store, StoreFullError
 from lookupcache.store.contract import CLAIMED
-from lookupcache.store.folder_clock import SKEW_SECONDS, FolderClock
+from lookupcache.store.folder_clock import SKEW_SECONDS, FolderClock, Moment
 from lookupcache.store.folder_files import LocalFiles
 from lookupcache.store.folder_format import read_index
+from lookupcache.store.folder_merge import clean_folder, merge_segments
+from lookupcache.store.folder_segments import Segments
 from lookupcache.store.guard import GuardedStore
 from lookupcache.store.object_files import ObjectFiles
 from lookupcache.store.timed_store import TimedStore
@@ -267,6 +273,18 @@ def test_no_identity_leads_out_of_the_folder(tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("i"), lambda path: path.mkdir(0o777)])
+def test_what_is_no_folder_of_this_user_hides_no_other(make, stores, tmp_path):
+    store = stores()
+    put(store, [1])
+    [folder] = (tmp_path / "store").iterdir()
+    make(folder / "other")
+    if (folder / "other").is_dir() and not (folder / "other").is_symlink():
+        (folder / "other").chmod(0o777)
+    assert [one.identity for one in store.contents()] == ["i"]
+    assert (store.clear("other"), store.clear()) == (0, 1)
+
+
 def test_files_are_for_this_user_alone(tmp_path):
     store = new_store("local", tmp_path / "store")
     store.describe("i", {})
@@ -429,6 +447,25 @@ def test_a_call_that_takes_too_long_is_left_alone_and_later_ones_fail_at_once():
     store.close()
 
 
+def test_a_call_that_waits_for_its_turn_in_vain_is_not_made_later():
+    """As behind the entries that another thread writes; what it claimed, nobody would know."""
+    slow, began = Slow(), threading.Event()
+    store = TimedStore(slow, 60)
+    slow.put = lambda names, *_: (began.set(), slow.gate.wait(60), names)[-1]
+    slow.claim = lambda *_: pytest.fail("called")
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(store.put, [b"a"], [b""], [1.0], MINE)
+        assert began.wait(60)
+        store._timeout = 0.001
+        with pytest.raises(TimeoutError, match="other calls"):
+            store.claim([b"b"], MINE, 5)
+        store._timeout = 60
+        slow.gate.set()
+        assert first.result(60) == [b"a"]
+    assert store.get([b"c"]) == [b"c"]
+    store.close()
+
+
 def test_an_error_of_the_store_is_that_of_the_call():
     store = TimedStore(Slow(), 60)
     store._store.get = lambda names: 1 / 0
@@ -472,3 +509,49 @@ def test_a_segment_that_is_dated_later_than_its_file_is_not_used(tmp_path):
     reading = folder.new_store().get([name_of(1)])
     assert (reading.entries, reading.dropped) == ([None], 1)
     folder.close()
+
+
+# ── files that cannot be opened ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_large_store_leaves_descriptors_to_others_and_finds_what_was_merged(stores, kind):
+    writer, reader = stores(kind), stores(kind)
+    for number in range(7):  # Eight would be merged.
+        put(writer, [number], token(b"mine", number))
+        writer.flush()
+    before = len(os.listdir("/proc/self/fd"))
+    assert get(reader, *range(7)) == [entry(number) for number in range(7)]
+    assert len(os.listdir("/proc/self/fd")) <= before + 5
+    [one] = reader._known.values()
+    if kind == "local":
+        assert merge_segments(one.name, one.files, one.clock, [segment.name for segment in one.segments.segments])
+        one.segments.refresh = lambda clock, now=False: Segments.refresh(one.segments, clock, now=now) if now else None
+        assert get(reader, *range(7)) == [entry(number) for number in range(7)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, None])
+def test_a_segment_that_cannot_be_reached_for_a_while_is_kept(stores, kind, code):
+    """Too many files are open, or the network fails: others may need it, and this process soon."""
+    writer, reader = stores(kind), stores(kind)
+    put(writer, [1])
+    writer.flush()
+    reader.describe("i", {})
+    [one] = reader._known.values()
+
+    def fail(name):
+        raise OSError(code, "for a while")
+
+    files, one.segments._files = (
+        one.files,
+        SimpleNamespace(open=fail, names=one.files.names, version=one.files.version, list_seconds=0),
+    )
+    for _ in range(2):
+        with suppress(OSError):
+            one.segments.refresh(one.clock, now=True)
+        clean_folder(files, one.segments, Moment(9e9, 9e9))
+    assert one.segments.damaged == (code != errno.EMFILE)
+    one.segments._files = files
+    one.segments.refresh(one.clock, now=True)
+    assert get(reader, 1) == [entry(1)]

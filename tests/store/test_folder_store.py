@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from lookupcache.store import object_files
 from lookupcache.store.contract import CLAIMED, OTHERS, OWN
 from lookupcache.store.folder_merge import FEW, merge_segments
+from lookupcache.store.folder_store import _flush_stores
 from lookupcache.store.object_files import ObjectFiles
+from lookupcache.store.writer import Writer, flush_writers
 
 # ── one contract on every file system ────────────────────────────────────────────────────────────────────────
 
@@ -170,6 +173,40 @@ def test_two_processes_see_what_a_dictionary_would_have(steps, kind):
         for store in processes:
             assert get(store, *range(6)) == [expected.get(key) for key in range(6)] or kind != "local"
             store.close()
+
+
+def test_what_is_collected_is_found_while_and_after_it_is_written(stores, monkeypatch):
+    store = stores("put")
+    get(store, 1)
+    put(store, [1])
+    [one] = store._known.values()
+    write, seen = one.files.write, []
+    monkeypatch.setattr(store._background, "run_soon", lambda at_once: None)
+
+    def slow(name, parts):
+        one.files.write = write
+        put(store, [1], YOURS, version=b" new")
+        seen.append((get(store, 1), store.is_flushed))
+        write(name, parts)
+
+    one.files.write = slow
+    store.flush()
+    assert (seen, store.is_flushed) == ([([entry(1) + b" new"], False)], False)
+    assert get(stores("put"), 1) == [entry(1)]
+    store.flush()
+    assert get(store, 1) == [entry(1) + b" new"]
+    assert store.is_flushed
+
+
+def test_what_a_writer_has_left_at_exit_is_written_too(stores, monkeypatch):
+    store, writer = stores("put"), Writer()
+    get(store, 1)
+    gate = threading.Event()
+    writer.add([b"1"], 1, lambda: (gate.wait(60), put(store, [1])))
+    monkeypatch.setattr("lookupcache.store.folder_store.flush_writers", lambda: (gate.set(), flush_writers()))
+    _flush_stores()
+    assert store.is_flushed
+    assert get(stores("put"), 1) == [entry(1)]
 
 
 def flush(store) -> None:

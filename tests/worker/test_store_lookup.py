@@ -453,6 +453,15 @@ def test_what_was_requested_before_a_change_is_not_stored_by_the_claim_after_it(
     assert store.find(keys, names_of).rows.to_pylist() == [{"name": "new"}]
 
 
+def test_what_is_requested_while_any_key_may_have_changed_is_not_stored(memory):
+    store, keys = runner(Names(), Clock(5.0), store=URL).lookup.source.store, ids(1)
+    attempt = store.claim(keys, store.names(keys))
+    store.invalidate(None)
+    store.put(keys, store.names(keys), pa.table({"name": ["old"]}), np.ones(1, np.int64), attempt.token)
+    store.flush()
+    assert (memory.entries, memory.claimed) == ({}, [])
+
+
 def test_what_is_requested_while_its_key_changes_is_not_stored(memory):
     source = ReportsChanges()
     join = runner(source, store=URL)
