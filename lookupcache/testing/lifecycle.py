@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -159,12 +160,12 @@ class LifecycleChecks(Checks):
         fail_check(f"The source is down, but a lookup returned {found}.", hint)
 
 
-def _open_resources() -> set[str]:
-    """Return the threads and tasks of this process, and its open files and connections if the system lists them."""
+def _open_resources() -> Counter[str]:
+    """Count the threads and tasks of this process, and its open files and connections if the system lists them."""
     gc.collect()
-    threads = {f"thread {thread.name}" for thread in threading.enumerate() if not thread.name.startswith(_OURS)}
-    tasks = {f"task {task.get_name()} of {task.get_coro()}" for task in asyncio.all_tasks(event_loop())}
-    return threads | tasks | set(_open_files())
+    threads = [f"thread {thread.name}" for thread in threading.enumerate() if not thread.name.startswith(_OURS)]
+    tasks = [f"task {task.get_name()} of {task.get_coro()}" for task in asyncio.all_tasks(event_loop())]
+    return Counter([*threads, *tasks, *_open_files()])
 
 
 def _open_files() -> Iterator[str]:

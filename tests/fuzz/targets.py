@@ -44,7 +44,15 @@ from lookupcache.formats.json_text import parse_json
 from lookupcache.functions.value_codec import UnsupportedValueError, ValueCodec
 from lookupcache.host.claims import Claims
 from lookupcache.host.folder import Folder
-from lookupcache.host.segment import Segment, SegmentData, SegmentError, checksum_of, summarize, write_segment
+from lookupcache.host.segment import (
+    Segment,
+    SegmentData,
+    SegmentError,
+    SegmentRange,
+    checksum_of,
+    summarize,
+    write_segment,
+)
 from lookupcache.http.client import HttpProtocolError, resolve_url, with_parameters
 from lookupcache.http.coding import Decoder
 from lookupcache.plan import LookupPlan
@@ -235,7 +243,7 @@ def stored_value(data: bytes) -> None:
 
 
 PLAN_HASH = b"p" * 16
-SEGMENT = "0000000000000001-0000000000000001-0000000000000001.seg"
+SEGMENT = str(SegmentRange(1, 1, 1, 1))
 
 
 @cache

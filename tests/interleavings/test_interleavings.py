@@ -478,7 +478,7 @@ def test_a_claim_that_is_held_is_renewed(monkeypatch):
         monkeypatch.setattr(store_claims, "time", SimpleNamespace(monotonic=monotonic))
         threads = SimpleNamespace(
             Thread=lambda target, **_: state.threads.append(target) or started, Lock=threading.Lock,
-            Event=threading.Event,
+            Condition=threading.Condition,
         )  # fmt: skip
         monkeypatch.setattr(store_claims, "threading", threads)
         state.claims = store_claims.HeldClaims(state.renewed.extend, 8.0, seconds=0.0)

@@ -140,9 +140,7 @@ def killed_query(spark: SparkSession, folder: str | Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "victim", ["driver", pytest.param("worker", marks=pytest.mark.skipif(CASES == 1, reason="starts Spark once more"))]
-)
+@pytest.mark.parametrize("victim", ["driver"] if CASES == 1 else ["driver", "worker"])
 def test_rows_and_values_are_exactly_once_though_a_process_is_killed(
     spark: SparkSession, tmp_path: Path, victim: str
 ) -> None:

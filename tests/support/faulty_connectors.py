@@ -417,7 +417,7 @@ class OpensOnce(Shelf):
 @fails("test_nothing_is_left_when_it_is_closed")
 class LeavesAThread(Shelf):
     def open(self):
-        threading.Thread(target=NEVER_SET.wait, name=f"shelf {id(self)}", daemon=True).start()
+        threading.Thread(target=NEVER_SET.wait, name="shelf", daemon=True).start()
         super().open()
 
 
