@@ -383,9 +383,7 @@ class HostCache:
     def _publishing(self) -> Iterator[int]:
         """Hold the lock for publications, with the present list of segments; yields the number of the new one."""
         with self._folder.lock(PUBLISH_LOCK):
-            if not self._control.is_current:
-                raise OSError("the folder was replaced")
-            self._segments.refresh()
+            self._segments.refresh_locked()
             # Taken before anything is renamed: a number is never used twice, whoever is killed when.
             number = self._control["next"] + 1
             self._control["next"] = number
@@ -521,7 +519,8 @@ class HostCache:
         if keys is not None:
             self._control["weight"] -= _supersede(self._segments.locate(keys))
             return
-        for segment in self._segments.newest:
+        # Also those that another one is a merge of: the index may still have their entries.
+        for segment in self._segments.mapped:
             segment.removed[:] = 1
         self._control["weight"] = 0
 

@@ -65,8 +65,8 @@ def merge_segments(
     parts = _kept_parts(run, limits, now)
     written = _write_merged(folder, name, parts, segments.plan) if parts else 0
     with folder.lock(PUBLISH_LOCK):
+        segments.refresh_locked()
         if parts:
-            segments.refresh()
             index = segments.prepare_index()
             is_same = _have_adjacent_numbers(parts)
             first = parts[0].segment.range.first if is_same else segments.take_ids(sum(part.count for part in parts))

@@ -42,7 +42,8 @@ class Invalidation:
 
 
 class Segments:
-    """What a folder has, as of the last `refresh`: ``newest`` are its segments, the newest first.
+    """What a folder has, as of the last `refresh`: ``newest`` are its segments, the newest first, and
+    ``mapped`` are these and those that another one is a merge of, as long as they are there.
 
     ``most_parts`` is in how many segments the keys of one lookup were found at most, since it was last set to 0.
 
@@ -70,6 +71,7 @@ class Segments:
         counters: Counter[str],
     ) -> None:
         self.newest: list[Segment] = []
+        self.mapped: list[Segment] = []
         self.invalidations: list[Invalidation] = []
         self.generation = -1
         self.most_parts = 0
@@ -124,6 +126,18 @@ class Segments:
                 return True
         raise OSError("the folder changes too fast to be read")
 
+    def refresh_locked(self) -> None:
+        """Read the folder within the lock of publications.
+
+        Also what was renamed there by a process that was killed, or failed, before it could change the generation.
+        Raises OSError if the folder now belongs to others.
+        """
+        if not self._control.is_current:
+            raise OSError("the folder was replaced")
+        if self._control["generation"] != self._control["next"]:
+            self._control["generation"] = self._control["next"]
+        self.refresh()
+
     def since(self, number: int) -> list[Invalidation] | None:
         """Return the invalidations after a sequence number, or None if some of them cannot be read any more."""
         if self._control["forgotten"] > number:
@@ -135,7 +149,7 @@ class Segments:
 
         Also those that another one is a merge of: until the index has been changed, it has their entries.
         """
-        opened = {segment.name: segment for segment in self._opened}
+        opened = {segment.name: segment for segment in self.mapped}
         found = []
         for name in map(str, ranges_of(names)):
             try:
@@ -167,7 +181,7 @@ class Segments:
             at = int(np.searchsorted(firsts, one.range.first, side="right")) - 1
             if one.range.first and (at < 0 or one.range.first >= ends[at]):
                 current.append(one)
-        self._opened = [*self.newest, *merged]
+        self.mapped = [*self.newest, *merged]
         self._by_entry = sorted(current, key=_first_entry)
         self._firsts = np.array([one.range.first for one in self._by_entry], np.int64)
         self._ends = self._firsts + np.array([len(one) for one in self._by_entry], np.int64)
@@ -297,7 +311,8 @@ class Segments:
         build_index(self._folder, _NEW_INDEX, self._control["seed"], used + more, parts)
         old = self._control["index"]
         self._folder.rename(_NEW_INDEX, index_name(old + 1))
-        self._control["used_slots"], self._control["index"], self._control["is_indexing"] = used, old + 1, 0
+        # In this order: if the process is killed in between, no index is taken for emptier than it is.
+        self._control["index"], self._control["used_slots"], self._control["is_indexing"] = old + 1, used, 0
         self._folder.remove(index_name(old))
         index = self._current_index()
         if index is None:
