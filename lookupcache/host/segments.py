@@ -75,7 +75,7 @@ class Segments:
         self.invalidations: list[Invalidation] = []
         self.generation = -1
         self.most_parts = 0
-        self._has_unknown = False
+        self._is_unclear = False
         self._index: KeyIndex | None = None
         self._order_entries([])
         self._folder = folder
@@ -187,19 +187,35 @@ class Segments:
         self._ends = self._firsts + np.array([len(one) for one in self._by_entry], np.int64)
         self._index_ranges()
 
-    def locate(self, keys: KeyBatch) -> list[Part]:
-        """Return the newest entry of each non-null key, by segment; also of removed entries."""
+    def locate(self, keys: KeyBatch, *, live: bool = False) -> list[Part]:
+        """Return the newest entry of each non-null key, by segment; with ``live``, none that is removed.
+
+        A key that is always there is found, whatever other processes publish and merge meanwhile: they write it into
+        the index over its older entry before they mark that one as removed, and after they have changed the generation.
+        """
         rows = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
         words = keys.hashes if keys.valid is None else keys.hashes[rows]
-        parts = self._search(keys, rows, words)
-        if self._has_unknown and self.refresh():
-            # The index had entries of segments that were published meanwhile, some of them merged.
+        for _ in range(_MOST_ATTEMPTS):
+            self._is_unclear = False
             parts = self._search(keys, rows, words)
-        self.most_parts = max(self.most_parts, len(parts))
+            self.most_parts = max(self.most_parts, len(parts))
+            if live:
+                parts = self._live_parts(keys, parts)
+            # The index may have had entries of segments that were published meanwhile, some of them merged.
+            if not (self._is_unclear and self.refresh()):
+                break
         return parts
 
+    def _live_parts(self, keys: KeyBatch, parts: list[Part]) -> list[Part]:
+        """Return the parts without removed entries; their keys are searched again, since they may have newer ones."""
+        live, removed = _split_removed(parts)
+        if removed.size:
+            again, removed = _split_removed(self._search(keys, removed, keys.hashes[removed]))
+            self._is_unclear |= removed.size > 0
+            live += again
+        return live
+
     def _search(self, keys: KeyBatch, rows: Positions, words: Hashes) -> list[Part]:
-        self._has_unknown = False
         parts: list[Part] = []
         index = self._current_index()
         if index is None or not self._by_entry:
@@ -224,7 +240,7 @@ class Segments:
         ends = np.cumsum(np.bincount(at + np.int16(1), minlength=len(self._firsts) + 1)).tolist()
         unknown = order[: ends[0]]
         wrong = unknown[ids.take(unknown) > 0]
-        self._has_unknown |= wrong.size > 0
+        self._is_unclear |= wrong.size > 0
         order = order[ends[0] :]
         entries = (ids.take(order) - self._firsts.take(at.take(order))).astype(np.int32)
         found, words, stored = rows.take(order), words.take(order), np.empty(len(order), np.uint64)
@@ -422,6 +438,21 @@ def current_names(names: Sequence[str]) -> list[str]:
             found.append(str(one))
         wider.append(one)
     return found
+
+
+def _split_removed(parts: list[Part]) -> tuple[list[Part], Positions]:
+    """Return parts without removed entries, and the positions of the keys of these."""
+    live: list[Part] = []
+    removed: list[Positions] = [np.empty(0, np.int64)]
+    for segment, positions, entries in parts:
+        is_live = segment.removed.take(entries) == 0
+        if is_live.all():
+            live.append((segment, positions, entries))
+            continue
+        removed.append(positions[~is_live])
+        if is_live.any():
+            live.append((segment, positions[is_live], entries[is_live]))
+    return live, np.concatenate(removed)
 
 
 def _first_entry(segment: Segment) -> int:
