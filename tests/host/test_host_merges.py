@@ -177,3 +177,18 @@ def test_a_lookup_finds_all_when_a_change_is_made_at_any_step_of_it(caches, monk
             assert_all_found(other)
         is_last = steps.left > 0
     assert at > 3, "the steps were not counted"
+
+
+def test_segments_that_were_merged_meanwhile_are_not_merged_again(caches):
+    """A merge in a thread may end after another process has chosen what to merge."""
+    cache, other = caches(), caches()
+    for start in (0, 10, 20):
+        store(cache, range(start, start + 10))
+    other._segments.refresh()
+    run = other._segments.newest
+    merge_all(cache)
+    cache.invalidate(keys_of(range(10)))
+    merge_all(cache)
+    other._maintenance._merge(other._segments, run, other.clock())
+    assert look_up(cache, range(30)) == look_up(other, range(30)) == right(range(10, 30))
+    assert sum(map(len, other._segments.newest)) == 20
