@@ -189,7 +189,7 @@ class HostCache:
                 self._quiet = 0 if self._segments.refresh() else self._quiet + 1
                 if self._quiet == QUIET_LOOKUPS:
                     self._maintenance.merge_quiet(self.clock())
-                return self._usable(self._segments.locate(self._hash_keys(keys)), after, fresh)
+                return self._usable(self._segments.locate(self._hash_keys(keys), live=True), after, fresh)
         return []
 
     def count_hits(self, count: int) -> None:
@@ -207,11 +207,11 @@ class HostCache:
         return keys.with_seed(self._seed)
 
     def _usable(self, parts: list[Part], after: float, fresh: bool) -> list[Part]:
-        """Return the parts without entries that were removed or are too old; note the use of the others."""
+        """Return the parts without entries that are too old; note the use of the others."""
         now, limits = self.clock(), self.limits
         found = []
         for segment, positions, entries in parts:
-            good = segment.removed.take(entries) == 0
+            good = np.ones(len(entries), np.bool_)
             if limits.expire or limits.needs_write_times or after > -math.inf:
                 written = segment.written.take(entries)
                 last = segment.deadline.take(entries)
@@ -252,8 +252,8 @@ class HostCache:
         if self._is_ready():
             with self._counting_failures():
                 now = self.clock()
-                for segment, _, entries in self._segments.locate(self._hash_keys(keys)):
-                    self._note_use(segment, entries[segment.removed[entries] == 0], now)
+                for segment, _, entries in self._segments.locate(self._hash_keys(keys), live=True):
+                    self._note_use(segment, entries, now)
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -358,6 +358,10 @@ class HostCache:
                 except OSError:
                     self._control["is_indexing"] = 0
                     raise
+                if older:
+                    # Before the index changes: whoever finds a number that it does not know looks at the folder again.
+                    self._control["generation"] = number
+                    self._control["next"] += 1
                 self._index(index, data.keys, first, older)
                 self._control["weight"] += data.weight - _supersede(older)
                 self._control["is_indexing"] = 0
@@ -383,14 +387,12 @@ class HostCache:
     def _publishing(self) -> Iterator[int]:
         """Hold the lock for publications, with the present list of segments; yields the number of the new one."""
         with self._folder.lock(PUBLISH_LOCK):
-            if not self._control.is_current:
-                raise OSError("the folder was replaced")
-            self._segments.refresh()
+            self._segments.refresh_locked()
             # Taken before anything is renamed: a number is never used twice, whoever is killed when.
             number = self._control["next"] + 1
             self._control["next"] = number
             yield number
-            self._control["generation"] = number
+            self._control["generation"] = self._control["next"]
 
     def _is_changed_since(self, keys: KeyBatch, since: int) -> Mask:
         """Return which keys were invalidated after a number: their rows may have been read before the change."""
@@ -521,7 +523,8 @@ class HostCache:
         if keys is not None:
             self._control["weight"] -= _supersede(self._segments.locate(keys))
             return
-        for segment in self._segments.newest:
+        # Also those that another one is a merge of: the index may still have their entries.
+        for segment in self._segments.mapped:
             segment.removed[:] = 1
         self._control["weight"] = 0
 

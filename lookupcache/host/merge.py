@@ -65,8 +65,10 @@ def merge_segments(
     parts = _kept_parts(run, limits, now)
     written = _write_merged(folder, name, parts, segments.plan) if parts else 0
     with folder.lock(PUBLISH_LOCK):
+        segments.refresh_locked()
+        if not {segment.name for segment in run} <= {segment.name for segment in segments.newest}:
+            return  # A merge in a thread has ended since the run was chosen, and replaced some of them.
         if parts:
-            segments.refresh()
             index = segments.prepare_index()
             is_same = _have_adjacent_numbers(parts)
             first = parts[0].segment.range.first if is_same else segments.take_ids(sum(part.count for part in parts))

@@ -42,7 +42,8 @@ class Invalidation:
 
 
 class Segments:
-    """What a folder has, as of the last `refresh`: ``newest`` are its segments, the newest first.
+    """What a folder has, as of the last `refresh`: ``newest`` are its segments, the newest first, and
+    ``mapped`` are these and those that another one is a merge of, as long as they are there.
 
     ``most_parts`` is in how many segments the keys of one lookup were found at most, since it was last set to 0.
 
@@ -70,10 +71,11 @@ class Segments:
         counters: Counter[str],
     ) -> None:
         self.newest: list[Segment] = []
+        self.mapped: list[Segment] = []
         self.invalidations: list[Invalidation] = []
         self.generation = -1
         self.most_parts = 0
-        self._has_unknown = False
+        self._is_unclear = False
         self._index: KeyIndex | None = None
         self._order_entries([])
         self._folder = folder
@@ -124,6 +126,18 @@ class Segments:
                 return True
         raise OSError("the folder changes too fast to be read")
 
+    def refresh_locked(self) -> None:
+        """Read the folder within the lock of publications.
+
+        Also what was renamed there by a process that was killed, or failed, before it could change the generation.
+        Raises OSError if the folder now belongs to others.
+        """
+        if not self._control.is_current:
+            raise OSError("the folder was replaced")
+        if self._control["generation"] != self._control["next"]:
+            self._control["generation"] = self._control["next"]
+        self.refresh()
+
     def since(self, number: int) -> list[Invalidation] | None:
         """Return the invalidations after a sequence number, or None if some of them cannot be read any more."""
         if self._control["forgotten"] > number:
@@ -135,7 +149,7 @@ class Segments:
 
         Also those that another one is a merge of: until the index has been changed, it has their entries.
         """
-        opened = {segment.name: segment for segment in self._opened}
+        opened = {segment.name: segment for segment in self.mapped}
         found = []
         for name in map(str, ranges_of(names)):
             try:
@@ -167,25 +181,41 @@ class Segments:
             at = int(np.searchsorted(firsts, one.range.first, side="right")) - 1
             if one.range.first and (at < 0 or one.range.first >= ends[at]):
                 current.append(one)
-        self._opened = [*self.newest, *merged]
+        self.mapped = [*self.newest, *merged]
         self._by_entry = sorted(current, key=_first_entry)
         self._firsts = np.array([one.range.first for one in self._by_entry], np.int64)
         self._ends = self._firsts + np.array([len(one) for one in self._by_entry], np.int64)
         self._index_ranges()
 
-    def locate(self, keys: KeyBatch) -> list[Part]:
-        """Return the newest entry of each non-null key, by segment; also of removed entries."""
+    def locate(self, keys: KeyBatch, *, live: bool = False) -> list[Part]:
+        """Return the newest entry of each non-null key, by segment; with ``live``, none that is removed.
+
+        A key that is always there is found, whatever other processes publish and merge meanwhile: they write it into
+        the index over its older entry before they mark that one as removed, and after they have changed the generation.
+        """
         rows = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
         words = keys.hashes if keys.valid is None else keys.hashes[rows]
-        parts = self._search(keys, rows, words)
-        if self._has_unknown and self.refresh():
-            # The index had entries of segments that were published meanwhile, some of them merged.
+        for _ in range(_MOST_ATTEMPTS):
+            self._is_unclear = False
             parts = self._search(keys, rows, words)
-        self.most_parts = max(self.most_parts, len(parts))
+            self.most_parts = max(self.most_parts, len(parts))
+            if live:
+                parts = self._live_parts(keys, parts)
+            # The index may have had entries of segments that were published meanwhile, some of them merged.
+            if not (self._is_unclear and self.refresh()):
+                break
         return parts
 
+    def _live_parts(self, keys: KeyBatch, parts: list[Part]) -> list[Part]:
+        """Return the parts without removed entries; their keys are searched again, since they may have newer ones."""
+        live, removed = _split_removed(parts)
+        if removed.size:
+            again, removed = _split_removed(self._search(keys, removed, keys.hashes[removed]))
+            self._is_unclear |= removed.size > 0
+            live += again
+        return live
+
     def _search(self, keys: KeyBatch, rows: Positions, words: Hashes) -> list[Part]:
-        self._has_unknown = False
         parts: list[Part] = []
         index = self._current_index()
         if index is None or not self._by_entry:
@@ -210,7 +240,7 @@ class Segments:
         ends = np.cumsum(np.bincount(at + np.int16(1), minlength=len(self._firsts) + 1)).tolist()
         unknown = order[: ends[0]]
         wrong = unknown[ids.take(unknown) > 0]
-        self._has_unknown |= wrong.size > 0
+        self._is_unclear |= wrong.size > 0
         order = order[ends[0] :]
         entries = (ids.take(order) - self._firsts.take(at.take(order))).astype(np.int32)
         found, words, stored = rows.take(order), words.take(order), np.empty(len(order), np.uint64)
@@ -297,7 +327,8 @@ class Segments:
         build_index(self._folder, _NEW_INDEX, self._control["seed"], used + more, parts)
         old = self._control["index"]
         self._folder.rename(_NEW_INDEX, index_name(old + 1))
-        self._control["used_slots"], self._control["index"], self._control["is_indexing"] = used, old + 1, 0
+        # In this order: if the process is killed in between, no index is taken for emptier than it is.
+        self._control["index"], self._control["used_slots"], self._control["is_indexing"] = old + 1, used, 0
         self._folder.remove(index_name(old))
         index = self._current_index()
         if index is None:
@@ -407,6 +438,21 @@ def current_names(names: Sequence[str]) -> list[str]:
             found.append(str(one))
         wider.append(one)
     return found
+
+
+def _split_removed(parts: list[Part]) -> tuple[list[Part], Positions]:
+    """Return parts without removed entries, and the positions of the keys of these."""
+    live: list[Part] = []
+    removed: list[Positions] = [np.empty(0, np.int64)]
+    for segment, positions, entries in parts:
+        is_live = segment.removed.take(entries) == 0
+        if is_live.all():
+            live.append((segment, positions, entries))
+            continue
+        removed.append(positions[~is_live])
+        if is_live.any():
+            live.append((segment, positions[is_live], entries[is_live]))
+    return live, np.concatenate(removed)
 
 
 def _first_entry(segment: Segment) -> int:

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,11 @@ def publish_some(path):
     cache.claim(keys_of(KEYS[20:30]), 60)
     store(cache, KEYS[20:30])
     cache.release(keys_of(KEYS[20:30]))
+
+
+def publish_again(path):
+    cache = new_cache(path)
+    store(cache, KEYS[:10])
 
 
 def merge(path):
@@ -100,6 +106,7 @@ WORK = {
     work.__name__: work
     for work in (
         publish_some,
+        publish_again,
         merge,
         merge_in_a_thread,
         merge_and_drop,
@@ -115,9 +122,9 @@ WORK = {
 
 
 EACH = {
-    "publish_some": 4, "merge": 8, "merge_in_a_thread": 8, "merge_and_drop": 16, "build_index": 14,
-    "merge_what_is_left": 8, "evict": 6, "invalidate": 4,
-    "claim_and_hold": 3, "start": 3, "write_within_bytes": 5,
+    "publish_some": 4, "publish_again": 4, "merge": 12, "merge_in_a_thread": 16, "merge_and_drop": 16,
+    "build_index": 14, "merge_what_is_left": 8, "evict": 6, "invalidate": 6,
+    "claim_and_hold": 3, "start": 3, "write_within_bytes": 8,
 }  # fmt: skip
 """Every so many steps are tried, from a random one on; all of them with `LOOKUPCACHE_SCALE` = 8."""
 
@@ -137,8 +144,10 @@ def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(name, tmp_pat
         step += stride
         path = tmp_path / "cache"
         shutil.copytree(made, path)
-        killed, _ = in_child(lambda path=path: WORK[name](path), step)
-        check_after_kill(path, name, step)
+        with closing(new_cache(path)) as live:
+            look_up(live, KEYS)
+            killed, _ = in_child(lambda path=path: WORK[name](path), step)
+            check_after_kill(path, live, name, step)
         shutil.rmtree(path)
     assert step > 10 or stride > 1, "the steps were not counted"
 
@@ -160,13 +169,14 @@ def test_a_process_that_is_killed_while_it_makes_a_folder_leaves_nothing(tmp_pat
     assert step > 10, "the steps were not counted"
 
 
-def check_after_kill(path, name, step):
+def check_after_kill(path, live, name, step):
     after = new_cache(path)
     try:
         found = look_up(after, KEYS)
         assert found.items() <= right(KEYS).items(), (name, step)
         if name not in ("evict", "invalidate"):
             assert found.items() >= right(KEYS[:10]).items(), (name, step)
+        found = check_invalidation(live, after, None if secrets.randbelow(2) else KEYS[5:25])
         missing = [key for key in KEYS if key not in found]
         assert after.claim(keys_of(missing), 60).all(), (name, step)
         store(after, KEYS, version="new ")
@@ -181,6 +191,20 @@ def check_after_kill(path, name, step):
         assert after.counters["host_failures"] == after.counters["host_dropped_files"] == 0, (name, step)
     finally:
         after.close()
+
+
+def check_invalidation(live, after, keys):
+    """A process that was there before invalidates keys: they do not come back. Return what is found afterwards."""
+    look_up(live, KEYS)
+    live.invalidate(None if keys is None else keys_of(keys))
+    left = [key for key in KEYS if keys is not None and key not in keys]
+    for number in range(2):
+        for cache in (live, after):
+            found = look_up(cache, KEYS)
+            assert found.items() <= right(left).items()
+        live._control["used_slots"] = 1 << 20  # The next one builds the index again.
+        store(live, [100 + number])
+    return found
 
 
 # ── damaged and foreign files ────────────────────────────────────────────────────────────────────────────

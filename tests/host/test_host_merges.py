@@ -1,4 +1,4 @@
-"""When segments are merged, and how often an entry is copied."""
+"""When segments are merged, how often an entry is copied, and what others find meanwhile."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import pyarrow as pa
 import pytest
 from host_processes import keys_of, look_up, new_cache, right, store
 
+from lookupcache.host.control import Control
+from lookupcache.host.folder import Folder
 from lookupcache.host.host_cache import QUIET_LOOKUPS
+from lookupcache.host.key_index import KeyIndex
 from lookupcache.host.maintenance import _MOST_SEGMENTS
+from lookupcache.host.segments import Segments
 
 
 def look_up_until_quiet(cache, keys) -> None:
@@ -91,3 +95,100 @@ def test_a_lookup_during_a_merge_finds_all(caches, monkeypatch, builds):
     monkeypatch.setattr(other._segments, "_search", search_late)
     assert look_up(other, range(41)) == right(range(41))
     assert len(other._segments.newest) == 1
+
+
+class AtStep:
+    """Runs something at the n-th of many steps, which are calls of some functions; the steps within it do not count."""
+
+    def __init__(self, monkeypatch, at, work, *functions):
+        self.left, self.work = at, work
+        for owner, name in functions:
+            monkeypatch.setattr(owner, name, self.stepping(getattr(owner, name)))
+
+    def stepping(self, function):
+        def call(*arguments, **named):
+            found = function(*arguments, **named)
+            self.left -= 1
+            if self.left == 0:
+                self.work()
+            return found
+
+        return call
+
+
+def publish_old_and_new(cache):
+    store(cache, range(5, 30), version="new ")
+
+
+def publish_with_a_new_index(cache):
+    cache._control["used_slots"] = 1 << 20
+    store(cache, range(5, 30), version="new ")
+
+
+def merge_all(cache):
+    cache._segments.refresh()
+    cache._maintenance._merge(cache._segments, cache._segments.newest, cache.clock())
+
+
+def publish_and_merge(cache):
+    publish_old_and_new(cache)
+    merge_all(cache)
+    publish_old_and_new(cache)
+
+
+CHANGES = (publish_old_and_new, publish_with_a_new_index, merge_all, publish_and_merge)
+WRITES = ((Control, "__setitem__"), (KeyIndex, "_write"), (Folder, "rename"), (Folder, "remove"))
+READS = ((KeyIndex, "search"), (Segments, "_search"), (Segments, "refresh"), (Segments, "locate"))
+
+
+def assert_all_found(cache):
+    found = look_up(cache, range(20))
+    assert len(found) == 20
+    assert {key: [one.removeprefix("new ") for one in rows] for key, rows in found.items()} == right(range(20))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_lookup_at_any_step_of_a_change_finds_all(caches, monkeypatch, change):
+    at, is_last = 0, False
+    while not is_last:
+        at += 1
+        cache, other = caches(), caches()
+        for start in (0, 9):  # The merge drops what the second one has published again.
+            store(cache, range(start, start + 11))
+        assert_all_found(other)
+        with monkeypatch.context() as patch:
+            steps = AtStep(patch, at, lambda other=other: assert_all_found(other), *WRITES)
+            change(cache)
+        is_last = steps.left > 0
+    assert at > 10, "the steps were not counted"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_lookup_finds_all_when_a_change_is_made_at_any_step_of_it(caches, monkeypatch, change):
+    at, is_last = 0, False
+    while not is_last:
+        at += 1
+        cache, other = caches(), caches()
+        for start in (0, 9):
+            store(cache, range(start, start + 11))
+        assert_all_found(other)
+        with monkeypatch.context() as patch:
+            steps = AtStep(patch, at, lambda cache=cache: change(cache), *READS)
+            assert_all_found(other)
+        is_last = steps.left > 0
+    assert at > 3, "the steps were not counted"
+
+
+def test_segments_that_were_merged_meanwhile_are_not_merged_again(caches):
+    """A merge in a thread may end after another process has chosen what to merge."""
+    cache, other = caches(), caches()
+    for start in (0, 10, 20):
+        store(cache, range(start, start + 10))
+    other._segments.refresh()
+    run = other._segments.newest
+    merge_all(cache)
+    cache.invalidate(keys_of(range(10)))
+    merge_all(cache)
+    other._maintenance._merge(other._segments, run, other.clock())
+    assert look_up(cache, range(30)) == look_up(other, range(30)) == right(range(10, 30))
+    assert sum(map(len, other._segments.newest)) == 20

@@ -16,6 +16,7 @@ import pyarrow as pa
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
 from lookupcache.host import HostCache
+from lookupcache.host.control import Control
 
 PLAN = "ab" * 16
 SCHEMA = pa.schema([("id", pa.string()), ("match", pa.int64())])
@@ -99,7 +100,8 @@ def in_processes(count: int, work: Callable[[int], None]) -> None:
 STEPS = (
     "open", "write", "rename", "unlink", "link", "mkdir", "posix_fallocate", "listdir", "stat", "fstat",
 )  # fmt: skip
-"""The functions of `os` that the cache uses for its files; ``flock`` of `fcntl` and maps are steps too."""
+"""The functions of `os` that the cache uses for its files; ``flock`` of `fcntl`, maps, and each number that is written
+into the control page are steps too."""
 
 
 class Killer:
@@ -115,6 +117,7 @@ class Killer:
         for name in STEPS:
             setattr(os, name, self._count_calls(getattr(os, name)))
         fcntl.flock = self._count_calls(fcntl.flock)
+        Control.__setitem__ = self._count_calls(Control.__setitem__)  # type: ignore[method-assign]
         plain = mmap.mmap
 
         class Counted(plain):  # type: ignore[misc,valid-type]
