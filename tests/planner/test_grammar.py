@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import ParseException
 
 from lookupcache import PlanError, expr
+from lookupcache.planner import clauses
 from lookupcache.planner.clauses import WORD_CALLS, conjuncts, tokens
 from lookupcache.planner.grammar import _KEYWORDS, add_parentheses, equality, is_plain_equality, read
 from lookupcache.planner.naming import LeftColumn, Scope
@@ -194,6 +195,25 @@ def test_what_begins_as_a_statement_is_refused_and_not_logged(caplog: pytest.Log
 )
 def test_only_a_case_is_closed_by_its_end(text: str, depths: str) -> None:
     assert "".join(str(token.depth) for token in tokens(text)) == depths
+
+
+def test_a_nested_chain_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(clauses, "tokens", lambda sql: calls.append(sql) or tokens(sql))
+    text = "(" * 500 + "a > 0" + "".join(f" AND ( a <> {number} ))" for number in range(500))
+    assert conjuncts(text) == ["a > 0", *(f"a <> {number}" for number in range(500))]
+    assert clauses.unwrap("(" * 500 + "(a, b)" + " )" * 500) == "(a, b)"
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("(a AND b) AND (c", ["a", "b", "(c"]), ("a AND b) AND c", ["a AND b) AND c"]), ("(a, b) AND (c)", ["(a, b)", "c"]),
+    ("(a OR b AND c) AND (d)", ["a OR b AND c", "d"]), ("(a) + (b) AND c", ["(a) + (b)", "c"]), ("a AND ", ["a", ""]),
+    ("((CASE a WHEN b AND c THEN d END AND (e)))", ["CASE a WHEN b AND c THEN d END", "e"]),
+    ("(a BETWEEN b AND c AND d[e AND f])", ["a BETWEEN b AND c", "d[e AND f]"]),
+])  # fmt: skip
+def test_what_and_joins(text: str, found: list[str]) -> None:
+    assert conjuncts(text) == found
 
 
 @pytest.mark.parametrize("text", ["a = ?", "a =", "a = = b"])
