@@ -13,7 +13,9 @@ from typing import Any
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
 
 from lookupcache.errors import SchemaError
 
@@ -40,10 +42,28 @@ _TYPES: dict[Any, pa.DataType] = {
 }
 
 
+class ColumnsSql(Spark):
+    """The dialect of a list of columns: a name may be a word that is a value elsewhere, such as CURRENT_USER."""
+
+    class Parser(SparkParser):
+        """Spark's parser without those values."""
+
+        NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
+        NO_PAREN_FUNCTION_PARSERS = {}  # noqa: RUF012
+        PRIMARY_PARSERS = {  # noqa: RUF012
+            kind: parse
+            for kind, parse in SparkParser.PRIMARY_PARSERS.items()
+            if kind.name not in ("NULL", "TRUE", "FALSE")
+        }
+
+        def _warn_unsupported(self) -> None:
+            """Log nothing: the caller raises an error."""
+
+
 def read_columns(text: str) -> list[pa.Field]:
     """Return the columns of a list such as ``"id BIGINT, name STRING"``; raises SchemaError for another text."""
     try:
-        tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", read="spark")
+        tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect=ColumnsSql)
     except (SqlglotError, ValueError) as error:
         raise _no_list(text) from error
     if not isinstance(tree, exp.Create) or any(value for name, value in tree.args.items() if name not in _OF_CREATE):

@@ -131,3 +131,12 @@ def test_text_that_is_more_or_less_than_a_list_of_columns(text):
 def test_a_collated_text_is_no_type_of_ours():
     with pytest.raises(SchemaError, match="string collate UTF8_LCASE is not supported"):
         parse_type("string collate UTF8_LCASE")
+
+
+@pytest.mark.parametrize("name", [
+    "current_user", "current_date", "current_timestamp", "session_user", "user", "true", "FALSE", "null", "any", "case",
+    "comment", "set", "interval", "date",
+])  # fmt: skip
+def test_a_column_may_have_the_name_of_a_value(name: str) -> None:
+    assert parse_ddl(f"{name} INT").names == [name]
+    assert parse_ddl(f"a INT NOT NULL, {name} STRING COMMENT 'x', s STRUCT<{name}: INT>").names == ["a", name, "s"]

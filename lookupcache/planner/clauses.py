@@ -7,7 +7,7 @@ The scanner knows only what that requires: strings, quoted names, comments, word
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -125,27 +125,96 @@ def conjunct_spans(sql: str) -> list[tuple[int, int]]:
     >>> conjunct_spans("(a = 1) AND b")
     [(1, 6), (12, 13)]
     """
-    return _conjunct_spans(sql, 0, len(sql))
+    groups = _Groups(list(tokens(sql)))
+    spans, rest = [], [groups.all_of(sql)]
+    while rest:
+        part = groups.unwrap(rest.pop())
+        cuts = groups.cuts(part)
+        if cuts:
+            rest += reversed(list(groups.split(part, cuts)))
+        else:
+            spans.append(_strip(sql, part))
+    return spans
 
 
-def _conjunct_spans(sql: str, start: int, end: int) -> list[tuple[int, int]]:
-    start, end = _unwrap_span(sql, start, end)
-    cuts, between = [], 0
-    for token in tokens(sql[start:end]):
-        if token.depth or token.kind != "word":
-            continue
-        if token.text == "OR":
-            return [(start, end)]
-        if token.text == "BETWEEN":
-            between += 1
-        elif token.text == "AND" and between:
-            between -= 1
-        elif token.text == "AND":
-            cuts.append(token)
-    if not cuts:
-        return [(start, end)]
-    starts, ends = [start, *(start + cut.end for cut in cuts)], [*(start + cut.start for cut in cuts), end]
-    return [part for one, other in zip(starts, ends, strict=True) for part in _conjunct_spans(sql, one, other)]
+@dataclass(frozen=True)
+class _Part:
+    """A part of a text: where it starts and ends, and which tokens are in it."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+class _Groups:
+    """The tokens of a text, read once however deep it is nested, and which of them close which."""
+
+    def __init__(self, found: Sequence[Token]) -> None:
+        self.found = found
+        self.closing: dict[int, int] = {}
+        self.lists: set[int] = set()
+        """The parentheses around more than one item."""
+        opened: list[int] = []
+        depth = 0
+        for number, token in enumerate(found):
+            if token.depth < depth and opened:
+                self.closing[opened.pop()] = number
+            if token.text == "," and opened:
+                self.lists.add(opened[-1])
+            depth = token.depth
+            if token.text in ("(", "[") or (token.text == "CASE" and token.kind == "word"):
+                opened.append(number)
+                depth += 1
+        self.closing |= dict.fromkeys(opened, len(found))  # nothing closes those
+
+    def all_of(self, sql: str) -> _Part:
+        """Return the full text."""
+        return _Part(0, len(sql), 0, len(self.found))
+
+    def unwrap(self, part: _Part) -> _Part:
+        """Return a part without parentheses around all of it."""
+        while (
+            part.last - part.first > 2
+            and self.found[part.first].text == "("
+            and self.found[part.last - 1].text == ")"
+            and self.closing[part.first] == part.last - 1
+            and part.first not in self.lists
+        ):
+            end = self.found[part.last - 1].start
+            part = _Part(self.found[part.first].end, end, part.first + 1, part.last - 1)
+        return part
+
+    def cuts(self, part: _Part) -> list[int]:
+        """Return which tokens of a part are the ANDs between its operands; none if it has an OR."""
+        cuts, between, number = [], 0, part.first
+        while number < part.last:
+            token = self.found[number]
+            if token.text in (")", "]") or (token.kind == "word" and token.text == "OR"):
+                return []
+            if token.kind == "word" and token.text == "BETWEEN":
+                between += 1
+            elif token.kind == "word" and token.text == "AND" and between:
+                between -= 1
+            elif token.kind == "word" and token.text == "AND":
+                cuts.append(number)
+            number = self.closing.get(number, number) + 1
+        return cuts
+
+    def split(self, part: _Part, cuts: Sequence[int]) -> Iterator[_Part]:
+        """Yield what stands between these tokens of a part."""
+        start, first = part.start, part.first
+        for cut in cuts:
+            yield _Part(start, self.found[cut].start, first, cut)
+            start, first = self.found[cut].end, cut + 1
+        yield _Part(start, part.end, first, part.last)
+
+
+def _strip(sql: str, part: _Part) -> tuple[int, int]:
+    """Return start and end of a part, without blanks around it."""
+    text = sql[part.start : part.end]
+    start = part.start + len(text) - len(text.lstrip())
+    return start, start + len(text.strip())
 
 
 def unwrap(sql: str) -> str:
@@ -154,20 +223,9 @@ def unwrap(sql: str) -> str:
     >>> unwrap("((a) + (b))"), unwrap("(a) + (b)")
     ('(a) + (b)', '(a) + (b)')
     """
-    start, end = _unwrap_span(sql, 0, len(sql))
+    groups = _Groups(list(tokens(sql)))
+    start, end = _strip(sql, groups.unwrap(groups.all_of(sql)))
     return sql[start:end]
-
-
-def _unwrap_span(sql: str, start: int, end: int) -> tuple[int, int]:
-    while start < end and sql[start].isspace():
-        start += 1
-    while start < end and sql[end - 1].isspace():
-        end -= 1
-    found = list(tokens(sql[start:end]))
-    whole = len(found) > 2 and found[0].text == "(" and found[-1].text == ")"
-    if not whole or any(t.depth == 0 or (t.depth == 1 and t.text == ",") for t in found[1:-1]):
-        return start, end
-    return _unwrap_span(sql, start + found[0].end, start + found[-1].start)
 
 
 def equality(sql: str) -> tuple[str, str] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from sqlglot import exp
+
 from lookupcache.errors import PlanError, about
 from lookupcache.planner.clauses import conjuncts, without_comments
 from lookupcache.planner.depth import LEVELS, deep_recursion
@@ -63,6 +65,11 @@ def read_conjunct(scope: Scope, text: str) -> BoundConjunct:
 
 def _read_conjunct(scope: Scope, text: str) -> BoundConjunct:
     fragment = scope.read(text)
+    if isinstance(fragment.tree, exp.Alias):
+        raise PlanError(
+            f"{text!r} ends in a name, {fragment.tree.alias!r}, which a condition cannot have.",
+            hint="Write an operator, such as AND, before it, or leave it out.",
+        )
     sides = equality(text)
     if sides is None or "right" not in fragment.sides:
         return BoundConjunct(fragment)

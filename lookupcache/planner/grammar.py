@@ -7,12 +7,12 @@ and passed to sqlglot with parentheses around operators that are operands.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from sqlglot.dialects.dialect import Dialect
+from sqlglot.dialects.spark import Spark
 
 from lookupcache.planner import clauses
 from lookupcache.planner.clauses import Token, tokens
@@ -28,8 +28,13 @@ _OR, _AND, _NOT = 1, 2, 3
 _SHOWN_AS = {"!>": "<=", "!<": ">=", ">>>": ">> "}
 """How sqlglot is shown operators that it does not know, in as many letters."""
 
-_KEYWORDS = frozenset(Dialect.get_or_raise("spark").tokenizer_class.KEYWORDS)
+_SHOWN_PLUS = "~"
+"""How it is shown a + before an operand: it drops that, and Spark makes a number of a string with it."""
+
+_KEYWORDS = frozenset(Spark.tokenizer_class.KEYWORDS) | frozenset(Spark.parser_class.NO_PAREN_FUNCTION_PARSERS)
 """What sqlglot may take for a keyword where Spark reads a name."""
+
+_VALUES = ("TRUE", "FALSE", "NULL")
 
 _PATTERNS = ("LIKE", "ILIKE", "RLIKE", "REGEXP")
 _NO_OPERAND = {"AND", "OR", "NOT", "BETWEEN", "IN", "IS", "THEN", "WHEN", "ELSE", "END", "AS", "FROM", "ESCAPE", "DIV",
@@ -65,16 +70,27 @@ class Parenthesised:
     added: tuple[int, ...] = ()
 
     def original(self, position: int) -> int:
-        """Return the position in the original text of a position in this one."""
+        """Return the position in the original text of a position in this one; of an added mark, that before it."""
         return position - bisect_right(self._shifted_positions, position)
+
+    def original_start(self, position: int) -> int:
+        """Return the position in the original text of what begins at a position in this one, with an added mark too."""
+        return position - bisect_left(self._shifted_positions, position)
 
     @cached_property
     def _shifted_positions(self) -> list[int]:
         return [position + number for number, position in enumerate(self.added)]
 
 
-Sign = tuple[int, str]
-"""An operator and where it stands."""
+@dataclass(frozen=True)
+class _Changes:
+    """What sqlglot would read in another way than Spark: where operators stand, and what to show in their place; names.
+
+    A name is given by its start and end: it is no keyword, though it is spelt as one.
+    """
+
+    signs: tuple[tuple[int, str], ...] = ()
+    names: tuple[tuple[int, int], ...] = ()
 
 
 class _UnknownError(Exception):
@@ -94,16 +110,16 @@ def read(sql: str) -> Node | None:
 
 
 @lru_cache(maxsize=512)
-def _read(sql: str) -> tuple[Node | None, tuple[Sign, ...]]:
-    """Parse an expression as Spark does; return it with the operators in it that sqlglot does not know."""
+def _read(sql: str) -> tuple[Node | None, _Changes]:
+    """Parse an expression as Spark does; return it with what sqlglot is to be shown in another way."""
     reader = _Reader(sql)
     try:
         node = reader.boolean(_OR)
         reader.skip_alias()
         reader.finish()
     except _UnknownError:
-        return None, ()
-    return node, tuple(reader.signs)
+        return None, _Changes()
+    return node, _Changes(tuple(reader.signs), tuple(reader.names))
 
 
 def add_parentheses(sql: str) -> Parenthesised | None:
@@ -125,11 +141,14 @@ def prepare_for_sqlglot(sql: str) -> Parenthesised:
 
     >>> prepare_for_sqlglot("a + 1 !> b").text
     '(a + 1) <= b'
+    >>> prepare_for_sqlglot("comment = set.k").text
+    '`comment` = `set`.k'
     """
-    node, signs = _read(sql)
-    for position, sign in signs:
-        sql = sql[:position] + _SHOWN_AS[sign] + sql[position + len(sign) :]
-    return _insert_marks(sql, [] if node is None else list(_operands(node)), list(_keyword_names(sql)))
+    node, changes = _read(sql)
+    names = [*_keyword_names(sql), *changes.names]
+    for position, sign in changes.signs:
+        sql = sql[:position] + sign + sql[position + len(sign) :]
+    return _insert_marks(sql, [] if node is None else list(_operands(node)), names)
 
 
 def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
@@ -280,7 +299,8 @@ class _Reader:
     def __init__(self, sql: str) -> None:
         self.found = list(tokens(sql))
         self.position = 0
-        self.signs: list[Sign] = []
+        self.signs: list[tuple[int, str]] = []
+        self.names: list[tuple[int, int]] = []
 
     # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -405,13 +425,15 @@ class _Reader:
         token = self.ahead()
         if token is not None and self.at("-", "+", "~") and not self.is_negative_number():
             self.take()
+            if token.text == "+" and not self.at_number():
+                self.signs.append((token.start, _SHOWN_PLUS))
             left = self.node(f"{token.text} ", token.start, [self.value(_CLOSEST)])
         else:
             left = self.postfix(self.operand())
         while (token := self.ahead()) is not None and _RANKS.get(sign := self.sign(token), 0) > rank:
             self.position += len(sign) if token.kind == "symbol" and sign != token.text else 1
             if sign in _SHOWN_AS:
-                self.signs.append((token.start, sign))
+                self.signs.append((token.start, _SHOWN_AS[sign]))
             right = self.value(_RANKS[sign])
             # One list for a chain, so that a long one makes no deep tree.
             parts = [*left.parts, right] if left.operator == sign else [left, right]
@@ -419,8 +441,11 @@ class _Reader:
         return left
 
     def is_negative_number(self) -> bool:
-        number = self.ahead(1)
-        return self.at("-") and number is not None and number.kind == "number"
+        return self.at("-") and self.at_number(1)
+
+    def at_number(self, number: int = 0) -> bool:
+        token = self.ahead(number)
+        return token is not None and token.kind == "number"
 
     def sign(self, token: Token) -> str:
         """Return the operator that begins here; ``!>``, ``!<``, ``<<``, ``>>`` and ``>>>`` without blanks are one."""
@@ -503,11 +528,15 @@ class _Reader:
             self.name()
         if self.at(".") and self.at("*", number=1):
             self.position += 2
-        return self.call(first) if self.take_if("(") else self.node("", first.start, [])
+        if self.take_if("("):
+            return self.call(first)
+        if first.kind == "word" and first.text in _KEYWORDS and first.text not in _VALUES:
+            self.names.append((first.start, first.end))
+        return self.node("", first.start, [])
 
     def call(self, first: Token) -> Node:
         """Read arguments; those of a function with its own syntax are not parsed, nor is a sub-query."""
-        before = self.position
+        before, names = self.position, len(self.names)
         if first.text in ("CAST", "TRY_CAST") and not self.at(*_QUERIES):
             value = self.boolean(_OR)
             self.expect("AS")
@@ -517,6 +546,7 @@ class _Reader:
             return self.node("", first.start, self.arguments())
         except _UnknownError:
             self.skip_group_from(before)
+            del self.names[names:]  # They may be words of its syntax.
             return self.node("", first.start, [])
 
     def skip_group_from(self, position: int) -> None:
@@ -552,14 +582,15 @@ class _Reader:
         return self.node("", first.start, parts)
 
     def interval(self) -> bool:
-        """Read the rest of a literal after the word INTERVAL."""
+        """Read the rest of a literal after the word INTERVAL; return whether it is one, and not a name."""
         before = self.position
         while self.is_amount():
             self.take_if("-", "+")
             self.take()
             unit = self.take()
             if unit.text.removesuffix("S") not in _UNITS:
-                raise _UnknownError
+                self.position = before
+                return False
             if self.take_if("TO"):
                 self.name()
         return self.position > before

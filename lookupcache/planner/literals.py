@@ -15,6 +15,9 @@ from lookupcache.expr import Literal, literal, python_value
 
 INTEGER_RANGES = {pa.int8(): 2**7, pa.int16(): 2**15, pa.int32(): 2**31, pa.int64(): 2**63}
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MOST_DIGITS = 1_000
+"""How long a number may be that is read here: Python refuses to read one of more than 4,300 digits."""
+
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _DOUBTFUL = re.compile(r"""(?<!\\)(?:\\\\)*\\[^'"\\]""")
 """An escape that is more than a quoted quote or backslash."""
@@ -44,7 +47,7 @@ def read_literal(node: exp.Expr, text: str) -> Literal | None:
     if isinstance(node, exp.HexString):
         return _binary(str(node.this))
     if isinstance(node, exp.Literal) and node.is_string:
-        return None if _DOUBTFUL.search(text) else Literal(node.name, pa.string())
+        return None if "\\" in text and _DOUBTFUL.search(text) else Literal(node.name, pa.string())
     if isinstance(node, exp.Literal):
         return _number(node.name)
     if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
@@ -56,7 +59,7 @@ def read_literal(node: exp.Expr, text: str) -> Literal | None:
 
 def _number(text: str) -> Literal | None:
     found = _NUMBER.fullmatch(text.lstrip("-"))
-    if found is None:
+    if found is None or len(text) > _MOST_DIGITS:
         return None
     if found[2]:
         return literal(float(text), pa.float64()) if math.isfinite(float(text)) else None

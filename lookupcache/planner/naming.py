@@ -9,7 +9,9 @@ from functools import cached_property, lru_cache
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
 
 from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.expr import Side
@@ -193,10 +195,12 @@ class Scope:
         if len(parts) != len(node.parts):
             raise PlanError(f"{text!r} cannot be used here: * is no column.", hint="Name the columns.")
         names = tuple(part.name for part in parts)
-        if len(names) == 1 and names[0].lower() in WORD_CALLS and self._is_call(parts[0]):
+        start = as_shown.original_start(parts[0].meta["start"])
+        quoted = text.startswith("`", start)
+        if len(names) == 1 and names[0].lower() in WORD_CALLS and self._is_call(names[0], quoted=quoted):
             return None
         side, position, name = self._find(names)
-        start, end = as_shown.original(parts[0].meta["start"]), as_shown.original(parts[position].meta["end"]) + 1
+        end = as_shown.original(parts[position].meta["end"]) + 1
         return Reference(side, name, names[position + 1 :], start, end)
 
     def _find(self, names: tuple[str, ...]) -> tuple[Side, int, str]:
@@ -240,10 +244,10 @@ class Scope:
         columns = self._left.get(self._fold(name), [])
         return len(columns) == 1 and self._fold(field) in {self._fold(f) for f in struct_fields(columns[0].type)}
 
-    def _is_call(self, word: exp.Identifier) -> bool:
+    def _is_call(self, word: str, *, quoted: bool) -> bool:
         """Return whether a keyword that may call a function does so here, and is not the name of a column."""
-        reserved = not word.args.get("quoted") and self.settings.on(RESERVED_KEYWORDS)
-        return reserved or not ((word.name,) in self._bound or self._is_known(word.name))
+        reserved = not quoted and self.settings.on(RESERVED_KEYWORDS)
+        return reserved or not ((word,) in self._bound or self._is_known(word))
 
     def _is_known(self, name: str) -> bool:
         return self._fold(name) in self._left or self._fold(name) in self._right
@@ -284,16 +288,25 @@ def _last_name(path: str) -> str:
     return quote(list(tokens(path))[-1].name)
 
 
+class ExpressionSql(Spark):
+    """The dialect of expressions."""
+
+    class Parser(SparkParser):
+        """Spark's parser."""
+
+        def _warn_unsupported(self) -> None:
+            """Log nothing: the message would contain the expression, which may have secrets in it."""
+
+
 @lru_cache(maxsize=512)
 def _parse(shown: str, text: str) -> exp.Expr:
     """Parse a text after its preparation for sqlglot."""
     try:
-        tree = sqlglot.parse_one(shown, read="spark")
+        tree = sqlglot.parse_one(shown, dialect=ExpressionSql)
     except SqlglotError as error:
-        raise PlanError(
-            f"{text!r} is not an expression that can be read: {str(error).splitlines()[0]}",
-            hint='Write it as Spark SQL, as in "o.id = c.id AND c.age > 18".',
-        ) from error
+        raise _unreadable(text, str(error).splitlines()[0]) from error
+    if isinstance(tree, exp.Command):
+        raise _unreadable(text, f"It begins as a statement, with {tree.name}.")
     if tree.find(exp.Query):
         raise PlanError(f"{text!r} contains a sub-query.", hint="Join the sub-query's result before the lookup join.")
     if taken := [name for name in _lambda_variables(tree) if _is_taken(name)]:
@@ -306,6 +319,13 @@ def _parse(shown: str, text: str) -> exp.Expr:
             f"{text!r} contains an aggregate or window function.", hint="Compute it as a column of the left side first."
         )
     return tree
+
+
+def _unreadable(text: str, fact: str) -> PlanError:
+    return PlanError(
+        f"{text!r} is not an expression that can be read: {fact}",
+        hint='Write it as Spark SQL, as in "o.id = c.id AND c.age > 18".',
+    )
 
 
 def _lambda_variables(tree: exp.Expr) -> list[str]:

@@ -63,6 +63,7 @@ def steps_of(statement: Statement, found: Sequence[Token]) -> list[Step]:
             part = statement.part(start + inside[0].start, start + inside[-1].end)
             steps.append(Step(part, list(tokens(part.sql))))
             _refuse_control(statement, inside)
+            _refuse_qualifier(statement, inside)
             _refuse_late_declaration(statement, inside, steps[:-1])
     return steps
 
@@ -80,6 +81,17 @@ def _refuse_control(statement: Statement, found: Sequence[Token]) -> None:
             "Write the lookups in a temporary view before the script, and read the view in it; or run the statements "
             "one by one.",
         )  # fmt: skip
+
+
+def _refuse_qualifier(statement: Statement, found: Sequence[Token]) -> None:
+    """Raise StatementError for a declared name with a qualifier, which Spark refuses in a script."""
+    if found[0].text == "DECLARE" and any(token.text == "." for token in _declaring(found)):
+        raise _refuse(
+            statement,
+            found[0],
+            "A variable of a script has no qualifier.",
+            "Declare it by its name alone: DECLARE x ….",
+        )
 
 
 def _refuse_late_declaration(statement: Statement, found: Sequence[Token], before: Sequence[Step]) -> None:
@@ -125,12 +137,16 @@ def _declare(setting: Setting, step: Step) -> list[str]:
 
 def _declared_names(found: Sequence[Token]) -> Iterator[str]:
     """Yield the names that a DECLARE declares."""
+    return (token.name for token in _declaring(found) if token.text != ",")
+
+
+def _declaring(found: Sequence[Token]) -> Iterator[Token]:
+    """Yield the names that a DECLARE declares, and what is between them."""
     words = [token for token in found[1:] if token.text not in ("VARIABLE", "VAR")]
     for number, token in enumerate(words):
-        if number % 2 == 0:
-            yield token.name
-        elif token.text != ",":
+        if number % 2 and token.text not in (",", "."):
             return
+        yield token
 
 
 def as_set_variable(step: Step) -> Step:

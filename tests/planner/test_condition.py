@@ -62,3 +62,9 @@ def test_a_bound_condition_is_planned_as_its_text_is():
 def test_what_is_nested_too_deeply_is_refused_where_it_is_bound():
     with pytest.raises(PlanError, match="nested too deeply"):
         read_nested(scope(), "(" * 4000 + "id" + ")" * 4000 + " > 1")
+
+
+@pytest.mark.parametrize("text", ["id = c.id AND s.id = age old", "age > 1 AS old", "id = c.id nd"])
+def test_a_condition_that_ends_in_an_alias_is_refused(text):
+    with pytest.raises(PlanError, match=r"ends in a name, '(old|nd)'"):
+        read_condition(scope(id=("left", "id", 0)), text)

@@ -9,9 +9,12 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import ParseException
 
-from lookupcache.planner.clauses import conjuncts, tokens
-from lookupcache.planner.grammar import add_parentheses, equality, is_plain_equality, read
+from lookupcache import PlanError, expr
+from lookupcache.planner import clauses
+from lookupcache.planner.clauses import WORD_CALLS, conjuncts, tokens
+from lookupcache.planner.grammar import _KEYWORDS, add_parentheses, equality, is_plain_equality, read
 from lookupcache.planner.naming import LeftColumn, Scope
+from lookupcache.planner.translate import translate
 
 OPERANDS = [
     "a", "b", "o.c", "`d e`.f", "1", "-1", "1.5e-3", ".5", "-2L", "'x'", "'it''s'", '"y"', "r'z'", "X'61'", "TRUE",
@@ -134,6 +137,52 @@ def test_a_keyword_after_a_dot_is_a_name(name: str) -> None:
     assert scope.read(f"(o.id + o.{name}) * 2 = c.k").sql == f"(l.`id` + l.`{name}`) * 2 = r.`k`"
 
 
+RESERVED = {"AND", "AS", "BETWEEN", "CASE", "ELSE", "FALSE", "FROM", "ILIKE", "LIKE", "NOT", "NULL", "ON", "OR",
+            "REGEXP", "RLIKE", "THEN", "TRUE", "USING", "WHEN", "WHERE"}  # fmt: skip
+WORDS = [word.lower() for word in sorted(_KEYWORDS) if word.isidentifier() and word not in RESERVED]
+
+
+def test_a_keyword_that_spark_does_not_reserve_is_a_name() -> None:
+    scope = Scope([LeftColumn(word, "int") for word in WORDS], "c", pa.schema([("k", pa.int32())]))
+    for word in WORDS:
+        assert scope.read(f"{word} + 1 > c.k").sql == f"l.`{word}` + 1 > r.`k`"
+        assert scope.read(f"c.k * {word}").sql == f"r.`k` * l.`{word}`"
+
+
+@pytest.mark.parametrize("text", [
+    "timestampdiff(MINUTE, c.k, 1)", "extract(year FROM c.k)", "trim(BOTH 'x' FROM c.k)", "CAST(c.k AS date)",
+    "c.k > INTERVAL 1 DAY", "c.k > INTERVAL '1-2' YEAR TO MONTH", "date '2020-01-01' > c.k", "c.k::date",
+    "map('a', c.k)", "overlay(c.k PLACING 'x' FROM 1)", "if(c.k > 1, true, null)",
+    "transform(array(c.k), (date, set) -> date + set)",
+])  # fmt: skip
+def test_a_keyword_with_a_meaning_is_no_name(text: str) -> None:
+    assert Scope([], "c", pa.schema([("k", pa.int32())])).read(text).sql == text.replace("c.k", "r.`k`")
+
+
+@pytest.mark.parametrize("column", ["left", "right"])
+@pytest.mark.parametrize("word", sorted(WORD_CALLS))
+def test_a_column_comes_before_the_function_of_its_name(word: str, column: str) -> None:
+    sides = {"left": [LeftColumn(word, "int")], "right": []}
+    scope = Scope(sides[column], "c", pa.schema([("k", pa.int32()), *[(word, pa.int32())] * (column == "right")]))
+    assert scope.read(f"{word} > c.k").sql == f"{column[0]}.`{word}` > r.`k`"
+    assert Scope([], "c", pa.schema([("k", pa.int32())])).read(f"{word} > c.k").sql == f"{word} > r.`k`"
+
+
+@pytest.mark.parametrize("text", ["+c.k", "+ c.k", "(+c.k)", "++c.k", "+(c.k)"])
+def test_a_plus_before_a_column_is_no_plain_column(text: str) -> None:
+    fragment = Scope([], "c", pa.schema([("k", pa.string())])).read(text)
+    column = expr.Column("right", "k", pa.string())
+    assert fragment.column is None
+    assert fragment.sql == text.replace("c.k", "r.`k`")
+    assert translate(Scope([], "c", pa.schema([("k", pa.string())])).read(f"{text} > 'x'"), lambda *_: column) is None
+
+
+def test_what_begins_as_a_statement_is_refused_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(PlanError, match="begins as a statement, with set"):
+        Scope([], "c", pa.schema([("k", pa.int32())])).read("set > 'secret' ?")
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("text", "depths"),
     [
@@ -146,6 +195,25 @@ def test_a_keyword_after_a_dot_is_a_name(name: str) -> None:
 )
 def test_only_a_case_is_closed_by_its_end(text: str, depths: str) -> None:
     assert "".join(str(token.depth) for token in tokens(text)) == depths
+
+
+def test_a_nested_chain_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(clauses, "tokens", lambda sql: calls.append(sql) or tokens(sql))
+    text = "(" * 500 + "a > 0" + "".join(f" AND ( a <> {number} ))" for number in range(500))
+    assert conjuncts(text) == ["a > 0", *(f"a <> {number}" for number in range(500))]
+    assert clauses.unwrap("(" * 500 + "(a, b)" + " )" * 500) == "(a, b)"
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("(a AND b) AND (c", ["a", "b", "(c"]), ("a AND b) AND c", ["a AND b) AND c"]), ("(a, b) AND (c)", ["(a, b)", "c"]),
+    ("(a OR b AND c) AND (d)", ["a OR b AND c", "d"]), ("(a) + (b) AND c", ["(a) + (b)", "c"]), ("a AND ", ["a", ""]),
+    ("((CASE a WHEN b AND c THEN d END AND (e)))", ["CASE a WHEN b AND c THEN d END", "e"]),
+    ("(a BETWEEN b AND c AND d[e AND f])", ["a BETWEEN b AND c", "d[e AND f]"]),
+])  # fmt: skip
+def test_what_and_joins(text: str, found: list[str]) -> None:
+    assert conjuncts(text) == found
 
 
 @pytest.mark.parametrize("text", ["a = ?", "a =", "a = = b"])

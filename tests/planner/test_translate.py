@@ -15,6 +15,7 @@ import pytest
 from lookupcache import expr
 from lookupcache.planner.clauses import substitute
 from lookupcache.planner.constants import moment
+from lookupcache.planner.literals import read_literal
 from lookupcache.planner.naming import Fragment, LeftColumn, Scope
 from lookupcache.planner.translate import translate
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, quote, type_name
@@ -251,9 +252,12 @@ def test_an_overflow_is_an_error_as_under_ansi() -> None:
     ("DATE'2020-02-29'", pa.date32(), "2020-02-29"), ("TRUE", pa.bool_(), True), ("NULL", pa.null(), None),
 ])  # fmt: skip
 def test_literals_have_sparks_types(text: str, type_: pa.DataType, value: object) -> None:
-    from lookupcache.planner.literals import read_literal
-
     assert read_literal(SCOPE.read(text).tree, text) == expr.Literal(value, type_)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["1" * 5_000, "-" + "1" * 5_000, "1e" + "1" * 5_000, "0." + "1" * 5_000])
+def test_a_number_that_is_too_long_for_python_is_left_to_spark(text: str) -> None:
+    assert read_literal(SCOPE.read(text).tree, text) is None
 
 
 def test_a_timestamp_needs_the_session() -> None:

@@ -19,6 +19,8 @@ REFUSED = {
     "BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION SELECT 1; SELECT 2; END": ("cannot contain HANDLER", 7),
     "BEGIN DECLARE OR REPLACE x INT; SELECT x; END": ("cannot contain OR REPLACE", 7),
     "BEGIN SELECT 1; DECLARE x INT; SELECT x; END": ("declares variables before", 17),
+    "BEGIN DECLARE session.x INT; SELECT x; END": ("has no qualifier", 7),
+    "BEGIN DECLARE VARIABLE x, system.session.y INT; SELECT x; END": ("has no qualifier", 7),
     "BEGIN SELECT 1 END": ("semicolon after each", 16),
 }
 
