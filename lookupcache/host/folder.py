@@ -81,7 +81,7 @@ class Folder:
 
     def names(self) -> list[str]:
         """Return the names of the files."""
-        return os.listdir(self._fd)
+        return list_names(self._fd)
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Open a file and return its descriptor; it must be a regular file of this user."""
@@ -239,6 +239,22 @@ def _joined_small(parts: Iterable[Any]) -> Iterator[memoryview]:
 def _write_all(fd: int, data: memoryview) -> None:
     while len(data):
         data = data[os.write(fd, data) :]
+
+
+def list_names(folder: int) -> list[str]:
+    """Return the names in an open folder, none if it was removed.
+
+    Threads and forked processes that list the same descriptor share its position, and miss names: each list opens its
+    own.
+    """
+    try:
+        own = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return []
+    try:
+        return os.listdir(own)
+    finally:
+        os.close(own)
 
 
 def why_unusable(path: str | os.PathLike[str]) -> str | None:

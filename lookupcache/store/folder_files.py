@@ -18,6 +18,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
+from lookupcache.host.folder import list_names
+
 ROOT = "lookupcache-1"
 """The name of the folder in which all files of this version lie."""
 
@@ -386,7 +388,7 @@ class LocalFiles(Files):
 
     def names(self) -> list[str]:
         """Return the names of the files."""
-        return [name for name in os.listdir(self._descriptor) if not name.endswith(_TEMPORARY)]
+        return [name for name in list_names(self._descriptor) if not name.endswith(_TEMPORARY)]
 
     def open(self, name: str) -> OpenFile:
         """Open a file."""
@@ -498,7 +500,7 @@ class LocalFiles(Files):
 
     def remove_leftovers(self, before: float) -> None:
         """Remove files that were written aside before a time, and never published."""
-        for name in os.listdir(self._descriptor):
+        for name in list_names(self._descriptor):
             with suppress(OSError):
                 if name.endswith(_TEMPORARY) and self.modified(name) < before:
                     self.remove(name)

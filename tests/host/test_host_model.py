@@ -89,6 +89,8 @@ def test_processes_find_what_was_stored_and_is_not_too_old(kind, number, tmp_pat
     monkeypatch.setattr(maintenance, "_LEAST_RUN", (2, 4, 8)[number % 3])
     monkeypatch.setattr(host_cache, "QUIET_LOOKUPS", 2)
     monkeypatch.setattr(maintenance, "_QUIET_SECONDS", 1.0)
+    # All merges in a thread, or only large ones.
+    monkeypatch.setattr(maintenance, "_SMALL_ENTRIES", (0, maintenance._SMALL_ENTRIES)[number % 2])
     model = Model(tmp_path, kind, SEED + number)
     try:
         for _ in range(150):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from host_processes import KINDS, in_processes, keys_of, look_up, new_cache, right, store
 
+from lookupcache.host.folder import Folder
 from lookupcache.host.host_cache import HostCache
 
 PROCESSES = 16
@@ -106,3 +108,30 @@ def test_processes_that_write_and_read_at_once_stay_within_the_limits(limits, tm
         weight = sum(max(len(rows), 1) for rows in found.values())
         assert weight <= 500 * 1.1
     after.close()
+
+
+def test_a_folder_that_threads_list_at_the_same_time_has_all_its_names(tmp_path):
+    path = tmp_path / "folder"
+    folder = Folder(path)
+    wanted = {f"{number}-{'x' * 200}" for number in range(300)}
+    for name in wanted:
+        (path / name).touch()
+    wrong = []
+
+    def list_often():
+        wrong.extend(1 for _ in range(100) if set(folder.names()) != wanted)
+
+    threads = [threading.Thread(target=list_often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    folder.close()
+    assert not wrong
+
+
+def test_a_folder_that_was_removed_has_no_names(tmp_path):
+    folder = Folder(tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
+    assert folder.names() == []
+    folder.close()
