@@ -51,6 +51,8 @@ class LookupSql(Spark):
         """
 
         COLON_IS_VARIANT_EXTRACT = True
+        # A name such as current_user is a column, where there is one; Spark, which resolves it, knows.
+        NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
         FUNCTIONS = {name: build for name, build in SparkParser.FUNCTIONS.items() if name in _AGGREGATES}  # noqa: RUF012
 
         def _warn_unsupported(self) -> None:

@@ -20,6 +20,7 @@ from lookupcache.sql.text import Span
 from lookupcache.table import LookupTable
 
 _NOW = (exp.CurrentTimestamp, exp.Localtimestamp)
+_WORDS_FOR_NOW = ("CURRENT_TIMESTAMP", "LOCALTIMESTAMP")
 _CALLED_NOW = ("PROCTIME", "NOW", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP")
 _SIDES = {
     "RIGHT": "Swap the sides, so that the lookup table stands right of a LEFT JOIN.",
@@ -167,6 +168,8 @@ def is_temporal(node: exp.Expr) -> bool:
 
 def is_present(node: exp.Expr) -> bool:
     """Return whether an expression is one of SQL's functions for the current time."""
+    if isinstance(node, exp.Column):
+        return not node.table and not node.this.quoted and node.name.upper() in _WORDS_FOR_NOW
     return isinstance(node, _NOW) or (isinstance(node, exp.Anonymous) and node.name.upper() in _CALLED_NOW)
 
 

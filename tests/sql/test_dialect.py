@@ -44,3 +44,11 @@ SPANS = {
 def test_the_span_of_a_node_is_that_of_its_text(kind):
     span = span_of(parse(Statement.of(SELECT)).find(kind))
     assert SELECT[span.start : span.end] == SPANS[kind]
+
+
+@pytest.mark.parametrize("word", sorted(token.name.lower() for token in SparkParser.NO_PAREN_FUNCTIONS))
+def test_a_function_without_parentheses_is_read_as_a_name(word):
+    """A column of that name comes first in Spark, so the lookup has to fetch it."""
+    [column] = parse(Statement.of(f"SELECT {word} FROM o")).selects
+    assert isinstance(column, exp.Column)
+    assert (column.name, column.table) == (word, "")
