@@ -464,6 +464,27 @@ def test_no_value_from_before_an_invalidation_stays_in_a_store():
     explore(lambda: stores_state(3), [fetch(0), fetch(1), change], is_new, 20)
 
 
+class Elapsed:
+    """A condition of which every wait ends by its timeout at once: others may take the lock meanwhile."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+    def wait_for(self, predicate: Any, timeout: float) -> Any:
+        self.lock.release()
+        self.lock.acquire()
+        return predicate()
+
+    def notify(self) -> None:
+        """Nobody waits for long."""
+
+
 def test_a_claim_that_is_held_is_renewed(monkeypatch):
     """A thread that finds no claims ends, and a claim that is added at the same time gets another."""
 
@@ -478,7 +499,7 @@ def test_a_claim_that_is_held_is_renewed(monkeypatch):
         monkeypatch.setattr(store_claims, "time", SimpleNamespace(monotonic=monotonic))
         threads = SimpleNamespace(
             Thread=lambda target, **_: state.threads.append(target) or started, Lock=threading.Lock,
-            Condition=threading.Condition,
+            Condition=Elapsed,
         )  # fmt: skip
         monkeypatch.setattr(store_claims, "threading", threads)
         state.claims = store_claims.HeldClaims(state.renewed.extend, 8.0, seconds=0.0)
