@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    # A worker whose source is sync does without this module, which takes long to import.
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -76,5 +79,7 @@ def _call(work: Callable[..., T], *arguments: Any) -> T:
     return work(*arguments)
 
 
-SYNC = Runtime(awaitable(lambda seconds: time.sleep(seconds)), awaitable(Future.result), awaitable(_call))
+SYNC = Runtime(
+    awaitable(lambda seconds: time.sleep(seconds)), awaitable(lambda future: future.result()), awaitable(_call)
+)
 ASYNC = Runtime(_sleep, _result, _block)

@@ -160,7 +160,8 @@ def test_rows_are_right_whatever_happens_to_the_folder(worker, fault, tmp_path, 
     failed, dropped, hits = counts(after, "failures", "dropped", "hits")
     assert (failed > 0) == (fault in (fault_replaced, fault_full, fault_foreign))
     assert (dropped > 0) == (fault in (fault_garbage, fault_truncated))
-    assert (hits > 0) == (fault not in (fault_replaced, fault_foreign))
+    # What is written in the moment in which the folder is removed may be lost with it.
+    assert (hits > 0) == (fault not in (fault_replaced, fault_foreign)) or fault is fault_removed
 
 
 def test_a_changed_key_is_removed_for_all_hosts(worker):
