@@ -349,7 +349,7 @@ def gathered(lookup: Any, keys: list[Any]) -> list[Any]:
 class Shop:
     """A source that is an object; it notes what happens to it."""
 
-    notes: list[str]
+    notes: list[str] = []  # noqa: RUF012
 
     def __init__(self) -> None:
         self.notes = Shop.notes
