@@ -85,6 +85,10 @@ class StoreRequest:
         """Whether every key has rows, or its call has ended."""
         return not self.open_groups and not self.awaited.size
 
+    def keys_at(self, positions: Positions) -> KeyBatch:
+        """Return the keys at positions."""
+        return self.keys if len(positions) == len(self.keys) else self.keys.take(positions)
+
     def names_at(self, positions: Positions) -> list[bytes]:
         """Return the names of some keys."""
         return [self.names[position] for position in positions.tolist()]
@@ -209,12 +213,11 @@ class StoreExecutor(Executor):
 
     def _at(self, request: StoreRequest, positions: Positions) -> tuple[KeyBatch, list[bytes]]:
         """Return the keys at positions, and their names."""
-        keys = request.keys if len(positions) == len(request.keys) else request.keys.take(positions)
-        return keys, request.names_at(positions)
+        return request.keys_at(positions), request.names_at(positions)
 
     def _request(self, request: StoreRequest, positions: Positions, is_claimed: Any, token: bytes) -> None:
         """Request keys from the source."""
-        keys = request.keys if len(positions) == len(request.keys) else request.keys.take(positions)
+        keys = request.keys_at(positions)
         try:
             calls = self._split(keys)
             outer = request.group
