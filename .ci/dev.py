@@ -6,7 +6,9 @@
     python3 .ci/dev.py check              run ruff, the format check and mypy
     python3 .ci/dev.py bench NAME         run a benchmark of bench/
     python3 .ci/dev.py docs               build the documentation as a site, into site/; `docs serve` shows it
+    python3 .ci/dev.py release            build wheel, sdist and SBOM in dist/, check them, run the demo from the wheel
     python3 .ci/dev.py nightly [SCALE]    run the tests that draw, 20 times as large; write docs/nightly.md
+    python3 .ci/dev.py matrix             run a core of tests on every Spark and Python; write docs/versions.md
     python3 .ci/dev.py mutation           change the code in one place at a time, and see whether a test fails
 
 The first run creates `.venv` and installs what the command needs; later runs install again only if
@@ -31,8 +33,10 @@ EXTRAS = {
     "check": ["check"],
     "bench": ["bench"],
     "docs": ["docs"],
+    "release": ["release"],
     "nightly": ["fuzz", "mutation", "bench"],
     "mutation": ["mutation"],
+    "matrix": ["cli"],
 }
 PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 """By default, tests run in two processes, each with its own Spark."""
@@ -72,7 +76,7 @@ def command_lines(command, rest):
         return [[PYTHON, "-m", f"bench.{name}", *options] for name, *options in [rest or ["join"]]]
     if command == "docs":
         return [[PYTHON, "-m", "mkdocs", *(rest or ["build"]), "-f", ROOT / ".ci" / "mkdocs.yml"]]
-    if command in ("nightly", "mutation"):
+    if command in ("nightly", "mutation", "matrix", "release"):
         return [[PYTHON, ROOT / ".ci" / f"{command}.py", *rest]]
     tools = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     return [[PYTHON, "-m", *tool] for tool in tools]

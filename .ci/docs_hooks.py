@@ -1,5 +1,6 @@
-"""Hooks of mkdocs: pages that are files of the top folder, and links to them."""
+"""Hooks of mkdocs: pages that are files of the top folder, links to them, and notebooks as pages."""
 
+import json
 import re
 from pathlib import Path
 
@@ -16,7 +17,22 @@ def on_files(files, config):
         # Links from the top folder lead into docs/, those of the page stay in it.
         text = re.sub(r"\]\(docs/", "](", text)
         files.append(File.generated(config, page, content=_relink(text)))
+    for notebook in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=_page_of(notebook)))
     return files
+
+
+def _page_of(notebook):
+    """Return a notebook as a page: texts, code, and what the code has printed."""
+    blocks = []
+    for cell in json.loads(notebook.read_text())["cells"]:
+        source = "".join(cell["source"])
+        blocks.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            text = "".join(output.get("text") or output["data"]["text/plain"]).strip("\n")
+            blocks.append(f"```text\n{text}\n```")
+    title, *rest = blocks
+    return "\n\n".join([title, f"[This notebook as a file]({notebook.name})", *rest]) + "\n"
 
 
 def on_page_markdown(markdown, page, config, files):

@@ -1,25 +1,32 @@
 """Run the tests that draw their cases, many times as large as in CI, and write what they found to docs/nightly.md.
 
     python3 .ci/dev.py nightly                  20 times as large: a million simulated steps, some hours
-    python3 .ci/dev.py nightly 2 --only worker  twice as large, only suites whose name contains the word
+    python3 .ci/dev.py nightly 2 --only worker  twice as large, only suites whose name contains the word, or one
+                                                of several with commas between them
+    python3 .ci/dev.py nightly --resume         go on where a run was stopped: without the suites that have passed
+                                                on this commit, at this scale or a larger one
+    python3 .ci/dev.py nightly --list           the last result of each suite, and how long a run would take
     python3 .ci/dev.py nightly --seed 17        replay the run of a seed
 
-Each run takes another seed, the time, unless one is given; the report names it. The report of the last run is kept in
-the repository.
+Each run takes another seed, the time, unless one is given; the report names it. The last result of each suite is kept
+in the repository, with its commit and date: a run of one suite replaces the result of that suite only, when it ends.
 """
 
 import argparse
+import json
 import os
 import platform
 import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "nightly.md"
+RECORD = ROOT / ".ci" / "nightly.json"
+"""The last result of each suite, from which the report is made."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,10 @@ SUITES = [
     Suite("fault points", "tests/worker/test_fault_points.py", "a fault at any point leaves nothing wrong"),
     Suite("failures", "tests/worker/test_failures.py", "an error never becomes a miss, in threads and coroutines"),
     Suite("interleavings", "tests/interleavings", "no order of threads or coroutines breaks what they share"),
+    Suite(
+        "long tests", "", "tests that are left out by day", line=("-m", "pytest", "-q", "-n0", "-m", "nightly", "tests")
+    ),
+    Suite("test kit", "tests/testing", "each check of the kit finds its fault and no other"),
     Suite("fuzzing", "tests/fuzz", "bytes from outside raise only what is documented"),
     Suite("SQL statements", "tests/sql/test_sql_generated.py", "columns, rows and order are Spark's own", cases=250),
     Suite("SQL on Connect", "tests/spark/test_connect.py", "the same on Spark Connect"),
@@ -59,29 +70,47 @@ def main() -> int:
     """Run the suites; return 0 where all have passed."""
     parser = argparse.ArgumentParser(prog="dev.py nightly")
     parser.add_argument("scale", nargs="?", type=float, default=20.0)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="words, with commas between them")
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
-    suites = [suite for suite in SUITES if given.only in suite.name]
-    results = [run(suite, given.scale, given.seed) for suite in suites]
-    REPORT.write_text(report(given.scale, given.seed, results))
+    results, commit = read_record(), current_commit()
+    suites = [suite for suite in SUITES if any(word in suite.name for word in given.only.split(","))]
+    if given.resume:
+        suites = [suite for suite in suites if not is_done(results.get(suite.name), given.scale, commit)]
+    if given.list:
+        print(overview(suites, results, given.scale))
+        return 0
+    code = 0 if suites or given.resume else 2
+    for suite in suites:
+        result = run(suite, given.scale, given.seed, commit)
+        # At once: what was found is kept if a later suite is stopped.
+        results = read_record() | {suite.name: result}
+        write_record(results)
+        code = max(code, result.code)
     print(f"The report is in {REPORT.relative_to(ROOT)}.")
-    return max((result.code for result in results), default=2)
+    return code
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a suite ended."""
+    """How the last run of a suite ended."""
 
-    suite: Suite
     code: int
     seconds: float
     passed: int
     counts: list[str]
     failures: list[str]
+    scale: float
+    seed: int
+    commit: str
+    date: str
+    python: str
+    cores: int | None
 
 
-def run(suite: Suite, scale: float, seed: int) -> Result:
+def run(suite: Suite, scale: float, seed: int, commit: str) -> Result:
     """Run a suite with pytest, its output shown and read."""
     print(f"── {suite.name}: {suite.shows}", flush=True)
     environment = {"LOOKUPCACHE_SCALE": f"{scale:g}", "LOOKUPCACHE_SEED": str(seed)}
@@ -97,30 +126,87 @@ def run(suite: Suite, scale: float, seed: int) -> Result:
     found = re.search(r"(\d+) passed", done.stdout)
     passed = int(found[1]) if found else int(bool(suite.line) and not done.returncode)
     return Result(
-        suite, done.returncode, time.monotonic() - started, passed,
+        done.returncode, round(time.monotonic() - started), passed,
         re.findall(COUNTS, done.stdout, re.MULTILINE),
         re.findall(r"^(?:FAILED|ERROR) (.*)$", done.stdout, re.MULTILINE),
+        scale, seed, commit, time.strftime("%Y-%m-%d", time.gmtime()), platform.python_version(), os.cpu_count(),
     )  # fmt: skip
 
 
-def report(scale: float, seed: int, results: list[Result]) -> str:
-    """Return the report as Markdown."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
-    lines = [
-        "# The last nightly run", "",
-        "Written by `python3 .ci/dev.py nightly`; [what is promised](promises.md) says what these tests hold.", "",
-        f"Scale {scale:g}, seed {seed}, {time.strftime('%Y-%m-%d', time.gmtime())}, commit {commit.strip()}, "
-        f"Python {platform.python_version()}, {os.cpu_count()} cores.", "",
-        "| suite | shows | tests passed | failed | seconds |", "|---|---|---:|---:|---:|",
-    ]  # fmt: skip
-    for result in results:
+def is_done(last: Result | None, scale: float, commit: str) -> bool:
+    """Return whether a suite has passed on this commit, at this scale or a larger one."""
+    return last is not None and not last.code and last.commit == commit and last.scale >= scale
+
+
+def current_commit() -> str:
+    """Return the short name of the commit, with a plus where files were changed since."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    changed = [line for line in git("status", "--porcelain").splitlines() if "nightly" not in line]
+    return git("rev-parse", "--short=7", "HEAD") + "+" * bool(changed)
+
+
+def read_record() -> dict[str, Result]:
+    """Return the last results by suite."""
+    return {name: Result(**result) for name, result in json.loads(RECORD.read_text()).items()}
+
+
+def write_record(results: dict[str, Result]) -> None:
+    """Write the last results, and the report of them."""
+    kept = {suite.name: asdict(results[suite.name]) for suite in SUITES if suite.name in results}
+    RECORD.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    REPORT.write_text(report(results))
+
+
+def overview(suites: list[Suite], results: dict[str, Result], scale: float) -> str:
+    """Return the last results as lines, with the minutes that each suite would take at a scale."""
+    lines, minutes, unknown = [], 0.0, []
+    for suite in suites:
+        last = results.get(suite.name)
+        if last is None:
+            lines.append(f"{suite.name}: never run")
+            unknown.append(suite.name)
+            continue
+        # Suites of a line take no scale.
+        expected = last.seconds / 60 * (1 if suite.line else scale / last.scale)
+        minutes += expected
+        state = "failed" if last.code else "passed"
         lines.append(
-            f"| {result.suite.name} | {result.suite.shows} | {result.passed} | {len(result.failures)} "
-            f"| {result.seconds:.0f} |"
+            f"{suite.name}: {state} at scale {last.scale:g}, {last.commit}, {last.date}; about {expected:.0f} min "
+            f"at scale {scale:g}"
         )
-    counts = [f"- {count}" for result in results for count in result.counts]
-    failures = [f"- {failure}" for result in results for failure in result.failures]
-    lines += ["", "## Counts", "", *(counts or ["None."]), "", "## Failures", "", *(failures or ["None."]), ""]
+    rest = f", and {len(unknown)} suites whose time is not known" if unknown else ""
+    return "\n".join([*lines, f"all: about {minutes:.0f} min at scale {scale:g}{rest}"])
+
+
+def report(results: dict[str, Result]) -> str:
+    """Return the report as Markdown."""
+    lines = [
+        "# The last nightly runs", "",
+        "Written by `python3 .ci/dev.py nightly`; [what is promised](promises.md) says what these tests hold. A run of",
+        "some suites replaces their lines only; `--resume` goes on with one, `--list` says how long it takes.",
+        "",
+        "| suite | shows | scale | tests passed | failed | seconds | seed | commit | date |",
+        "|---|---|---:|---:|---:|---:|---:|---|---|",
+    ]  # fmt: skip
+    counts, failures = [], []
+    for suite in SUITES:
+        last = results.get(suite.name)
+        if last is None:
+            lines.append(f"| {suite.name} | {suite.shows} | never run | | | | | | |")
+            continue
+        lines.append(
+            f"| {suite.name} | {suite.shows} | {last.scale:g} | {last.passed} | {len(last.failures)} "
+            f"| {last.seconds:.0f} | {last.seed} | {last.commit} | {last.date} |"
+        )
+        counts += [f"- {suite.name}: {count}" for count in last.counts]
+        failures += [f"- {suite.name}: {failure}" for failure in last.failures]
+        if last.code and not last.failures:
+            failures.append(f"- {suite.name}: it ended with code {last.code}")
+    lines += ["", "A plus behind a commit: with changes that were not committed.", ""]
+    lines += ["## Counts", "", *(counts or ["None."]), "", "## Failures", "", *(failures or ["None."]), ""]
     return "\n".join(lines)
 
 

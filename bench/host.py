@@ -5,7 +5,8 @@ At the end, a table compares what was measured with the targets. ``--quick`` lea
 
 - warm: hits on the host with an empty cache of the worker, alongside hits in the worker's own cache;
 - first: rows per second of each of the first batches of a fresh worker on a warm host;
-- dilution: requests per key over the number of short-lived workers, with worker scope and host scope;
+- dilution: requests per key over the number of short-lived workers, with worker scope and host scope; drawn into the
+  file `LOOKUPCACHE_BENCH_PLOT`, if that is set;
 - large: time of a probe, part of the time that merges take, and bytes per key, up to 10 M keys and 1 GB of rows;
 - mixed: rows per second of readers alone, and alongside writers;
 - eviction: hit ratios on recorded keys of one cache, of the host's alone, and of two workers that share it.
@@ -33,6 +34,8 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
+from lookupcache.hitrate.plot import plot_dilution
+from lookupcache.hitrate.prediction import DilutionRow
 from lookupcache.host import HostCache, maintenance
 from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.host.segments import Segments
@@ -195,6 +198,7 @@ def measure_dilution(folder: str) -> None:
         runner.lookup.disconnect()
         return float(count)
 
+    rows = []
     for workers in (1, 2, 4, 8, 16):
         seen = len(np.unique(np.concatenate([b.column(0).to_numpy() for n in range(workers)
                                               for b in batches("int", 10, keys, seed=n)])))  # fmt: skip
@@ -203,6 +207,9 @@ def measure_dilution(folder: str) -> None:
         if workers == 16:
             compare("requests per key, 16 short-lived workers", shared, most=1.004)
         click.echo(f"dilution {workers:3} workers: requests per key {own:5.2f} worker scope, {shared:5.2f} host scope")
+        rows.append(DilutionRow(workers, own, shared))
+    if path := os.environ.get("LOOKUPCACHE_BENCH_PLOT"):
+        plot_dilution(rows, Path(path), f"{keys:,} keys, ten batches of {BATCH:,} rows a worker, counted")
 
 
 def most_keys() -> int:

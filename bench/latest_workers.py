@@ -61,21 +61,24 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--buckets", type=int, nargs="*", default=[8, 16, 32, 64, 256])
     parser.add_argument("--sample", type=int, default=2_000, help="left rows of pandas and rows; the time is scaled")
+    parser.add_argument("--left-order", action="store_true", help="left rows have an order too")
     options = parser.parse_args()
     for buckets in options.buckets:
-        first, *rest = ours(options.keys, options.rows, buckets)
+        first, *rest = ours(options.keys, options.rows, buckets, left_order=options.left_order)
         print(f"ours, {buckets:4} buckets   first {first:6.2f} s   then {min(rest):6.2f} s", flush=True)
     for name, processor in (("pandas", LastInPandas()), ("rows", LastInRows())):
         seconds = by_key(processor, name == "pandas", options) * options.rows / options.sample
         print(f"{name:6}, group per key   {seconds:6.2f} s", flush=True)
 
 
-def ours(keys: int, rows: int, buckets: int) -> Iterator[float]:
+def ours(keys: int, rows: int, buckets: int, *, left_order: bool = False) -> Iterator[float]:
     """Yield the CPU seconds of each micro-batch; the first has a row of each key."""
-    draw, latest = np.random.default_rng(7), plan_of(buckets)
+    draw, latest = np.random.default_rng(7), plan_of(buckets, left_order=left_order)
     states: dict[int, State] = {}
     for number in range(BATCHES):
         left = left_rows(draw, keys, rows, buckets)
+        if left_order:
+            left = left.add_column(left.num_columns - 1, "o0", pa.array(draw.integers(0, BATCHES, rows)))
         fresh = np.arange(keys) if number == 0 else draw.choice(keys, UPDATES, replace=False)
         right = right_rows(draw, fresh, number, buckets)
         started = time.process_time()
@@ -93,14 +96,14 @@ def ours(keys: int, rows: int, buckets: int) -> Iterator[float]:
         yield seconds + time.process_time() - started
 
 
-def plan_of(buckets: int) -> LatestPlan:
+def plan_of(buckets: int, *, left_order: bool = False) -> LatestPlan:
     """Return the workers' part of the join."""
     table = LookupTable.from_stream("r", Columns(RIGHT), key=["k"], order_by=["at"])
     left = [LeftColumn(name, type_) for name, type_ in LEFT.items()]
     select = ["id", "left.k", "a", "b", "c", "d", "rate"]
     plan = plan_join(left, table, on="left.k = r.k", how="left", select=select, analyst=None)  # type: ignore[arg-type]
     layout = Layout("r", {"k0": pa.int64()}, {"v:rate": pa.float64()}, {"o:at": pa.int64()}, ("k",))
-    return LatestPlan(plan, layout, {"v:rate": pa.float64()}, buckets, len(LEFT), "")
+    return LatestPlan(plan, layout, {"v:rate": pa.float64()}, buckets, len(LEFT), "", has_left_order=left_order)
 
 
 def bucket_of(keys: Any, buckets: int) -> pa.Array:

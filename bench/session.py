@@ -10,7 +10,7 @@ from typing import Any
 from lookupcache.java import local_spark_environment
 
 
-def session(cores: int, settings: Mapping[str, str]) -> Any:
+def session(cores: int | str, settings: Mapping[str, str]) -> Any:
     """Start Spark with this Python and the checkout on the path, so that workers can import `bench`."""
     root = str(Path(__file__).parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))

@@ -25,7 +25,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__: str
 
 if TYPE_CHECKING:
     from lookupcache.compiled import CompiledPlan, PlanReference
@@ -111,6 +111,22 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use: `cached` needs no Spark, and workers need neither planner nor SQL."""
+    if name == "__version__":
+        return _read_version()
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"lookupcache.{_MODULES.get(name, 'errors')}"), name)
+
+
+def _read_version() -> str:
+    """Return the version that the build took from git's tags; in a checkout that was not built, the installed one."""
+    try:
+        from lookupcache._version import __version__ as version
+    except ModuleNotFoundError:
+        from importlib import metadata
+
+        try:
+            version = metadata.version("lookupcache")
+        except metadata.PackageNotFoundError:
+            version = "0.0.0"
+    return str(version)

@@ -21,7 +21,7 @@ from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden as hidden  # re-exported for connectors
 from lookupcache.redaction import hide_userinfo as hide_userinfo
 from lookupcache.redaction import is_secret as is_secret
-from lookupcache.redaction import url_secrets
+from lookupcache.redaction import url_secrets as url_secrets
 from lookupcache.secrets import is_reference as is_reference
 from lookupcache.secrets import resolve_references
 from lookupcache.source_options import use_current_names
@@ -95,6 +95,7 @@ class Connector:
     - ``prefers_async``: whether `lookup_async` is used where both methods are implemented.
     - ``thread_safe``: whether threads may share one connector; otherwise each thread opens its own copy.
     - ``needs_key``: whether a join needs an equality with a column of the table.
+    - ``one_row_per_key``: whether the source can have no more than one row per key, and so no versions of it.
 
     >>> class Squares(Connector):
     ...     def lookup(self, request, keys):
@@ -115,6 +116,7 @@ class Connector:
     prefers_async: ClassVar[bool] = False
     thread_safe: ClassVar[bool] = False
     needs_key: ClassVar[bool] = True
+    one_row_per_key: ClassVar[bool] = False
 
     _given: Mapping[str, str] | None = None
     _counters: Counters | None = None

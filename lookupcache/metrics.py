@@ -32,7 +32,8 @@ class LookupMetrics:
       are ``misses``, or ``worker_hits``, which were in the worker's own cache. (With `cached`, the processes of a host
       are its workers.)
     - ``host_failures``: failures to read or write the shared cache, which lookups then do without;
-      ``host_dropped_files``: its files that could not be used; ``host_unstored``: keys for which it had no space.
+      ``host_dropped_files``: its files that could not be used; ``host_unstored``: keys for which it had no space;
+      ``host_evictions``: keys that this worker removed from it because it was full.
     - ``store_hits``: keys among the misses that were not requested from the source, because ``lookup.cache.store`` had
       them; ``store_waits``: those that another process was requesting. ``store_failures``: failures to read or write
       the store, which lookups then do without; ``store_dropped``: its entries that could not be read;
@@ -50,7 +51,8 @@ class LookupMetrics:
     - ``failed_rows``: left rows marked with an error; ``dead_letters``: left rows written as dead letters.
     - ``fetched_rows``, ``fetched_bytes``: what the source returned, as Arrow, before calc.
     - ``cached_rows``, ``cached_bytes``, ``cached_keys``: the content of the workers' caches at their last report.
-    - ``evictions``, ``expirations``: keys removed because the cache was full, or because of their age.
+    - ``evictions``, ``expirations``: keys removed from the workers' own caches because these were full, or because of
+      the age of the keys.
     - ``reloads``, ``reload_failures``: loads of a full table (ALL) after the first, and those that failed.
     - ``source_seconds``: time spent waiting for the source; ``lookup_seconds``: time spent in the join's
       worker code, including that wait; ``throttled_seconds``: time that calls were delayed by ``lookup.rate-limit``.
@@ -86,6 +88,7 @@ class LookupMetrics:
     host_failures: int = 0
     host_dropped_files: int = 0
     host_unstored: int = 0
+    host_evictions: int = 0
     store_hits: int = 0
     store_waits: int = 0
     store_failures: int = 0

@@ -86,6 +86,8 @@ class LookupPlan:
     - ``left_columns``: columns of the left side that pass through the worker: those that the other fields need, or all
       where ``config`` enables dead letters.
     - ``output``: the columns of the result; the age and error columns that ``config`` names follow them.
+    - ``latest``: the column of the version of an as-of join: of a left row's matches, those with the greatest version
+      are joined, after all conditions but those of WHERE; ``matches`` counts these.
     - ``matches``: how many rows of the table a left row is joined with: all that match, the first, or a single one,
       where a second is an error.
     """
@@ -110,6 +112,7 @@ class LookupPlan:
     left_columns: tuple[str, ...] = ()
     output: tuple[Output, ...] = ()
     conjuncts: tuple[Conjunct, ...] = ()
+    latest: str | None = None
     matches: Matches = "all"
     config: LookupConfig = LookupConfig()
 
@@ -117,6 +120,11 @@ class LookupPlan:
     def key_columns(self) -> tuple[str, ...]:
         """The columns of the lookup table that keys are passed for."""
         return tuple(key.column for key in self.keys)
+
+    @property
+    def lists_matches(self) -> bool:
+        """Whether a left row's matches are needed in one place once Spark has evaluated its conditions."""
+        return bool(self.spark_residual) and (self.how != "inner" or self.latest is not None)
 
     @cached_property
     def fingerprint(self) -> str:

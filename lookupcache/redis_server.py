@@ -11,14 +11,14 @@ from __future__ import annotations
 import importlib.util
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lookupcache.connector import hide_userinfo, is_retryable
 from lookupcache.errors import ConnectorError, OptionError
-from lookupcache.source_options import seconds
+from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache.tls import TlsOptions
 
 if TYPE_CHECKING:
@@ -162,6 +162,8 @@ def _address(url: str, options: Mapping[str, str]) -> Address:
     if scheme not in ("redis", "rediss", "unix") or kind not in kinds:
         raise ValueError("its scheme is unknown")
     parts = urlsplit(url)
+    if scheme != "unix" and "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        raise ValueError("a '/', '?' or '#' in its user or password is not written as '%2F', '%3F' or '%23'")
     user, _, hosts = parts.netloc.rpartition("@")
     path = [unquote(part) for part in parts.path.split("/")[1:] if part]
     settings = _settings(user, dict(parse_qsl(parts.query, keep_blank_values=True)), options, tls=scheme == "rediss")
@@ -187,7 +189,12 @@ def _node(text: str, port: int) -> tuple[str, int]:
     node = urlsplit(f"//{text}")
     if not node.hostname:
         raise ValueError("it has no host")
-    return node.hostname, port if node.port is None else node.port
+    try:
+        given = node.port
+    except ValueError:
+        # Python's error quotes what stands there, which may be a part of a password.
+        raise ValueError("the port of a server is no number, or out of range") from None
+    return node.hostname, port if given is None else given
 
 
 def _settings(user: str, query: dict[str, str], options: Mapping[str, str], *, tls: bool) -> dict[str, Any]:
@@ -245,16 +252,19 @@ class Server:
         self._client = client
         self._sentinels = sentinels
 
-    def execute(self, key_command: KeyCommand) -> list[Any]:
-        """Return the reply for each key, which may be an error; raises the error of a lost connection."""
-        replies = self._exchange(key_command.pack(), 1 if key_command.together else len(key_command.keys))
+    def execute(self, key_command: KeyCommand, limit: AnswerLimit | None = None) -> list[Any]:
+        """Return the reply for each key, which may be an error; raises the error of a lost connection.
+
+        With a limit, reading stops with its error as soon as the replies have more bytes.
+        """
+        replies = self._exchange(key_command.pack(), 1 if key_command.together else len(key_command.keys), limit)
         return _flat(key_command, replies)
 
     def run(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
         """Send commands in one round trip; return the reply for each, which may be an error."""
         return self._exchange(b"".join(map(pack, commands)), len(commands))
 
-    def _exchange(self, packed: bytes, count: int) -> list[Any]:
+    def _exchange(self, packed: bytes, count: int, limit: AnswerLimit | None = None) -> list[Any]:
         """Send encoded commands, and return their replies; raises the error of a lost connection."""
         from redis.exceptions import MovedError, ResponseError
 
@@ -263,13 +273,14 @@ class Server:
         replies = []
         try:
             connection.send_packed_command([packed])
-            for _ in range(count):
-                try:
-                    replies.append(connection.read_response())
-                except MovedError as error:
-                    raise _of_a_cluster() from error
-                except ResponseError as error:
-                    replies.append(error)
+            with _limited(connection, limit):
+                for _ in range(count):
+                    try:
+                        replies.append(connection.read_response())
+                    except MovedError as error:
+                        raise _of_a_cluster() from error
+                    except ResponseError as error:
+                        replies.append(error)
         except BaseException:
             # Unread replies would be taken as those of the next command.
             connection.disconnect()
@@ -323,12 +334,12 @@ class Cluster:
     def __init__(self, client: redis.RedisCluster) -> None:
         self._client = client
 
-    def execute(self, key_command: KeyCommand) -> list[Any]:
-        """Return the reply for each key, which may be an error."""
+    def execute(self, key_command: KeyCommand, limit: AnswerLimit | None = None) -> list[Any]:
+        """Return the reply for each key, which may be an error; a limit is compared with the replies of all servers."""
         pipeline = self._client.pipeline()
         for command in key_command.commands():
             pipeline.execute_command(*command)
-        return pipeline.execute(raise_on_error=False)
+        return _within(limit, pipeline.execute(raise_on_error=False))
 
     def run(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
         """Send commands of one key each to their servers; return the reply for each, which may be an error."""
@@ -361,7 +372,7 @@ class AsyncServer:
         self._client = client
         self._sentinels = sentinels
 
-    async def execute(self, key_command: KeyCommand) -> list[Any]:
+    async def execute(self, key_command: KeyCommand, limit: AnswerLimit | None = None) -> list[Any]:
         """Return the reply for each key, which may be an error; raises the error of a lost connection."""
         from redis.exceptions import MovedError, ResponseError
 
@@ -370,13 +381,14 @@ class AsyncServer:
         replies = []
         try:
             await connection.send_packed_command([key_command.pack()])
-            for _ in range(1 if key_command.together else len(key_command.keys)):
-                try:
-                    replies.append(await connection.read_response())
-                except MovedError as error:
-                    raise _of_a_cluster() from error
-                except ResponseError as error:
-                    replies.append(error)
+            with _limited(connection, limit):
+                for _ in range(1 if key_command.together else len(key_command.keys)):
+                    try:
+                        replies.append(await connection.read_response())
+                    except MovedError as error:
+                        raise _of_a_cluster() from error
+                    except ResponseError as error:
+                        replies.append(error)
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -403,12 +415,12 @@ class AsyncCluster:
     def __init__(self, client: redis.asyncio.RedisCluster) -> None:
         self._client = client
 
-    async def execute(self, key_command: KeyCommand) -> list[Any]:
-        """Return the reply for each key, which may be an error."""
+    async def execute(self, key_command: KeyCommand, limit: AnswerLimit | None = None) -> list[Any]:
+        """Return the reply for each key, which may be an error; a limit is compared with the replies of all servers."""
         pipeline = self._client.pipeline()
         for command in key_command.commands():
             pipeline.execute_command(*command)
-        return await pipeline.execute(raise_on_error=False)
+        return _within(limit, await pipeline.execute(raise_on_error=False))
 
     async def check(self) -> None:
         """Check that a server answers."""
@@ -417,6 +429,81 @@ class AsyncCluster:
     async def close(self) -> None:
         """Disconnect."""
         await self._client.aclose()
+
+
+# ── the size of replies ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _limited(connection: Any, limit: AnswerLimit | None) -> Iterator[None]:
+    """Count what is read from a connection: a reply is complete in memory before redis-py returns it."""
+    if limit is None:
+        yield
+        return
+    reading: Any = connection._parser
+    name = "_stream" if hasattr(reading, "_stream") else "_sock"
+    if hasattr(getattr(reading, "_buffer", None), name):
+        # Without hiredis, the parser for threads reads from a buffer, which has the socket.
+        reading = reading._buffer
+    source = getattr(reading, name)
+    setattr(reading, name, _Counted(source, limit))
+    try:
+        yield
+    finally:
+        if isinstance(getattr(reading, name, None), _Counted):
+            setattr(reading, name, source)
+
+
+class _Counted:
+    """A socket, or the stream of an event loop, whose bytes a limit counts."""
+
+    def __init__(self, source: Any, limit: AnswerLimit) -> None:
+        self._source = source
+        self._limit = limit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def recv_into(self, buffer: Any) -> int:
+        size: int = self._source.recv_into(buffer)
+        self._limit.add(size)
+        return size
+
+    def recv(self, most: int) -> bytes:
+        data: bytes = self._source.recv(most)
+        self._limit.add(len(data))
+        return data
+
+    async def read(self, most: int) -> bytes:
+        data: bytes = await self._source.read(most)
+        self._limit.add(len(data))
+        return data
+
+    async def readline(self) -> bytes:
+        data: bytes = await self._source.readline()
+        self._limit.add(len(data))
+        return data
+
+    async def readexactly(self, count: int) -> bytes:
+        # Before, since all of it is kept in memory.
+        self._limit.add(count)
+        data: bytes = await self._source.readexactly(count)
+        return data
+
+
+def _within(limit: AnswerLimit | None, replies: list[Any]) -> list[Any]:
+    """Return replies that a limit allows."""
+    if limit is not None:
+        limit.add(sum(map(_size, replies)))
+    return replies
+
+
+def _size(reply: Any) -> int:
+    if isinstance(reply, dict):
+        return sum(map(_size, reply)) + sum(map(_size, reply.values()))
+    if isinstance(reply, list):
+        return sum(map(_size, reply))
+    return len(reply) if isinstance(reply, bytes | str) else 1
 
 
 def _keep(message: Any) -> Any:

@@ -1,13 +1,22 @@
-"""What connectors share in reading their options: former names, choices and durations."""
+"""What connectors share: former names of options, choices, durations, and the limit of an answer's size."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from lookupcache.errors import OptionError, nearest
+from lookupcache.errors import OptionError, SourceError, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Value = TypeVar("Value")
+
+_MOST_DIGITS = 18
+"""Any such number fits into 64 bits, which some databases need."""
+
+MAX_BYTES = 256 << 20
+"""How much databases and Redis may return for a call, by default."""
 
 
 def use_current_names(options: Mapping[str, Value], renamed: Mapping[str, str]) -> dict[str, Value]:
@@ -89,9 +98,56 @@ def whole_number(options: Mapping[str, str], name: str, default: int, least: int
     (1000, 64)
     """
     value = options.get(name, str(default))
-    if not (value.isascii() and value.isdigit() and int(value) >= least):
-        raise OptionError(f"Option {name!r} is {value!r}.", hint=f"It is a whole number, {least} or more.")
+    if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS and int(value) >= least):
+        hint = f"It is a whole number, {least} or more, of at most {_MOST_DIGITS} digits."
+        raise OptionError(f"Option {name!r} is {value!r}.", hint=hint)
     return int(value)
+
+
+class AnswerLimit:
+    """Counts the bytes of the answer to a call, while it is read.
+
+    Args:
+        table: The table, for the error.
+        most: The maximum number of bytes, the option ``max-bytes``.
+
+    >>> limit = AnswerLimit("customers", 1000)
+    >>> limit.add(1000)
+    >>> limit.add(1)
+    Traceback (most recent call last):
+    lookupcache.errors.SourceError: Table 'customers': the source returned more than 1,000 bytes for one call.
+    <BLANKLINE>
+    Hint: Raise option 'max-bytes', or request fewer keys per call with 'lookup.batch.max-size'.
+    """
+
+    def __init__(self, table: str, most: float) -> None:
+        self.table = table
+        self.most = most
+        self.size = 0
+
+    def add(self, count: int) -> None:
+        """Count bytes; raises SourceError if the answer is too large."""
+        self.size += count
+        if self.size > self.most:
+            raise self.error()
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield and count batches; raises SourceError before the first that is too much."""
+        for batch in batches:
+            self.add(batch.nbytes)
+            yield batch
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether the answer was too large, so that a part of it may not have been read."""
+        return self.size > self.most
+
+    def error(self) -> SourceError:
+        """Return the error for an answer that is too large."""
+        return SourceError(
+            f"Table {self.table!r}: the source returned more than {self.most:,} bytes for one call.",
+            hint="Raise option 'max-bytes', or request fewer keys per call with 'lookup.batch.max-size'.",
+        )
 
 
 def connector_option_table(

@@ -96,6 +96,8 @@ class LookupTable:
         delete_when: str | None = None,
         buckets: int | None = None,
         load: LoadPhase | None = None,
+        left_order_by: str | Sequence[str] = (),
+        operator: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> LookupTable:
         """Create a lookup table whose rows are the latest values of a stream, for joins with another stream.
@@ -110,6 +112,10 @@ class LookupTable:
             delete_when: SQL over the columns; a row for which it is true deletes the value of its key.
             buckets: Into how many parts the values are split in the state; by default 32, without a key 8.
             load: Until when left rows wait for the table to be loaded; by default, they do not wait.
+            left_order_by: The left column for each of ``order_by``: a left row finds the rows of its micro-batch whose
+                order is not above its own; by default, it finds all of them.
+            operator: ``transformWithState`` where the result is united or joined with that of another such join; by
+                default, it is taken where one side has a state already.
             options: ``lookup.age-column`` and ``lookup.metrics``.
 
         >>> from lookupcache import lookup_join
@@ -133,6 +139,8 @@ class LookupTable:
             delete_when=delete_when,
             buckets=buckets,
             load=load,
+            left_order_by=(left_order_by,) if isinstance(left_order_by, str) else tuple(left_order_by),
+            operator=operator,
         )
         _ = table.config, table.connector
         return table
@@ -155,6 +163,10 @@ class LookupTable:
         if function is not None:
             function = FunctionConnector(columns, key=function.key, function=function.function, batch=function.batch)
         return self._copy_with(schema=columns, _function=function)
+
+    def with_operator(self, operator: str) -> LookupTable:
+        """Return the same table of latest values, joined by an operator of Spark."""
+        return self._copy_with(_stream=None if self._stream is None else self._stream.with_operator(operator))
 
     @property
     def stream(self) -> StreamSource | None:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lookupcache.cli.trial import Definition
 from lookupcache.config import LookupConfig, option_table
 from lookupcache.connector import LookupRequest, connector_class
 from lookupcache.source_options import connector_option_table
@@ -29,6 +30,9 @@ MODULES = sorted(
     for path in folder.glob(pattern)
     if not path.stem.startswith("__")
 )
+
+
+TEST = re.compile(r"^ *(async )?def test_|\(ConnectorSuite\)", re.MULTILINE)
 
 
 def with_mark(name: str) -> Any:
@@ -56,7 +60,8 @@ def test_the_readme_and_the_pages_print_what_they_say(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for page in (README, *PAGES.values()):
+    # The examples of these pages need servers: tests/test_recipes.py runs them.
+    for page in (README, *(text for name, text in PAGES.items() if name not in ("recipes", "sources"))):
         for code, expected in re.findall(r"```python\n((?:(?!```).)*)```\s*```text\n(.*?)```", page, re.DOTALL):
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
@@ -73,6 +78,14 @@ def test_the_options_shown_go_together(code: str) -> None:
         assert LookupTable("t", "id BIGINT, name STRING, city STRING", options).connector
     else:
         assert LookupConfig.from_options(options) != LookupConfig()
+
+
+def test_the_file_of_a_table_is_read(tmp_path: Path) -> None:
+    [text] = re.findall(r"^    ```toml\n(.*?)^    ```", PAGES["operating"], re.DOTALL | re.MULTILINE)
+    (tmp_path / "table.toml").write_text(re.sub("^    ", "", text, flags=re.MULTILINE))
+    definition = Definition.read(tmp_path / "table.toml")
+    table = LookupTable(definition.name, definition.schema, dict(definition.options))
+    assert (table.connector_name, table.config.cache) == ("sql", "LRU")
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:
@@ -147,7 +160,7 @@ def test_the_page_of_options_is_generated() -> None:
     assert shown == option_table()
 
 
-@pytest.mark.parametrize("name", ["files", "http", "openai", "redis", "sql"])
+@pytest.mark.parametrize("name", ["feast", "files", "http", "openai", "redis", "sql"])
 def test_the_options_of_the_connectors_are_generated(name: str) -> None:
     kind = connector_class(name)
     [shown] = re.findall(f"<!-- options of {name} -->\n(.*?)\n<!-- /options of {name} -->", PAGES["options"], re.DOTALL)
@@ -160,6 +173,10 @@ def test_every_promise_names_tests_that_are_there() -> None:
         tests = re.findall(r"`(tests/[\w./]+)`", promise)
         assert tests, promise
         assert [test for test in tests if not (ROOT / test).exists()] == []
+        # A file of this name without a test in it would hold nothing.
+        assert [test for test in tests if test.endswith(".py") and not TEST.search((ROOT / test).read_text())] == []
+        benchmarks = re.findall(r"dev.py bench (\w+)", promise)
+        assert [name for name in benchmarks if not (ROOT / "bench" / f"{name}.py").exists()] == []
     assert len(promises) >= 8
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 
 # One line per layer, the lowest first: a module imports from the lines above its own and from its own line.
 LAYERS = """
-    errors redaction
+    _version errors redaction
     error_text source_options
     tls
     formats formats.json_path formats.json_text
@@ -60,7 +61,7 @@ LAYERS = """
     planner.naming planner.coercion
     planner.condition planner.constants planner.translate planner.output
     planner.reading
-    planner.column
+    planner.column planner.as_of
     planner.passes
     planner
     compiled.settings
@@ -91,7 +92,8 @@ LAYERS = """
     host
     store.contract store.frames store.claims store.writer
     store.folder_format store.folder_clock store.folder_files
-    store.redis_store store.redis_limits store.functions store.timed_store store.object_files store.folder_segments
+    store.redis_client store.redis_store store.redis_limits store.functions store.timed_store store.object_files
+    store.folder_segments
     store.folder_claims store.folder_merge
     store.folder_store
     store.locations store.guard store.rows store.names store.lifetimes
@@ -114,6 +116,7 @@ LAYERS = """
     worker.store_lookup
     worker.lookup
     worker.dead_letters worker.shared worker.full_scan
+    worker.versions
     worker.runner
     report
     worker.task
@@ -138,17 +141,17 @@ LAYERS = """
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
     spark.catalyst spark.connect_plan
-    spark.lineage spark.freezing spark.user_functions spark.latest
+    spark.lineage spark.freezing spark.user_functions spark.plan_tree spark.latest
     spark.join
     spark.data_source
     spark.scan
     sql.redaction sql.statement_target
     sql.text
     sql.dialect sql.catalog sql.stream_relations
-    sql.hints sql.scope sql.failures
+    sql.hints sql.scope sql.failures sql.script_tree
     sql.query
-    sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes sql.scripts
-    sql.laterals sql.scalars sql.conditions
+    sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes
+    sql.laterals sql.scalars sql.conditions sql.scripts
     sql.analysis sql.full_scans sql.latest
     sql.select sql.ddl sql.explain sql.functions sql.listing
     sql.compiled
@@ -239,7 +242,38 @@ def test_the_installed_wheel_imports_and_finds_its_connectors(installed: Path) -
 def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
     as_command = run(installed.parent / "lookupcache", "--version")
     assert as_command == run(installed, "-m", "lookupcache", "--version")
-    assert lookupcache.__version__ in as_command
+
+
+def test_the_version_is_the_builds(wheel: Path, installed: Path) -> None:
+    version = wheel.name.split("-")[1]
+    assert run(installed, "-c", "import lookupcache; print(lookupcache.__version__)").strip() == version
+    assert version in run(installed, "-m", "lookupcache", "--version")
+    assert f"Version: {version}\n" in run(installed, "-m", "pip", "show", "lookupcache")
+
+
+@pytest.mark.parametrize(
+    ("tag", "commits", "version"), [(None, 1, "0.1.0.dev1"), ("v1.2.3", 0, "1.2.3"), ("v1.2.3", 2, "1.2.4.dev2")]
+)
+def test_the_version_comes_from_the_last_tag(tag: str | None, commits: int, version: str, tmp_path: Path) -> None:
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "."]
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    for step in [commit if tag else None, ["git", "tag", tag] if tag else None, *[commit] * commits]:
+        if step:
+            subprocess.run(step, cwd=tmp_path, check=True)
+    assert _hatch(tmp_path, "version") == version
+
+
+def test_a_copy_without_git_has_a_version(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    assert _hatch(tmp_path, "version", GIT_CEILING_DIRECTORIES=str(tmp_path.parent)) == "0.1.0.dev0"
+
+
+def _hatch(folder: Path, *words: str, **environment: str) -> str:
+    line = [sys.executable, "-m", "hatchling", *words]
+    answer = subprocess.run(line, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.strip()
 
 
 PUBLIC = """

@@ -76,6 +76,7 @@ PLANS = st.builds(
     columns=tuples(NAMES),
     residual=tuples(EXPRESSIONS),
     spark_residual=tuples(TEXTS),
+    latest=st.none() | NAMES,
     left_filter=tuples(TEXTS),
     filter_after=tuples(TEXTS),
     left_columns=tuples(TEXTS),

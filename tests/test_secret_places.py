@@ -62,6 +62,10 @@ S3 = {"connector": "files", "path": "s3://b/x", "lookup.cache": "ALL"}
 ENDPOINT = {"storage.access_key": "a", "storage.endpoint_override": "http://SERVER"}
 NO_KEY = {"tls.certificate": "/no/such/file", "tls.key-password": SECRET}
 S3_URL = f"s3://akey:{SECRET}@b/x?endpoint_override=http%3A%2F%2FSERVER"
+FEAST = (
+    "{{project: p, provider: local, registry: /no/such, online_store: "
+    f"{{{{type: redis, connection_string: '{AT},password={{}}'}}}}}}}}"
+)
 OPTIONS = {
     "http token": {**HTTP, "token": SECRET},
     "http token, repeated": {**HTTP, "url": "http://SERVER/{id}", "token": SECRET},
@@ -103,6 +107,7 @@ OPTIONS = {
     "unknown database": {**MARIA, "url": f"oracle://ann:{SECRET}@{AT}/shop"},
     "no database file": {**MARIA, "url": "duckdb:////no/such/file", "password": SECRET},
     "files secret key": {**S3, **ENDPOINT, "storage.secret_key": SECRET},
+    "feast config": {"connector": "feast", "view": "v", "config": FEAST.format(SECRET)},
     "files unknown setting": {**S3, "storage.no_such": SECRET},
     "files url": {**S3, "path": S3_URL},
     "files by fsspec": {**S3, "path": f"ftp://ann:{SECRET}@{AT}/x"},
@@ -198,7 +203,7 @@ def _collecting(shown: dict[str, str]) -> Iterator[None]:
         shown["printed output"] = printed.getvalue()
 
 
-@pytest.mark.parametrize("name", ["files", "http", "openai", "redis", "sql"])
+@pytest.mark.parametrize("name", ["feast", "files", "http", "openai", "redis", "sql"])
 def test_every_option_for_a_secret_has_one_here(name):
     secret = {word for word in connector_class(name).options if is_secret(word)}
     tried = {option for options in OPTIONS.values() if options["connector"] == name
@@ -280,8 +285,8 @@ def test_the_application_has_shown_what_it_was_to_show(application):
 
 @pytest.mark.spark
 def test_the_documentation_lists_every_place(application, tmp_path):
-    listed = set(re.findall(r"^- ([^:\n]+):", (ROOT / "docs" / "security.md").read_text().partition("## Places")[2],
-                            re.MULTILINE))  # fmt: skip
+    page = (ROOT / "docs" / "security.md").read_text()
+    listed = set(re.findall(r"^- ([^:\n]+):", page.partition("## Places")[2].partition("\n## ")[0], re.MULTILINE))
     searched = set(application)
     for case in ("http token", "marked rows", "http bad url"):
         searched |= set(look({**QUICK, **OPTIONS[case]}, tmp_path))

@@ -52,6 +52,7 @@ class OpenAIConnector(Connector):
     OpenAIConnector({'url': 'http://h/v1', 'task': 'embeddings', 'model': 'm', 'prompt': '{text}', 'api-key': '***'})
     """
 
+    one_row_per_key: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = OPTIONS
     required = ("url", "task", "model", "prompt")
     secrets = ("api-key",)

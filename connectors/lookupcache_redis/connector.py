@@ -27,7 +27,7 @@ from lookupcache.redis_server import (
     connect_error,
     is_temporary,
 )
-from lookupcache.source_options import one_of
+from lookupcache.source_options import MAX_BYTES, AnswerLimit, one_of, whole_number
 from lookupcache.tls import TLS_OPTIONS
 from lookupcache_redis.keys import KeyTemplate
 from lookupcache_redis.push import HEARTBEAT, Feed
@@ -67,6 +67,7 @@ class RedisConnector(Connector):
     RedisConnector({'url': 'redis://:***@db:6379/0', 'key': 'customer:{id}'})
     """
 
+    one_row_per_key: ClassVar[bool] = True
     options: ClassVar[Mapping[str, str]] = {
         "url": "The server: redis://user:password@host:6379/0, rediss:// for TLS, unix:///path, "
         "redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:6379,host:6379.",
@@ -79,6 +80,8 @@ class RedisConnector(Connector):
         "password": "The password, if it is not in the URL; 'env:NAME' or 'file:PATH' keep it out of the code.",
         "sentinel.user": "The user to log in as at the sentinels.",
         "sentinel.password": "The sentinels' password.",
+        "max-bytes": "The maximum number of bytes that the server may return for a call; by default "
+        f"{MAX_BYTES}. Of a cluster, they are counted after they have arrived.",
         "connect.timeout": f"Seconds to connect; {CONNECT_SECONDS:g} by default.",
         "tls.mode": "With rediss://: 'verify-full' (the default), 'verify-ca' (any host name) or 'require' (any "
         "certificate).",
@@ -96,6 +99,7 @@ class RedisConnector(Connector):
         super().__init__(schema, options)
         options = self.settings
         self.type = one_of(options, "type", TYPES)
+        self._most_bytes = whole_number(options, "max-bytes", MAX_BYTES)
         self.push = one_of(options, "push", ("false", "true")) == "true"
         escaped = one_of(options, "escape", ("none", "percent")) == "percent"
         self.template = KeyTemplate.parse(options["key"], schema, escaped=escaped)
@@ -183,12 +187,14 @@ class RedisConnector(Connector):
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return the rows of the keys, with one round trip, and a second one if keys may be missing."""
         server = self._require_open(self._server)
-        return _run_steps(self._rows.of_keys(request, keys), server.execute)
+        limit = AnswerLimit(request.table, self._most_bytes)
+        return _run_steps(self._rows.of_keys(request, keys), lambda command: server.execute(command, limit))
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Do the same as `lookup`, with one connection per concurrent call."""
         server = self._require_open(self._async_server)
-        return await _run_steps_async(self._rows.of_keys(request, keys), server.execute)
+        limit = AnswerLimit(request.table, self._most_bytes)
+        return await _run_steps_async(self._rows.of_keys(request, keys), lambda command: server.execute(command, limit))
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all keys whose names match the template.

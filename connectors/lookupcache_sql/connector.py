@@ -16,7 +16,7 @@ import pyarrow as pa
 from lookupcache.connector import Connector, LookupRequest, hide_userinfo, is_reference, is_retryable
 from lookupcache.errors import ConnectorError, OptionError, nearest
 from lookupcache.expr import Expr
-from lookupcache.source_options import seconds
+from lookupcache.source_options import MAX_BYTES, seconds, whole_number
 from lookupcache.tls import TLS_OPTIONS
 from lookupcache_sql.database import Database, Relation, UnreachableError
 from lookupcache_sql.pool import Pool
@@ -74,6 +74,7 @@ class SqlConnector(Connector):
         **TLS_OPTIONS,
         "connect.timeout": "Seconds to connect; 10 by default.",
         "statement.timeout": "Seconds that a query may take; by default the database's own setting.",
+        "max-bytes": f"The maximum number of bytes that the database may return for a call; by default {MAX_BYTES}.",
         "pool.size": f"With 'lookup.async', the maximum number of connections of a worker; {_CONNECTIONS} by default.",
     }
     renamed: ClassVar[Mapping[str, str]] = {"tls": "tls.mode"}
@@ -92,6 +93,7 @@ class SqlConnector(Connector):
         self._pool: Pool | None = None
         Relation.of(options)
         _ = self._most, seconds(options, "connect.timeout"), seconds(options, "statement.timeout")
+        whole_number(options, "max-bytes", MAX_BYTES)
         if not is_reference(options["url"]):
             kind = self._kind()
             Relation.of(options, kind.grammar)

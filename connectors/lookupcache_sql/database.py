@@ -13,6 +13,7 @@ from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, OptionError, SchemaError, SourceError, nearest
 from lookupcache.expr import Expr
 from lookupcache.schema import shown_type
+from lookupcache.source_options import MAX_BYTES, AnswerLimit, whole_number
 from lookupcache_sql.query import Grammar, bare
 
 SCAN_ROWS = 50_000
@@ -78,6 +79,9 @@ class Database(ABC):
         self.schema = schema
         self.settings = settings
         self.source = Relation.of(settings, self.grammar)
+        self.most_bytes = whole_number(settings, "max-bytes", MAX_BYTES)
+        self.limit = AnswerLimit("", self.most_bytes)
+        """Of the current call."""
 
     @classmethod
     @abstractmethod

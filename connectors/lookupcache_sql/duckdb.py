@@ -34,6 +34,8 @@ from lookupcache_sql.typed import (
 )
 
 _KEYS = "lookup_keys"
+_ROWS_AT_ONCE = 2_048
+"""Rows between two looks at the size of an answer."""
 
 
 class DuckOperands(Operands):
@@ -152,7 +154,8 @@ class DuckDatabase(TypedDatabase):
 
     def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
         self._connection.register(_KEYS, pa.table(list(sent), names=[f"k{number}" for number in range(len(sent))]))
-        return list(self._connection.sql(text).to_arrow_table().columns)
+        reader = self._connection.sql(text).to_arrow_reader(_ROWS_AT_ONCE)
+        return list(pa.Table.from_batches(self.limit.batches(reader), reader.schema).columns)
 
     def stream_columns(self, text: str) -> Iterator[Sequence[Any]]:
         for batch in self._connection.sql(text).to_arrow_reader(SCAN_ROWS):

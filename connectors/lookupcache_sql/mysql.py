@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lookupcache.errors import OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
-from lookupcache.source_options import seconds
+from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache_sql.database import SCAN_ROWS, UnreachableError, query_error, unknown_table
 from lookupcache_sql.dialects import MYSQL_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
@@ -26,6 +26,7 @@ from lookupcache_sql.server import Server, refused, tls_options
 from lookupcache_sql.typed import Described, ReadColumn, Stored, TypedDatabase, family, only_finite, read_json
 
 _PORT = 3306
+_PACKET_BYTES = 48
 
 _REFUSED = {1044, 1045, 1049, 1251, 1698, 2054, 2059, 2061}
 """Wrong user, password or database, or an authentication method that the driver does not support."""
@@ -175,7 +176,7 @@ class MysqlDatabase(TypedDatabase):
         rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         first, _, rest = text.partition("JSON_TABLE(%s")
         document = self._connection.escape(json.dumps(rows, ensure_ascii=False, default=str))
-        with self._connection.cursor() as cursor:
+        with _limited(self._connection, self.limit), self._connection.cursor() as cursor:
             cursor.execute(f"{first}JSON_TABLE({document}{rest}")
             return _columns(cursor.fetchall(), cursor.description)
 
@@ -244,6 +245,35 @@ class MysqlDatabase(TypedDatabase):
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {self.relation} LIMIT 0")
             return [_of_result(field) for field in cursor._result.fields]
+
+
+@contextlib.contextmanager
+def _limited(connection: Any, limit: AnswerLimit) -> Iterator[None]:
+    """Count what the driver reads for a query: it keeps all rows, as Python objects, before it returns the first."""
+    source = connection._rfile
+    connection._rfile = _Counted(source, limit)
+    try:
+        yield
+    finally:
+        if connection._rfile is not None:
+            connection._rfile = source
+
+
+class _Counted:
+    """The file that a connection reads packets from."""
+
+    def __init__(self, source: Any, limit: AnswerLimit) -> None:
+        self._source = source
+        self._limit = limit
+
+    def read(self, count: int) -> bytes:
+        # A row takes more in Python than on the wire; a packet has two reads, of its header and of the row.
+        self._limit.add(count + _PACKET_BYTES)
+        data: bytes = self._source.read(count)
+        return data
+
+    def close(self) -> None:
+        self._source.close()
 
 
 def _unix_socket(path: str, timeout: float) -> socket.socket:

@@ -106,7 +106,8 @@ class Pool:
 
     def _give_back(self, database: Database) -> None:
         with self._changing:
-            if not self._closed:
+            # After an answer that is too large, the rest of it would be read as the next one.
+            if not self._closed and not database.limit.is_exceeded:
                 self._free.append(database)
                 return
         database.close()

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.connector import LookupRequest
 from lookupcache.errors import OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache.source_options import seconds
@@ -42,6 +43,9 @@ _PASSING_STATES = ("08", "40", "53", "55", "57", "58")
 _REFUSED = re.compile(r"password authentication failed|authentication failed|does not exist|no pg_hba|not permitted"
                       r"|permission denied|no password supplied|invalid percent|invalid .* value|SSL|certificate"
                       r"|could not translate host|missing \"=\"|unsupported|root\.crt")  # fmt: skip
+_OF_ANY_SIZE = ("string", "binary", "decimal", "nested")
+_ROW_BYTES = 32
+"""What a row counts in addition to its texts and binaries."""
 _VIA = " via "
 """Between the type that keys are compared in, and that in which they are sent."""
 
@@ -166,10 +170,28 @@ class PostgresDatabase(TypedDatabase):
             f"SELECT {selected} FROM {self.relation} WHERE ({', '.join(compared)}) IN (SELECT * FROM unnest({arrays}))"
         )
 
+    def bound(self, text: str, request: LookupRequest) -> str:
+        """Return a query that ends with the first row beyond the limit, and marks it in a further column.
+
+        The driver reads all rows of a query with parameters before it returns the first, so the server has to count.
+        """
+        names = [f"c{number}" for number in range(len(request.fields))]
+        sized = [name for name, field in zip(names, request.fields, strict=True)
+                 if family(self.schema.field(field).type) in _OF_ANY_SIZE]  # fmt: skip
+        size = " + ".join([str(_ROW_BYTES), *(f"coalesce(octet_length({name}), 0)" for name in sized)])
+        rows = f"{text} LIMIT {self.most_bytes // _ROW_BYTES + 1}"
+        sizes = f"SELECT q.*, {size} AS size FROM ({rows}) AS q({', '.join(names)})"
+        totals = f"SELECT s.*, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total FROM ({sizes}) AS s"
+        mark = f"CASE WHEN total > {self.most_bytes} THEN true END"
+        return f"SELECT {', '.join(names)}, {mark} FROM ({totals}) AS t WHERE total - size <= {self.most_bytes}"
+
     def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
         lists = [_in_one_row(column) for column in sent]
         self._cursor.execute(text, pa.RecordBatch.from_arrays(lists, names=[f"k{n}" for n in range(len(lists))]))
-        return [_plain(column) for column in self._cursor.fetch_arrow_table().columns]
+        *columns, marks = self._cursor.fetch_arrow_table().columns
+        if marks.null_count < len(marks):
+            raise self.limit.error()
+        return [_plain(column) for column in columns]
 
     def stream_columns(self, text: str) -> Iterator[Sequence[Any]]:
         with self._connection.cursor() as cursor:
@@ -415,7 +437,7 @@ def _numeric(typmod: int) -> pa.DataType:
 
 def _address(settings: Mapping[str, str]) -> str:
     """Return the URL with the options, which take precedence over it."""
-    rest, tls = settings["url"].partition("://")[2], _tls_options(settings)
+    rest, tls = _with_login(settings["url"].partition("://")[2]), _tls_options(settings)
     query = url_query(settings["url"])
     # A mode in the URL counts where no option is set, and the driver's own default on this machine.
     is_chosen = settings.get("tls.mode") or ("sslmode" not in query and (tls.ca or not is_on_this_machine(settings)))
@@ -434,6 +456,18 @@ def _address(settings: Mapping[str, str]) -> str:
     words = {name: value for name, value in added.items() if value}
     mark = "&" if "?" in rest else "?"
     return f"postgresql://{rest}{mark}{urllib.parse.urlencode(words, quote_via=urllib.parse.quote)}"
+
+
+def _with_login(rest: str) -> str:
+    """Return a URL without scheme, with '@' in its login escaped: the driver takes the first one for its end.
+
+    >>> _with_login("ann:a@b@db:5432/shop")
+    'ann:a%40b@db:5432/shop'
+    """
+    end = re.search(r"[/?#]|$", rest)
+    assert end is not None
+    login, at, host = rest[: end.start()].rpartition("@")
+    return f"{login.replace('@', '%40')}{at}{host}{rest[end.start() :]}"
 
 
 def _tls_options(settings: Mapping[str, str]) -> TlsOptions:

@@ -8,6 +8,7 @@ import json
 import math
 import operator
 import sqlite3
+import sys
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError, SourceError
 from lookupcache.expr import Expr
 from lookupcache.schema import TIMESTAMP, parse_type
-from lookupcache.source_options import seconds
+from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache_sql.database import (
     MISFITS,
     SCAN_ROWS,
@@ -41,6 +42,10 @@ from lookupcache_sql.sqlite_filters import Fragment, column_text, fits, predicat
 from lookupcache_sql.sqlite_values import Values, storage_of
 
 _SAMPLE_ROWS = 100
+_ROWS_AT_ONCE = 256
+"""Rows between two looks at the size of an answer, at most."""
+_LEAST_LENGTH = 16 << 20
+"""The bytes of a list of keys, which SQLite limits as it does those of a value."""
 _WHOLE, _LISTED, _JOINED = "whole", "listed", "joined"
 """What a query reads: all, the rows of a list of keys, or those of a table of keys."""
 
@@ -88,6 +93,9 @@ class SqliteDatabase(Database):
         try:
             self.connection = sqlite3.connect(place, uri=True, check_same_thread=False)
             self.connection.set_progress_handler(self._late, _STEPS_BETWEEN_LOOKS)
+            longest = max(self.most_bytes, _LEAST_LENGTH)
+            # SQLite's own limit cannot be raised.
+            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(longest, 1_000_000_000))
             self._prepare(self.connection)
         except sqlite3.Error as error:
             if self.retryable(error):
@@ -117,14 +125,22 @@ class SqliteDatabase(Database):
         return kind == "table" and not {index[0] for index in self._indexes if index} & _lower(key_columns)
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        self._sample(request)
-        keys = keys.sort_by([(name, "ascending") for name in request.key_columns])
+        self.limit = AnswerLimit(request.table, self.most_bytes)
+        try:
+            self._sample(request)
+            return self._look_up(request, keys.sort_by([(name, "ascending") for name in request.key_columns]))
+        except sqlite3.DataError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_TOOBIG:
+                raise
+            raise self.limit.error() from None
+
+    def _look_up(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         spelled = self._spell_keys(request, keys)
         document = self._document(request, spelled)
         if document is not None:
             query = self._query(request, _LISTED)
             with _decoding(request):
-                rows = self._execute(query.text, [document, *query.parameters]).fetchall()
+                rows = self._read(self._execute(query.text, [document, *query.parameters]))
             return self._table(request, query, rows, extra=0)[0]
         query = self._query(request, _JOINED)
         table, [numbers] = self._table(request, query, self._fetch(query, spelled), extra=1)
@@ -192,7 +208,18 @@ class SqliteDatabase(Database):
             connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {query.keys} ({', '.join(query.key_names)})")
             connection.execute(f"DELETE FROM temp.{query.keys}")
             connection.executemany(f"INSERT INTO temp.{query.keys} VALUES ({marks})", zip(*spelled, strict=True))
-            return connection.execute(query.text, query.parameters).fetchall()
+            return self._read(connection.execute(query.text, query.parameters))
+
+    def _read(self, cursor: sqlite3.Cursor) -> list[Any]:
+        """Return the rows of a cursor; raises SourceError if they are too many bytes in Python's memory."""
+        rows: list[Any] = []
+        size = 1
+        while some := cursor.fetchmany(size):
+            self.limit.add(sum(map(sys.getsizeof, itertools.chain(some, *some))))
+            rows += some
+            # The first are few, since they may be as large as the limit.
+            size = min(2 * size, _ROWS_AT_ONCE)
+        return rows
 
     def _sample(self, request: LookupRequest) -> None:
         """Read some key values once: if they have another type than the schema's, no key would ever match."""

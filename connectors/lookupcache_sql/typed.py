@@ -22,6 +22,7 @@ from lookupcache.expr import Column, Expr, literal
 from lookupcache.formats.json_text import parse_json
 from lookupcache.formats.json_values import array_maker
 from lookupcache.schema import shown_type
+from lookupcache.source_options import AnswerLimit
 from lookupcache_sql.database import MISFITS, Database, column_names, first_misfit, misfit
 from lookupcache_sql.dialects import Dialect
 from lookupcache_sql.filters import Operands, accepts_filter, filter_text, literal_text
@@ -189,6 +190,7 @@ class TypedDatabase(Database):
         return pa.schema([pa.field(column.name, self._type_of(column)) for column in self.describe_columns()])
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        self.limit = AnswerLimit(request.table, self.most_bytes)
         sent = [self.read_columns[name].stored.send(keys.column(name)) for name in request.key_columns]
         return self._decode_table(
             request, self.fetch_columns(self._text(request, keyed=True), sent, self._keys(request))
@@ -219,11 +221,15 @@ class TypedDatabase(Database):
 
     @abstractmethod
     def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
-        """Return the columns of a query's result for these keys."""
+        """Return the columns of a query's result for these keys; raises the error of `limit` if it is too large."""
 
     @abstractmethod
     def stream_columns(self, text: str) -> Iterator[Sequence[Any]]:
         """Yield the columns of a query's result in parts."""
+
+    def bound(self, text: str, request: LookupRequest) -> str:
+        """Return a query for the rows of keys whose answer the database limits; by default the driver can do so."""
+        return text
 
     # ── the query ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -251,7 +257,8 @@ class TypedDatabase(Database):
             selected = ", ".join(self.read_columns[name].read for name in request.fields)
             start = self.key_query(selected, self._keys(request)) if keyed else self._scan_query(selected)
             conditions = [*self._constants(request), *self._filters(request)]
-            self._ready = request, keyed, "".join([start, *(f" AND {condition}" for condition in conditions)])
+            text = "".join([start, *(f" AND {condition}" for condition in conditions)])
+            self._ready = request, keyed, self.bound(text, request) if keyed else text
         return self._ready[2]
 
     def _scan_query(self, selected: str) -> str:

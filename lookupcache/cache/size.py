@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -54,7 +55,11 @@ def _measure(value: Any) -> tuple[int, Iterable[Any]]:
     size = measure(value) if measure is not None else None
     if size is not None:
         return size, ()
-    return max(_shallow(value), _nbytes(value)), gc.get_referents(value)
+    inner = gc.get_referents(value)
+    if isinstance(value, io.BytesIO):
+        # From Python 3.13 on it also refers to its buffer, which its own size contains.
+        inner = [one for one in inner if type(one) is not bytes]
+    return max(_shallow(value), _nbytes(value)), inner
 
 
 def _array(array: npt.NDArray[Any]) -> tuple[int, Iterable[Any]]:

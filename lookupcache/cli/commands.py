@@ -69,7 +69,7 @@ def _show_connector(console: Console, name: str) -> None:
 
 
 def _first_line(kind: type[Connector]) -> str:
-    return (kind.__doc__ or "").strip().partition("\n")[0]
+    return (kind.__doc__ or "").strip().partition("\n")[0].replace("``", "")
 
 
 def _option_rows(kind: type[Connector]) -> Table:
@@ -155,7 +155,7 @@ main.add_command(dashboard)
 @click.option("--remote", metavar="URL", help="Check a Spark Connect server, e.g. sc://host:15002.")
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of the session, as in spark-submit.")
 def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
-    """Check a Spark session: which settings to change for lookup joins, and why.
+    """Check a Spark session: which settings to change for lookup joins, and why; and what it cannot do.
 
     It starts a session with the settings of spark-defaults.conf and --conf, as your programs do, and runs one small job
     in the workers. For an existing session, call lookupcache.spark.doctor.examine(spark); examine(spark, df) also
@@ -164,9 +164,10 @@ def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     console = Console()
     findings = _examine_session(remote, dict(pair.partition("=")[::2] for pair in conf))
     rows = _grid()
-    for finding in sorted(findings, key=lambda one: (one.wanted is None, not one.must)):
+    for finding in sorted(findings, key=lambda one: (one.wanted is None, not one.must, one.limit)):
         if finding.wanted is not None:
             mark = "[red]required[/]" if finding.must else "[yellow]recommended[/]"
+            mark = "[cyan]limit[/]" if finding.limit else mark
             rows.add_row(
                 mark, escape(f"{finding.name} = {finding.found}"), escape(f"→ {finding.wanted}: {finding.why}")
             )

@@ -15,7 +15,7 @@ from typing import Any
 from typing import Literal as OneOf
 
 from lookupcache.compiled.document import Document, to_json
-from lookupcache.compiled.nodes import CallUse, FullScan, Insert, LeftSide, LookupNode, Node, SparkQuery
+from lookupcache.compiled.nodes import AsOfLookupNode, CallUse, FullScan, Insert, LeftSide, LookupNode, Node, SparkQuery
 
 Verdict = OneOf["compatible", "unknown", "incompatible"]
 Change = OneOf["may change", "changes"]
@@ -105,6 +105,7 @@ RULES: dict[tuple[str, str], Rule] = {
     (LookupNode.TYPE, "form"): Rule("another form gives the same rows", {LOAD: "may change"}),
     (LookupNode.TYPE, "stage"): Rule("joins share a Python stage, or no longer; the rows are the same"),
     (LookupNode.TYPE, "output"): Rule("the columns of the join are others", {RESULT: "may change"}),
+    (AsOfLookupNode.TYPE, "latestVersion"): Rule("another column says which version is the latest", _KEPT_ROWS),
     (FullScan.TYPE, "use"): Rule("another table is read", {RESULT: "may change", LOAD: "may change"}),
     (FullScan.TYPE, "computed"): Rule("computed columns are written otherwise", _TEXT),
     (FullScan.TYPE, "output"): Rule("the columns are others", {RESULT: "may change"}),
@@ -117,6 +118,8 @@ RULES: dict[tuple[str, str], Rule] = {
 }
 """What a difference in a field of a node means; options have `OPTION_RULES`, and filters that only move are no loss."""
 
+RULES |= {(AsOfLookupNode.TYPE, name): rule for (type_, name), rule in RULES.items() if type_ == LookupNode.TYPE}
+
 _AGE = Rule("rows may be older or newer", {RESULT: "may change", CACHE: "changes", LOAD: "changes"})
 _CACHE = Rule("less or more is cached", {CACHE: "changes", LOAD: "changes"})
 _CALLS = Rule("calls are made otherwise; the rows are the same", {CACHE: "changes", LOAD: "may change"})
@@ -124,6 +127,7 @@ _FAILING = Rule(
     "lookups fail, or are tried again, in other cases", {RESULT: "may change", CACHE: "changes", LOAD: "may change"}
 )
 _MARKED = Rule("columns are added or named otherwise", {RESULT: "changes", CACHE: "changes", STATE: "may change"})
+_AS_OF = Rule("other columns say when a row is valid; the conditions of the plan do not change", {CACHE: "changes"})
 _PLACED = Rule("rows pass another way; they are the same", {CACHE: "changes"})
 
 OPTION_RULES: dict[str, Rule] = {
@@ -147,6 +151,7 @@ OPTION_RULES: dict[str, Rule] = {
     "lookup.error-column": _MARKED, "lookup.age-column": _MARKED,
     "lookup.dead-letter.path": Rule("dead letters are written elsewhere", {RESULT: "may change", CACHE: "changes"}),
     "lookup.breaker.failures": _FAILING, "lookup.breaker.delay": _FAILING, "lookup.form": _PLACED,
+    "lookup.as-of.period": _AS_OF, "lookup.as-of.version": _AS_OF,
     "lookup.fuse": _PLACED, "lookup.full-scan": _PLACED, "lookup.shuffle": _PLACED, "lookup.metrics": _PLACED,
 }  # fmt: skip
 """What a difference in an option means; every option changes the identity of the cache."""

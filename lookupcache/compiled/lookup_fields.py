@@ -141,14 +141,18 @@ FIELDS: dict[str, Field] = {
 """The fields of a lookup by their names in a plan; each stands in every plan, also where it is empty."""
 
 
-def write_lookup(lookup: LookupPlan) -> dict[str, Any]:
-    """Return the fields of a planned lookup as JSON data."""
-    return {name: field.write(getattr(lookup, field.attribute)) for name, field in FIELDS.items()}
+AS_OF_FIELDS: dict[str, Field] = {**FIELDS, "latestVersion": Field("latest", str, Reader.text)}
+"""The fields of a lookup that joins the latest version of each key."""
 
 
-def read_lookup(reader: Reader, reads: pa.Schema) -> LookupPlan:
-    """Return the lookup of the fields of a node, over the columns that it reads; its config is that of no options."""
-    values = {field.attribute: field.read(reader.entry(name)) for name, field in FIELDS.items()}
+def write_lookup(lookup: LookupPlan, fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return these fields of a planned lookup as JSON data."""
+    return {name: field.write(getattr(lookup, field.attribute)) for name, field in fields.items()}
+
+
+def read_lookup(reader: Reader, reads: pa.Schema, fields: Mapping[str, Field]) -> LookupPlan:
+    """Return the lookup of these fields of a node, over the columns that it reads; its config is that of no options."""
+    values = {field.attribute: field.read(reader.entry(name)) for name, field in fields.items()}
     return LookupPlan(table="", connector="", source="", schema=reads, config=LookupConfig(), **values)
 
 
@@ -168,7 +172,8 @@ def columns_needed(lookup: LookupPlan) -> list[str]:
     """Return the names of the columns of the table that a lookup reads."""
     expressions = (*lookup.pushed, *lookup.calc, *lookup.residual)
     found = [c.name for one in expressions for c in expr.columns_of(one) if c.side == "right"]
-    return [*lookup.key_columns, *lookup.columns, *(one.column for one in lookup.constants), *found]
+    latest = [] if lookup.latest is None else [lookup.latest]
+    return [*lookup.key_columns, *lookup.columns, *(one.column for one in lookup.constants), *found, *latest]
 
 
 # ── types as text ────────────────────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ a further field, is a new version next to the old one, and `NODE_TYPES` lists al
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -84,6 +85,7 @@ class LookupNode:
     """
 
     TYPE: ClassVar[str] = "lookup-join_1"
+    FIELDS: ClassVar[Mapping[str, lookup_fields.Field]] = lookup_fields.FIELDS
     use: TableUse | CallUse
     alias: str
     input: int
@@ -98,6 +100,19 @@ class LookupNode:
     def inputs(self) -> tuple[int, ...]:
         """The nodes that it reads."""
         return (self.input,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsOfLookupNode(LookupNode):
+    """A lookup join with the latest version of each key at a time of the left row."""
+
+    TYPE: ClassVar[str] = "lookup-join_2"
+    FIELDS: ClassVar[Mapping[str, lookup_fields.Field]] = lookup_fields.AS_OF_FIELDS
+
+
+def lookup_kind(lookup: LookupPlan) -> type[LookupNode]:
+    """Return the class of the node of a lookup: the first version that has all of it."""
+    return LookupNode if lookup.latest is None else AsOfLookupNode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +153,7 @@ class Insert:
         return (self.input,)
 
 
-Node = LeftSide | SparkQuery | LookupNode | FullScan | Insert
+Node = LeftSide | SparkQuery | LookupNode | AsOfLookupNode | FullScan | Insert
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -162,7 +177,7 @@ def _write_lookup(node: LookupNode) -> dict[str, Any]:
         "alias": node.alias,
         "input": node.input,
         "reads": lookup_fields.write_schema(node.reads),
-        **lookup_fields.write_lookup(node.lookup),
+        **lookup_fields.write_lookup(node.lookup, node.FIELDS),
         "operators": lookup_fields.operators_of(node.lookup),
         "form": node.form,
         "stage": list(node.stage),
@@ -189,6 +204,7 @@ _WRITERS: dict[type, Callable[[Any], dict[str, Any]]] = {
     LeftSide: lambda node: {},
     SparkQuery: _write_query,
     LookupNode: _write_lookup,
+    AsOfLookupNode: _write_lookup,
     FullScan: _write_scan,
     Insert: _write_insert,
 }
@@ -261,16 +277,16 @@ def _read_query(reader: Reader, _: Mapping[str, Any]) -> SparkQuery:
     )
 
 
-def _read_lookup(reader: Reader, defaults: Mapping[str, Any]) -> LookupNode:
+def _read_lookup(kind: type[LookupNode], reader: Reader, defaults: Mapping[str, Any]) -> LookupNode:
     reads = lookup_fields.read_schema(reader.entry("reads"))
-    lookup = lookup_fields.read_lookup(reader, reads)
+    lookup = lookup_fields.read_lookup(reader, reads, kind.FIELDS)
     _check_operators(reader, lookup)
     if not lookup.keys:
         raise reader.entry("keys").wrong("a lookup has a key.")
     configuration = read_configuration(reader.entry("configuration"), defaults)
     if unknown := [name for name in lookup_fields.columns_needed(lookup) if name not in reads.names]:
         raise reader.entry("reads").wrong(f"column {unknown[0]!r} is missing.")
-    return LookupNode(
+    return kind(
         use=_read_use(reader.entry("use")),
         alias=reader.entry("alias").text(),
         input=reader.entry("input").number(),
@@ -376,10 +392,13 @@ def _read_form(reader: Reader) -> ArgumentForm:
 NODE_TYPES: dict[str, tuple[tuple[str, ...], Callable[[Reader, Mapping[str, Any]], Node]]] = {
     LeftSide.TYPE: ((), _read_left),
     SparkQuery.TYPE: (("text", "views", "names", "streaming"), _read_query),
-    LookupNode.TYPE: (
-        ("use", "alias", "input", "reads", *lookup_fields.FIELDS, "operators", "form", "stage", "configuration"),
-        _read_lookup,
-    ),
+    **{
+        kind.TYPE: (
+            ("use", "alias", "input", "reads", *kind.FIELDS, "operators", "form", "stage", "configuration"),
+            functools.partial(_read_lookup, kind),
+        )
+        for kind in (LookupNode, AsOfLookupNode)
+    },
     FullScan.TYPE: (("use", "computed", "configuration"), _read_scan),
     Insert.TYPE: (("head", "sink", "sinkColumns", "input", "queryName"), _read_insert),
 }
@@ -412,5 +431,6 @@ def _describe_lookup(node: LookupNode) -> str:
     parts += [f"constant {', '.join(constants)}"] if constants else []
     for what, expressions in (("pushed", lookup.pushed), ("calc", lookup.calc), ("residual", lookup.residual)):
         parts += [f"{what} {' AND '.join(map(expr.to_text, expressions))}"] if expressions else []
+    parts += [f"the greatest {lookup.latest}"] if lookup.latest is not None else []
     parts += [f"caches {', '.join(lookup.columns)}"] if lookup.columns else []
     return "; ".join(parts) + f"; form {node.form}"

@@ -76,6 +76,7 @@ def _lookup_facts(node: LookupNode) -> Iterator[str]:
         "pushed to the source": map(expr.to_text, lookup.pushed),
         "before the cache": map(expr.to_text, lookup.calc),
         "for each pair of rows": (*map(expr.to_text, lookup.residual), *lookup.spark_residual),
+        "of each left row's matches": () if lookup.latest is None else (f"the greatest {lookup.latest}",),
         "after the join": lookup.filter_after,
     }
     yield from (f"{where}: {text}" for where, found in texts.items() for text in found)

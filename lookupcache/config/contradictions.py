@@ -28,6 +28,7 @@ def refuse_contradictions(config: LookupConfig) -> None:
         _check_error_handling,
         _check_retry_delays,
         _check_form,
+        _check_as_of,
     ):
         rule(config)
 
@@ -229,4 +230,12 @@ def _check_form(config: LookupConfig) -> None:
             f"'lookup.form' = 'broadcast' loads the full table at once, so single rows cannot fail, which "
             f"'lookup.on-error' = {config.on_error!r} is for.",
             hint="Set 'lookup.form' to worker, or remove the option.",
+        )
+
+
+def _check_as_of(config: LookupConfig) -> None:
+    if config.as_of_period is not None and config.as_of_version is not None:
+        raise OptionError(
+            "Option 'lookup.as-of.period' contradicts 'lookup.as-of.version'.",
+            hint="Remove one of them: each says which rows a join with as_of finds.",
         )

@@ -24,6 +24,7 @@ from lookupcache.config.values import (
     parse_identifier,
     parse_name,
     parse_non_negative,
+    parse_period,
     parse_rate,
     parse_store,
     parse_time_limit,
@@ -278,6 +279,15 @@ class LookupConfig:
         "lookup.fuse", "auto", one_of(Fuse, str.lower),
         "whether the join shares a Python stage with the lookup join that its left side is the result of: `auto`: "
         "where nothing between them needs Spark, and `explain` shows what does; `off`", "`auto`",
+    )  # fmt: skip
+    as_of_period: str | None = _option(
+        "lookup.as-of.period", None, parse_period,
+        "the two columns from when and until when a row of the table is valid, for joins with `as_of`: "
+        "`valid_from, valid_to`; the first is included, the second is not, and null is no limit", "none",
+    )  # fmt: skip
+    as_of_version: str | None = _option(
+        "lookup.as-of.version", None, parse_name,
+        "the column of a row's version, for joins with `as_of`: its time, or a number that grows", "none",
     )  # fmt: skip
     full_scan: bool = _option(
         "lookup.full-scan", False, parse_bool,

@@ -27,6 +27,7 @@ _BYTES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 
 _TIME_OF_DAY = re.compile(r"\s*\d{2}:\d{2}(:\d{2})?\s*(Z|[+-]\d{2}:\d{2})?\s*")
 _FOLDER = re.compile(r"/|(file|s3|gs|gcs|abfss?|hdfs|viewfs)://", re.IGNORECASE)
 _REDIS = re.compile(r"(rediss?(\+sentinel|\+cluster)?|unix)://")
+_COLUMN = r"\w+|`(?:[^`]|``)+`"
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -183,6 +184,18 @@ def parse_class_names(value: Any) -> str:
     if not names or not all(name == "*" or all(part.isidentifier() for part in name.split(".")) for name in names):
         raise ValueError("names of exception classes separated by commas, such as 'TimeoutError, aiohttp.ClientError'")
     return ", ".join(names)
+
+
+def parse_period(value: Any) -> str:
+    """Return the two columns of a period, separated by a comma and a blank; other names than words are in backquotes.
+
+    >>> parse_period("valid_from,valid_to"), parse_period("`from`, `valid ``to```")
+    ('valid_from, valid_to', '`from`, `valid ``to```')
+    """
+    found = re.fullmatch(rf"\s*({_COLUMN})\s*,\s*({_COLUMN})\s*", value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("two columns, such as 'valid_from, valid_to'; a name that is no word is in backquotes")
+    return f"{found[1]}, {found[2]}"
 
 
 def one_of(choices: Any, case: Callable[[str], str]) -> Callable[[Any], Any]:

@@ -393,6 +393,8 @@ def _refuse_what_needs_more(config: LookupConfig, batch: bool) -> None:
         "'lookup.age-column'": config.age_column is not None,
         "'lookup.async.output-mode' = 'allow-unordered'": config.output_mode != "ordered",
         "'lookup.shuffle'": config.shuffle,
+        "'lookup.as-of.period'": config.as_of_period is not None,
+        "'lookup.as-of.version'": config.as_of_version is not None,
     }
     for option in (option for option, is_given in given.items() if is_given):
         raise OptionError(f"{option} needs a join; a decorated function has none.", hint="Leave the option out.")

@@ -33,6 +33,7 @@ from lookupcache.decorator.arguments import Instance, Key, arguments_of
 from lookupcache.errors import LookupAdvice, OptionError
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.host import HostCache, HostUnavailableError
+from lookupcache.host.folder import LOCK_SECONDS
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -187,6 +188,7 @@ class SharedCache:
             return HostCache(
                 self.config.cache_path, self._fingerprint, _KEY, _SCHEMA, self._limits,
                 about=about, clock=self._host_clock, counters=self._counters,
+                lock_seconds=min(LOCK_SECONDS, self.config.timeout / 10),
             )  # fmt: skip
         except HostUnavailableError as error:
             warnings.warn(

@@ -50,7 +50,8 @@ RequestKeys = Callable[[list[Key]], Awaitable[Answered]]
 class _Call:
     """The keys of a call that have no value yet, in order, their encoded forms and names, and the values so far.
 
-    ``claimed`` has the tokens of the keys that are claimed, ``unusable`` the keys whose entry cannot be used.
+    ``claimed`` has the tokens of the keys that are claimed, ``unusable`` the keys whose entry cannot be used,
+    ``damaged`` those whose entry could not be read.
     """
 
     left: dict[Key, tuple[bytes, bytes]]
@@ -58,6 +59,7 @@ class _Call:
     values: dict[Key, Any] = field(default_factory=dict)
     claimed: dict[Key, bytes] = field(default_factory=dict)
     unusable: list[Key] = field(default_factory=list)
+    damaged: set[Key] = field(default_factory=set)
     has_ended: bool = False
 
     def names(self, keys: Sequence[Key]) -> list[bytes]:
@@ -198,7 +200,9 @@ class ValueStore:
         if reading is None:
             return
         self._store_clock.read(reading.earliest, self._clock())
-        frames, damaged = read_frames(reading.entries, _SCHEMA)
+        frames, _ = read_frames(reading.entries, _SCHEMA)
+        damaged = {key for key, entry in zip(keys, reading.entries, strict=True) if entry is not None}
+        damaged.difference_update(keys[position] for position in frames.positions.tolist())
         ages = reading.now - frames.written
         allowed = self._lifetimes.allow(ages, frames.rows) & (before - ages > self._known_since)
         spans = zip(frames.positions.tolist(), frames.starts.tolist(), frames.ends.tolist(), strict=True)
@@ -207,7 +211,7 @@ class ValueStore:
             try:
                 value = self._codec.read(_value_of(frames.joined[start:end].tobytes(), call.left[key][0]))
             except ValueError:
-                damaged += 1
+                damaged.add(key)
                 continue
             if allowed[number]:
                 call.values[key], call.written[key] = value, before - float(ages[number])
@@ -215,7 +219,9 @@ class ValueStore:
                     self._release(call, [key])
                 del call.left[key]
                 self.counters.add("store_hits")
-        self.counters.add("store_dropped", damaged + reading.dropped)
+        # A damaged entry is read again when its key is claimed.
+        self.counters.add("store_dropped", len(damaged - call.damaged) + reading.dropped)
+        call.damaged |= damaged
 
     def _encode_value(self, key: Key) -> bytes:
         if owner_of(key) is not None:

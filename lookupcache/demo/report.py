@@ -92,10 +92,15 @@ _FIGURES: dict[str, Callable[[JoinReport], str]] = {
     "  hit rate": lambda join: f"{join.metrics.hit_rate:.1%}",
     "keys requested": lambda join: f"{join.metrics.misses:,}",
     "  calls to the source": lambda join: f"{join.metrics.calls:,}",
-    "  evicted later": lambda join: f"{join.metrics.evictions:,}",
+    "  evicted later": lambda join: f"{_evictions(join):,}",
     "cached, all workers": lambda join: _format_bytes(join.metrics.cached_bytes),
     "  bytes saved (1)": lambda join: f"{1 - join.with_calc.bytes / max(join.without_calc.bytes, 1):.0%}",
 }
+
+
+def _evictions(join: JoinReport) -> int:
+    """Return how many keys must be requested again; a key that only a worker's own cache has evicted is on the host."""
+    return join.metrics.host_evictions if join.plan.config.scope != "worker" else join.metrics.evictions
 
 
 def _figures(outcome: Outcome) -> Table:

@@ -33,7 +33,8 @@ class CallGroup:
 
     ``number`` is the caller's name for it. With ``all_or_nothing``, one call that fails makes the group fail: the
     others are then not made, or cancelled, and end with the same exception. The calls run in ``context``, if given.
-    ``deadline`` is a time of `time.monotonic` when they time out at the latest, even if they have not begun.
+    ``deadline`` is a time of `time.monotonic` when they time out at the latest. It holds only where there are slots for
+    all of them at once: while calls wait for a slot, their source is not late.
     """
 
     calls: list[Any]
@@ -83,11 +84,13 @@ class Executor:
     """Base class of the two ways to make calls.
 
     ``capacity`` is the maximum number of concurrent calls, ``in_flight`` the number of started calls without an answer.
+    While that is below ``most_in_flight``, callers may start calls, which wait for a slot where there are more of them
+    than ``capacity``.
     The answer of a call that takes longer than ``timeout`` seconds is the result of ``timed_out``.
     """
 
     def __init__(self, capacity: int, timeout: float, timed_out: Callable[[], Exception]) -> None:
-        self.capacity = capacity
+        self.capacity = self.most_in_flight = capacity
         self._timeout = timeout
         self._timed_out = timed_out
         self._active: set[CallGroup] = set()
@@ -113,6 +116,8 @@ class Executor:
             group.started = True
             self._active.add(group)
             self.in_flight += group.remaining
+            if self.in_flight > self.capacity:
+                group.deadline = math.inf
         self._submit([GroupCall(self, group, number) for number in range(len(group.calls))])
 
     def start_later(self, group: CallGroup, seconds: float) -> None:
@@ -142,7 +147,7 @@ class Executor:
 
     def _must_wait(self, room: bool) -> bool:
         with self._changing:
-            self._wants_room = room and self.in_flight >= self.capacity
+            self._wants_room = room and self.in_flight >= self.most_in_flight
             return self._wants_room or not room
 
     def cancel(self, group: CallGroup) -> None:
@@ -192,7 +197,7 @@ class Executor:
             group.remaining -= answered
             self.in_flight -= answered
             completed, broken = not group.remaining, group.broken
-            room, self._wants_room = self._wants_room, self._wants_room and self.in_flight >= self.capacity
+            room, self._wants_room = self._wants_room, self._wants_room and self.in_flight >= self.most_in_flight
         if broken:
             self._abort(group)
         elif completed:

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lookupcache.errors import LookupCacheError
-from lookupcache.hitrate.prediction import Prediction
+from lookupcache.hitrate.prediction import DilutionRow, Prediction
 
 
 def plot(found: Prediction, path: Path, title: str = "") -> None:
     """Draw all curves, the replayed policies and the chosen size into a PNG file; needs matplotlib."""
+    plt = _import_pyplot()
+    figure, parts = plt.subplots(1, 2 if found.dilution else 1, figsize=(10, 6), layout="constrained", squeeze=False)
+    axes = parts[0][0]
+    draw(found, axes)
+    if found.dilution:
+        draw_dilution(found.dilution, parts[0][1])
+        parts[0][1].set_title(f"{found.advice.rows:,} rows")
+    axes.set_title(title or f"{found.requests:,} requests for {found.keys:,} keys")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def plot_dilution(rows: Sequence[DilutionRow], path: Path, title: str) -> None:
+    """Draw how often each key is requested, over the number of workers, into a file; needs matplotlib."""
+    plt = _import_pyplot()
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    draw_dilution(rows, axes)
+    axes.set_title(title, fontsize=9)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _import_pyplot() -> Any:
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -20,14 +44,7 @@ def plot(found: Prediction, path: Path, title: str = "") -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, parts = plt.subplots(1, 2 if found.dilution else 1, figsize=(10, 6), layout="constrained", squeeze=False)
-    axes = parts[0][0]
-    draw(found, axes)
-    if found.dilution:
-        draw_dilution(found, parts[0][1])
-    axes.set_title(title or f"{found.requests:,} requests for {found.keys:,} keys")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    return plt
 
 
 def draw(found: Prediction, axes: Any) -> None:
@@ -47,12 +64,13 @@ def draw(found: Prediction, axes: Any) -> None:
     axes.legend(loc="upper left", fontsize=8)
 
 
-def draw_dilution(found: Prediction, axes: Any) -> None:
+def draw_dilution(rows: Sequence[DilutionRow], axes: Any) -> None:
     """Draw how often each key is requested, over the number of workers, in both scopes, into matplotlib's axes."""
-    workers = [row.workers for row in found.dilution]
-    axes.plot(workers, [row.worker_scope for row in found.dilution], "o-", label="scope worker")
-    axes.plot(workers, [row.host_scope for row in found.dilution], "s-", label="scope host")
+    workers = [row.workers for row in rows]
+    axes.plot(workers, [row.worker_scope for row in rows], "o-", label="scope worker")
+    axes.plot(workers, [row.host_scope for row in rows], "s-", label="scope host")
     axes.set(xscale="log", xlabel="workers of a host", ylabel="requests per key", ylim=(0, None))
-    axes.set_title(f"{found.advice.rows:,} rows")
+    axes.set_xticks(workers, labels=[str(one) for one in workers], minor=False)
+    axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

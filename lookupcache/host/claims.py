@@ -185,8 +185,14 @@ class Claims:
                 os.close(fd)
                 continue
             self.number, self._alive = number, fd
-            self._remove_claims_of(number)
-            self._remove_files_of(number)
+            try:
+                # If a process that is stopped has the lock: what is left there lapses.
+                with suppress(TimeoutError):
+                    self._remove_claims_of(number)
+                self._remove_files_of(number)
+            except BaseException:
+                self.drop()
+                raise
             return
         raise OSError("there are too many processes")
 

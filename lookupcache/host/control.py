@@ -39,7 +39,9 @@ _FIELDS = (
     "ids",
     "used_slots",
     "is_indexing",
+    "closed",
 )
+_AT = {field: number for number, field in enumerate(_FIELDS)}
 
 
 class Control:
@@ -54,6 +56,7 @@ class Control:
       ``used_slots``: how many slots of the index are used; ``is_indexing``: 1 while it is behind the segments.
     - ``quiet_until``: the time before which no merge is made only because nothing is published any more.
     - ``hand``, ``evicted_at``: times, of the eviction policy: its position in the queue, and the last eviction.
+    - ``closed``: 1 if the folder must not be used any more, since a change of the source could not be noted in it.
     - ``failures``, ``full_disk``: how often a process failed to read or write files, and because the disk was full.
     - ``hits``, ``published``, ``evictions``, ``merges``, ``merged_bytes``: counts for people, some of
       which get lost.
@@ -67,27 +70,22 @@ class Control:
             return
         try:
             self._open()
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             self._create()
-            self._open()
-        except ValueError:
-            folder.remove(NAME)
-            self._create()
-            self._open()
 
     def __getitem__(self, field: str) -> int:
-        return int(self._numbers[_FIELDS.index(field)])
+        return int(self._numbers[_AT[field]])
 
     def __setitem__(self, field: str, value: int) -> None:
-        self._numbers[_FIELDS.index(field)] = value
+        self._numbers[_AT[field]] = value
 
     def time(self, field: str) -> float:
         """Return a field that is a time."""
-        return float(self._numbers[_FIELDS.index(field) :][:1].view("<f8")[0])
+        return float(self._numbers[_AT[field] :][:1].view("<f8")[0])
 
     def set_time(self, field: str, value: float) -> None:
         """Write a field that is a time."""
-        self._numbers[_FIELDS.index(field) :][:1].view("<f8")[0] = value
+        self._numbers[_AT[field] :][:1].view("<f8")[0] = value
 
     def close(self) -> None:
         """Unmap the page."""
@@ -99,26 +97,32 @@ class Control:
         return self._folder.inode(NAME) == self._inode
 
     def _open(self) -> None:
-        """Map the page; raises ValueError for one of another version or plan."""
+        """Map the page; raises ValueError for one of another version or plan, or that was closed."""
         page, found = self._folder.map(NAME, writable=True)
         if len(page) != _SIZE or _HEAD.unpack_from(page) != (_MAGIC, FORMAT, 0, self._plan):
             raise ValueError("it is of another version or plan")
         self._inode = found.st_ino
         self._numbers = np.frombuffer(page, "<i8", len(_FIELDS), _FIELDS_AT)
+        if self["closed"]:
+            raise ValueError("it was closed")
 
     def _create(self) -> None:
-        """Make the page, unless another process is faster."""
+        """Make the page, unless another process is faster, and map it."""
         name = f"{NAME}.new"
         head = _HEAD.pack(_MAGIC, FORMAT, 0, self._plan).ljust(_FIELDS_AT, b"\0") + struct.pack(
             "<q", int.from_bytes(os.urandom(8)) >> 2 | 1
         )
         with self._folder.lock(PUBLISH_LOCK):
-            if not self._folder.inode(NAME):
+            try:
+                self._open()
+            except (FileNotFoundError, ValueError):
+                self._folder.remove(NAME)
                 # A process that was killed may have left one.
                 self._folder.remove(name)
                 self._folder.allocate(name, _SIZE, head)
                 self._remove_entries()
                 self._folder.rename(name, NAME)
+                self._open()
 
     def _remove_entries(self) -> None:
         """Remove what was published with a page that is lost: its numbers and hashes mean nothing any more."""

@@ -8,6 +8,7 @@ import mmap
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,10 @@ _NETWORK = {
 }  # fmt: skip
 """Types of file systems whose locks and mapped files other machines take part in."""
 
+LOCK_SECONDS = 5.0
+"""How long a process waits for a lock: others hold it for milliseconds, unless they are stopped."""
+
+_PAUSES = (0.001, 0.002, 0.004, 0.008, 0.016)
 _SMALL_PART = 4096
 _SHARED_NOW = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 """All pages of a file that was just written are mapped at once, rather than by a fault for each few of them."""
@@ -37,10 +42,19 @@ class Folder:
 
     All files are opened relative to its descriptor, so that nobody can exchange the folder for another. A folder that
     was deleted is noticed by the first operation that fails. Raises HostUnavailableError.
+
+    Args:
+        path: The folder.
+        create: Whether to create it.
+        lock_seconds: How long to wait for a lock.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, create: bool = True, lock_seconds: float = LOCK_SECONDS
+    ) -> None:
         self.path = Path(path).absolute()
+        self._lock_seconds = lock_seconds
+        self._overdue: set[str] = set()
         try:
             if create:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -162,17 +176,29 @@ class Folder:
 
     @contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold the lock of a file; yields whether it is held, which without ``wait`` may be false."""
+        """Hold the lock of a file; yields whether it is held, which without ``wait`` may be false.
+
+        Raises TimeoutError if another process keeps it for too long, as one that was stopped does. Until it was free
+        once, nobody waits for such a lock again but for a moment, since each wait would add to the time of a lookup.
+        """
         fd = self._open_lock(name)
         try:
-            yield _lock(fd, wait)
+            yield self._wait_for_lock(fd, name) if wait else _lock(fd)
         finally:
             self.unlock(fd)
+
+    def _wait_for_lock(self, fd: int, name: str) -> bool:
+        is_overdue = name in self._overdue
+        if not (_lock(fd) or (_lock_soon(fd) if is_overdue else _lock_within(fd, self._lock_seconds))):
+            self._overdue.add(name)
+            raise TimeoutError(errno.ETIMEDOUT, "another process does not release the lock", name)
+        self._overdue.discard(name)
+        return True
 
     def try_lock(self, name: str) -> int | None:
         """Take the lock of a file if that is possible at once; return what `unlock` needs."""
         fd = self._open_lock(name)
-        if _lock(fd, wait=False):
+        if _lock(fd):
             return fd
         self.unlock(fd)
         return None
@@ -210,12 +236,49 @@ os.register_at_fork(
 )
 
 
-def _lock(fd: int, wait: bool) -> bool:
+def _lock(fd: int) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+def _lock_soon(fd: int) -> bool:
+    """Wait for a lock that threads, here and in other processes, still wait for: each of them takes it for a moment."""
+    for pause in _PAUSES:
+        time.sleep(pause)
+        if _lock(fd):
+            return True
+    return False
+
+
+def _lock_within(fd: int, seconds: float) -> bool:
+    """Wait for a lock in a thread, since the kernel serves those who wait in turn, and those who poll by chance."""
+    with _guard:
+        # The same lock: it lasts until both are closed, so one that comes too late is released by the thread.
+        own = os.dup(fd)
+        _open_locks.add(own)
+    locked = threading.Event()
+
+    def wait() -> None:
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX)
+            locked.set()
+        finally:
+            with _guard:
+                _open_locks.discard(own)
+                os.close(own)
+
+    try:
+        threading.Thread(target=wait, name="lookupcache-host-lock", daemon=True).start()
+    except RuntimeError:
+        # There are too many threads, or the interpreter ends: the caller does without the lock.
+        with _guard:
+            _open_locks.discard(own)
+            os.close(own)
+        return False
+    return locked.wait(seconds)
 
 
 def _joined_small(parts: Iterable[Any]) -> Iterator[memoryview]:

@@ -28,7 +28,7 @@ from lookupcache.host.claims import Claims
 from lookupcache.host.clock import host_now, is_available
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.eviction import MOST_MARKS, QUEUE_STEP
-from lookupcache.host.folder import Folder, HostUnavailableError
+from lookupcache.host.folder import LOCK_SECONDS, Folder, HostUnavailableError
 from lookupcache.host.key_index import KeyIndex
 from lookupcache.host.maintenance import Maintenance
 from lookupcache.host.segment import (
@@ -81,7 +81,9 @@ class HostCache:
         limits: What bounds the host's cache.
         about: What `lookupcache cache` shows of it, such as the name of the table; no secret belongs here.
         clock: Returns seconds that are the same in all processes; by default those since boot.
-        counters: Where hits, waits and failures are counted.
+        counters: Where hits, waits, evictions and failures are counted.
+        lock_seconds: How long to wait for a lock that a process may hold which was stopped; then the cache is done
+            without, which counts as a failure.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class HostCache:
         about: Mapping[str, str] | None = None,
         clock: Callable[[], float] | None = None,
         counters: Counter[str] | None = None,
+        lock_seconds: float = LOCK_SECONDS,
     ) -> None:
         if not is_available():
             raise HostUnavailableError("this system has no clock that counts from boot in all processes")
@@ -107,13 +110,14 @@ class HostCache:
         self._plan = bytes.fromhex(fingerprint)
         self._key_types = tuple(key_types)
         self._schema = schema.remove_metadata()
+        self._lock_seconds = lock_seconds
         self._files = 0
         self._quiet = 0
         self._open()
         _open_caches.add(self)
 
     def _open(self) -> None:
-        folder = Folder(self._path)
+        folder = Folder(self._path, lock_seconds=self._lock_seconds)
         try:
             self._folder = folder
             self._control = Control(folder, self._plan)
@@ -125,9 +129,13 @@ class HostCache:
             )  # fmt: skip
             self._maintenance = Maintenance(folder, self._control, self._segments, self._claims, self.limits)
             self._segments.refresh()
-            self._maintenance.sweep()
+            # What a process that is stopped keeps from being removed, a later one removes.
+            with suppress(TimeoutError):
+                self._maintenance.sweep()
             self._describe()
         except OSError as error:
+            if hasattr(self, "_claims"):
+                self._claims.drop()
             folder.close()
             raise HostUnavailableError(f"{self._path}: {error.strerror or error}") from None
         self._process = os.getpid()
@@ -162,11 +170,11 @@ class HostCache:
     @property
     def has_news(self) -> bool:
         """Whether something has been published since the last look at the folder."""
-        return not self.is_lost and not self._segments.is_current
+        return not self.is_lost and not (self._segments.is_current and self._is_open)
 
     def has_news_since(self, position: int) -> bool:
         """Return whether something has been published since `position` had a value, seen or not."""
-        return not self.is_lost and self._control["generation"] != position
+        return not self.is_lost and self._is_open and self._control["generation"] != position
 
     @property
     def position(self) -> int:
@@ -488,12 +496,24 @@ class HostCache:
                         if not (has_message and self._is_renamed(name, message_name(number))):
                             # Without the keys, all processes empty their own caches.
                             self._control["forgotten"] = number
-                    # Who waits for such a key would get rows that were read before the change.
-                    self._claims.remove(None if hashed is None else hashed.hashes)
+                    # Who waits for such a key waits in vain: rows that were read before the change are not stored.
+                    with suppress(TimeoutError):
+                        self._claims.remove(None if hashed is None else hashed.hashes)
+                except BaseException:
+                    # A lock of a process that is stopped, too many open files, an interrupt.
+                    self._close_for_all()
+                    raise
                 finally:
                     self._folder.remove(name)
                 # A source may report many changes of keys that nobody requests, so that nothing is published.
                 self._maintenance.run(self.clock())
+
+    def _close_for_all(self) -> None:
+        """Let all processes stop using the folder and empty their own caches, since a change cannot be noted in it.
+
+        A process that was stopped while it publishes may store rows from before the change when it goes on.
+        """
+        self._control["closed"] = 1
 
     def _is_written(self, name: str, keys: KeyBatch | None) -> bool:
         """Write the message of an invalidation; return whether there was space for it."""
@@ -532,6 +552,9 @@ class HostCache:
         """Return what was invalidated after a publication; None stands for all keys."""
         if self.is_lost:
             return []
+        if not self._is_open:
+            self.is_lost = True
+            return [None]
         with self._counting_failures():
             self._segments.refresh()
             messages = self._segments.since(number)
@@ -580,7 +603,11 @@ class HostCache:
             except OSError:
                 self.counters["host_failures"] += 1
                 self.is_lost = True
-        return not self.is_lost
+        return not self.is_lost and self._is_open
+
+    @property
+    def _is_open(self) -> bool:
+        return not self._control["closed"]
 
     def _after_fork(self) -> None:
         self._claims.drop()

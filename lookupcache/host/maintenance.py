@@ -195,7 +195,9 @@ class Maintenance:
             for segment, rows, weight, chosen in zip(segments, live, weights, victims, strict=True):
                 segment.removed[rows[chosen]] = 1
                 evicted += int(weight[chosen].sum())
-                self._control["evictions"] += int(np.count_nonzero(chosen))
+                count = int(np.count_nonzero(chosen))
+                self._control["evictions"] += count
+                self._segments.counters["host_evictions"] += count
         self._control["weight"] += total - evicted - before
 
     def _drop_expired(self, segment: Segment, now: float) -> Positions:

@@ -429,6 +429,17 @@ class Segment:
         return self._section("starts")
 
     @cached_property
+    def is_one_each(self) -> bool:
+        """Whether each entry has one row, which then has the number of its entry."""
+        return bool(self.rows == len(self) and (self.counts == 1).all())
+
+    def rows_of(self, entries: Entries) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Return the number of the first row of entries, and how many rows they have."""
+        if self.is_one_each:
+            return entries, np.ones(len(entries), np.int32)
+        return self.starts.take(entries), self.counts.take(entries)
+
+    @cached_property
     def written(self) -> Times:
         """When each entry was fetched, by the host's clock."""
         return self._section("written")

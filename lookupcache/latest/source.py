@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,6 +16,9 @@ from lookupcache.latest.load import LoadPhase
 
 OPTIONS = ("lookup.age-column", "lookup.metrics")
 """The options that a table of latest values has; all others are about a cache or about calls to a source."""
+
+ONE_PER_QUERY, SEVERAL_PER_QUERY = OPERATORS = ("applyInPandasWithState", "transformWithState")
+"""Spark's operators with a state: of the first, which works with any state store, a query may have one."""
 
 KEYED_BUCKETS, UNKEYED_BUCKETS = 32, 8
 
@@ -33,6 +37,8 @@ class StreamSource(Connector):
         delete_when: SQL over the columns; a row for which it is true deletes the value of its key.
         buckets: Into how many parts the values are split in the state.
         load: The load phase in which left rows wait, None for none.
+        left_order_by: The left columns that are compared with ``order_by`` within a micro-batch; none for right first.
+        operator: One of `OPERATORS`; None for the first where Spark allows it.
     """
 
     needs_key: ClassVar[bool] = False
@@ -48,11 +54,15 @@ class StreamSource(Connector):
         delete_when: str | None = None,
         buckets: int | None = None,
         load: LoadPhase | None = None,
+        left_order_by: Sequence[str] = (),
+        operator: str | None = None,
     ) -> None:
         super().__init__(schema, {})
         self.rows = rows
         self.key = tuple(dict.fromkeys(_column(schema, name, "key") for name in key))
         self.order_by = tuple(_column(schema, name, "order_by") for name in order_by)
+        self.left_order_by = tuple(left_order_by)
+        _check_left_order(self.left_order_by, self.order_by)
         for name in self.key:
             _refuse_nested(name, schema.field(name).type)
         for name in self.order_by:
@@ -67,6 +77,15 @@ class StreamSource(Connector):
         if load is not None:
             _check_load(schema, load)
         self.load = load
+        if operator is not None and operator not in OPERATORS:
+            raise OptionError(f"'operator' is {operator!r}.", hint=f"It is one of {', '.join(OPERATORS)}.")
+        self.operator = operator
+
+    def with_operator(self, operator: str) -> StreamSource:
+        """Return the same stream, joined by an operator of Spark."""
+        changed = copy.copy(self)
+        changed.__dict__.update(self.__dict__, operator=operator)
+        return changed
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the stream, which cannot leave the driver."""
@@ -99,7 +118,8 @@ class StreamSource(Connector):
     def identity(self) -> Mapping[str, Any]:
         """Return what tells the table from others of the same columns."""
         own = {"key": self.key, "order_by": self.order_by, "ttl": self.ttl, "delete_when": self.delete_when}
-        return own if self.load is None else own | {"load": repr(self.load)}
+        more = {"load": repr(self.load) if self.load else None, "left_order_by": self.left_order_by}
+        return own | {name: value for name, value in more.items() if value}
 
     def show_options(self, options: Mapping[str, Any]) -> dict[str, str]:
         """Return the arguments, and the options as they are shown."""
@@ -119,6 +139,15 @@ def _parsed(argument: str, parse: Callable[[Any], Any], value: Any) -> Any:
         return parse(value)
     except ValueError as error:
         raise OptionError(f"{argument!r} is {value!r}.", hint=f"It is {error}.") from None
+
+
+def _check_left_order(left: Sequence[str], right: Sequence[str]) -> None:
+    """Raise OptionError where the order columns of both sides are not pairs."""
+    if left and len(left) != len(right):
+        raise OptionError(
+            f"'left_order_by' is {', '.join(left)!r}, and 'order_by' is {', '.join(right)!r}.",
+            hint="Name a left column for each column of 'order_by', in the same order.",
+        )
 
 
 def _check_condition(rows: Any, sql: str) -> None:

@@ -8,7 +8,6 @@ right rows ─► RightPacker ─┘
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -29,7 +28,17 @@ from lookupcache.latest.payload import (
     read_payload,
     to_payload,
 )
-from lookupcache.latest.values import ALIVE, ARRIVED, ORIGIN, POSITION, Layout, find, fold, without_expired
+from lookupcache.latest.values import (
+    ALIVE,
+    ARRIVED,
+    ORIGIN,
+    POSITION,
+    Layout,
+    Moments,
+    Values,
+    fold,
+    without_expired,
+)
 from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
 from lookupcache.report import Channel
@@ -51,7 +60,8 @@ class LatestPlan:
 
     ``layout`` are the columns of the state; ``inputs`` the right columns that are read, by their names there;
     ``carried`` is the number of left columns that pass; ``rules`` a hash from `rules_of`; ``load`` says how long left
-    rows wait, if they do.
+    rows wait, if they do. ``has_left_order`` says that left rows have order columns too, ``counts_all`` that all values
+    are counted in each micro-batch.
     """
 
     plan: LookupPlan
@@ -61,6 +71,8 @@ class LatestPlan:
     carried: int
     rules: str
     load: LoadRule | None = None
+    has_left_order: bool = False
+    counts_all: bool = False
 
     @property
     def row_names(self) -> list[str]:
@@ -87,11 +99,11 @@ class LatestPlan:
     def signal(self, rows: int = 0, event: int | None = None) -> list[tuple[int, bytes]]:
         """Return what a task with rows sends to buckets besides them.
 
-        One bucket always takes part, so that a changed definition is found though no other has a state yet; during a
-        load phase all do.
+        One bucket always takes part, so that a changed definition is found though no other has a state yet; with a
+        load phase all do, and where all values are counted.
         """
-        payload = Signal(rows, event).to_payload()
-        return [(number, payload) for number in range(1 if self.load is None else self.buckets)]
+        payload, all_take_part = Signal(rows, event).to_payload(), self.load is not None or self.counts_all
+        return [(number, payload) for number in range(self.buckets if all_take_part else 1)]
 
 
 def rules_of(plan: LookupPlan, *more: Any) -> str:
@@ -105,7 +117,7 @@ def rules_of(plan: LookupPlan, *more: Any) -> str:
 
 @dataclass(frozen=True)
 class LeftPacker:
-    """Packs left rows by bucket: columns that pass, keys, and the bucket as the last column."""
+    """Packs left rows by bucket: columns that pass, keys, order columns if any, and the bucket as the last column."""
 
     latest: LatestPlan
 
@@ -259,20 +271,36 @@ class BucketJoin:
             # The first bucket has a state though it has no values, and with a load phase all have.
             if bucket != before or not (state.exists or (number and bucket.loading is None)):
                 self._write(state, bucket, keeps_empty=not number or bucket.loading is not None)
-            if bucket.is_waiting:
-                state.waiting.append(left.payloads())
-                return
-            waiting = state.waiting.tables() if before.is_waiting else ()
-            yield from self._outputs(itertools.chain(waiting, left.tables()), bucket.values, arrived.now)
-            if before.is_waiting:
-                state.waiting.clear()
+            values = Values.of(self.latest.layout, bucket.values)
+            stored = values.table.num_rows, values.table.nbytes
+            for table, found in self._to_join(state, left, before, bucket, values, arrived):
+                yield self._output(table, found, arrived.now, stored)
+                stored = 0, 0  # Counted with the first of them.
+            if any(stored):
+                yield _frame([], (0, 0, 0, *stored))
 
-    def _outputs(self, tables: Iterable[pa.Table], values: pa.Table, now: int) -> Iterator[pd.DataFrame]:
-        alive = values.filter(values.column(ALIVE)) if values.num_rows else values
-        stored = alive.num_rows, alive.nbytes
-        for table in tables:
-            yield self._output(table, alive, now, stored)
-            stored = 0, 0  # Counted with the first of them.
+    def _to_join(
+        self, state: Any, left: PayloadBuffer, before: Bucket, after: Bucket, values: Values, arrived: Arrived
+    ) -> Iterator[tuple[pa.Table, Values | Moments]]:
+        """Yield the left rows that leave now, and in what each finds its value; the others wait."""
+        if after.is_waiting:
+            state.waiting.append(left.payloads())
+            return
+        if before.is_waiting:
+            yield from ((table, values) for table in state.waiting.tables())
+            state.waiting.clear()
+        moments = self._moments(before, after, arrived) if self.latest.has_left_order and arrived.right else values
+        yield from ((table, moments) for table in left.tables())
+
+    def _moments(self, before: Bucket, after: Bucket, arrived: Arrived) -> Moments:
+        stored = self._unexpired(before.values, after.loading, arrived.now)
+        return Moments.of(self.latest.layout, stored, pa.concat_tables(arrived.right), after.values, arrived.now)
+
+    def _unexpired(self, values: pa.Table, loading: Loading | None, now: int) -> pa.Table:
+        if loading is not None and loading.loaded is None:
+            return values
+        since = 0 if loading is None else loading.loaded or 0  # Values that are loaded age from the end of the phase.
+        return without_expired(self.latest.layout, values, now, since)
 
     def _after(self, bucket: Bucket, arrived: Arrived) -> Bucket:
         """Return a bucket after a micro-batch; the same object where nothing changed."""
@@ -280,9 +308,7 @@ class BucketJoin:
         loading = bucket.loading
         if load is not None and loading is not None:
             loading = loading.after(load, arrived.signals, now)
-        values, is_waiting = bucket.values, loading is not None and loading.loaded is None
-        if not is_waiting:  # Values that are loaded age from the end of the phase.
-            values = without_expired(layout, values, now, since=loading.loaded or 0 if loading is not None else 0)
+        values = self._unexpired(bucket.values, loading, now)
         if arrived.right:
             values = fold(layout, values, pa.concat_tables(arrived.right), now)
         same = values is bucket.values and loading == bucket.loading
@@ -310,13 +336,13 @@ class BucketJoin:
             raise _state_error(self.latest.layout.table, "the left side's columns, while rows of it wait")
         return bucket
 
-    def _output(self, table: pa.Table, alive: pa.Table, now: int, stored: tuple[int, int]) -> pd.DataFrame:
-        layout, carried = self.latest.layout, self.latest.carried
-        keys = [table.column(carried + number).combine_chunks() for number in range(len(layout.keys))]
-        positions = find(layout, alive, keys)
+    def _output(self, table: pa.Table, values: Values | Moments, now: int, stored: tuple[int, int]) -> pd.DataFrame:
+        first, keys = self.latest.carried, len(self.latest.layout.keys)
+        columns = [table.column(number).combine_chunks() for number in range(first, table.num_columns)]
+        positions = values.find(columns[:keys], columns[keys:])
         found = positions >= 0
         counts = (table.num_rows, int(found.sum()), int((~found).sum()), *stored)
-        joined = _columns(self.latest, table, alive, positions, now)
+        joined = _columns(self.latest, table, values.table, positions, now)
         if self.latest.keeps != "all":
             joined = joined.filter(pa.array(found if self.latest.keeps == "found" else ~found))
         return _frame(list(payloads(joined)), counts)
@@ -397,12 +423,12 @@ def _state_error(table: str, what: str) -> LookupRuntimeError:
     )
 
 
-def _columns(latest: LatestPlan, table: pa.Table, alive: pa.Table, positions: Any, now: int) -> pa.Table:
+def _columns(latest: LatestPlan, table: pa.Table, values: pa.Table, positions: Any, now: int) -> pa.Table:
     """Return left columns, the values that were found, whether there is one, and its age in seconds."""
     index = pa.array(positions, mask=positions < 0)
     columns = [table.column(number) for number in range(latest.carried)]
-    columns += [alive.column(name).take(index) for name in latest.layout.values]
-    arrived = alive.column(ARRIVED).take(index)
+    columns += [values.column(name).take(index) for name in latest.layout.values]
+    arrived = values.column(ARRIVED).take(index)
     age = pc.divide(pc.subtract(pa.scalar(now, pa.int64()), arrived).cast(pa.float64()), 1e6)
     columns += [pa.array(positions >= 0), age]
     return pa.table(columns, names=[str(number) for number in range(len(columns))])

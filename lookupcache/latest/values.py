@@ -78,13 +78,7 @@ def fold(layout: Layout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table
     [{'k0': 'USD', 'v:rate': 1.0, 'arrived': 7}, {'k0': 'EUR', 'v:rate': 1.2, 'arrived': 7}]
     """
     rows = _with_normal_keys(layout, rows)
-    both = pa.concat_tables(
-        [
-            stored.append_column(ORIGIN, _repeat(-1, stored)).append_column(POSITION, _repeat(-1, stored)),
-            rows.append_column(ARRIVED, _repeat(now, rows)),
-        ],
-        promote_options="default",
-    )
+    both = _stack(layout, stored, rows, now)
     codes = encode([_whole(both.column(name)) for name in layout.keys])
     if not layout.orders:
         _refuse_ambiguous(layout, both, codes)
@@ -110,6 +104,109 @@ def find(layout: Layout, alive: pa.Table, left_keys: Sequence[pa.Array]) -> Posi
         return np.full(len(left_keys[0]), -1, np.int64)
     keys = KeyBatch.of(left_keys, list(layout.keys.values())).columns
     return match([_whole(alive.column(name)) for name in layout.keys], keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """The values of a bucket after a micro-batch, which all its left rows find."""
+
+    layout: Layout
+    table: pa.Table
+
+    @classmethod
+    def of(cls, layout: Layout, values: pa.Table) -> Values:
+        """Return the rows of a bucket that are values."""
+        return cls(layout, values.filter(values.column(ALIVE)) if values.num_rows else values)
+
+    def find(self, left_keys: Sequence[pa.Array], left_orders: Sequence[pa.Array]) -> Positions:
+        """Return for each left row the position of its value in the table, -1 where it has none."""
+        return find(self.layout, self.table, left_keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The rows of a bucket that may be the latest for some left row of a micro-batch, where both sides have an order.
+
+    ``values`` are the bucket's values after the micro-batch; then come the ``rows`` of keys that got new ones: what
+    was stored of those before, and what has arrived, ``codes`` with the number of each row's key.
+    """
+
+    layout: Layout
+    values: pa.Table
+    rows: pa.Table
+    codes: Positions
+    table: pa.Table
+    """The rows that `find` returns positions of: ``values``, then ``rows``."""
+
+    @classmethod
+    def of(cls, layout: Layout, stored: pa.Table, arrived: pa.Table, values: pa.Table, now: int) -> Moments:
+        """Return the rows of a bucket, with what was stored before the micro-batch and what has arrived in it."""
+        arrived = _with_normal_keys(layout, arrived)
+        names = list(layout.keys)
+        fresh = [_whole(arrived.column(name)) for name in names]
+        first = _first_of_each(encode(fresh))
+        changed = match([key.take(pa.array(first)) for key in fresh], [_whole(stored.column(name)) for name in names])
+        stored = stored.filter(pa.array(changed >= 0))
+        both = _stack(layout, stored, arrived, now)
+        rows = both.take(pa.array(_order(layout, both, stored.num_rows)))
+        codes = match([key.take(pa.array(first)) for key in fresh], [_whole(rows.column(name)) for name in names])
+        return cls(layout, values, rows, codes, pa.concat_tables([values, rows.select(layout.schema.names)]))
+
+    def find(self, left_keys: Sequence[pa.Array], left_orders: Sequence[pa.Array]) -> Positions:
+        """Return for each left row the position of the latest row of its key then, -1 where that is no value.
+
+        That is the latest of what was stored before the micro-batch, and of the rows that have arrived in it whose
+        order is not above the left row's.
+        """
+        keys = KeyBatch.of(left_keys, list(self.layout.keys.values())).columns
+        positions = match([_whole(self.values.column(name)) for name in self.layout.keys], keys)
+        firsts = _first_of_each(self.codes)
+        own = match([_whole(self.rows.column(name)).take(pa.array(firsts)) for name in self.layout.keys], keys)
+        left = np.flatnonzero(own >= 0)
+        orders = [column.take(pa.array(left)) for column in left_orders]
+        at = self._last_before(self.codes[firsts][own[left]], orders)
+        positions[left] = np.where(at < 0, -1, at + self.values.num_rows)
+        alive = to_numpy(_whole(self.table.column(ALIVE)))
+        return np.where((positions >= 0) & alive[positions], positions, -1)
+
+    def _last_before(self, codes: Positions, orders: Sequence[pa.Array]) -> Positions:
+        """Return for each left row, by the number of its key, the position among the rows of its latest one, or -1."""
+        count, names = self.rows.num_rows, list(self.layout.orders)
+        columns: dict[str, pa.Array] = {"code": pa.array(np.concatenate([self.codes, codes]))}
+        for name, column in zip(names, orders, strict=True):
+            both = pa.concat_arrays([_whole(self.rows.column(name)), column])
+            columns |= {f"{name} is there": both.is_valid(), name: both}
+        # Rows are in their order already, so their position decides among equals; left rows come after equal ones.
+        columns["position"] = pa.array(np.arange(count + len(codes)))
+        order = to_numpy(pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns]))
+        last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
+        found = np.empty(count + len(codes), np.int64)
+        found[order] = np.where(last < 0, -1, order[last])
+        at = found[count:]
+        at = np.where((at >= 0) & (self.codes[at] == codes), at, -1)
+        # A stored row was there before, whatever its order.
+        stored = np.full(int(self.codes.max(initial=-1)) + 1, -1, np.int64)
+        before = np.flatnonzero(to_numpy(_whole(self.rows.column(ORIGIN))) < 0)
+        stored[self.codes[before]] = before
+        return np.maximum(at, stored[codes])
+
+
+def _first_of_each(codes: Positions) -> Positions:
+    """Return the first position of each number."""
+    first = np.empty(int(codes.max(initial=-1)) + 1, np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    return first
+
+
+def _stack(layout: Layout, stored: pa.Table, arrived: pa.Table, now: int) -> pa.Table:
+    """Return stored rows and then those that arrive, with all columns of both."""
+    return pa.concat_tables(
+        [
+            stored.append_column(ORIGIN, _repeat(-1, stored)).append_column(POSITION, _repeat(-1, stored)),
+            arrived.append_column(ARRIVED, _repeat(now, arrived)),
+        ],
+        promote_options="default",
+    )
 
 
 def _with_normal_keys(layout: Layout, rows: pa.Table) -> pa.Table:

@@ -99,7 +99,10 @@ def _families() -> Iterator[Family]:
     yield _count("dead_letters", "dead_letters", "Left rows written as dead letters.")
     yield _count("fetched_rows", "fetched_rows", "Rows that the source returned.")
     yield _count("fetched_bytes", "fetched_bytes", "Bytes that the source returned, as Arrow.")
-    yield _count("evictions", "evictions", "Keys removed because the cache was full.")
+    yield _count("evictions", "evictions", "Keys removed because a worker's own cache was full.")
+    yield _count(
+        "host_evictions", "host_evictions", "Keys removed because the cache that a host's workers share was full."
+    )
     yield _count("expirations", "expirations", "Keys removed because of their age.")
     yield _count("invalidations", "invalidations", "Keys removed because the source reported a change.")
     yield _count("refreshes", "refreshes", "Keys fetched again while their old rows were served.")

@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-_COMMENT = r"/\*(?:[^*/]|\*(?!/)|/(?!\*)|{})*\*/"
-_BRACKETED = _COMMENT.format(_COMMENT.format(_COMMENT.format("(?!)")))
-"""A comment in brackets; they may be nested."""
-
 _TOKEN = re.compile(
-    rf"""(?P<space>(?:\s|--(?:\\\n|[^\r\n])*|{_BRACKETED})+)
+    r"""(?P<space>(?:\s|--(?:\\\n|[^\r\n])*)+)
+    |(?P<comment>/\*)
     |(?P<string>[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     |(?P<quoted>`(?:[^`]|``)*`)
     |(?P<number>(?:\d+\.?\d*|(?<![\w`])\.\d+)(?:[eE][+-]?\d+)?(?:[bB][dD]|[lLsSyYdDfF])?(?!\w))
@@ -24,6 +21,7 @@ _TOKEN = re.compile(
     |(?P<symbol><=>|->|=>|==|<=|>=|<>|!=|\|\||::|.)""",
     re.DOTALL | re.VERBOSE,
 )
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
 _COMPARISONS = {"<=>", "<=", ">=", "<>", "!=", "<", ">", "!"}
 _PREDICATES = {"AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "IS", "EXISTS"}
 _NO_FUNCTIONS = _PREDICATES | {"CASE", "WHEN", "THEN", "ELSE", "ANY", "ALL", "SOME", "AS", "DECIMAL", "CHAR", "VARCHAR"}
@@ -49,6 +47,41 @@ class Token:
         return self.written[1:-1].replace("``", "`") if self.written[:1] == "`" else self.written
 
 
+def end_of_comment(sql: str, start: int) -> int | None:
+    """Return the end of the bracketed comment that begins at ``start``, with those inside of it; None if it is open.
+
+    >>> end_of_comment("a /* b /* c */ */ d", 2), end_of_comment("/* /* */", 0)
+    (17, None)
+    """
+    depth = 0
+    for edge in _COMMENT_EDGE.finditer(sql, start):
+        depth += 1 if edge.group() == "/*" else -1
+        if not depth:
+            return edge.end()
+    return None
+
+
+def _pieces(sql: str) -> Iterator[tuple[str, int, int]]:
+    """Yield kind, start and end of each piece of a text; adjacent blanks and comments are one piece.
+
+    A comment that is not closed is one symbol, to the end of the text.
+    """
+    position = blank = 0
+    while match := _TOKEN.match(sql, position):
+        kind, start, position = str(match.lastgroup), position, match.end()
+        if kind == "comment":
+            closed = end_of_comment(sql, start)
+            kind, position = ("symbol", len(sql)) if closed is None else ("space", closed)
+        if kind == "space":
+            continue
+        if blank < start:
+            yield "space", blank, start
+        yield kind, start, position
+        blank = position
+    if blank < position:
+        yield "space", blank, position
+
+
 def tokens(sql: str) -> Iterator[Token]:
     """Yield the tokens except blanks and comments; CASE … END counts as parentheses, a word after a dot as a name.
 
@@ -56,10 +89,10 @@ def tokens(sql: str) -> Iterator[Token]:
     ['A', '.', 'end', '=', "'x'", "'y'"]
     """
     depth, after_dot, cases = 0, False, 0
-    for match in _TOKEN.finditer(sql):
-        kind, text = str(match.lastgroup), match.group()
+    for kind, start, end in _pieces(sql):
         if kind == "space":
             continue
+        text = sql[start:end]
         if kind == "word" and after_dot:
             kind = "quoted"
         written = text
@@ -67,7 +100,7 @@ def tokens(sql: str) -> Iterator[Token]:
         closes = text in (")", "]") or (text == "END" and kind == "word" and cases > 0)
         depth -= closes
         cases += (kind == "word") * ((text == "CASE") - closes)
-        yield Token(kind, text, match.start(), match.end(), depth, written)
+        yield Token(kind, text, start, end, depth, written)
         depth += text in ("(", "[") or (text == "CASE" and kind == "word")
         after_dot = text == "."
 
@@ -78,7 +111,7 @@ def without_comments(sql: str) -> str:
     >>> without_comments("a = b -- of course" + chr(10) + " AND c")
     'a = b AND c'
     """
-    return "".join(" " if m.lastgroup == "space" else m.group() for m in _TOKEN.finditer(sql)).strip()
+    return "".join(" " if kind == "space" else sql[start:end] for kind, start, end in _pieces(sql)).strip()
 
 
 def with_backquotes(sql: str) -> str:
@@ -87,7 +120,7 @@ def with_backquotes(sql: str) -> str:
     >>> with_backquotes('"two words" = "a""`b"')
     '`two words` = `a"``b`'
     """
-    pieces = [(m.lastgroup, m.group()) for m in _TOKEN.finditer(sql)]
+    pieces = [(kind, sql[start:end]) for kind, start, end in _pieces(sql)]
     names = [text[1:-1].replace("`", "``") if kind == "string" and text[0] == '"' else None for kind, text in pieces]
     found: list[str] = []
     for number, (name, (_, text)) in enumerate(zip(names, pieces, strict=True)):

@@ -86,6 +86,8 @@ def _lookup(plan: LookupPlan) -> Iterator[Line]:
 
 
 def _after(plan: LookupPlan) -> Iterator[Line]:
+    if plan.latest is not None:
+        yield "version", f"the greatest {plan.latest} of those that pass the conditions"
     if plan.matches != "all":
         yield "matches", {"first": "the first", "single": "one; a second is an error"}[plan.matches]
     yield from (("residual, worker", expr.to_text(filter_)) for filter_ in plan.residual)

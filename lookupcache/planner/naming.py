@@ -164,6 +164,26 @@ class Scope:
         references = {id(tree.left): left_column, id(tree.right): right_column}
         return alone, Fragment(text, tree, references, f"{left_column.sql} = {right_column.sql}")
 
+    def left_column(self, name: str) -> Fragment:
+        """Return a left column as an expression; raises SchemaError if there is none, or more than one."""
+        found = self.of_left(name).name
+        tree = exp.column(found)
+        reference = Reference("left", found, (), 0, len(found))
+        return Fragment(found, tree, {id(tree): reference}, reference.sql)
+
+    def has_left(self, name: str) -> bool:
+        """Return whether the left side has a column of this name."""
+        return self._fold(name) in self._left
+
+    def has_right(self, name: str) -> bool:
+        """Return whether the table has a column of this name."""
+        return self._fold(name) in self._right
+
+    def with_names(self, bound: Names) -> Scope:
+        """Return the same columns, with names that refer to certain ones."""
+        fold = self._fold is str
+        return Scope(self.left, self.table, self.right, case_sensitive=fold, settings=self.settings, bound=bound)
+
     def of_left(self, name: str) -> LeftColumn:
         """Find a left column by name; raises SchemaError if there is none, or more than one."""
         found = self._left.get(self._fold(name), [])

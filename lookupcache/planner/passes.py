@@ -19,6 +19,7 @@ from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError, about, nearest
 from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, Stage
 from lookupcache.planner.analyst import Analyst
+from lookupcache.planner.as_of import AsOf, as_of_conditions, implied_bounds, read_moment, refuse_without_history
 from lookupcache.planner.clauses import split_where, without_comments
 from lookupcache.planner.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch, sql_type
 from lookupcache.planner.condition import BoundCondition, Equality, read_condition, too_deep
@@ -43,6 +44,7 @@ class Entry:
     stage: Stage | None = None
     evaluator: Evaluator = "spark"
     value: expr.Literal | None = None
+    shown: str | None = None
 
     def put(self, stage: Stage, evaluator: Evaluator) -> None:
         """Assign the conjunct."""
@@ -52,7 +54,7 @@ class Entry:
     def conjunct(self) -> Conjunct:
         """The conjunct as part of the plan."""
         assert self.stage is not None
-        return Conjunct(text=self.fragment.text, stage=self.stage, evaluator=self.evaluator)
+        return Conjunct(text=self.shown or self.fragment.text, stage=self.stage, evaluator=self.evaluator)
 
 
 @dataclass(eq=False)
@@ -66,6 +68,7 @@ class Draft:
     ansi: bool
     entries: list[Entry]
     matches: Matches = "all"
+    latest: str | None = None
     using: tuple[str, ...] = ()
     keys: list[FieldKey] = field(default_factory=list)
     constants: list[ConstantKey] = field(default_factory=list)
@@ -123,6 +126,7 @@ def plan_join(
     where: str | BoundCondition | None = None,
     select: Sequence[str] | None = None,
     matches: Matches = "all",
+    as_of: AsOf | None = None,
     analyst: Analyst,
     case_sensitive: bool = False,
     ansi: bool = True,
@@ -140,6 +144,7 @@ def plan_join(
         where: A bound condition, or SQL text, that filters the result.
         select: The columns of the result; by default those of both sides.
         matches: How many rows of the table a left row is joined with.
+        as_of: The time of a left row, over the left side: it is joined with the rows that were valid then.
         analyst: Returns what only Spark knows: types of expressions over the left side, values of constants, names of
             selected expressions.
         case_sensitive: Whether the session distinguishes names by case.
@@ -160,7 +165,10 @@ def plan_join(
 
     def run_passes() -> LookupPlan:
         draft = Draft(scope, table, join_type(how), analyst, ansi, [], matches)
+        moment = None if as_of is None else _read_as_of(draft, as_of)
         _read(draft, on, where)
+        if moment is not None:
+            _add_as_of(draft, *moment)
         for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
             step(draft)
         return _finish(draft, result_of(scope, draft.how, select, draft.using, table.config, analyst))
@@ -214,6 +222,44 @@ def _read(draft: Draft, on: str | Sequence[str] | BoundCondition, where: str | B
         _read_where(draft, condition)
 
 
+def _read_as_of(draft: Draft, as_of: AsOf) -> tuple[Fragment, str]:
+    """Return the time of an as-of join and its type, and set the version of which the greatest is joined.
+
+    A semi or anti join needs none: if any version matches, the greatest does.
+    """
+    refuse_without_history(draft.table)
+    moment = read_moment(draft.scope, as_of)
+    [type_] = _left_types(draft, [moment])
+    version = draft.table.config.as_of_version
+    if version is not None and draft.how in ("inner", "left"):
+        draft.latest = draft.scope.of_right(version)
+    return moment, type_
+
+
+def _add_as_of(draft: Draft, moment: Fragment, type_: str) -> None:
+    """Add the conditions of an as-of join, and those on the table alone that follow, if they are filters of workers."""
+    config, written = draft.table.config, [entry.fragment for entry in draft.entries]
+    conditions = as_of_conditions(draft.scope, config, moment, type_)
+    draft.entries += [Entry(one.fragment, shown=one.shown) for one in conditions]
+    bounds = implied_bounds(draft.scope, config, moment, type_, written)
+    draft.entries += [Entry(one.fragment, shown=one.shown) for one in bounds if _is_worth_it(draft, one.fragment)]
+
+
+def _is_worth_it(draft: Draft, bound: Fragment) -> bool:
+    """Return whether a bound is a plain filter; in a pipeline, Spark may refuse to say what a timestamp is."""
+    try:
+        return _is_plain(draft.translate(bound))
+    except PlanError:
+        return False
+
+
+def _is_plain(bound: expr.Expr | None) -> bool:
+    """Return whether a bound compares a column with a value of its own type."""
+    if isinstance(bound, expr.Call) and bound.op == "or":
+        return _is_plain(bound.args[0])
+    return isinstance(bound, expr.Call) and [type(part) for part in bound.args] == [expr.Column, expr.Literal]
+
+
 def _entries(draft: Draft, condition: str | BoundCondition, what: str) -> list[Entry]:
     if not condition:
         raise PlanError(f"The join's {what!r} is empty.", hint='Name the key, as in on="o.customer_id = c.id".')
@@ -242,7 +288,10 @@ def _using(draft: Draft, names: Sequence[str]) -> list[Entry]:
 
 
 def _read_where(draft: Draft, condition: str | BoundCondition) -> None:
-    """Add the WHERE of an inner join to its ON; of other joins, apply conjuncts over the left side first."""
+    """Add the WHERE of an inner join to its ON; of other joins, apply conjuncts over the left side first.
+
+    Where each left row is joined with its latest version, ON chooses among the versions, and WHERE filters the result.
+    """
     for entry in _entries(draft, condition, "where"):
         fragment = entry.fragment
         chance = bool(fragment.functions & NONDETERMINISTIC)
@@ -252,7 +301,7 @@ def _read_where(draft: Draft, condition: str | BoundCondition) -> None:
                 f"of which the {draft.how} join returns no columns.",
                 hint="Move it to the join's ON.",
             )
-        if draft.how == "inner" and not chance:
+        if draft.how == "inner" and not chance and not (draft.latest and "right" in fragment.sides):
             draft.entries.append(entry)
             continue
         if "right" in fragment.sides or chance:
@@ -431,6 +480,7 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
     late = [entry.fragment for entry in draft.entries if entry.stage in ("residual", "filter after")]
     left = {name for fragment in late for name in fragment.names("left")} | result.left
     right = {name for fragment in late for name in fragment.names("right")} | result.right
+    right |= set() if draft.latest is None else {draft.latest}
     before = ("left_filter", "pre_filter", "keys", "constants", "pushed", "calc")
     after = ("residual", "residual_sql", "spark_residual")
     return LookupPlan(
@@ -440,6 +490,7 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
         schema=draft.table.schema,
         how=draft.how,
         matches=draft.matches,
+        latest=draft.latest,
         never=draft.never,
         columns=tuple(name for name in draft.table.schema.names if name in right),
         left_columns=tuple(column.name for column in draft.scope.left if column.name in left),

@@ -18,6 +18,7 @@ MOMENT_AS_STRING = "spark.sql.legacy.typeCoercion.datetimeToString.enabled"
 KEPT_LENGTHS = "spark.sql.preserveCharVarcharTypeInfo"
 NULL_IN_NOTHING = "spark.sql.legacy.nullInEmptyListBehavior"
 REGEX_COLUMNS = "spark.sql.parser.quotedRegexColumnNames"
+TIMESTAMP_TYPE = "spark.sql.timestampType"
 
 _DEFAULTS = {ANSI: "true", MINIMUM_PRECISION: "true"}
 """All others are off where the session does not say."""
@@ -61,6 +62,11 @@ class Settings:
     def null_in_nothing(self) -> bool:
         """Whether NULL IN () is NULL, not false; by default if ANSI mode is off."""
         return self.on(NULL_IN_NOTHING) if self._get(NULL_IN_NOTHING) is not None else not self.on(ANSI)
+
+    @property
+    def without_zone(self) -> bool:
+        """Whether TIMESTAMP is a type without a time zone, so that a cast to it ignores one."""
+        return str(self._get(TIMESTAMP_TYPE)).upper() == "TIMESTAMP_NTZ"
 
     def readable(self, text: str) -> str:
         """Return a text with names in backquotes, if the session treats double quotes as those of a name."""

@@ -160,6 +160,9 @@ class _Translation:
         type_ = _WRITTEN_MOMENTS.get(node.to.this)
         if type_ is None or "\\" in self.fragment.text or "'" in node.this.name:
             return None
+        is_cast = isinstance(node, exp.TryCast) and node.to.this == exp.DataType.Type.TIMESTAMPTZ
+        if is_cast and self.settings.without_zone:  # Unlike TIMESTAMP '…', it then ignores a zone in the string.
+            return None
         return self.moment(node.this.name, type_)
 
     # ── logic ────────────────────────────────────────────────────────────────────────────────────────────

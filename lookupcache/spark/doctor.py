@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+
 from lookupcache.connector import connector_class, connector_names
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import parse_version, usable
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 class Finding:
     """One thing that was looked at: what it is, what it should be (None if it is correct), and why.
 
-    ``must`` says that joins do not run, or give up something that was promised, as it is.
+    ``must`` says that joins do not run, or give up something that was promised, as it is. ``limit`` says that this is
+    something such a session cannot do: no setting changes it, and ``wanted`` is what to do instead.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Finding:
     wanted: str | None
     why: str
     must: bool = False
+    limit: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ RULES = (
 def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding]:
     """Look at a session, classic or Spark Connect; return all that was looked at.
 
-    With a ``query``, batch or stream, settings that depend on its plan are compared with it.
+    With a ``query``, batch or stream, settings that depend on its plan are compared with it. What a session on Spark
+    Connect, on serverless compute or in real-time mode cannot do is listed too, as limits.
 
     >>> [finding.found for finding in examine(spark) if finding.name == "spark.sql.adaptive.enabled"]
     ['true']
@@ -113,6 +118,7 @@ def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding
         *_cache_folders(spark),
         *_state_store(spark, query),
         *_java(spark),
+        *_limits(spark, query),
         *_packages(),
         *_drivers(),
     ]
@@ -198,15 +204,25 @@ def _check_rule(spark: SparkSession, rule: _Rule) -> Finding:
 
 
 def setting(spark: SparkSession, key: str, default: str) -> str:
-    """Return a setting's value; with Spark Connect, those that belong to the cluster may not be shown."""
-    value = spark.conf.get(key, None)
+    """Return a setting's value, or the default where Spark Connect does not show those of the cluster."""
+    value = _shown(spark, key)
     if value is None and is_classic(spark):
         value = spark.sparkContext.getConf().get(key)
     return default if value is None else str(value)
 
 
+def _shown(spark: SparkSession, key: str) -> str | None:
+    try:
+        value = spark.conf.get(key, None)
+    except PySparkException:
+        # Serverless compute refuses to show most settings, even with a default.
+        return None
+    return None if value is None else str(value)
+
+
 _FOLDER = "cache folder of the workers"
 _JOB_SECONDS = 60.0
+_IMPORTABLE = "workers that can import lookupcache: install it there, or ship it with addArtifact(…, pyfile=True)"
 
 
 def _cache_folders(spark: SparkSession) -> list[Finding]:
@@ -215,9 +231,7 @@ def _cache_folders(spark: SparkSession) -> list[Finding]:
         checks = _check_in_workers(spark)
     except Exception as error:
         text = str(error).strip().partition("\n")[0]
-        return [
-            Finding(_FOLDER, "unknown", "workers that can import lookupcache", f"the job that checks it failed: {text}")
-        ]
+        return [Finding(_FOLDER, "unknown", _IMPORTABLE, f"the job that checks it failed: {text}")]
     hosts = len({host for host, _ in checks})
     problems = [(host, problem) for host, problem in checks if problem]
     if not problems:
@@ -254,6 +268,47 @@ def _java(spark: SparkSession) -> Iterator[Finding]:
     version = str(jvm.java.lang.System.getProperty("java.version"))
     wanted = None if usable(parse_version(version)) else "17, 21, or 25 from 25.0.3 on"
     yield Finding("Java", version, wanted, "Spark runs on no other", must=True)
+
+
+_CONNECT_LIMITS = (
+    Finding(
+        "counts by accumulator", "not on Spark Connect", "'lookup.metrics' = 'observe', which is the default here",
+        "accumulators need the driver's JVM: a batch is counted at its first action, a stream with each micro-batch",
+        limit=True,
+    ),
+    Finding(
+        "choice of a form by size", "not on Spark Connect", "'lookup.form', where another form than 'worker' is faster",
+        "the size of the left side is known to the server alone, so 'auto' takes the form 'worker'", limit=True,
+    ),
+    Finding(
+        "check of Java and the state store", "not on Spark Connect", "a look at them on the server",
+        "they are in the driver's JVM", limit=True,
+    ),
+)  # fmt: skip
+_NO_SETTINGS = Finding(
+    "settings of the cluster",
+    "not shown by this server",
+    "the settings above, where the service has such",
+    "on serverless compute they belong to the service: those above are Spark's defaults, and may be others. "
+    "lookupcache.daemon, the idle pool and a local directory for the cache cannot be set; install lookupcache in the "
+    "environment of the service, or ship it with addArtifact(…, pyfile=True)",
+    limit=True,
+)
+_REAL_TIME = Finding(
+    "real-time mode", "runs no lookup join", "another trigger than realTime, as processingTime or availableNow",
+    "Spark runs no Python operator such as mapInArrow in real-time mode, and refuses the query when it starts",
+    limit=True,
+)  # fmt: skip
+
+
+def _limits(spark: SparkSession, query: DataFrame | None) -> Iterator[Finding]:
+    """Yield what such a session cannot do: on Spark Connect, on serverless compute, in real-time mode."""
+    if not is_classic(spark):
+        yield from _CONNECT_LIMITS
+        if _shown(spark, "spark.master") is None:
+            yield _NO_SETTINGS
+    if query is None or query.isStreaming:
+        yield _REAL_TIME
 
 
 def _state_store(spark: SparkSession, query: DataFrame | None) -> Iterator[Finding]:

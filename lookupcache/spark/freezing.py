@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from lookupcache.compiled.catalog_objects import define_table, refuse_secret_path
 from lookupcache.compiled.document import Document
 from lookupcache.compiled.lookup_fields import Columns, columns_read
-from lookupcache.compiled.nodes import CallUse, LeftSide, LookupNode, TableUse, defaults_now
+from lookupcache.compiled.nodes import CallUse, LeftSide, LookupNode, TableUse, defaults_now, lookup_kind
 from lookupcache.compiled.settings import settings_of
 from lookupcache.errors import CompiledPlanError
 
@@ -42,7 +42,7 @@ def lookup_node(join: LookupJoin, use: TableUse | CallUse, left: int, stage: tup
     """
     refuse_secret_path(join.table.config, f"Table {join.table.name!r}")
     result = columns_of(join.df)
-    return LookupNode(
+    return lookup_kind(join.plan)(
         use=use,
         alias=join.plan.table,
         input=left,

@@ -25,6 +25,7 @@ from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheErr
 from lookupcache.metrics import LookupMetrics
 from lookupcache.plan import Matches
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
+from lookupcache.planner.as_of import AsOf
 from lookupcache.planner.clauses import own_name
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.condition import BoundCondition
@@ -58,6 +59,7 @@ def lookup_join(
     select: Sequence[str] | None = None,
     *,
     where: str | None = None,
+    as_of: str | Column | None = None,
     options: Mapping[str, Any] | None = None,
     left_schema: str | pa.Schema | T.StructType | None = None,
 ) -> DataFrame:
@@ -80,6 +82,8 @@ def lookup_join(
         how: ``inner``, ``left``, ``semi`` or ``anti``.
         select: Columns or SQL expressions over both sides; by default all left columns, then all of the table's.
         where: SQL text that filters the result.
+        as_of: The time of the left rows, a column or SQL, as in ``"o.ts"``: each is joined with what was valid then, by
+            the table's ``lookup.as-of.period``, or with the latest version, by ``lookup.as-of.version``.
         options: Options that override those of the table.
         left_schema: The columns of the left side, as DDL text, Arrow or Spark schema; only for queries of declarative
             pipelines, where Spark refuses to analyze. Others are not passed on.
@@ -91,7 +95,9 @@ def lookup_join(
     >>> lookup_join(visits, people, on=["id"], how="left", select=["left.id", "p.name"]).collect()
     [Row(id=1, name='ann'), Row(id=2, name='bob'), Row(id=3, name=None)]
     """
-    return LookupJoin(left, table, on, how, select, where=where, options=options, left_schema=left_schema).df
+    return LookupJoin(
+        left, table, on, how, select, where=where, as_of=as_of, options=options, left_schema=left_schema
+    ).df
 
 
 def lookup(
@@ -101,6 +107,7 @@ def lookup(
     select: Sequence[str] | None = None,
     *,
     where: str | None = None,
+    as_of: str | Column | None = None,
     options: Mapping[str, Any] | None = None,
     left_schema: str | pa.Schema | T.StructType | None = None,
 ) -> Callable[[DataFrame], DataFrame]:
@@ -111,7 +118,8 @@ def lookup(
     >>> spark.range(2, 4).transform(lookup(squares, on="id = s.n", select=["s.square"])).collect()
     [Row(square=4), Row(square=9)]
     """
-    return lambda left: lookup_join(left, table, on, how, select, where=where, options=options, left_schema=left_schema)
+    given: dict[str, Any] = {"where": where, "as_of": as_of, "options": options, "left_schema": left_schema}
+    return lambda left: lookup_join(left, table, on, how, select, **given)
 
 
 class LookupJoin:
@@ -141,6 +149,7 @@ class LookupJoin:
         select: Sequence[str] | None = None,
         *,
         where: str | BoundCondition | None = None,
+        as_of: AsOf | Column | None = None,
         options: Mapping[str, Any] | None = None,
         left_schema: str | pa.Schema | T.StructType | None = None,
         matches: Matches = "all",
@@ -158,6 +167,7 @@ class LookupJoin:
             where=where,
             select=select,
             matches=matches,
+            as_of=_as_sql(as_of, settings) if isinstance(as_of, Column) else as_of,
             analyst=_Analyst(self),
             case_sensitive=settings.on(CASE_SENSITIVE),
             ansi=settings.on(ANSI),
@@ -422,7 +432,9 @@ def _left_columns(left: DataFrame) -> list[LeftColumn]:
 
 
 def _condition(on: Condition | BoundCondition, settings: Settings) -> str | Sequence[str] | BoundCondition:
-    if not isinstance(on, Column):
-        return on
+    return _as_sql(on, settings) if isinstance(on, Column) else on
+
+
+def _as_sql(column: Column, settings: Settings) -> str:
     escapes = not settings.on(ESCAPED_STRINGS)
-    return column_sql(on, escapes=escapes, null_in_nothing=settings.null_in_nothing)
+    return column_sql(column, escapes=escapes, null_in_nothing=settings.null_in_nothing)

@@ -22,10 +22,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.connector import request_of
-from lookupcache.errors import PlanError, SchemaError
+from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.expr import Literal
 from lookupcache.latest.load import LoadRule
-from lookupcache.latest.source import StreamSource
+from lookupcache.latest.source import ONE_PER_QUERY, SEVERAL_PER_QUERY, StreamSource
 from lookupcache.latest.tasks import (
     AGE,
     BUCKET,
@@ -45,19 +45,19 @@ from lookupcache.latest.tasks import (
 from lookupcache.latest.values import Layout
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.constants import literal_sql
-from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.forms.broadcast import pair_conditions
 from lookupcache.spark.forms.filters import select_output
 from lookupcache.spark.forms.join_context import JoinContext, conjunction
+from lookupcache.spark.plan_tree import PlanNode, analyzed_plan
 
 _PACKED = "bucket INT, is_right BOOLEAN, payload BINARY"
 _JOINED = ", ".join(["joined BINARY", *(f"{name} BIGINT" for name in COUNTS)])
 _ORDERED = {
-    "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "WithCTE", "CTERelationRef",
-    "StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation",
+    "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark",
 }  # fmt: skip
 """What leaves rows in the order in which the source has them."""
+_SOURCES = {"StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation"}
 
 
 def by_latest(context: JoinContext, source: StreamSource) -> DataFrame:
@@ -76,7 +76,7 @@ def describe(source: StreamSource, left: DataFrame) -> tuple[str, str]:
     if not left.isStreaming:
         return "latest", "a batch: Spark joins with the last row of each key"
     key = ", ".join(source.key) or "no key: copies of one row"
-    operator = "transformWithState" if _needs_processor(left, source) else "applyInPandasWithState"
+    operator = SEVERAL_PER_QUERY if _needs_processor(left, source) else ONE_PER_QUERY
     where = f"in the query's state, which its checkpoint has, by {operator}"
     return "latest", f"values {where}, in {source.buckets} buckets ({key})"
 
@@ -91,7 +91,11 @@ def state_lines(source: StreamSource, left: DataFrame) -> list[tuple[str, str]]:
     ]
     if left.isStreaming:
         limit = "never" if source.ttl is None else f"{source.ttl:g} s after it arrived"
-        lines += [("within a micro-batch", "right rows before left rows"), ("expires", limit)]
+        pairs = [
+            f"{right} is not above {left}" for right, left in zip(source.order_by, source.left_order_by, strict=False)
+        ]
+        within = f"right rows whose {', '.join(pairs)} before a left row" if pairs else "right rows before left rows"
+        lines += [("within a micro-batch", within), ("expires", limit)]
         if source.load is not None:
             lines.append(("left rows wait", _describe_load(source, _event_time(source))))
     return lines
@@ -109,6 +113,12 @@ def _check(table: str, left: DataFrame, source: StreamSource) -> None:
             f"Table {table!r} has the latest values of a stream, and the left side is a batch.",
             hint="Read both with spark.readStream, or both with spark.read.",
         )
+    if source.left_order_by and not source.rows.isStreaming:
+        raise PlanError(
+            f"Table {table!r} has 'left_order_by', which orders both sides within a micro-batch, and the query is a "
+            "batch.",
+            hint="Leave it out: in a batch each left row gets the last row of its key.",
+        )
     if source.order_by:
         return
     if not source.rows.isStreaming:
@@ -121,47 +131,27 @@ def _check(table: str, left: DataFrame, source: StreamSource) -> None:
             f"Nothing says which row of table {table!r} is the latest of its key: its stream is not in the order of "
             "a source.",
             hint="Pass order_by=[…] to LookupTable.from_stream. Only filters, selects and a watermark may stand "
-            "between the source and the table without it, and Spark Connect does not show what does.",
+            "between the source and the table without it.",
         )
 
 
 def is_in_source_order(rows: DataFrame) -> bool:
-    """Return whether rows of a stream are in the order of one source, as far as it can be told on classic Spark."""
-    if not is_classic(rows.sparkSession):
-        return False
-    plan: Any = rows._jdf.queryExecution().analyzed()
-    common: dict[int, Any] = {}
-    while (kind := plan.getClass().getSimpleName()) in _ORDERED:
-        if kind == "WithCTE":
-            common |= {one.id(): one.child() for one in map(plan.cteDefs().apply, range(plan.cteDefs().size()))}
-            plan = plan.plan()
-        elif kind == "CTERelationRef":
-            plan = common[plan.cteId()]
-        elif plan.children().isEmpty():
-            return True
-        else:
-            plan = plan.children().head()
-    return False
+    """Return whether rows of a stream are in the order of one source, as far as it can be told."""
+    node = analyzed_plan(rows)
+    while node.kind in _ORDERED and len(node.children) == 1:
+        node = node.children[0]
+    return node.kind in _SOURCES
 
 
 def needs_several_states(left: DataFrame, source: StreamSource) -> bool:
     """Return whether one of the sides has a state already, as that of another join with latest values."""
-    sides = [side for side in (left, source.rows) if side.isStreaming and is_classic(side.sparkSession)]
-    return any(_has_state(side._jdf.queryExecution().analyzed()) for side in sides)
+    sides = [side for side in (left, source.rows) if side.isStreaming]
+    return any(_has_state(node) for side in sides for node in analyzed_plan(side).walk())
 
 
-def _has_state(plan: Any) -> bool:
-    kind, children = plan.getClass().getSimpleName(), _children(plan)
-    if kind in _STATEFUL and plan.isStreaming() and (kind != "Join" or all(one.isStreaming() for one in children)):
-        return True
-    return any(map(_has_state, children))
-
-
-def _children(plan: Any) -> list[Any]:
-    children, found = plan.children().iterator(), []
-    while children.hasNext():
-        found.append(children.next())
-    return found
+def _has_state(node: PlanNode) -> bool:
+    streaming = [child.is_streaming for child in node.children]
+    return node.kind in _STATEFUL and any(streaming) and (node.kind != "Join" or all(streaming))
 
 
 _STATEFUL = {
@@ -172,7 +162,9 @@ _STATEFUL = {
 
 def _needs_processor(left: DataFrame, source: StreamSource) -> bool:
     """Return whether the join needs the operator of which Spark allows several, and which has lists."""
-    return source.load is not None or needs_several_states(left, source)
+    if source.operator == SEVERAL_PER_QUERY or source.load is not None:
+        return True
+    return source.operator is None and needs_several_states(left, source)
 
 
 def _by_processor(spark: SparkSession, groups: Any, join: BucketJoin, table: str) -> DataFrame:
@@ -181,7 +173,7 @@ def _by_processor(spark: SparkSession, groups: Any, join: BucketJoin, table: str
     if not str(provider).endswith("RocksDBStateStoreProvider") or find_spec("google.protobuf") is None:
         why = "left rows wait during its load phase, which needs a list in the state"
         if load is None:
-            why = "a side has a state already, and Spark allows one operator per query that works with any state store"
+            why = "the query has another state, and Spark allows one operator per query that works with any state store"
         raise PlanError(
             f"The join with the latest values of {table!r} needs the state store RocksDB: {why}.",
             hint=f"Set '{PROVIDER}' to '{ROCKSDB}' before the query starts, and install protobuf.",
@@ -280,6 +272,8 @@ class _LatestJoin:
             carried=len(context.carried_columns),
             rules=rules_of(self.plan, source.delete_when),
             load=_load_rule(self.plan.table, source, self._left_columns()),
+            has_left_order=bool(source.left_order_by),
+            counts_all=self.plan.config.metrics == "observe",
         )
 
     def _left_columns(self) -> list[tuple[str, str]]:
@@ -332,7 +326,16 @@ class _LatestJoin:
             keys[0] = f"CASE WHEN {conjunction(plan.pre_filter)} THEN {keys[0]} END"
         if plan.never:
             keys[0] = f"nullif({keys[0]}, {keys[0]})"
-        return self.context.rows(plan.pre_filter if drops else (), dict(zip(self.names, keys, strict=True)))
+        named = dict(zip(self.names, keys, strict=True)) | self._left_orders()
+        return self.context.rows(plan.pre_filter if drops else (), named)
+
+    def _left_orders(self) -> dict[str, str]:
+        """Return SQL for the left order columns, by name."""
+        pairs = zip(self.source.left_order_by, self.source.order_by, strict=False)
+        types = [self._type(name) for name in self.source.order_by]
+        columns = [_left_order(self.plan.table, self.context.left, self.source, *pair) for pair in pairs]
+        named = zip(columns, types, strict=False)
+        return {f"o{number}": _order_sql(column, type_) for number, (column, type_) in enumerate(named)}
 
     def right_rows(self) -> DataFrame:
         """Return the stream's rows that have a key, with all that decides which is the latest."""
@@ -340,7 +343,7 @@ class _LatestJoin:
         keys = [quote(name) for name in source.key] or ["1"]
         columns = dict(zip(self.names, keys, strict=True))
         columns |= {name: quote(name.removeprefix("v:")) for name in self.latest.inputs}
-        columns |= {f"o:{name}": _order_sql(name, self._type(name)) for name in source.order_by}
+        columns |= {f"o:{name}": _order_sql(quote(name), self._type(name)) for name in source.order_by}
         columns[DELETED] = "false" if source.delete_when is None else f"coalesce({source.delete_when}, false)"
         in_order = not source.order_by and source.rows.isStreaming
         columns[FILE] = "xxhash64(input_file_name())" if in_order else "0L"
@@ -422,9 +425,33 @@ def _order_type(type_: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_floating(type_) else type_
 
 
-def _order_sql(name: str, type_: pa.DataType) -> str:
+def _left_order(table: str, left: DataFrame, source: StreamSource, name: str, right: str) -> str:
+    """Return SQL for a left column that is compared with an order column; raises SchemaError where it cannot be."""
+    types = {field.name: field.dataType.simpleString() for field in left.schema}
+    if name not in types:
+        raise SchemaError(
+            f"'left_order_by' of table {table!r} names {name!r}, which is not a column of the left side.",
+            hint=nearest(name, list(types), what="columns"),
+        )
+    wanted = source.rows.schema[right].dataType.simpleString()
+    kinds = next((kinds for kinds in _COMPARABLE if wanted in kinds), [wanted])
+    if types[name] not in kinds[: kinds.index(wanted) + 1] and not (kinds is _FLOATS and types[name] in kinds):
+        raise SchemaError(
+            f"'left_order_by' of table {table!r} names {name!r}, a {types[name].upper()}, which is compared with "
+            f"{right!r}, a {wanted.upper()}.",
+            hint=f"Cast the left column to {wanted.upper()}.",
+        )
+    column = f"l.{quote(name)}"
+    return column if types[name] == wanted or kinds is _FLOATS else f"CAST({column} AS {wanted})"
+
+
+_FLOATS = ["float", "double"]
+_COMPARABLE = (["tinyint", "smallint", "int", "bigint"], _FLOATS)
+"""Types that are compared with those before them; both floats are compared as doubles."""
+
+
+def _order_sql(column: str, type_: pa.DataType) -> str:
     """Return SQL for an order column; NaN, which is the greatest value for Spark, as infinity, as Arrow sorts it."""
-    column = quote(name)
     if not pa.types.is_floating(type_):
         return column
     return f"CASE WHEN isnan({column}) THEN double('Infinity') ELSE double({column}) END"

@@ -31,6 +31,7 @@ from lookupcache.compiled.catalog_objects import (
 from lookupcache.compiled.document import Definition, Document
 from lookupcache.compiled.lookup_fields import Columns, columns_text
 from lookupcache.compiled.nodes import (
+    AsOfLookupNode,
     CallUse,
     FullScan,
     Insert,
@@ -400,6 +401,7 @@ class Restored:
 _MAKERS: Mapping[type, Callable[[Restored, int, Any], DataFrame]] = {
     SparkQuery: Restored._spark_query,
     LookupNode: Restored._lookup_join,
+    AsOfLookupNode: Restored._lookup_join,
     FullScan: Restored._full_scan,
 }
 

@@ -17,12 +17,12 @@ from lookupcache.expr import Side
 from lookupcache.planner import LeftColumn
 from lookupcache.planner.clauses import WORD_CALLS, conjunct_spans, tokens, unwrap, without_comments
 from lookupcache.planner.condition import BoundConjunct, read_nested
-from lookupcache.planner.naming import Names
+from lookupcache.planner.naming import Fragment, Names
 from lookupcache.planner.naming import Scope as PlannerScope
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
-from lookupcache.sql.lookups import Lookup
+from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in
 from lookupcache.sql.text import Edit, Span
@@ -115,6 +115,13 @@ class Conditions:
         if any(one is None or (one.relation is right and one.column in self.lookup.marks) for one in bound):
             return None
         return self._bind(self.where_scope, conjunct, self.lookup.how == "left", {})
+
+    def as_of(self, version: exp.Version) -> Fragment:
+        """Return the time of an as-of join, whose names are those of the relations before the lookup."""
+        left = Scope([list(self.frame.relations)], self.query.fold)
+        return self._bind(
+            left, Conjunct(time_span(self.query, version), names_in(version.expression)), False, {}
+        ).fragment
 
     def key(self, sql: str) -> BoundConjunct:
         """Return a conjunct that is SQL over the left DataFrame and the table already."""

@@ -13,7 +13,7 @@ from sqlglot.errors import SqlglotError
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
 from lookupcache.planner.clauses import Token, tokens
-from lookupcache.schema import check_names, parse_ddl, to_ddl
+from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.text import Span, Statement
@@ -29,6 +29,9 @@ _FLINK_TYPES = [
     (r"\bROW\s*<", "STRUCT<"),
 ]
 """Flink's spellings of types; its TIMESTAMP(3) has no time zone, Spark's TIMESTAMP has the session's."""
+
+PERIOD = "lookup.as-of.period"
+"""The option that ``PERIOD FOR SYSTEM_TIME`` sets."""
 
 _LIKE = ("ALL", "CONSTRAINTS", "GENERATED", "METADATA", "OPTIONS", "PARTITIONS", "WATERMARKS", "DISTRIBUTION")
 
@@ -49,6 +52,7 @@ class Definition:
     columns: pa.Schema | None = None
     computed: dict[str, str] = field(default_factory=dict)
     key: tuple[str, ...] = ()
+    period: tuple[str, ...] = ()
     comments: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     options_span: Span | None = None
@@ -194,7 +198,9 @@ class CreateTable:
             words = [token.text for token in part]
             if words[0] == "WATERMARK":
                 continue
-            if "PRIMARY" in words[:3] and part[0].text in ("PRIMARY", "CONSTRAINT"):
+            if words[:3] == ["PERIOD", "FOR", "SYSTEM_TIME"]:
+                self._take_period(made, part)
+            elif "PRIMARY" in words[:3] and part[0].text in ("PRIMARY", "CONSTRAINT"):
                 self._take_key(made, part)
             elif len(part) > 1 and words[1] == "AS" and part[1].kind == "word":
                 self._take_computed(made, part)
@@ -208,6 +214,27 @@ class CreateTable:
         self._refuse_enforced(part)
         first = words.index("(")
         made.key = tuple(t.name for t in part[first + 1 :] if t.kind in ("word", "quoted") and t.depth > part[0].depth)
+
+    def _take_period(self, made: Definition, part: Sequence[Token]) -> None:
+        """Read ``PERIOD FOR SYSTEM_TIME (valid_from, valid_to)``, which sets the option of that meaning."""
+        names = [token for token in part[3:] if token.kind in ("word", "quoted")]
+        if [token.text for token in part[3:] if token.kind == "symbol"] != ["(", ",", ")"] or len(names) != 2:
+            raise StatementError(
+                "The period of a table has two columns.",
+                hint="Write PERIOD FOR SYSTEM_TIME (valid_from, valid_to).",
+                position=self.statement.position(Span(self._span(part[0]).start, self._span(part[-1]).end)),
+            )
+        if made.period:
+            raise self._second_period(part)
+        made.period = (names[0].name, names[1].name)
+        made.options[PERIOD] = ", ".join(quote(name) for name in made.period)
+
+    def _second_period(self, part: Sequence[Token]) -> StatementError:
+        return StatementError(
+            "The table has a second period.",
+            hint=f"Write one PERIOD FOR SYSTEM_TIME (valid_from, valid_to), and then no option {PERIOD!r}.",
+            position=self.statement.position(Span(self._span(part[0]).start, self._span(part[-1]).end)),
+        )
 
     def _refuse_enforced(self, part: Sequence[Token]) -> None:
         words = [token.text for token in part]
@@ -289,14 +316,17 @@ class CreateTable:
                     hint="Write WITH ('key' = 'value', …).",
                     position=self.statement.position(Span(self._span(pair[0]).start, self._span(pair[-1]).end)),
                 )
+            if made.period and unquote(texts[0]) == PERIOD:
+                raise self._second_period(pair)
             made.options[unquote(texts[0])] = unquote(texts[2])
 
     def _refuse_unknown(self, made: Definition, table: LookupTable) -> None:
         known = [name.lower() for name in table.schema.names]
-        for name in made.key:
+        named = [("primary key", name) for name in made.key] + [("period", name) for name in made.period]
+        for part, name in named:
             if name.lower() not in known:
                 raise SchemaError(
-                    f"The primary key names a column {name!r}, which is no column of the table.",
+                    f"The {part} names a column {name!r}, which is no column of the table.",
                     hint=f"Its columns are {', '.join(table.schema.names)}.",
                     position=self.statement.position(made.name_span),
                 )

@@ -33,13 +33,17 @@ Columns = Mapping[tuple[Relation, str], str]
 
 @dataclass(frozen=True, eq=False)
 class Plain:
-    """A Spark relation in a FROM, whose columns are not known yet; ``using`` are the columns of its USING."""
+    """A Spark relation in a FROM, whose columns are not known yet; ``using`` are the columns of its USING.
+
+    ``in_group`` says that it is one of several that are joined with lookups in parentheses.
+    """
 
     node: exp.Expr
     names: tuple[str, ...]
     using: tuple[str, ...] = ()
     visible: bool = True
     merges_all: bool = False
+    in_group: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from lookupcache.errors import PlanError
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import table_options
-from lookupcache.sql.lookups import is_temporal
+from lookupcache.sql.lookups import is_as_of, is_temporal
 from lookupcache.sql.query import Query
 from lookupcache.sql.text import Span
 
@@ -59,7 +59,7 @@ def _scannable_tables(query: Query) -> Iterator[tuple[exp.Table, SqlTable]]:
     """Yield the lookup tables whose options permit a full scan, and which can be scanned."""
     for node in query.tree.find_all(exp.Table):
         table = query.table_of(node)
-        if table is None or table.marks or not offers(table.table.connector, "scan"):
+        if table is None or table.marks or not offers(table.table.connector, "scan") or is_as_of(query, node):
             continue
         hint = table_options(query.statement, span_of(node))
         options = {} if hint is None else hint.options()

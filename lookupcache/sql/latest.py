@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
+from lookupcache.latest.source import SEVERAL_PER_QUERY
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.planner.grammar import equality
 from lookupcache.report import is_classic
@@ -65,6 +66,7 @@ def read_stream(setting: Setting, text: str, args: dict[str, Any] | None) -> Dat
 def add_streams(query: Query) -> None:
     """Find the streaming views of a query whose latest values it reads; from now on they are lookup tables of it."""
     known: dict[str, DataFrame | None] = {}
+    found: dict[int, LookupTable] = {}
     for use in [*_scalar_uses(query), *_join_uses(query)]:
         start = name_span(use.table.this).start
         relation = query.relations.get(start, StreamRelation())
@@ -73,6 +75,7 @@ def add_streams(query: Query) -> None:
         if table is not None:
             if relation.load is not None and table.table.stream is not None:
                 query.streams[start] = _with_load(query, use, table.table, relation)
+            found[start] = query.streams.get(start, table).table
             continue
         if rows is None and query.is_hidden(use.table):
             rows = _common_table(query, use.table)
@@ -87,6 +90,10 @@ def add_streams(query: Query) -> None:
             query.streams[start] = _sql_table(query, use, rows, relation)
         except LookupCacheError as error:
             raise error.at(query.statement.position(span_of(use.table))) from None
+        found[start] = query.streams[start].table
+    streams = {start: one for start, one in found.items() if one.stream is not None and one.stream.rows.isStreaming}
+    if len(streams) > 1:  # They may be side by side, in parts of the statement that are united or joined.
+        query.streams |= {start: SqlTable(one.with_operator(SEVERAL_PER_QUERY)) for start, one in streams.items()}
     for start, relation in query.relations.items():
         if relation.rows is not None and start not in query.streams:
             raise PlanError(
@@ -110,6 +117,8 @@ def _with_load(query: Query, use: _Use, table: LookupTable, relation: StreamRela
         delete_when=source.delete_when,
         buckets=source.buckets,
         load=relation.load,
+        left_order_by=source.left_order_by,
+        operator=source.operator,
         options=table.options,
     )
     return SqlTable(changed)

@@ -10,6 +10,7 @@ from sqlglot import exp
 from lookupcache.compiled.nodes import CallUse, TableUse
 from lookupcache.errors import LookupCacheError, OptionError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.plan import How, Matches
+from lookupcache.planner.clauses import tokens
 from lookupcache.schema import type_name
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import name_span, span_of
@@ -37,7 +38,7 @@ class Lookup:
     ``using`` names columns that both sides have. In a ``scalar`` sub-query a name is first resolved in the table.
     ``match_column`` is a column of the table that is null only in rows without a match, which an outer join adds;
     ``needs_match_column`` says that such rows must be distinguished from matches. ``use`` says which table or function
-    of the catalog it reads.
+    of the catalog it reads. ``as_of`` is the time of an as-of join.
     """
 
     span: Span
@@ -53,6 +54,12 @@ class Lookup:
     match_column: str | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
     use: TableUse | CallUse | None = None
+    as_of: exp.Version | None = None
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether ON chooses among the versions of a row: WHERE then filters the latest, and is no condition of it."""
+        return self.as_of is not None and self.table.config.as_of_version is not None
 
 
 def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Relation:
@@ -72,18 +79,20 @@ def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp
         table: The lookup table.
     """
     node = join.this
-    refuse_period(query, left, node.args["version"])
     alias = node.alias or node.name
+    looked_up = with_hints(query, hints, node, alias, table.table)
+    as_of = time_of(query, left, node.args["version"], looked_up)
     using = _using(query, left, join, table)
     return Lookup(
         span=span_of(join),
         relation=relation_of(alias, table, [query.fold(name) for name in using]),
-        table=with_hints(query, hints, node, alias, table.table),
+        table=looked_up,
         how=_how(query, join),
         on_node=join.args.get("on"),
         using=using,
         marks=table.marks,
         use=TableUse(table=node.name),
+        as_of=as_of,
     )
 
 
@@ -92,8 +101,10 @@ def _using(query: Query, left: Sequence[Relation], join: exp.Join, table: SqlTab
     if join.method != "NATURAL":
         return [name.name for name in join.args.get("using") or []]
     own = relation_of("", table)
-    names = [name for _, name in star_columns(left, query.fold)]
-    return [name for name in names if own.column(name, query.fold) is not None]
+    names: dict[str, str] = {}
+    for _, name in star_columns(left, query.fold):
+        names.setdefault(query.fold(name), name)  # of several left columns of a name, Spark joins on the first
+    return [name for name in names.values() if own.column(name, query.fold) is not None]
 
 
 def refuse_more(query: Query, node: exp.Expr) -> None:
@@ -173,7 +184,49 @@ def is_present(node: exp.Expr) -> bool:
     return isinstance(node, _NOW) or (isinstance(node, exp.Anonymous) and node.name.upper() in _CALLED_NOW)
 
 
-def refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Version) -> None:
+def is_processing_time(query: Query, moment: exp.Expr) -> bool:
+    """Return whether a time is that of the lookup: a function for it, or a column that stands for it."""
+    if isinstance(moment, exp.Column):
+        return is_present(moment) or moment.name.lower() in [name.lower() for name in query.setting.time_columns]
+    return is_present(moment)
+
+
+def is_as_of(query: Query, node: exp.Expr) -> bool:
+    """Return whether a relation has FOR SYSTEM_TIME AS OF another time than that of the lookup."""
+    moment = node.args["version"].expression if is_temporal(node) else None
+    return moment is not None and not is_processing_time(query, moment.unnest())
+
+
+def time_of(
+    query: Query, left: Sequence[Relation] | None, version: exp.Version, table: LookupTable
+) -> exp.Version | None:
+    """Return the period of an as-of join, None for the time of the lookup; raises PlanError without versions."""
+    moment: exp.Expr | None = version.expression
+    has_versions = table.config.as_of_period is not None or table.config.as_of_version is not None
+    if moment is None or not has_versions or is_processing_time(query, moment.unnest()):
+        _refuse_period(query, left, version)
+        return None
+    column = moment.unnest()
+    if isinstance(column, exp.Column):
+        _refuse_unknown_relation(query, left, column)
+    return version
+
+
+def time_span(query: Query, version: exp.Version) -> Span:
+    """Return the span of the time in FOR SYSTEM_TIME AS OF; not every expression has one of its own."""
+    span = span_of(version)
+    before = next(token for token in tokens(query.statement[span]) if token.text == "OF")
+    text = query.statement[Span(span.start + before.end, span.end)]
+    return Span(span.end - len(text.lstrip()), span.end)
+
+
+_DECLARE = (
+    "For the rows of that time, declare PERIOD FOR SYSTEM_TIME (valid_from, valid_to) in CREATE TABLE, or the option "
+    "'lookup.as-of.version'."
+)
+
+
+def _refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Version) -> None:
     """Raise PlanError for a period other than the current time."""
     names = query.setting.time_columns
     known = f"Write PROCTIME(), CURRENT_TIMESTAMP, or a column named {' or '.join(names)}."
@@ -189,21 +242,25 @@ def refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Ve
             raise PlanError(
                 f"FOR SYSTEM_TIME AS OF {query.statement[span_of(moment)]} requests the rows of that time; "
                 "a lookup returns the current rows.",
-                hint=f"{known} LookupSession(…, time_columns=[…]) sets other names.",
+                hint=f"{known} LookupSession(…, time_columns=[…]) sets other names. {_DECLARE}",
                 position=query.statement.position(span_of(moment)),
             )
-        if moment.table and left is not None and not any(one.is_named([moment.table], query.fold) for one in left):
-            known_names = [one.alias for one in left]
-            raise SchemaError(
-                f"There is no relation {moment.table!r} left of the lookup.",
-                hint=nearest(moment.table, known_names, what="relations"),
-                position=query.statement.position(name_span(moment.args["table"])),
-            )
+        _refuse_unknown_relation(query, left, moment)
         return
     raise PlanError(
         "FOR SYSTEM_TIME AS OF a fixed time requests the rows of that time; a lookup returns the current rows.",
-        hint=known,
+        hint=f"{known} {_DECLARE}",
         position=query.statement.position(span_of(version)),
+    )
+
+
+def _refuse_unknown_relation(query: Query, left: Sequence[Relation] | None, moment: exp.Column) -> None:
+    if not moment.table or left is None or any(one.is_named([moment.table], query.fold) for one in left):
+        return
+    raise SchemaError(
+        f"There is no relation {moment.table!r} left of the lookup.",
+        hint=nearest(moment.table, [one.alias for one in left], what="relations"),
+        position=query.statement.position(name_span(moment.args["table"])),
     )
 
 

@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.sql.dialect import name_span
+from lookupcache.sql.lookups import is_as_of
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Fold, Name, Relation, names_in
 from lookupcache.sql.text import Span
@@ -24,6 +25,8 @@ def names_of(query: Query, select: exp.Select) -> list[Name]:
         names += [Name((part.name,), (name_span(part),), part) for part in join.args.get("using") or []]
         if join.method == "NATURAL":
             names.append(Name((), (), join, is_star=True))
+    for table in select.find_all(exp.Table):
+        names += names_in(table.args["version"].expression) if is_as_of(query, table) else []
     quoted = any(part.args.get("quoted") for part in select.find_all(exp.Identifier))
     regex = quoted and query.settings.on(REGEX_COLUMNS)
     if regex or any(call.name.upper() == "IDENTIFIER" for call in select.find_all(exp.Anonymous)):

@@ -170,7 +170,8 @@ def _is_doubtful(text: str, found: Sequence[Token]) -> bool:
 
 
 def _is_stray(token: Token) -> bool:
-    return token.kind == "symbol" and token.text in "'\"`"
+    """Return whether a token is a quote, or begins a comment, that is not closed."""
+    return token.kind == "symbol" and (token.text in "'\"`" or token.text.startswith("/*"))
 
 
 def _first_doubt(text: str, found: Sequence[Token]) -> int:

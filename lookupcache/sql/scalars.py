@@ -12,7 +12,7 @@ from lookupcache.errors import PlanError
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import Hints
-from lookupcache.sql.lookups import Lookup, refuse_period, relation_of, with_hints
+from lookupcache.sql.lookups import Lookup, relation_of, time_of, with_hints
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Name, Scope, names_in
 from lookupcache.sql.text import Edit
@@ -112,13 +112,12 @@ def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
 def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
     """Return the lookup of a scalar sub-query."""
     node = scalar.select.args["from_"].this
-    if isinstance(node.args.get("version"), exp.Version):
-        refuse_period(query, None, node.args["version"])
     alias = node.alias or node.name
     where = scalar.select.args.get("where")
     limit = scalar.select.args.get("limit")
     inner = Hints(query.statement, scalar.select)
     table = with_hints(query, inner if inner.ours else hints, node, alias, scalar.table.table)
+    version = node.args.get("version")
     return Lookup(
         span=span_of(scalar.node),
         relation=relation_of(alias, scalar.table),
@@ -130,4 +129,5 @@ def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
         needs_match_column=not scalar.plain,
         marks=scalar.table.marks,
         use=TableUse(table=node.name),
+        as_of=time_of(query, None, version, table) if isinstance(version, exp.Version) else None,
     )

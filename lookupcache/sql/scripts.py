@@ -1,152 +1,156 @@
-"""Scripts with lookups: the statements between BEGIN and END, which are run in order.
+"""Runs scripts with lookups: the statements between BEGIN and END, in the order that IF, CASE and loops decide.
 
-Variables that a script declares are session variables while it runs. Statements that control what runs next, handlers
-and nested scripts are refused: only Spark runs those.
+Variables that a block declares are session variables while it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 
 from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.schema import quote
+from lookupcache.sql.dynamic import immediate_of, literal_value
 from lookupcache.sql.query import Setting
-from lookupcache.sql.statement_target import QUERIES
+from lookupcache.sql.script_tree import Block, Choice, Jump, Loop, Node, Step, declaring, parse_script
 from lookupcache.sql.text import Statement
 
-_CONTROL = {"IF", "CASE", "WHILE", "REPEAT", "LOOP", "FOR", "LEAVE", "ITERATE", "BEGIN", "OPEN", "FETCH", "CLOSE",
-            "SIGNAL", "RESIGNAL", "GET", "RETURN"}  # fmt: skip
-_NO_VARIABLES = {"HANDLER", "CONDITION", "CURSOR"}
 _SCRIPTING = "spark.sql.scripting.enabled"
-
-
-@dataclass(frozen=True)
-class Step:
-    """A statement of a script: its text and tokens."""
-
-    statement: Statement
-    found: Sequence[Token]
-
-    @property
-    def first(self) -> str:
-        """Its first word."""
-        return self.found[0].text
-
-    @property
-    def is_query(self) -> bool:
-        """Whether it returns rows that the script may return."""
-        return self.first in (*QUERIES, "(")
 
 
 def is_script(setting: Setting, found: Sequence[Token]) -> bool:
     """Return whether a statement is a script that Spark would run."""
-    ends = [found[0].text, found[-1].text] if found else []
-    return ends == ["BEGIN", "END"] and setting.spark.conf.get(_SCRIPTING, None) != "false"
-
-
-def steps_of(statement: Statement, found: Sequence[Token]) -> list[Step]:
-    """Return the statements of a script; raises StatementError for one that controls what runs next."""
-    start, cuts = statement.span.start, [found[0], *(token for token in found if token.text == ";"), found[-1]]
-    if len(found) > 2 and found[-2].text != ";":
-        raise _refuse(statement, found[-1], "A script needs a semicolon after each statement.", "Write …; END.")
-    steps = []
-    for before, after in pairwise(cuts):
-        inside = [token for token in found if before.end <= token.start < after.start]
-        if inside:
-            part = statement.part(start + inside[0].start, start + inside[-1].end)
-            steps.append(Step(part, list(tokens(part.sql))))
-            _refuse_control(statement, inside)
-            _refuse_qualifier(statement, inside)
-            _refuse_late_declaration(statement, inside, steps[:-1])
-    return steps
-
-
-def _refuse_control(statement: Statement, found: Sequence[Token]) -> None:
     words = [token.text for token in found]
-    what = words[0] if words[0] in _CONTROL else "a label" if words[1:2] == [":"] else ""
-    if "BEGIN" in words[1:]:  # of a statement set, whose semicolons are not the script's
-        what = "another BEGIN"
-    if words[0] == "DECLARE":
-        what = next((word for word in words if word in _NO_VARIABLES), "OR REPLACE" if "REPLACE" in words else "")
-    if what:
-        raise _refuse(
-            statement, found[0], f"A script with lookups cannot contain {what}.",
-            "Write the lookups in a temporary view before the script, and read the view in it; or run the statements "
-            "one by one.",
-        )  # fmt: skip
+    ends = words[:-1] if words[-1:] == [";"] else words
+    return ends[:1] == ["BEGIN"] and ends[-1:] == ["END"] and setting.spark.conf.get(_SCRIPTING, None) != "false"
 
 
-def _refuse_qualifier(statement: Statement, found: Sequence[Token]) -> None:
-    """Raise StatementError for a declared name with a qualifier, which Spark refuses in a script."""
-    if found[0].text == "DECLARE" and any(token.text == "." for token in _declaring(found)):
-        raise _refuse(
-            statement,
-            found[0],
-            "A variable of a script has no qualifier.",
-            "Declare it by its name alone: DECLARE x ….",
-        )
+def immediate_texts(found: Sequence[Token]) -> Iterator[list[Token]]:
+    """Yield the tokens of each literal of a script that an EXECUTE IMMEDIATE in it may run."""
+    if ("EXECUTE", "IMMEDIATE") in pairwise(token.text for token in found):
+        yield from (list(tokens(literal_value(token.written))) for token in found if token.kind == "string")
 
 
-def _refuse_late_declaration(statement: Statement, found: Sequence[Token], before: Sequence[Step]) -> None:
-    if found[0].text == "DECLARE" and any(step.first != "DECLARE" for step in before):
-        raise _refuse(
-            statement, found[0], "A script declares variables before its other statements.", "Move DECLARE to the top."
-        )
+def run_script(
+    setting: Setting, statement: Statement, found: Sequence[Token], run: Callable[[Statement], DataFrame]
+) -> DataFrame | None:
+    """Run a script; return the rows of its last query, or None if it ran none.
+
+    Args:
+        setting: The session, its catalog and its settings.
+        statement: The script.
+        found: Its tokens.
+        run: Runs one statement.
+    """
+    runner = _Runner(setting, run)
+    runner.run(parse_script(statement, found))
+    return runner.result
 
 
-def _refuse(statement: Statement, token: Token, fact: str, hint: str) -> StatementError:
-    return StatementError(fact, hint=hint, position=statement.position(statement.span_within(token.start, token.end)))
+@dataclass
+class _Runner:
+    """Runs the nodes of a script; methods return the jump that ends what they run, if there is one."""
 
+    setting: Setting
+    execute: Callable[[Statement], DataFrame]
+    result: DataFrame | None = None
 
-@contextmanager
-def variables(setting: Setting, steps: Sequence[Step]) -> Iterator[None]:
-    """Declare the variables of a script; drop them at the end."""
-    made: list[str] = []
-    try:
-        for step in steps:
-            if step.first == "DECLARE":
-                made += _declare(setting, step)
-        yield
-    finally:
-        for name in made:
-            with suppress(PySparkException):
-                setting.spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {quote(name)}")
+    def run(self, node: Node) -> Jump | None:
+        if isinstance(node, Jump):
+            return node
+        if isinstance(node, Block):
+            return self.run_block(node)
+        if isinstance(node, Choice):
+            return self.run_choice(node)
+        if isinstance(node, Loop):
+            return self.run_loop(node)
+        returns_rows = self.is_query(node)
+        df = self.execute(as_set_variable(node).statement)
+        if returns_rows:
+            # They may depend on variables that are changed later. Python would lose which of two equal local times
+            # a timestamp is, and has not all of Spark's types.
+            self.result = df.localCheckpoint()
+        return None
 
+    def is_query(self, step: Step) -> bool:
+        """Return whether a step returns rows that the script may return, also one that EXECUTE IMMEDIATE runs."""
+        immediate = immediate_of(self.setting, step.statement, step.found)
+        if immediate is None:
+            return step.is_query
+        inner = Statement.of(immediate.text)
+        return not immediate.variables and Step(inner, list(tokens(inner.sql))).is_query
 
-def _declare(setting: Setting, step: Step) -> list[str]:
-    names = list(_declared_names(step.found))
-    try:
-        setting.spark.sql(step.statement.sql)
-    except AnalysisException as error:
-        if error.getCondition() != "VARIABLE_ALREADY_EXISTS":
-            raise
-        raise StatementError(
-            f"There is a variable {names[0]!r} already, of the session or of this script.",
-            hint="Choose another name: in a script with lookups a variable must not hide one of the session.",
-            position=step.statement.position(step.statement.span),
-        ) from None
-    return names
+    def run_block(self, block: Block) -> Jump | None:
+        declared = block.declarations
+        with self.variables(declared):
+            for node in block.body[len(declared) :]:
+                jump = self.run(node)
+                if jump is not None:
+                    return None if jump.label == block.label and not jump.repeats else jump
+        return None
 
+    def run_choice(self, choice: Choice) -> Jump | None:
+        for condition, block in choice.branches:
+            if self.is_true(condition):
+                return self.run(block)
+        return None if choice.otherwise is None else self.run(choice.otherwise)
 
-def _declared_names(found: Sequence[Token]) -> Iterator[str]:
-    """Yield the names that a DECLARE declares."""
-    return (token.name for token in _declaring(found) if token.text != ",")
+    def run_loop(self, loop: Loop) -> Jump | None:
+        while loop.condition is None or self.is_true(loop.condition):
+            jump = self.run(loop.body)
+            if jump is not None and jump.label != loop.label:
+                return jump
+            if jump is not None and not jump.repeats:
+                return None
+            if loop.until is not None and self.is_true(loop.until):
+                return None
+        return None
 
+    @contextmanager
+    def variables(self, steps: Sequence[Step]) -> Iterator[None]:
+        """Declare variables; drop them at the end."""
+        made: list[str] = []
+        try:
+            for step in steps:
+                made += self.declare(step)
+            yield
+        finally:
+            for name in made:
+                with suppress(PySparkException):
+                    self.setting.spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {quote(name)}")
 
-def _declaring(found: Sequence[Token]) -> Iterator[Token]:
-    """Yield the names that a DECLARE declares, and what is between them."""
-    words = [token for token in found[1:] if token.text not in ("VARIABLE", "VAR")]
-    for number, token in enumerate(words):
-        if number % 2 and token.text not in (",", "."):
-            return
-        yield token
+    def declare(self, step: Step) -> list[str]:
+        """Declare the variables of a DECLARE; return their names."""
+        names = [token.name for token in declaring(step.found) if token.text != ","]
+        try:
+            self.execute(step.statement)
+        except AnalysisException as error:
+            if error.getCondition() != "VARIABLE_ALREADY_EXISTS":
+                raise
+            raise StatementError(
+                f"There is a variable {names[0]!r} already, of the session or of this script.",
+                hint="Choose another name: in a script with lookups a variable must not hide another one.",
+                position=step.statement.position(step.statement.span),
+            ) from None
+        return names
+
+    def is_true(self, condition: Statement) -> bool:
+        """Return whether a condition is true, which is neither false nor null."""
+        df = self.execute(Statement.of(f"SELECT ({condition.sql}\n)"))
+        if not isinstance(df.schema[0].dataType, T.BooleanType):
+            raise StatementError(
+                f"A condition of a script is a {df.schema[0].dataType.simpleString()}, not a boolean.",
+                hint="Compare it: IF x > 0 THEN ….",
+                position=condition.position(condition.span),
+            )
+        return df.collect()[0][0] is True
 
 
 def as_set_variable(step: Step) -> Step:
@@ -156,11 +160,3 @@ def as_set_variable(step: Step) -> Step:
         return step
     changed = Statement.of(f"SET VAR {step.statement.sql[step.found[0].end :]}")
     return Step(changed, list(tokens(changed.sql)))
-
-
-def finish(df: DataFrame, *, is_last: bool) -> DataFrame | None:
-    """Run a query of a script; return the rows of the last one, which may read variables that are dropped then."""
-    if not is_last:
-        df.write.format("noop").mode("overwrite").save()
-        return None
-    return df.sparkSession.createDataFrame(df.collect(), df.schema)

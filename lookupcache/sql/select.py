@@ -42,7 +42,7 @@ from lookupcache.sql.from_clause import (
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called_function
 from lookupcache.sql.latest import PRESENT
-from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
+from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup, time_span
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, names_of, outside
 from lookupcache.sql.scalars import Scalar, scalar_lookup
@@ -207,9 +207,8 @@ def _refuse_recursion(query: Query, node: exp.Select) -> None:
 
 def _begin(select: Select, joined: Joined, node: exp.Expr, span: Span) -> Joined:
     done = (*joined.done, span)
-    if _has_lookups(select.query, node):
-        joined, group = _group(select, joined, node)
-        return replace(joined, clause=FromClause(group.text, group.plain, inner_views=group.inner_views), done=done)
+    if _has_lookups(select.query, node):  # no join is before these, so the parentheses say nothing
+        return replace(_join_group(select, joined, node), done=done)
     own = isinstance(node, exp.Table) and node.args.get("joins")  # those of a FROM before its SELECT
     plain = (plain_relation(select.query, node),) if own else tuple(plain_of(select.query, node))
     return replace(joined, clause=FromClause(select.query.edits.text(span).strip(), plain), done=done)
@@ -224,7 +223,8 @@ def _join(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Jo
     edits = list(_using_edits(select, clause, join)) or list(_merged_edits(select, clause, join))
     inner_views: tuple[str, ...] = ()
     if _has_lookups(query, join.this):
-        joined, group = _group(select, joined, join.this)
+        inner = _join_group(select, joined, join.this)
+        joined, group = replace(inner, clause=clause), _in_parentheses(without_parentheses(join.this), inner.clause)
         edits.append(Edit(span_of(join.this), group.text))
         plain, inner_views = group.plain, group.inner_views
     else:
@@ -242,8 +242,8 @@ def _line(text: str) -> str:
     return text if text.lstrip().startswith(",") else f"\n  {text}"
 
 
-def _group(select: Select, joined: Joined, node: exp.Expr) -> tuple[Joined, FromClause]:
-    """Join the relations in parentheses on their own; return them as a FROM clause without a view."""
+def _join_group(select: Select, joined: Joined, node: exp.Expr) -> Joined:
+    """Join the relations in parentheses on their own."""
     query, node = select.query, without_parentheses(node)
     if node.args.get("alias") or not isinstance(node, exp.Subquery):
         raise PlanError(
@@ -256,17 +256,17 @@ def _group(select: Select, joined: Joined, node: exp.Expr) -> tuple[Joined, From
     inner = replace(joined, clause=FromClause(text.strip(), (plain_relation(query, first),)))
     for number, join in enumerate(joins):
         inner = _join(replace(select, where=(), in_group=True), inner, join, joins[number + 1 :])
-    clause = inner.clause
-    group = replace(
-        clause,
-        text=f"({from_text(clause)})",
-        plain=(
-            *(Plain(node, one.names, one.merged) for one in clause.relations if _is_read(clause, one)),
-            *clause.plain,
-        ),
+    return inner
+
+
+def _in_parentheses(node: exp.Expr, clause: FromClause) -> FromClause:
+    """Return joined relations as a FROM clause without a view, which is text in parentheses."""
+    read = [one for one in clause.relations if _is_read(clause, one)]
+    return FromClause(
+        f"({from_text(clause)})",
+        (*(Plain(node, one.names, one.merged, in_group=True) for one in read), *clause.plain),
         inner_views=tuple(one.split(".")[0] for one in clause.internal),
     )
-    return replace(inner, clause=joined.clause), group
 
 
 def _is_read(clause: FromClause, relation: Relation) -> bool:
@@ -385,7 +385,8 @@ def _on(
 ) -> tuple[Frame, Lookup, Conditions, Bound, tuple[Conjunct, ...]]:
     """Return the conjuncts of ON; parts that only Spark can evaluate become columns of the left side.
 
-    Conjuncts that read the table and need Spark are applied after an inner join, as part of WHERE.
+    Conjuncts that read the table and need Spark are applied after an inner join, as part of WHERE; not where ON chooses
+    the versions that WHERE filters.
     """
     query = select.query
     parts = [part for part in conjuncts_of(query, lookup.on_node) if query.statement[part.span].upper() != "TRUE"]
@@ -394,10 +395,10 @@ def _on(
     later: list[Conjunct] = []
     for part in parts:
         pieces = _pieces(query, conditions, part)
-        if pieces is None and (lookup.how != "inner" or makes_rows_up or select.in_group):
+        if pieces is None and (lookup.how != "inner" or makes_rows_up or select.in_group or lookup.has_versions):
             raise PlanError(
                 "A sub-query that reads the lookup table is not supported in the condition of this join.",
-                hint="Write it in WHERE, or join its result before the lookup.",
+                hint=f"Write it in WHERE{_IN_WHERE * lookup.has_versions}, or join its result before the lookup.",
                 position=query.statement.position(part.span),
             )
         if pieces is None:
@@ -414,6 +415,9 @@ def _on(
         if part not in later:
             bound[part] = conditions.on(part, {s: name for s, name in extras.items() if part.span.holds(s)})
     return frame, lookup, conditions, bound, tuple(later)
+
+
+_IN_WHERE = ", which filters the latest versions"
 
 
 def _pieces(query: Query, conditions: Conditions, part: Conjunct) -> list[Span] | None:
@@ -442,7 +446,7 @@ def _plan_join(
 ) -> LookupJoin:
     query = select.query
     parts, where_parts = tuple(on.values()), tuple(where.values())
-    if lookup.how == "inner" and not on and not lookup.keys and not lookup.using:
+    if lookup.how == "inner" and not on and not lookup.keys and not lookup.using and not lookup.has_versions:
         parts, where_parts = where_parts, ()
     _refuse_keyless(query, lookup, parts)
     condition: Any = list(lookup.using)
@@ -460,6 +464,7 @@ def _plan_join(
             items or [conditions.left_column(frame.df.columns[0])],
             where=BoundCondition(where_parts),
             matches=lookup.matches,
+            as_of=None if lookup.as_of is None else conditions.as_of(lookup.as_of),
         )
         _ = join.result
     except AnalysisException as error:
@@ -515,6 +520,8 @@ def _error_span(query: Query, lookup: Lookup, error: LookupCacheError, bound: Bo
             error.about
         ).strip("()"):
             return part.span
+    if lookup.as_of is not None and error.fact.startswith("as_of"):
+        return time_span(query, lookup.as_of)
     on = [part.span for part in bound if lookup.on_node is not None and span_of(lookup.on_node).holds(part.span)]
     return Span(on[0].start, on[-1].end) if on else lookup.span
 
@@ -555,17 +562,26 @@ def _match_columns(
 def _finish(select: Select, joined: Joined) -> None:
     """Edit the text: FROM, WHERE, stars, scalar sub-queries, hints."""
     query, clause = select.query, joined.clause
+    names = _with_groups(select, clause)
     select.hints.refuse_unused([one.table.name for one in joined.looked_up], list(joined.functions))
     if select.hints.ours and select.hints.span is not None:
         others = select.hints.others
         query.edits.replace(select.hints.span, f"/*+ {others} */" if others else "")
     for scalar, lookup in joined.found:
         query.edits.replace(span_of(scalar.node), _scalar_text(select, clause, scalar, lookup))
-    for edit in (*_star_edits(select, clause), *_merged_edits(select, clause, None), *_path_edits(select, clause)):
+    for edit in (*_star_edits(select, names), *_merged_edits(select, names, None), *_path_edits(select, clause)):
         query.edits.replace(*edit)
     _name_scalars(select, joined)
     _finish_where(select, joined)
     _finish_from(select, clause)
+
+
+def _with_groups(select: Select, clause: FromClause) -> FromClause:
+    """Return the clause with the columns of all relations, where lookups in parentheses merge some of them."""
+    if not any(plain.in_group and plain.using for plain in clause.plain):
+        return clause
+    known = resolve_relations(select.query, clause, select.with_text)
+    return replace(clause, relations=(*clause.relations, *known), plain=())
 
 
 def _finish_from(select: Select, clause: FromClause) -> None:
@@ -645,10 +661,11 @@ def _expand_star(select: Select, clause: FromClause, star: exp.Star) -> Iterator
             hint="Name the columns, or write the condition with ON.",
             position=query.statement.position(span_of(star)),
         )
-    without = {fold(column.name) for column in star.args.get("except_") or []}
+    without = [[part.name for part in column.parts] for column in star.args.get("except_") or []]
     relations = (*clause.relations, *resolve_relations(query, clause, select.with_text))
     for relation, name in star_columns(relations, fold):
-        if fold(name) not in without:
+        same = [parts[:-1] for parts in without if fold(parts[-1]) == fold(name)]
+        if not any(not qualifier or relation.is_named(qualifier, fold) for qualifier in same):
             yield f"{quote(relation.alias)}.{quote(name)}"
 
 

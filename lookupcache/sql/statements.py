@@ -33,6 +33,7 @@ from lookupcache.sql.dynamic import columns_called, immediate_of, prepare_statem
 from lookupcache.sql.explain import explain_query, mode_of
 from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.functions import create_function
+from lookupcache.sql.hints import unquote
 from lookupcache.sql.inserts import inserts_of
 from lookupcache.sql.laterals import refuse_unknown
 from lookupcache.sql.latest import add_streams, read_stream, reads_streams
@@ -41,7 +42,7 @@ from lookupcache.sql.pipes import Part, part_of, pipes_of, without_pipes
 from lookupcache.sql.query import Query, Setting, query_of, selects, view_marker
 from lookupcache.sql.redaction import STARS
 from lookupcache.sql.scalars import scalars_of
-from lookupcache.sql.scripts import as_set_variable, finish, is_script, steps_of, variables
+from lookupcache.sql.scripts import immediate_texts, is_script, run_script
 from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, TokenReader, insert_target, query_start, target_of
 from lookupcache.sql.stream_relations import name_stream_relations
@@ -185,10 +186,30 @@ def _run_query(setting: Setting, statement: Statement, found: Sequence[Token], a
     """Run a query, or a statement that contains one; without a lookup it is passed to Spark unchanged."""
     if not concerns(setting, found) or _words(found)[:1][0] not in (*QUERIES, "CREATE", "REPLACE", "(", "BEGIN"):
         return _run_unchanged(setting, statement, args)
-    if _words(found)[0] in ("CREATE", "REPLACE") and query_start(found) is None:
+    if _words(found)[0] in ("CREATE", "REPLACE") and (query_start(found) is None or not _creates_table(found)):
+        _refuse_lookups(setting, statement, found, args)
         return _run_unchanged(setting, statement, args)
     query = rewrite_query(setting, statement, found, args)
     return query.run() if query.edits.made else _run_unchanged(setting, statement, args)
+
+
+def _creates_table(found: Sequence[Token]) -> bool:
+    reader = TokenReader(found)
+    reader.skip("CREATE", "OR", "REPLACE", "EXTERNAL")
+    return reader.take("TABLE")
+
+
+def _refuse_lookups(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> None:
+    """Raise StatementError for a query with lookups of which Spark would keep the text, as that of a function."""
+    if query_start(found) is None:
+        return
+    for before, token in pairwise(found):
+        if before.text == "STREAM" and token.name in setting.catalog.tables:
+            raise _no_query(statement, statement.span_within(token.start, token.end))
+    query = _query(setting, statement, found, args, "")
+    for node in query.tree.find_all(exp.Table):
+        if query.table_of(node) is not None:
+            raise _no_query(statement, span_of(node))
 
 
 def _run_unchanged(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
@@ -198,12 +219,26 @@ def _run_unchanged(setting: Setting, statement: Statement, args: Args = None) ->
         with _suppress_logging(statement):
             return setting.spark.sql(statement.written, args)
     except PySparkException as error:
+        _refuse_unread(setting, statement, error)
         if not _shows(statement, str(error)):
             raise
         shown = error
     raise StatementError(
         f"Spark rejects the statement: {_fact(statement, shown)}", position=_error_position(statement, shown)
     )
+
+
+def _refuse_unread(setting: Setting, statement: Statement, error: PySparkException) -> None:
+    """Raise StatementError where Spark does not find a relation that is a lookup table."""
+    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+        return
+    name = unquote((error.getMessageParameters() or {}).get("relationName") or "``")
+    if name in setting.catalog.tables:
+        raise StatementError(
+            f"{name!r} is a lookup table, which a statement of this kind cannot read.",
+            hint=f"Write CREATE TEMPORARY VIEW … AS SELECT * FROM {name}, and the view's name here.",
+            position=_error_position(statement, error),
+        ) from None
 
 
 @contextmanager
@@ -417,19 +452,12 @@ def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement
 
 
 def _is_script(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    return concerns(setting, found) and is_script(setting, found)
+    return is_script(setting, found) and any(concerns(setting, part) for part in (found, *immediate_texts(found)))
 
 
 def _run_script(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Run the statements of a script in order; return the rows of its last query."""
-    steps = steps_of(statement, found)
-    last = next((step for step in reversed(steps) if step.is_query), None)
-    result = None
-    with variables(setting, steps):
-        for step in steps:
-            if step.first != "DECLARE":
-                df = run(setting, as_set_variable(step).statement, args)
-                result = finish(df, is_last=step is last) if step.is_query else result
+    """Run the statements of a script; return the rows of its last query."""
+    result = run_script(setting, statement, found, lambda one: run(setting, one, args))
     return nothing(setting) if result is None else result
 
 

@@ -50,6 +50,8 @@ CREATE TEMPORARY TABLE `fresh` (
 column named proc_time or proctime, which need not exist. It is an inner, LEFT, LEFT SEMI or LEFT ANTI join with at
 least one equality. ON, WHERE and SELECT are planned together: only columns that the query uses are fetched, and filters
 on the table are applied by the source, or before the cache, if that does not change the result.
+With another time of the left side, a table that declares PERIOD FOR SYSTEM_TIME (from, until), or its version by
+``lookup.as-of.version``, is joined with the rows that were valid then.
 
 >>> show('''SELECT o.order_id, c.name, c.label FROM guide_orders AS o
 ...         JOIN customers FOR SYSTEM_TIME AS OF o.proc_time AS c ON o.customer_id = c.id WHERE c.salary > 1000''')

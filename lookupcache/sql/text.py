@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from lookupcache.errors import Position
-from lookupcache.planner.clauses import tokens
+from lookupcache.planner.clauses import end_of_comment, tokens
 from lookupcache.sql.redaction import Piece, find_secrets, mask_piece
 
 _PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*")
@@ -178,13 +178,7 @@ def _end_of_comment(gap: str, start: int) -> int:
         while end < len(gap) and gap[end] not in "\r\n":
             end += 2 if gap.startswith("\\\n", end) else 1
         return end
-    if not gap.startswith("/*", start):
-        return start + 1
-    depth, end = 1, start + 2
-    while depth and end < len(gap):
-        step = {"/*": 1, "*/": -1}.get(gap[end : end + 2], 0)
-        depth, end = depth + step, end + (2 if step else 1)
-    return end
+    return (end_of_comment(gap, start) or len(gap)) if gap.startswith("/*", start) else start + 1
 
 
 def _with_names(code: str) -> str:

@@ -12,13 +12,11 @@ names of a source on the same server of a cluster. All names expire by themselve
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lookupcache.redis_server import Address, Cluster, Server, check_driver
+from lookupcache.store.redis_client import RedisClient
 
 MEMBER_SECONDS = 60.0
 """How long an executor or worker counts as there after its last call."""
@@ -113,18 +111,15 @@ class Times:
     members: int
 
 
-class RedisLimits:
+class RedisLimits(RedisClient):
     """The limits of one source in a Redis server; ``url`` is as for `RedisStore`, ``timeout`` in seconds.
 
     All methods raise what the server's client raises, and may be called by several threads.
     """
 
     def __init__(self, url: str, timeout: float, source: str) -> None:
-        check_driver()
-        self._address = Address.of({"url": url}).with_timeout(timeout)
+        super().__init__(url, timeout)
         self._prefix = _PREFIX % hashlib.sha256(source.encode()).hexdigest()[:32].encode()
-        self._connected: Server | Cluster | None = None
-        self._connecting = threading.Lock()
 
     def take_times(self, calls: int, rate: float, horizon: float, member: bytes) -> Times:
         """Reserve times for calls, evenly spaced by ``rate`` per second; none later than ``horizon`` seconds."""
@@ -156,23 +151,9 @@ class RedisLimits:
         granted, members = self._run(_CALLS, [b"calls", b"workers", b"waiting"], [*head, *ended, *held, *wanted])
         return granted, members
 
-    def close(self) -> None:
-        """Disconnect."""
-        if self._connected is not None:
-            self._connected.close()
-            self._connected = None
-
-    def __del__(self) -> None:
-        # A function that is cached has no end at which its user must close it.
-        with suppress(Exception):
-            self.close()
-
     def _run(self, script: bytes, names: Sequence[bytes], arguments: Sequence[bytes]) -> Any:
-        if self._connected is None:
-            with self._connecting:
-                self._connected = self._connected or self._address.new_client()
         keys = [self._prefix + name for name in names]
-        [reply] = self._connected.run([[b"EVAL", script, b"%d" % len(keys), *keys, *arguments]])
+        [reply] = self._server.run([[b"EVAL", script, b"%d" % len(keys), *keys, *arguments]])
         if isinstance(reply, Exception):
             raise reply
         return reply

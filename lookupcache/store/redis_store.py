@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from itertools import chain
 from typing import Any
 
-from lookupcache.redis_server import Address, Cluster, KeyCommand, Server, check_driver
+from lookupcache.redis_server import Cluster, KeyCommand
 from lookupcache.store.contract import (
     CALL_BYTES,
     PREFIX,
@@ -27,6 +26,7 @@ from lookupcache.store.contract import (
     StoreFullError,
     identity_prefix,
 )
+from lookupcache.store.redis_client import RedisClient
 
 _MOST_NAMES = 1_000
 _MOST_BYTES = 8 << 20
@@ -109,18 +109,12 @@ return 0
 )
 
 
-class RedisStore(Store):
+class RedisStore(RedisClient, Store):
     """A store in Redis; ``url`` is as the option ``url`` of the redis connector, ``timeout`` in seconds.
 
     >>> RedisStore("redis://db:6379/0", 0.2)
     RedisStore(server at db)
     """
-
-    def __init__(self, url: str, timeout: float) -> None:
-        check_driver()
-        self._address = Address.of({"url": url}).with_timeout(timeout)
-        self._connected: Server | Cluster | None = None
-        self._connecting = threading.Lock()
 
     def __repr__(self) -> str:
         return f"RedisStore({self._address.kind} at {', '.join(host for host, _ in self._address.nodes)})"
@@ -216,27 +210,7 @@ class RedisStore(Store):
             removed += sum(name.endswith(b"}") for name in names)
         return removed
 
-    def close(self) -> None:
-        """Disconnect."""
-        if self._connected is not None:
-            self._connected.close()
-            self._connected = None
-
-    def __del__(self) -> None:
-        # A function that is cached has no end at which its user must close it.
-        with suppress(Exception):
-            self.close()
-
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def _server(self) -> Server | Cluster:
-        found = self._connected
-        if found is None:
-            # Two threads would make two clients, and one of them would never be closed.
-            with self._connecting:
-                found = self._connected = self._connected or self._address.new_client()
-        return found
 
     def _eval(
         self, script: bytes, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]] | None = None
@@ -321,14 +295,18 @@ def _script(
     commands = []
     for start, end in _pieces(arguments, most):
         # The first name of each group, then the second of each, as the scripts read them.
-        names = [name for column in zip(*keys[start:end], strict=True) for name in column]
-        values = [value for group in arguments[start:end] for value in group]
-        commands.append([b"EVAL", script, b"%d" % len(names), *names, *shared, *values])
+        names = chain.from_iterable(zip(*keys[start:end], strict=True))
+        values = chain.from_iterable(arguments[start:end])
+        commands.append([b"EVAL", script, b"%d" % (len(keys[0]) * (end - start)), *names, *shared, *values])
     return commands
 
 
 def _pieces(arguments: list[list[bytes]], most: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of groups: at most ``most`` of them, and not too many bytes, in each."""
+    if 0 < len(arguments) <= most and sum(map(len, chain.from_iterable(arguments))) <= _MOST_BYTES:
+        # Nearly always; to add up group by group takes as long as to encode them.
+        yield 0, len(arguments)
+        return
     start, size = 0, 0
     for number, group in enumerate(arguments):
         own = sum(map(len, group))

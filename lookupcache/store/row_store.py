@@ -30,12 +30,16 @@ from lookupcache.store.rows import from_frames, to_frames
 
 @dataclass(frozen=True)
 class Known:
-    """Rows from the store: which of the requested keys they are of, and when they were fetched, by the own clock."""
+    """Rows from the store: which of the requested keys they are of, and when they were fetched, by the own clock.
+
+    ``damaged`` are the keys whose entries could not be read.
+    """
 
     positions: Positions
     rows: pa.Table
     counts: Positions
     written: Floats
+    damaged: Positions
 
 
 @dataclass(frozen=True)
@@ -203,18 +207,20 @@ class RowStore:
         self._store_clock.read(reading.earliest, self.clock())
         if not any(reading.entries):
             return self._nothing()
-        found, damaged = from_frames(reading.entries, keys, self._key_types, self._schema, self._hash)
+        found, _ = from_frames(reading.entries, keys, self._key_types, self._schema, self._hash)
+        there = [number for number, entry in enumerate(reading.entries) if entry is not None]
+        damaged = np.setdiff1d(np.array(there, np.int64), found.positions)
         # Counted from before the request: so no age is below the true one.
         ages = reading.now - found.written
         allowed = self._lifetimes.allow(ages, found.counts) & (before - ages > self._known_since)
         found = found.take(np.flatnonzero(allowed))
-        self.counters["store_dropped"] += damaged + reading.dropped
+        self.counters["store_dropped"] += reading.dropped
         self.counters["store_hits"] += len(found.positions)
-        return Known(found.positions, found.rows, found.counts, before - (reading.now - found.written))
+        return Known(found.positions, found.rows, found.counts, before - (reading.now - found.written), damaged)
 
     def _nothing(self) -> Known:
         none = np.zeros(0, np.int64)
-        return Known(none, self._schema.empty_table(), none, none.astype(np.float64))
+        return Known(none, self._schema.empty_table(), none, none.astype(np.float64), none)
 
     def _describe(self) -> None:
         found = self._store.describe(self.identity, self._about)

@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ _all: dict[int, ref[Writer]] = {}
 _numbers = itertools.count()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Task:
-    names: Sequence[bytes]
+    names: frozenset[bytes]
     nbytes: int
     write: Callable[[], None]
 
@@ -52,7 +52,7 @@ class Writer:
     def _reset(self) -> None:
         self._process = os.getpid()
         self._tasks: deque[_Task] = deque()
-        self._names: Counter[bytes] = Counter()
+        self._unfinished: set[_Task] = set()
         self._nbytes = 0
         self._added = self._done = 0
         self._changed = threading.Condition()
@@ -72,8 +72,9 @@ class Writer:
             self._is_closing = False
             is_added = self._nbytes + nbytes <= MOST_BYTES and self._start_thread()
             if is_added:
-                self._tasks.append(_Task(names, nbytes, write))
-                self._names.update(names)
+                task = _Task(frozenset(names), nbytes, write)
+                self._tasks.append(task)
+                self._unfinished.add(task)
                 self._nbytes += nbytes
                 self._added += 1
                 self._changed.notify_all()
@@ -106,10 +107,11 @@ class Writer:
 
     def has(self, names: Iterable[bytes]) -> bool:
         """Return whether one of the names is still to be written."""
-        if not self._names or self._process != os.getpid():
+        if not self._unfinished or self._process != os.getpid():
             return False
+        names = frozenset(names)
         with self._changed:
-            return any(name in self._names for name in names)
+            return not all(task.names.isdisjoint(names) for task in self._unfinished)
 
     def _run(self) -> None:
         while True:
@@ -125,10 +127,7 @@ class Writer:
 
     def _end(self, task: _Task) -> None:
         with self._changed:
-            for name in task.names:
-                self._names[name] -= 1
-                if not self._names[name]:
-                    del self._names[name]
+            self._unfinished.discard(task)
             self._nbytes -= task.nbytes
             self._done += 1
             self._changed.notify_all()

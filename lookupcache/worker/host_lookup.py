@@ -162,8 +162,7 @@ class HostCacheLookup(PartialCacheLookup):
         if self.cache.limits.expire or self.cache.limits.needs_write_times:
             shift = now - self.host.clock()
             times = segment.written.take(found) + shift, segment.deadline.take(found) + shift
-        starts, counts = segment.starts.take(found), segment.counts.take(found)
-        return self.cache.lend(segment.columns, segment.rows, starts, counts, *times)
+        return self.cache.lend(segment.columns, segment.rows, *segment.rows_of(found), *times)
 
     def _admit_parts(self, keys: KeyBatch, batch: list[_FoundPart], now: float) -> int:
         """Put entries of the host into the own cache; return how many keys batches wait for."""
@@ -425,8 +424,10 @@ class HostCacheLookup(PartialCacheLookup):
             for pending in self._open:
                 if one.number in pending.waits:
                     pending.waits.add(number)
-            # One timeout for both, the wait and the call: after it, the call fails without being made.
-            self._send(number, calls, self.cache.lease(entries), deadline=one.until)
+            # One timeout for both, the wait and the call. But who holds a claim for longer than any call may take has
+            # many calls to make, and says nothing about the source.
+            deadline = one.until if time.monotonic() < one.until else math.inf
+            self._send(number, calls, self.cache.lease(entries), deadline=deadline)
         self.counters["misses"] += len(rows)
         self.counters["hits"] -= len(rows)
         one.keep(np.setdiff1d(np.arange(len(one.keys)), rows))

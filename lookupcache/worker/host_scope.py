@@ -15,7 +15,7 @@ from lookupcache.cache import Limits
 from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostCache, HostUnavailableError
-from lookupcache.host.folder import why_unusable
+from lookupcache.host.folder import LOCK_SECONDS, why_unusable
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
 
@@ -47,15 +47,44 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
             },
             clock=clock,
             counters=source.counters,
+            lock_seconds=lock_seconds(plan.config),
         )
     except HostUnavailableError as error:
         source.counters["host_failures"] += 1
-        warnings.warn(
-            f"Table {plan.table!r}: each worker has its own cache, because workers cannot share one: {error}.",
-            LookupAdvice,
-            stacklevel=2,
-        )
+        if _is_first_to_warn(plan.fingerprint):
+            warnings.warn(
+                f"Table {plan.table!r}: each worker has its own cache, because workers cannot share one: {error}.",
+                LookupAdvice,
+                stacklevel=2,
+            )
         return None
+
+
+def _is_first_to_warn(fingerprint: str) -> bool:
+    """Return whether no worker of this executor has warned yet: the first one leaves a file that Spark deletes.
+
+    Where that cannot be written either, each worker warns.
+    """
+    directories = _local_directories()
+    if not directories:
+        return True
+    try:
+        marker = os.path.join(directories[0], f"{_SPARK_FOLDER}-warned-{fingerprint}")
+        os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def lock_seconds(config: LookupConfig) -> float:
+    """Return how long to wait for a lock of the folder: a small part of the time that a lookup may take.
+
+    >>> lock_seconds(LookupConfig(timeout=20.0))
+    2.0
+    """
+    return min(LOCK_SECONDS, config.timeout / 10)
 
 
 def _limits_of(config: LookupConfig) -> Limits:

@@ -121,7 +121,7 @@ class Runner:
         self.layout = layout
         self.lookup = lookup
         self.letters = letters
-        self.nested = bool(plan.spark_residual) and plan.how != "inner"
+        self.nested = plan.lists_matches
         self.schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -299,10 +299,21 @@ class Runner:
     def _pairs(self, rows: _Rows) -> Pairs:
         if self.lookup.cache.unique and not self.plan.residual and rows.errors is None:
             return self._single(self.lookup.cache.starts(rows.entries))
-        owner, right = self._limit(*self._pass_residual(rows))
+        owner, right = self._limit(*self._latest(*self._pass_residual(rows)))
         if self.plan.how == "inner":
             return Pairs(owner, right) if rows.errors is None else _pad(owner, right, rows.failed)
         return _pad(owner, right, np.ones(len(rows.entries), dtype=np.bool_))
+
+    def _latest(self, owner: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
+        """Return of each left row the pairs with its greatest version, if the plan requests those."""
+        if self.plan.latest is None or not len(owner):
+            return owner, right
+        # Workers of other joins do not need the module.
+        from lookupcache.worker.versions import greatest_of_each
+
+        versions = self.lookup.cache.gather(right)[self.plan.columns.index(self.plan.latest)]
+        latest = greatest_of_each(owner, versions)
+        return owner[latest], right[latest]
 
     def _limit(self, owner: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
         """Return as many pairs of each left row as the plan allows."""

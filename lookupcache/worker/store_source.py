@@ -30,6 +30,7 @@ from lookupcache.functions.connector import FunctionConnector
 from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
 from lookupcache.resilience.permits import ClusterLimits
+from lookupcache.store.claims import CLAIM_SECONDS
 from lookupcache.store.functions import source_identity
 from lookupcache.store.row_store import Attempt, Known, RowStore
 from lookupcache.worker.answers import Fetched
@@ -64,13 +65,15 @@ class SourceCalls:
 class StoreRequest:
     """Keys that a cache misses: what the store has of them, the calls for others, and those that others request.
 
-    ``until`` is when to wait for others no longer, ``next_poll`` when to look again, by `time.monotonic`.
+    ``until`` is when to wait for others no longer, ``deadline`` when calls for keys that were waited for time out,
+    ``next_poll`` when to look again, by `time.monotonic`.
     """
 
     group: CallGroup
     keys: KeyBatch
     names: list[bytes]
     until: float
+    deadline: float
     known: list[Known] = field(default_factory=list)
     known_at: list[Positions] = field(default_factory=list)
     calls: list[SourceCalls] = field(default_factory=list)
@@ -79,6 +82,7 @@ class StoreRequest:
     poll_seconds: float = _FIRST_POLL_SECONDS
     next_poll: float = math.inf
     has_waited: bool = False
+    damaged: set[int] = field(default_factory=set)
 
     @property
     def is_complete(self) -> bool:
@@ -93,11 +97,17 @@ class StoreRequest:
         """Return the names of some keys."""
         return [self.names[position] for position in positions.tolist()]
 
-    def add_known(self, known: Known, positions: Positions) -> None:
-        """Add rows from the store; ``positions`` are those of the keys that were looked for."""
+    def add_known(self, known: Known, positions: Positions) -> int:
+        """Add rows from the store; return how many keys have a damaged entry that was not seen before.
+
+        ``positions`` are those of the keys that were looked for: a damaged entry is read again when its key is claimed.
+        """
         if len(known.positions):
             self.known.append(known)
             self.known_at.append(positions[known.positions])
+        before = len(self.damaged)
+        self.damaged.update(positions[known.damaged].tolist())
+        return len(self.damaged) - before
 
 
 class StoreExecutor(Executor):
@@ -108,7 +118,7 @@ class StoreExecutor(Executor):
         store: The store.
         split: Divides keys into calls to the source.
         read: Reads what calls have returned, and stores it.
-        timeout: How long to wait for the calls of others, in seconds.
+        timeout: How long to wait for the calls of others and then to call, in seconds.
     """
 
     def __init__(
@@ -119,7 +129,10 @@ class StoreExecutor(Executor):
         read: Callable[[StoreRequest, SourceCalls], None],
         timeout: float,
     ) -> None:
-        super().__init__(inner.capacity, timeout, inner._timed_out)
+        # One call more than there are slots: while they are busy, the next batch is looked up and claimed, so that a
+        # slot does not wait for the store.
+        inner.most_in_flight = inner.capacity + 1
+        super().__init__(inner.most_in_flight, timeout, inner._timed_out)
         self._inner = inner
         self._store = store
         self._split = split
@@ -140,7 +153,10 @@ class StoreExecutor(Executor):
         group.started = True
         self._waiting.pop(group, None)
         keys = group.calls[0]
-        request = StoreRequest(group, keys, self._store.names(keys), time.monotonic() + self._timeout)
+        now = time.monotonic()
+        deadline = min(now + self._timeout, group.deadline)
+        until = deadline - _seconds_to_call(deadline - now)
+        request = StoreRequest(group, keys, self._store.names(keys), until, deadline)
         self._requests[group] = request
         attempt, every = self._store.find_or_claim(keys, request.names), np.arange(len(keys))
         self._take_attempt(request, every, attempt)
@@ -202,7 +218,7 @@ class StoreExecutor(Executor):
 
     def _take_attempt(self, request: StoreRequest, positions: Positions, attempt: Attempt) -> None:
         """Request the keys that are claimed here, and wait for those that others have claimed."""
-        request.add_known(attempt.known, positions)
+        self._store.counters["store_dropped"] += request.add_known(attempt.known, positions)
         if attempt.others.size:
             request.awaited = np.concatenate([request.awaited, positions[attempt.others]])
             request.next_poll = time.monotonic() + request.poll_seconds
@@ -221,7 +237,9 @@ class StoreExecutor(Executor):
         try:
             calls = self._split(keys)
             outer = request.group
-            group = CallGroup(calls.arguments, outer.number, outer.all_or_nothing, outer.context)
+            # One timeout for both, the wait for a claim, here or of the host, and the call.
+            deadline = request.deadline if request.has_waited else outer.deadline
+            group = CallGroup(calls.arguments, outer.number, outer.all_or_nothing, outer.context, deadline)
             request.calls.append(SourceCalls(positions, is_claimed, calls, group, token))
         except BaseException:
             self._store.release(request.names_at(positions[is_claimed]), token)
@@ -238,7 +256,8 @@ class StoreExecutor(Executor):
             awaited, request.awaited = request.awaited, np.zeros(0, np.int64)
             request.next_poll, request.has_waited = math.inf, True
             if now >= request.until:
-                # Who requests them takes longer than any call may.
+                # Who requests them takes longer than any call may, so has many to make: the source may be well.
+                request.deadline = math.inf
                 self._request(request, awaited, np.zeros(len(awaited), np.bool_), b"")
             else:
                 attempt = self._store.claim_missing(*self._at(request, awaited))
@@ -292,7 +311,7 @@ class StoreExecutor(Executor):
         """Wait for a call to the source to end, at most so long."""
         timeout = None if seconds == math.inf else max(seconds, 0.0)
         if self._source_groups:
-            room = room and self._inner.in_flight >= self._inner.capacity
+            room = room and self._inner.in_flight >= self._inner.most_in_flight
             self._take_completed(self._inner.take_completed(wait=True, room=room, timeout=timeout))
         elif timeout:
             time.sleep(timeout)
@@ -381,6 +400,11 @@ class StoredSource(Source):
 
     def _none(self) -> pa.Table:
         return pa.schema([self.plan.schema.field(name) for name in self.plan.columns]).empty_table()
+
+
+def _seconds_to_call(timeout: float) -> float:
+    """Return how much of a timeout is kept for the own call, where another process does not end its claim."""
+    return min(timeout / 2, CLAIM_SECONDS)
 
 
 def _cluster_limits(plan: LookupPlan, source: str, counters: Counters) -> ClusterLimits | None:

@@ -17,7 +17,7 @@ from lookupcache.compiled.check import findings
 from lookupcache.compiled.diff import differences
 from lookupcache.compiled.document import Definition, Document, checksums, read, write
 from lookupcache.compiled.lookup_fields import columns_needed, columns_read
-from lookupcache.compiled.nodes import LeftSide, LookupNode, TableUse, config_of, defaults_now
+from lookupcache.compiled.nodes import LeftSide, TableUse, config_of, defaults_now, lookup_kind
 from lookupcache.compiled.show import show_plan
 
 PLANS = sorted((Path(__file__).parent / "archive").glob("*/*.json"))
@@ -68,7 +68,7 @@ def test_any_lookup_join_goes_through_its_plan_unchanged(lookup, alias, version)
     missing = set(columns_needed(lookup)) - set(lookup.schema.names)
     lookup = replace(lookup, schema=pa.schema([*lookup.schema, *(pa.field(name, pa.int64()) for name in missing)]))
     reads = columns_read(lookup)
-    node = LookupNode(
+    node = lookup_kind(lookup)(
         use=TableUse(table=alias, hints={"url": alias}),
         alias=alias,
         input=1,

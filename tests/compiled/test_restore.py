@@ -82,7 +82,7 @@ def test_archived_options_are_those_of_the_joins(session, path):
         if isinstance(node, LookupNode):
             config = plan.joins[number].plan.config.to_json()
             assert {key: config[key] for key in node.configuration} == dict(node.configuration)
-    assert len(plan.joins) == 10
+    assert len(plan.joins) == 11
 
 
 @pytest.mark.parametrize("path", [p for p in ARCHIVED if p.stem in ("functions", "identifiers")], ids=str)

@@ -9,11 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from plan_world import ARCHIVE, NOW, comparable, newest, update
+from plan_world import ARCHIVE, NOW, comparable, newest, release, update
 from sources import SCHEMA, rows_of
 from test_format import altered
 
-import lookupcache
 from lookupcache import CompiledPlan, CompiledPlanError, LookupJoin, LookupSession, LookupTable, PlanReference
 from lookupcache.compiled.diff import differences, verdict_of
 from lookupcache.compiled.document import read
@@ -106,7 +105,7 @@ def test_a_stream_continues_from_its_checkpoint_with_another_planner(session, tm
 
 def keep_checkpoint(folder):
     """Write the checkpoint to the archive of the current version, if that is requested."""
-    target = ARCHIVE / lookupcache.__version__ / "checkpoint" / "stream_sink"
+    target = ARCHIVE / release() / "checkpoint" / "stream_sink"
     if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN") and not target.exists():
         shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.crc"))
         for file in target.glob("sources/*/*"):

@@ -96,6 +96,12 @@ OPTIONS = {
     "lookup.age-column": ({}, [("age", "age")], [""]),
     "lookup.form": ({}, [("Distinct", "distinct"), ("auto", "auto")], ["fastest", 1]),
     "lookup.fuse": ({}, [("OFF", "off"), ("auto", "auto")], ["on"]),
+    "lookup.as-of.period": (
+        {},
+        [("valid_from,valid_to", "valid_from, valid_to"), ("`a, b` , c", "`a, b`, c")],
+        ["valid_from", "a, b, c", "a b, c", 5],
+    ),
+    "lookup.as-of.version": ({}, [(" changed_at ", "changed_at")], ["", 5]),
     "lookup.full-scan": ({}, [("true", True)], ["some"]),
     "lookup.shuffle": ({}, [("true", True)], ["2"]),
     "lookup.metrics": ({}, [("OBSERVE", "observe")], ["loud"]),

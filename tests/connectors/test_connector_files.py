@@ -498,7 +498,7 @@ def test_every_join_is_sparks_own(spark, tmp_path):
             pq.write_table(case.right.table(), path / "f.parquet", row_group_size=2)
             options = {"lookup.cache": "ALL"} if not dict(case.options).get("lookup.cache") else {}
             return LookupTable(
-                "t", case.right.ddl, {"connector": "files", "path": str(path), **options, **dict(case.options)}
+                "t", case.right.ddl, {"connector": "files", "path": str(path), **options, **case.table_options}
             )
 
     judge = FilesJudge(spark, tmp_path)

@@ -1080,7 +1080,7 @@ def test_every_join_is_sparks_own(spark, serve, tmp_path, batch):
             own = tables.add(case.right.table(), [case.right.columns[0][0]], batch)
             if dict(case.options).get("lookup.cache") == "ALL":
                 own |= {"pages.parameter": "page"}
-            return LookupTable("t", case.right.ddl, {"connector": "http", **own, **dict(case.options)})
+            return LookupTable("t", case.right.ddl, {"connector": "http", **own, **case.table_options})
 
     judge = HttpJudge(spark, tmp_path)
     drawn = [case_of(number) for number in range(7_000 + 20 * batch, 7_020 + 20 * batch)]

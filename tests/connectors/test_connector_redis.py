@@ -540,6 +540,17 @@ def test_urls_that_are_refused(url):
     assert "pw" not in str(raised.value)
 
 
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+sentinel", "redis+cluster"])
+@pytest.mark.parametrize("mark", "/#?[")
+def test_a_password_that_is_not_escaped_is_in_no_error(scheme, mark):
+    """Python takes its first part for the port, and quotes it."""
+    url = f"{scheme}://ann:kx7sec{mark}kx8sec@h:6379/0"
+    with pytest.raises(OptionError, match="'url'") as raised:
+        build_connector("redis", parse_ddl(CUSTOMERS), {"url": url, "key": "c:{id}"})
+    assert "sec" not in str(raised.value)
+    assert mark == "[" or "%2F" in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -1135,7 +1146,10 @@ CASES = int(os.environ.get("LOOKUPCACHE_REDIS_CASES", "25"))
 
 
 def in_redis(data, number, case):
-    """Return the case over what Redis can hold of its table: a row per key; and the options that find it there."""
+    """Return the case over what Redis can hold of its table: a row per key; and the options that find it there.
+
+    A key with one row has no versions, so the case is no as-of join.
+    """
     table = case.right.table()
     columns = [name for name, _ in case.right.columns if re.fullmatch(r"[bk]\d", name)]
     key = f"t{number}:" + ":".join(f"{{{name}}}" for name in columns)
@@ -1151,7 +1165,7 @@ def in_redis(data, number, case):
     rows = [tuple({**row, **key}.values()) for row, key in zip(table.to_pylist(), read, strict=True)]
     options = {"connector": "redis", "key": key, "type": kind, "escape": "percent", **dict(case.options)}
     right = dataclasses.replace(case.right, rows=tuple(rows))
-    return dataclasses.replace(case, right=right, source="redis", options=tuple(options.items()))
+    return dataclasses.replace(case, right=right, source="redis", options=tuple(options.items()), as_of=None)
 
 
 @pytest.mark.spark

@@ -702,6 +702,17 @@ def test_what_a_url_of_postgresql_says_about_tls_counts_unless_an_option_is_set(
     assert (found.get("sslmode"), found.get("sslrootcert")) == sent
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("mark", "@/#?[:%")
+def test_a_password_that_is_not_escaped_is_in_no_error(scheme, mark):
+    """PostgreSQL's driver took what follows an '@' for a part of the host, which its error names."""
+    url = f"{scheme}://ann:kx7sec{mark}kx8sec@127.0.0.1:1/shop"
+    with pytest.raises((OptionError, ConnectorError, UnreachableError), match="'url'") as raised:
+        opened({"url": url, "table": "t"}, "id INT")
+    assert "sec" not in str(raised.value)
+    assert mark != "@" or isinstance(raised.value, UnreachableError)
+
+
 def test_the_error_for_a_certificate_that_is_not_trusted_names_the_options(private):
     name, server, _ = private
     # A spelling of 127.0.0.1 that is not taken for this machine.

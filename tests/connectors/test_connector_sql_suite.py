@@ -84,7 +84,7 @@ def test_every_join_is_sparks_own(spark, tables, first, tmp_path):
     class DatabaseJudge(Judge):
         def lookup_table(self, case):
             return LookupTable(
-                "t", case.right.ddl, {"connector": "sql", **tables.of(case.right.table()), **dict(case.options)}
+                "t", case.right.ddl, {"connector": "sql", **tables.of(case.right.table()), **case.table_options}
             )
 
     judge = DatabaseJudge(spark, tmp_path)

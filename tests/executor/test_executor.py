@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections import Counter
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from lookupcache.connector import Connector
 from lookupcache.errors import LookupTimeoutError
+from lookupcache.executor import thread_slots
 from lookupcache.executor.call_group import CallGroup, event_loop, run_async
 from lookupcache.executor.coroutines import Coroutines
 from lookupcache.executor.job import Job
+from lookupcache.executor.task_slots import TaskSlots
 from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.executor.threads import Threads
 from lookupcache.testing.checks import eventually
@@ -247,6 +251,15 @@ def test_a_group_ends_at_its_deadline_though_others_have_more_time(make):
     assert made == []
     executor.cancel(patient)
     released.set()
+
+
+def test_calls_that_wait_for_a_slot_are_not_late(make):
+    """Many calls of one group, each in time, take longer than one may: the deadline of the group does not hold."""
+    executor = make(capacity=2)
+    executor.start(CallGroup([lambda: 1] * 3, deadline=0.0))
+    [group] = executor.take_completed(wait=True)
+    assert group.answers == [1, 1, 1]
+    executor.close()
 
 
 def test_a_cancelled_group_keeps_no_slot():
@@ -498,6 +511,7 @@ def test_the_loop_outlives_its_callers():
 EXITS = """
 import atexit, threading
 from lookupcache.executor.job import Job
+from lookupcache.executor.task_slots import TaskSlots
 from lookupcache.executor.thread_slots import ThreadSlots
 
 begun, let_go = threading.Event(), threading.Event()
@@ -613,3 +627,106 @@ def test_a_queued_job_that_runs_inline_is_not_run_by_a_thread_too():
     slots.join(60)
     assert (queued.runs, busy.answers) == (1, [True])
     slots.close()
+
+
+def test_the_earliest_deadline_comes_first_whenever_its_job_began():
+    """Three jobs on their way, whose deadlines are neither in the order of their start nor in the opposite one."""
+
+    async def started():
+        loop = asyncio.get_running_loop()
+        slots = TaskSlots(4, 60.0, own_loop=False)
+        jobs, now = [Job() for _ in range(4)], loop.time()
+        for job, seconds in zip(jobs, [10, 30, 20, 5], strict=True):
+            slots.start_timeout(job, now + seconds)
+        slots._timer.cancel()
+        return [jobs.index(job) for job in slots._deadlines], slots._timer.when() - now
+
+    order, first = run_async(started())
+    assert order == [3, 0, 2, 1]
+    assert first == pytest.approx(5)
+
+
+def test_close_withdraws_every_group(make):
+    executor, hanging = make(capacity=1), threading.Event()
+    groups = [CallGroup([hanging.wait]), CallGroup([hanging.wait])]
+    for group in groups:
+        executor.start(group)
+    hanging.set()
+    executor.close()
+    assert [group.cancelled for group in groups] == [True, True]
+    assert executor.in_flight == 0
+
+
+def test_jobs_that_wait_run_in_the_task_of_the_one_before():
+    """A task for each job would cost more than a fast call itself."""
+    tasks = []
+
+    class Noted(Job):
+        async def run(self):
+            tasks.append(asyncio.current_task())
+
+        def end(self, answer):
+            assert answer is None
+
+    async def run():
+        slots = TaskSlots(1, 60.0, own_loop=True)
+        slots.submit([Noted() for _ in range(3)])
+        while slots.jobs():
+            await asyncio.sleep(0)
+        slots._timer = slots._timer and slots._timer.cancel()
+
+    run_async(run())
+    assert len(tasks) == 3
+    assert len(set(tasks)) == 1
+
+
+def test_who_has_waited_for_jobs_is_not_notified_any_more():
+    slots = ThreadSlots(1, idle_seconds=0.0)
+    slots.submit([Counted()])
+    slots.join(60)
+    slots.wait_at_exit(60)
+    assert slots._waiting == 0
+
+
+def test_a_thread_that_opens_ahead_is_counted_as_one_that_will_be_free():
+    slots, release = ThreadSlots(8, idle_seconds=60), threading.Event()
+    opening, jobs = Counted(), [Counted() for _ in range(4)]
+    opening.precedes_call = True
+    for job in (opening, *jobs):
+        job.run = lambda: release.wait(60)
+    slots.submit([opening])
+    assert eventually(lambda: opening.started, 60)
+    slots.submit(jobs)
+    assert slots._threads == 1 + len(jobs) - 1
+    release.set()
+    slots.join(60)
+    slots.close()
+
+
+def test_a_process_waits_for_all_its_threads_together_no_longer_than_a_moment(monkeypatch):
+    now, waited = [10.0], []
+
+    class Busy:
+        _process = os.getpid()
+
+        def wait_at_exit(self, timeout):
+            waited.append(timeout)
+            now[0] += 0.75
+
+    class Forked(Busy):
+        _process = -1
+
+    monkeypatch.setattr(thread_slots, "_all", [Busy(), Forked(), Busy(), Busy()])
+    monkeypatch.setattr(thread_slots, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    thread_slots._wait_at_exit()
+    assert waited == [1.0, 0.25, 0.0]
+
+
+def test_a_call_is_overdue_although_more_time_is_left_to_wait():
+    executor, release = threads(capacity=1, timeout=0.02), threading.Event()
+    group = CallGroup([lambda: release.wait(60)])
+    executor.start(group)
+    assert executor.take_completed(wait=True, timeout=5) == [group]
+    assert [type(answer) for answer in group.answers] == [LookupTimeoutError]
+    release.set()
+    executor.close()

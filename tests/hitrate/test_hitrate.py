@@ -325,6 +325,17 @@ def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment
     assert np.abs(differences).mean() <= 0.02
 
 
+@pytest.mark.parametrize("alpha", [0.8, 1.1])
+@pytest.mark.parametrize(("workers", "batch"), [(4, 1_000), (8, 10_000)])
+def test_a_sample_for_workers_that_share_is_within_two_points_of_their_replay(alpha, workers, batch):
+    """Below 30,000 rows, the workers' own caches have a part in the hits that a sample leaves out."""
+    requests, deployment = zipf(alpha, 300_000), Deployment(workers=workers, batch=batch, scope="host")
+    sampled = survey_requests(requests.words, deployment, 0.15)
+    for size, least, most in ((10_000, -0.04, 0.02), (30_000, -0.02, 0.02), (60_000, -0.02, 0.02)):
+        exact = shared_curve(requests, deployment, [size]).ratio([size])[0]
+        assert least <= sampled.curve([size]).ratio([size])[0] - exact <= most, size
+
+
 def test_a_survey_in_parts_is_that_of_all():
     words, sizes = zipf(0.99, 100_000).words, [10, 1_000, 20_000]
     whole = survey_requests(words, Deployment(), 0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import secrets
 import shutil
@@ -18,7 +19,7 @@ from scale import SCALE
 
 from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostUnavailableError, claims, control, host_cache, maintenance
-from lookupcache.host.folder import why_unusable
+from lookupcache.host.folder import Folder, why_unusable
 from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.host.segment import SegmentRange, use_name, write_segment
 
@@ -511,6 +512,69 @@ def test_on_a_full_disk_keys_are_invalidated(caches, monkeypatch, at, is_behind)
     assert look_up(other, KEYS).items() <= right(KEYS[5:]).items()
     store(cache, KEYS[5:], version="late ", since=0)
     assert look_up(other, KEYS[:5]) == {}
+
+
+@pytest.mark.filterwarnings("ignore::lookupcache.errors.LookupAdvice")
+@pytest.mark.parametrize("at", range(5))
+def test_no_key_is_served_that_was_invalidated_with_too_many_open_files(caches, monkeypatch, at):
+    """A process that cannot note a change closes the folder for all."""
+    cache, other = caches(), caches()
+    store(cache, KEYS)
+    look_up(other, KEYS)
+    seen, opened, counted = other.position, os.open, itertools.count()
+
+    def open_some(path, flags, mode=0o777, *, dir_fd=None):
+        if next(counted) >= at:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_some)
+        cache.invalidate(keys_of(KEYS[:5]))
+    assert look_up(caches(), KEYS).items() <= right(KEYS[5:]).items()
+    assert other.has_news
+    [changed] = other.invalidations_since(seen)
+    assert changed is None or changed.columns[0].to_pylist() == KEYS[:5]
+    assert look_up(other, KEYS).items() <= right(KEYS[5:]).items()
+
+
+def test_a_lock_is_done_without_where_no_thread_can_wait_for_it(tmp_path, monkeypatch):
+    """As where there are too many of them, or the interpreter ends."""
+
+    def fail(self):
+        raise RuntimeError("can't start new thread")
+
+    one, other = Folder(tmp_path / "f"), Folder(tmp_path / "f")
+    with one.lock("a.lock"):
+        opened = len(os.listdir("/proc/self/fd"))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            with pytest.raises(TimeoutError), other.lock("a.lock"):
+                pass
+        assert len(os.listdir("/proc/self/fd")) == opened
+    with other.lock("a.lock") as is_held:
+        assert is_held
+    for folder in (one, other):
+        folder.close()
+
+
+def test_a_lock_that_was_held_for_too_long_is_taken_behind_others_that_waited_for_it(tmp_path, monkeypatch):
+    """When it gets free, each of them has it for a moment: that is no reason to do without it once more."""
+    one, other = Folder(tmp_path / "f"), Folder(tmp_path / "f", lock_seconds=0.01)
+    held, sleep = [one.try_lock("a.lock")], time.sleep
+    with pytest.raises(TimeoutError), other.lock("a.lock"):
+        pass
+
+    def release(seconds):
+        while held:
+            one.unlock(held.pop())
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", release)
+    with other.lock("a.lock") as is_held:
+        assert is_held
+    for folder in (one, other):
+        folder.close()
 
 
 @pytest.mark.parametrize("at", range(4))

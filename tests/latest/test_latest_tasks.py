@@ -35,6 +35,10 @@ class Rows:
     schema: pa.Schema
 
 
+Order = tuple[Any, ...]
+"""Id, currency, and when if left rows have an order."""
+
+
 def latest_plan(
     *,
     key: Sequence[str] = ("ccy",),
@@ -45,6 +49,7 @@ def latest_plan(
     buckets: int = 4,
     columns: pa.Schema = COLUMNS,
     load: LoadRule | None = None,
+    **more: Any,
 ) -> LatestPlan:
     """Return the workers' part of a join of orders, with an id and a currency, with rates."""
     table = LookupTable.from_stream("r", Rows(columns), key=key, order_by=order_by)
@@ -56,7 +61,7 @@ def latest_plan(
     values = {f"v:{name}": COLUMNS.field(name).type for name in plan.columns}
     layout = Layout("r", keys, values, orders, tuple(key), ttl)
     inputs = {f"v:{name}": COLUMNS.field(name).type for name in columns.names}
-    return LatestPlan(plan, layout, inputs, buckets, 1, rules_of(plan), load)
+    return LatestPlan(plan, layout, inputs, buckets, 1, rules_of(plan), load, **more)
 
 
 @dataclass
@@ -115,7 +120,7 @@ class Query:
         self,
         now: int,
         rates: Sequence[Sequence[Rate]] = (),
-        orders: Sequence[tuple[int, str | None]] = (),
+        orders: Sequence[Order] = (),
         *,
         commit: bool = True,
         deletes: bool = False,
@@ -144,12 +149,13 @@ class Query:
     def _bucket(self, key: object) -> int:
         return zlib.crc32(repr(key).encode()) % self.latest.buckets
 
-    def _left(self, orders: Sequence[tuple[int, str | None]]) -> pa.RecordBatch:
-        ids, ccys = zip(*orders, strict=True)
+    def _left(self, orders: Sequence[Order]) -> pa.RecordBatch:
+        ids, ccys, *ats = zip(*orders, strict=True)
         keyed = bool(self.latest.layout.key_names)
         keys = pa.array(ccys, pa.string()) if keyed else pa.array([1] * len(ids), pa.int32())
-        buckets = [self._bucket(ccy if keyed and ccy is not None else number) for number, ccy in orders]
-        return pa.record_batch({"l0": pa.array(ids), "k0": keys, BUCKET: pa.array(buckets, pa.int32())})
+        buckets = [self._bucket(ccy if keyed and ccy is not None else number) for number, ccy, *_ in orders]
+        own = {f"o{n}": pa.array(at, pa.int64()) for n, at in enumerate(ats)}
+        return pa.record_batch({"l0": pa.array(ids), "k0": keys, **own, BUCKET: pa.array(buckets, pa.int32())})
 
     def _right(self, rows: Sequence[Rate], partition: int, deletes: bool) -> Iterable[pa.RecordBatch]:
         layout, keyed = self.latest.layout, bool(self.latest.layout.key_names)
@@ -315,27 +321,65 @@ STEPS = st.lists(st.tuples(st.integers(1, 6), PARTITIONS, ORDERS, st.booleans())
     ttl=st.none() | st.just(4),
     deletes=st.booleans(),
     least=st.none() | st.just(1),
+    left_order=st.booleans(),
     seed=st.integers(0, 9),
 )
 def test_each_order_gets_what_the_model_says(
-    steps: list[Any], keyed: bool, ordered: bool, ttl: int | None, deletes: bool, least: int | None, seed: int
+    steps: list[Any],
+    keyed: bool,
+    ordered: bool,
+    ttl: int | None,
+    deletes: bool,
+    least: int | None,
+    left_order: bool,
+    seed: int,
 ) -> None:
+    left_order = left_order and ordered
     on = " AND ".join([*(["o.ccy = r.ccy"] if keyed else ["true"]), *([f"r.rate > {least}"] if least else [])])
-    plan = latest_plan(key=["ccy"] if keyed else [], order_by=["at"] if ordered else [], on=on, ttl=ttl, buckets=3)
+    key, order_by = ["ccy"] if keyed else [], ["at"] if ordered else []
+    plan = latest_plan(key=key, order_by=order_by, on=on, ttl=ttl, buckets=3, has_left_order=left_order)
     query = Query(plan, random=random.Random(seed))
     model = Model(keyed, ordered, ttl, deletes, least)
     now, number = 0, 0
     for wait, partitions, ccys, fails in steps:
         now += wait
-        orders = [(number := number + 1, ccy) for ccy in ccys]
+        orders: list[Order] = [(number := number + 1, ccy) for ccy in ccys]
+        if left_order:
+            orders = [(*order, query.random.choice([None, *range(6)])) for order in orders]
         if not model.fold(now, partitions):
             with pytest.raises(LookupRuntimeError, match="Two values"):
                 query.run(now, partitions, orders, deletes=deletes)
             return
         if fails:  # The process is killed before the commit; the same micro-batch runs again.
             query.run(now, partitions, orders, commit=False, deletes=deletes)
-        expected = [(n, *model.rate_of(ccy)) for n, ccy in orders]
+        expected = [(n, *(model.rate_at if at else model.rate_of)(ccy, *at)) for n, ccy, *at in orders]
         assert query.run(now, partitions, orders, deletes=deletes) == sorted(expected)
+
+
+def test_with_an_order_of_left_rows_each_finds_what_is_not_above_it_and_what_was_there_before() -> None:
+    query = Query(latest_plan(order_by=["at"], has_left_order=True))
+    rates: list[list[Rate]] = [[("EUR", 2, 20), ("EUR", 1, 10), ("USD", 7, 30)]]
+    orders: list[Order] = [
+        (1, "EUR", 9),
+        (2, "EUR", 10),
+        (3, "EUR", 19),
+        (4, "EUR", 21),
+        (5, "EUR", None),
+        (6, None, 9),
+    ]
+    found = [(1, None, False), (2, 1, True), (3, 1, True), (4, 2, True), (5, None, False), (6, None, False)]
+    assert query.run(1, rates, orders) == found
+    assert [query.counts[name] for name in ("rows", "hits", "misses", "cached_keys")] == [6, 3, 3, 2]
+    before: list[Order] = [(7, "EUR", 1), (8, "USD", 1), (9, "EUR", 25)]
+    assert query.run(2, [[("EUR", 3, 25)]], before) == [(7, 2, True), (8, 7, True), (9, 3, True)]
+
+
+def test_all_values_are_counted_where_that_is_wanted() -> None:
+    query = Query(latest_plan(buckets=5, counts_all=True))
+    query.run(1, [[(f"{n}", n, 1) for n in range(40)]])
+    assert query.counts["cached_keys"] == 40, "without left rows too"
+    query.run(2, orders=[(1, "0")])
+    assert (query.counts["cached_keys"], query.counts["rows"]) == (40, 1)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import ParseException
+from recorded import assert_recorded
 
 from lookupcache import PlanError, expr
 from lookupcache.planner import clauses
@@ -220,3 +221,33 @@ def test_what_and_joins(text: str, found: list[str]) -> None:
 def test_a_condition_that_cannot_be_read_is_left_as_it_is_written(text: str) -> None:
     assert read(text) is None
     assert is_plain_equality(text)
+
+
+def test_texts_are_read_as_they_were_when_spark_agreed() -> None:
+    """The same texts are compared with Spark's parser above; this needs no Spark, so that changes are found early."""
+    dice = random.Random(0)
+    read_now = [(text, with_parentheses(text)) for text in (loose(dice) for _ in range(400))]
+    assert_recorded("loose_texts.txt", [f"{text}\t{found}" for text, found in read_now])
+    assert sum(found != "None" for _, found in read_now) > 150
+
+
+def with_parentheses(text: str) -> str:
+    found = add_parentheses(text)
+    return str(found and found.text)
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("a & b >> c", "a & (b >> c)"), ("a >> b = c", "(a >> b) = c"), ("a >>> b = c >> d", "(a >>> b) = (c >> d)"),
+    ("a::INT < b AND c", "(a::INT < b) AND c"), ("a << b | c ^ d & e", "(a << b) | (c ^ (d & e))"),
+    ("CASE WHEN a = b THEN c = d END = e AND f", "(CASE WHEN a = b THEN c = d END = e) AND f"),
+    ("CASE a WHEN b = c THEN d ELSE e = f END = g AND h", "(CASE a WHEN b = c THEN d ELSE e = f END = g) AND h"),
+    ("a::INTERVAL DAY TO SECOND = b AND c", "(a::INTERVAL DAY TO SECOND = b) AND c"),
+    ("a::ARRAY<INT> < b AND c", "(a::ARRAY<INT> < b) AND c"), ("a::MAP<INT, ARRAY<INT>> IS NULL = b", "None"),
+    ("a::DECIMAL(3, 1) + b * c", "a::DECIMAL(3, 1) + (b * c)"), ("INTERVAL '1' DAY TO SECOND = b OR c",
+    "(INTERVAL '1' DAY TO SECOND = b) OR c"), ("INTERVAL -2 HOURS = b OR c", "(INTERVAL -2 HOURS = b) OR c"),
+    ("interval = b OR c", "(interval = b) OR c"), ("a[b = c] = d AND e", "(a[b = c] = d) AND e"),
+    ("'a' 'b' = c OR d", "('a' 'b' = c) OR d"), ("-1 + a * b", "-1 + (a * b)"), ("-a * b", "(-a) * b"),
+    ("a || b || c = d", "(a || b || c) = d"), ("a IN (b = c, d) OR e", "(a IN ((b = c), d)) OR e"),
+])  # fmt: skip
+def test_operands_in_texts_of_every_kind(text: str, found: str) -> None:
+    assert with_parentheses(text) == found

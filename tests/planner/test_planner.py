@@ -598,6 +598,7 @@ def settings(**on: bool) -> Settings:
         "escaped": "spark.sql.parser.escapedStringLiterals", "quoted": "spark.sql.ansi.doubleQuotedIdentifiers",
         "reserved": "spark.sql.ansi.enforceReservedKeywords",
         "exponents": "spark.sql.legacy.exponentLiteralAsDecimal.enabled",
+        "lengths": "spark.sql.preserveCharVarcharTypeInfo",
     }  # fmt: skip
     return Settings({names[name]: str(value).lower() for name, value in on.items()}.get)
 
@@ -611,6 +612,34 @@ def test_a_literal_that_a_setting_changes_is_left_to_spark(name: str, condition:
         found = plan(f"o.id = c.id AND {condition}", settings=settings(**{name: on}))
         raw_or_decimal = "r'" in condition or "price" in condition
         assert stages(found)[condition] == ("residual/spark" if on or raw_or_decimal else "calc/worker")
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("lengths", "CAST(a AS CHAR(3))"), ("lengths", "a::VARCHAR(3)"), ("lengths", "a::CHARACTER(3)"),
+    ("exponents", "a > 1e1"), ("exponents", "1.5E-3D"), ("escaped", r"'\n'"), ("escaped", "r'a'"), ("escaped", "R'a'"),
+])  # fmt: skip
+def test_a_text_is_doubtful_where_a_setting_changes_it(name: str, text: str) -> None:
+    assert settings(**{name: True}).doubtful(text)
+    others = dict.fromkeys({"lengths", "exponents", "escaped"} - {name}, True)
+    assert not settings(**{name: False}, **others).doubtful(text)
+    assert not settings(**{name: True}).doubtful("a = 'b' AND e > 12.5 AND charlie")
+
+
+def test_the_state_of_a_join_with_the_latest_values_takes_the_place_of_its_cache() -> None:
+    shown = explain(plan("o.id = c.id"), form=[("form", "worker")], state=[("keys", "id")])
+    heads = [line for line in shown.splitlines()[1:] if line and not line.startswith(" ")]
+    assert heads == ["Condition", "Form", "Lookup", "Result", "State"]
+    assert "  keys              id" in shown
+
+
+@pytest.mark.parametrize(("schema", "on", "value"), [
+    ("id BIGINT, n TINYINT", "c.n = 127", 127), ("id BIGINT, n SMALLINT", "c.n = -32768", -32768),
+    ("id BIGINT, n SMALLINT", "c.n = 32767", 32767), ("id BIGINT, n INT", "c.n = 2147483647", 2147483647),
+    ("id BIGINT, n SMALLINT", "c.n = 32768", None), ("id BIGINT, n TINYINT", "c.n = -129", None),
+])  # fmt: skip
+def test_a_constant_is_one_that_its_column_can_have(schema: str, on: str, value: int | None) -> None:
+    found = plan(f"o.id = c.id AND {on}", "left", table=table(schema), select=["c.n"])
+    assert found.never if value is None else [one.value.value for one in found.constants] == [value]
 
 
 def test_double_quotes_may_be_those_of_a_name() -> None:

@@ -74,6 +74,7 @@ CONDITIONS = [
     "c.s > '${spark.app.name}'", "c.m = 1e0", "c.m > 1e0", "c.n < 1e0", "c.m = 1", "c.m > 1", "c.w = 1", "c.w > 1",
     "c.n IN (0, 1e0)", "c.n BETWEEN 0 AND 1.5", "c.n + 1 > 1", "o.n = c.n", "o.n = c.m", "o.h = c.f", "c.f = 0.1",
     "c.f > 0.1", "c.f = 1.5F", "c.ts = TIMESTAMP '2020-01-01 00:00:00'", "c.ts > TIMESTAMP '2020-01-01 00:00:00'",
+    "c.ts > CAST('2020-01-01 00:00:00+02:00' AS TIMESTAMP)", "c.ts > TIMESTAMP '2020-01-01 00:00:00+02:00'",
     "c.tn = TIMESTAMP '2020-01-01 00:00:00'", "c.ts > '2020-01-01'", "c.ts = '2020-01-01'", "c.tn >= '2020-01-01'",
     "c.d = '2020-1-1'", "c.d > '2020-01-01'", "c.d = 'epoch'", "c.d > 'epoch'", "o.d = c.ts", "o.d = c.tn",
     "o.d = c.d", "o.ts = c.d", "o.ts = c.ts", "o.ts = c.tn", "c.ts > o.d", "user = 'a'", "USER = 'a'",

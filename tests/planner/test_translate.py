@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from recorded import assert_recorded
 
 from lookupcache import expr
 from lookupcache.planner.clauses import substitute
@@ -224,10 +225,32 @@ def test_a_worker_answers_as_spark_does(spark: Any, seed: int, ansi: bool) -> No
     "c.i / 2 = 1", "c.s RLIKE 'a'", r"c.s = 'a\nb'", "c.t > '2020-1-1'", "c.t = DATE'today'", "c.b AND c.i + 1 > 2",
     "c.i IN (1, '2')",
     "c.i IN (1, o.i)", "c.t = '2020-02-30'", "now() > c.z", "c.b = 1", "c.s COLLATE UTF8_LCASE = 'a'", "-c.f = 1",
+    "CAST(c.d AS FLOAT) = 1.5F", "startswith(c.s, c.s)", "contains(c.i, '1')",
     "coalesce(c.b, TRUE)", "current_date = c.t", "c.i", "c.d + c.p > 1", "c.f > 1e400", "c.i LIKE '1%'",
 ])  # fmt: skip
 def test_what_might_differ_is_left_to_spark(text: str) -> None:
     assert translate(SCOPE.read(text), column) is None
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_conditions_are_translated_as_they_were_when_spark_agreed(ansi: bool) -> None:
+    """The same conditions are compared with Spark above; this needs no Spark, so that changes are found early."""
+    dice, lines = random.Random(0), []
+    for _ in range(400):
+        text = condition(dice)
+        node = translate(SCOPE.read(text), column, ansi=ansi)
+        lines.append(f"{text}\t{None if node is None else expr.to_text(node)}")
+    assert_recorded(f"conditions_{'ansi' if ansi else 'not_ansi'}.txt", lines)
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("startswith(c.s, 'a')", "starts with"), ("contains(c.s, 'a')", "contains"), ("endswith(c.s, 'a')", "ends with"),
+])  # fmt: skip
+def test_parts_of_texts_are_compared_in_workers(text: str, found: str) -> None:
+    node = translate(SCOPE.read(text), column)
+    assert isinstance(node, expr.Call)
+    assert (node.op, [type(argument) for argument in node.args]) == (found, [expr.Column, expr.Literal])
+    assert any(value for value in worker(node))
 
 
 def test_arithmetic_is_left_to_spark_without_ansi() -> None:

@@ -193,10 +193,12 @@ class Judge:
     def lookup_join(self, case: Case, left, form: str) -> LookupJoin:
         on = case.on if isinstance(case.on, str) else list(case.on)
         table = self.lookup_table(case)
-        return LookupJoin(left, table, on, case.how, case.select, where=case.where, options={"lookup.form": form})
+        as_of = None if case.as_of is None else case.as_of.time
+        options = {"lookup.form": form}
+        return LookupJoin(left, table, on, case.how, case.select, where=case.where, as_of=as_of, options=options)
 
     def lookup_table(self, case: Case) -> LookupTable:
-        options = dict(case.options)
+        options = case.table_options
         if case.source in FUNCTIONS:
             key, function = case.right.columns[0][0], FUNCTIONS[case.source](case.right.table())
             batch = isinstance(function, RowsOfMany | RowsOfManyLater)
@@ -259,9 +261,27 @@ def _stored(value):
 
 def spark_join(case: Case, left, right):
     on = F.expr(case.on) if isinstance(case.on, str) else list(case.on)
-    joined = left.alias("o").join(right.alias("t"), on, case.how)
+    if case.as_of is None:
+        joined = left.alias("o").join(right.alias("t"), on, case.how)
+    else:
+        joined = join_as_of(case, left, right)
     joined = joined if case.where is None else joined.where(case.where)
     return joined if case.select is None else joined.selectExpr(*case.select)
+
+
+def join_as_of(case: Case, left, right):
+    """Return Spark's join with the rows that are valid, or by a window with the latest version."""
+    time, columns = case.as_of.time, [f"t.{name}" for name in case.as_of.columns]
+    if len(columns) == 2:
+        start, end = columns
+        period = f"({start} <= {time} OR {start} IS NULL) AND ({end} > {time} OR {end} IS NULL) AND {time} IS NOT NULL"
+        return left.alias("o").join(right.alias("t"), F.expr(f"({case.on}) AND {period}"), case.how)
+    rows = left.withColumn("number", F.monotonically_increasing_id())
+    joined = rows.alias("o").join(right.alias("t"), F.expr(f"({case.on}) AND {columns[0]} <= {time}"), case.how)
+    if case.how in ("inner", "left"):
+        place = f"rank() OVER (PARTITION BY o.number ORDER BY {columns[0]} DESC)"
+        joined = joined.selectExpr("*", f"{place} AS place").where("place = 1").drop("place")
+    return joined.drop("number")
 
 
 def forms_of(case: Case) -> list[str]:

@@ -59,7 +59,8 @@ def statement(case: Case, number: int, form: str) -> str:
     on = f"ON {case.on}" if isinstance(case.on, str) else f"USING ({', '.join(case.on)})"
     where = "" if case.where is None else f" WHERE {case.where}"
     hint = f"/*+ OPTIONS('lookup.form'='{form}') */"
-    table = f"looked_{number} {hint} FOR SYSTEM_TIME AS OF o.proc_time AS t"
+    time = "o.proc_time" if case.as_of is None else case.as_of.time
+    table = f"looked_{number} {hint} FOR SYSTEM_TIME AS OF {time} AS t"
     return f"SELECT {items} FROM drawn_{number} AS o {HOWS[case.how]} {table} {on}{where}"
 
 

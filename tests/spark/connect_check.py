@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 from urllib.request import urlopen
 
 import pytest
+from arrivals import Arrivals
 from drawn_world import ROWS, VARIABLES, compare_drawn, make_worlds, table_of
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from scale import SCALE, SEED, scale_up
@@ -35,6 +37,7 @@ from lookupcache import (
 from lookupcache.monitoring.scrape import samples
 from lookupcache.planner.column import column_sql
 from lookupcache.spark.doctor import POOL, examine
+from lookupcache.spark.latest import PROVIDER, ROCKSDB, is_in_source_order, needs_several_states
 from lookupcache.spark.stages import python_stages
 
 LRU = {"lookup.cache": "LRU"}
@@ -226,13 +229,26 @@ def test_hostile_statements_of_sql_are_sparks(spark):
 if SCALE > 1:  # in the nightly run only
 
     def test_drawn_statements_are_sparks(spark, capsys):
-        count = scale_up(12)
+        count = scale_up(15)
         found = compare_drawn(*make_worlds(spark), range(SEED + 7000, SEED + 7000 + count))
         with capsys.disabled():
             print(f"\n{found.counts()}")
         assert not found.wrong, found.report()
         assert found.by_ours_alone <= max(0.03 * count, 1), found.refused
         assert found.refused["by both"] < 0.5 * count, found.refused
+
+
+def test_a_join_is_with_the_latest_version_of_that_time(spark):
+    options = {"lookup.as-of.version": "v"}
+    history = LookupTable.from_function(
+        "h", "id BIGINT, v INT", key=["id"], function=lambda i: [(i, i + n) for n in (0, 3, 6)], options=options
+    )
+    left = spark.range(4).selectExpr("id", "5 AS at")
+    for form in ("worker", "distinct"):
+        joined = lookup_join(
+            left, history, ["id"], "left", ["left.id", "h.v"], as_of=F.col("at"), options={"lookup.form": form}
+        )  # fmt: skip
+        assert sorted(map(tuple, joined.collect())) == [(0, 3), (1, 4), (2, 5), (3, 3)]
 
 
 def test_counts_are_observed(spark, people):
@@ -311,6 +327,40 @@ def test_the_doctor_counts_the_python_stages_of_a_plan(spark, people, visits):
     assert python_stages(joined) == 2
     [pool] = [finding for finding in examine(spark, joined) if finding.name == POOL]
     assert pool.wanted is None
+
+
+CONNECT_LIMITS = {"counts by accumulator", "choice of a form by size", "check of Java and the state store"}
+
+
+def limits_of(spark, query=None) -> set[str]:
+    return {finding.name for finding in examine(spark, query) if finding.limit}
+
+
+def test_the_doctor_names_what_a_connect_session_cannot_do(spark, visits):
+    assert limits_of(spark) == {*CONNECT_LIMITS, "real-time mode"}
+    assert limits_of(spark, visits) == CONNECT_LIMITS
+
+
+def test_the_doctor_names_what_serverless_compute_cannot_do(spark, visits, monkeypatch):
+    """Such a server shows hardly any setting, not even with a default, and runs no file of lookupcache."""
+    get, shown = type(spark.conf).get, "spark.sql.session.timeZone"
+
+    def refuse(conf, key, *default):
+        if key != shown:
+            raise PySparkException(f"[CONFIG_NOT_AVAILABLE] Configuration {key} is not available. SQLSTATE: 42K0I")
+        return get(conf, key, *default)
+
+    monkeypatch.setattr(type(spark.conf), "get", refuse)
+    monkeypatch.setattr("lookupcache.spark.doctor._check_in_workers", no_package)
+    found = {finding.name: finding for finding in examine(spark, visits)}
+    assert {name for name, one in found.items() if one.limit} == {*CONNECT_LIMITS, "settings of the cluster"}
+    assert "addArtifact" in found["settings of the cluster"].why
+    assert "No module named 'lookupcache'" in found["cache folder of the workers"].why
+    assert "addArtifact" in found["cache folder of the workers"].wanted
+
+
+def no_package(spark):
+    raise PySparkException("No module named 'lookupcache'")
 
 
 BETWEEN = {
@@ -400,3 +450,69 @@ def test_a_compiled_join_is_applied_to_the_same_columns(people, visits):
     plan = CompiledPlan.of(PlanReference.from_json_string(join.compile().as_json_string()))
     found = LookupJoin.from_plan(visits, plan)
     assert (found.plan, found.df.schema) == (join.plan, join.df.schema)
+
+
+# ── the latest value of a stream ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def arrivals(spark, tmp_path):
+    """Let streams keep their state in RocksDB, and return a function from a join of two streams to their arrivals."""
+    spark.conf.set(PROVIDER, ROCKSDB)
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    yield lambda joined: Arrivals(spark, tmp_path, joined, sink="parquet")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    spark.conf.unset(PROVIDER)
+
+
+EUR = {"ccy": "EUR", "exchange": 1.5, "at": 1}
+
+
+def test_the_latest_value_in_the_order_of_the_source_and_its_metrics(arrivals):
+    joins = []
+
+    def joined(orders, rates):
+        rates, options = rates.where("exchange > 0"), {"lookup.metrics": "observe"}
+        table = LookupTable.from_stream("r", rates, key="ccy", options=options)
+        joins.append(LookupJoin(orders, table, "left.ccy = r.ccy", "left", ["amount", "exchange"]))
+        return joins[-1].df
+
+    streams = arrivals(joined)
+    streams.arrive("rates", EUR, {**EUR, "exchange": 2.5}, {"ccy": "USD", "exchange": 1.0})
+    streams.arrive("orders", {"ccy": "EUR", "amount": 1}, {"ccy": "x", "amount": 2})
+    assert streams.run() == [(1, 2.5), (2, None)]
+    counts = joins[0].metrics_in(streams.query.lastProgress)
+    assert (counts.rows, counts.misses, counts.cached_keys) == (2, 1, 2)
+    assert counts.cached_bytes > 0
+    streams.arrive("orders", {"ccy": "USD", "amount": 3})
+    assert streams.run(restart=True) == [(1, 2.5), (2, None), (3, 1.0)]
+
+
+def test_two_joins_and_a_load_phase_in_one_statement(spark, arrivals):
+    def joined(orders, rates):
+        orders.createOrReplaceTempView("orders")
+        rates.createOrReplaceTempView("rates")
+        rates.withColumn("at", F.timestamp_seconds("at")).createOrReplaceTempView("timed")
+        return LookupSession(spark).sql(
+            "SELECT amount, (SELECT exchange FROM rates) AS x, r.exchange FROM orders AS o JOIN LATERAL TABLE(SNAPSHOT("
+            "input => TABLE timed, on_time => DESCRIPTOR(at), load_completed_condition => 'user_time', "
+            "load_completed_time => TIMESTAMP '1970-01-01 00:00:05')) AS r ON o.ccy = r.ccy"
+        )
+
+    streams = arrivals(joined)
+    streams.arrive("rates", EUR)
+    streams.arrive("orders", {"ccy": "EUR", "amount": 1})
+    assert streams.run(restart=True) == []
+    streams.arrive("rates", {"ccy": "USD", "exchange": 7.0, "at": 86_400})
+    assert streams.run(restart=True) == [(1, 7.0, 1.5)]
+
+
+def test_the_order_of_a_source_is_not_that_of_a_shuffle(spark):
+    rates = spark.readStream.format("rate").load()
+    rates.createOrReplaceTempView("rates")
+    view = spark.sql("WITH r AS (SELECT * FROM rates WHERE value > 1) SELECT value + 1 AS value FROM r")
+    source = LookupTable.from_stream("r", rates, key="value").stream
+    assert [is_in_source_order(rows) for rows in (rates, view, rates.distinct())] == [True, True, False]
+    static = rates.join(spark.range(3), rates.value == F.col("id")).drop("id")
+    sides = (rates, static, rates.distinct(), rates.join(static, "value"), rates.groupBy("value").count())
+    assert [needs_several_states(left, source) for left in sides] == [False, False, True, True, True]

@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from needs import needs_spark
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
 
 from lookupcache import LookupTable, lookup_join
 from lookupcache.demo import flights
@@ -80,6 +83,38 @@ def check_in(path):
         os.environ["SPARK_LOCAL_DIRS"] = before
 
     return check
+
+
+def limits_of(spark, query=None) -> set[str]:
+    return {finding.name for finding in examine(spark, query) if finding.limit}
+
+
+def test_real_time_mode_is_a_limit_of_streams(spark):
+    stream = spark.readStream.format("rate").load().selectExpr("value AS id")
+    assert limits_of(spark) == limits_of(spark, looked_up(stream, "a")) == {"real-time mode"}
+    assert limits_of(spark, rows(spark)) == set()
+
+
+@needs_spark("4.3", "real-time mode takes queries without state since Spark 4.3")
+def test_spark_refuses_a_lookup_in_real_time_mode(spark, tmp_path):
+    stream = looked_up(real_time_source(spark), "a")
+    writer = stream.writeStream.format("console").outputMode("update").option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(realTime="5 minutes").start()
+    try:
+        with pytest.raises(StreamingQueryException, match=r"MapInArrowExec.* not in the operator allowlist"):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+
+
+def real_time_source(spark):
+    """Return a stream of a source that real-time mode accepts: Spark looks at the operators above such a one only."""
+    jvm = spark._jvm
+    numbers = jvm.org.apache.spark.sql.Encoders.LONG()
+    source = jvm.org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream.singlePartition(
+        spark._jsparkSession, numbers
+    )
+    return DataFrame(source.toDF(), spark).selectExpr("value AS id")
 
 
 # ── idle workers ─────────────────────────────────────────────────────────────────────────────────────────

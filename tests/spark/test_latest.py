@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,36 +80,178 @@ def test_by_key_with_all_that_a_join_has(arrivals: Callable[..., Arrivals]) -> N
 
 
 CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "150")) // 150, 1)
+DRAWS = 1 if CASES == 1 else 8 * CASES
+KEYS = {  # Of orders, of rates: in different types, as Spark compares them.
+    "none": ([], "true"),
+    "text": (["ccy"], "left.ccy = r.ccy"),
+    "numbers": (["long"], "left.number = r.long"),
+    "decimals": (["decimal"], "left.number = r.decimal"),
+    "two": (["long", "ccy"], "left.ccy = r.ccy AND left.number = r.long"),
+}
+NUMBERS = "CASE ccy WHEN 'EUR' THEN 1 WHEN 'USD' THEN 2 END"
 
 
-@pytest.mark.parametrize("seed", range(CASES))
-def test_drawn_arrivals_with_restarts_and_kinds_of_triggers(arrivals: Callable[..., Arrivals], seed: int) -> None:
-    draw = random.Random(seed)
-    keyed, ordered = draw.random() < 0.7, draw.random() < 0.5
+@dataclass(frozen=True)
+class Drawn:
+    """A join with latest values, by which its orders and rates arrive, and how its result leaves."""
 
-    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
-        orders = orders.selectExpr("amount AS id", "ccy")
-        table = LookupTable.from_stream(
-            "r", rates, key=["ccy"] if keyed else [], order_by=["at"] if ordered else [], buckets=2,
-            delete_when="exchange IS NULL",
+    key: str
+    ordered: bool
+    left_order: bool
+    deletes: bool
+    least: int | None
+    ttl: str | None
+    how: str
+    sink: str
+    rocksdb: bool
+
+    @classmethod
+    def of(cls, draw: random.Random) -> Drawn:
+        ordered = draw.random() < 0.6
+        return cls(
+            draw.choice([*KEYS]), ordered, ordered and draw.random() < 0.5, draw.random() < 0.5,
+            draw.choice([None, 1]), draw.choice([None, "1 ms", "1 h"]), draw.choice(["left", "inner", "semi", "anti"]),
+            draw.choice(["foreachBatch", "parquet"]), draw.random() < 0.3,
         )  # fmt: skip
-        on = "left.ccy = r.ccy" if keyed else "true"
-        return lookup_join(orders, table, on=on, how="left", select=["id", "CAST(exchange AS INT) AS rate"])
 
-    streams, model, expected, number = arrivals(joined), Model(keyed, ordered, None, True, None), [], 0
-    for _ in range(3):
-        rates = [(draw.choice(CCYS), draw.choice([None, 1, 2, 3]), draw.randrange(9)) for _ in range(draw.randrange(4))]
-        ccys = [draw.choice(CCYS) for _ in range(draw.randrange(1, 4))]
-        if rates:
-            streams.arrive("rates", *({"ccy": c, "exchange": rate, "at": at} for c, rate, at in rates))
-        streams.arrive("orders", *({"amount": number + n, "ccy": ccy} for n, ccy in enumerate(ccys)))
-        model.fold(0, [rates])
-        expected += [(number + n, model.rate_of(ccy)[0]) for n, ccy in enumerate(ccys)]
-        number += len(ccys)
-        assert streams.run(restart=draw.random() < 0.5) == sorted(expected, key=repr)
+    def joined(self, orders: DataFrame, rates: DataFrame) -> DataFrame:
+        orders = orders.selectExpr("amount AS id", "ccy", f"{NUMBERS} AS number", "at")
+        rates = rates.selectExpr("*", f"bigint({NUMBERS}) AS long", f"CAST({NUMBERS} AS DECIMAL(9, 2)) AS decimal")
+        key, on = KEYS[self.key]
+        table = LookupTable.from_stream(
+            "r", rates, key=key, order_by=["at"] if self.ordered else [], buckets=2, ttl=self.ttl,
+            left_order_by=["at"] if self.left_order else [], delete_when="exchange IS NULL" if self.deletes else None,
+        )  # fmt: skip
+        on += "" if self.least is None else f" AND r.exchange > {self.least}"
+        select = ["id"] if self.how in ("semi", "anti") else ["id", "CAST(exchange AS INT) AS rate"]
+        return lookup_join(orders, table, on=on, how=self.how, select=select)
+
+    def model(self) -> Model:
+        ttl = None if self.ttl is None else 1 if self.ttl == "1 ms" else 1_000
+        return Model(self.key != "none", self.ordered, ttl, self.deletes, self.least)
+
+    def row(self, number: int, rate: tuple[int | None, bool]) -> list[tuple[Any, ...]]:
+        """Return the rows that leave for an order."""
+        if {"inner": not rate[1], "semi": not rate[1], "anti": rate[1]}.get(self.how, False):
+            return []
+        return [(number,) if self.how in ("semi", "anti") else (number, rate[0])]
+
+
+@pytest.mark.parametrize("seed", range(DRAWS))
+def test_drawn_arrivals_with_restarts_kinds_of_triggers_and_sinks(
+    spark: SparkSession, arrivals: Callable[..., Arrivals], seed: int
+) -> None:
+    draw = random.Random(seed)
+    drawn = Drawn.of(draw)
+    if drawn.rocksdb:
+        spark.conf.set(PROVIDER, ROCKSDB)
+    streams, model, expected, number = arrivals(drawn.joined, sink=drawn.sink), drawn.model(), [], 0
+    try:
+        for now in range(3 if CASES == 1 else 6):
+            rates = [
+                (draw.choice(CCYS), draw.choice([None, 1, 2, 3]), draw_time(draw)) for _ in range(draw.randrange(4))
+            ]
+            orders = [(draw.choice(CCYS), draw_time(draw)) for _ in range(draw.randrange(4))]
+            if rates:
+                rows = [{"ccy": ccy, "exchange": rate, "at": at} for ccy, rate, at in rates]
+                streams.arrive("rates", *rows)
+            if orders:
+                named = [{"amount": number + n, "ccy": ccy, "at": at} for n, (ccy, at) in enumerate(orders)]
+                streams.arrive("orders", *named)
+            if rates or orders:
+                model.fold(now, [rates])
+            for ccy, at in orders:
+                rate = model.rate_at(ccy, at) if drawn.left_order else model.rate_of(ccy)
+                expected += drawn.row(number, rate)
+                number += 1
+            # A query that is running may take the rates before the orders arrive.
+            trigger = draw.choice(["availableNow", "once", *([] if drawn.left_order or drawn.ttl == "1 ms" else [""])])
+            assert streams.run(trigger=trigger) == sorted(expected, key=repr), (drawn, now, trigger)
+    finally:
+        spark.conf.unset(PROVIDER)
+
+
+def draw_time(draw: random.Random) -> int | None:
+    return draw.choice([None, *range(8)])
 
 
 CCYS = ["EUR", "USD", None]
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """Let streams keep their state in RocksDB."""
+    spark.conf.set(PROVIDER, ROCKSDB)
+    yield
+    spark.conf.unset(PROVIDER)
+
+
+# ── queries around the join ──────────────────────────────────────────────────────────────────────────────
+
+
+def latest(orders: DataFrame, rates: DataFrame, name: str = "exchange", **more: Any) -> DataFrame:
+    """Return orders with the last rate of their currency under a name."""
+    table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", buckets=2, **more)
+    return lookup_join(orders, table, "left.ccy = r.ccy", "left", ["left.*", f"r.exchange AS {name}"])
+
+
+def deduplicated(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    return latest(orders, rates.dropDuplicates(["ccy", "at"])).select("amount", "exchange")
+
+
+def with_watermarks(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    timed = rates.withColumn("time", F.timestamp_seconds("at")).withWatermark("time", "1 second")
+    left = orders.withColumn("seen", F.timestamp_seconds("amount")).withWatermark("seen", "5 seconds")
+    return latest(left, timed).select("amount", "exchange")
+
+
+def with_itself(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    return latest(rates.selectExpr("at + 9 AS amount", "ccy"), rates).select("amount", "exchange")
+
+
+def two_in_a_row(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    joined = latest(latest(orders, rates, "one"), rates.where("exchange < 2"), "two")
+    return joined.selectExpr("amount", "one", "two")
+
+
+def side_by_side(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    parts = [
+        latest(orders.where(where), rates, operator="transformWithState") for where in ("amount = 1", "amount > 1")
+    ]
+    return parts[0].unionAll(parts[1]).select("amount", "exchange")
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("rocksdb")
+@pytest.mark.parametrize(
+    ("joined", "first", "second"),
+    [
+        (deduplicated, [(1, 1.5), (2, None)], [(3, 2.5)]),
+        (with_watermarks, [(1, 1.5), (2, None)], [(3, 2.5)]),
+        (with_itself, [(10, 1.5)], [(10, 2.5), (14, 2.5)]),  # Right rows are first, all of them.
+        (two_in_a_row, [(1, 1.5, 1.5), (2, None, None)], [(3, 2.5, 1.5)]),
+        (side_by_side, [(1, 1.5), (2, None)], [(3, 2.5)]),
+    ],
+)  # fmt: skip
+def test_queries_around_the_join(
+    spark: SparkSession, arrivals: Callable[..., Arrivals], joined: Any, first: list[Any], second: list[Any]
+) -> None:
+    streams = arrivals(joined)
+    eur = {"ccy": "EUR", "exchange": 1.5, "at": 1}
+    streams.arrive("rates", eur)
+    streams.arrive("orders", {"ccy": "EUR", "amount": 1}, {"ccy": "x", "amount": 2})
+    assert streams.run(restart=True) == first
+    assert streams.run(restart=True) == first, "nothing has arrived"
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        if joined is not with_itself:
+            streams.arrive("orders", {"ccy": "EUR", "amount": 3})
+        streams.arrive("rates", eur, {**eur, "exchange": 2.5, "at": 5})
+        found = streams.run(restart=True)
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    assert found == sorted([*first, *second], key=repr)
 
 
 # ── exactly once ─────────────────────────────────────────────────────────────────────────────────────────
@@ -120,8 +264,9 @@ from pyspark.sql import SparkSession
 from test_latest import killed_query
 
 settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "1",
-            "spark.sql.codegen.wholeStage": "false", "spark.local.dir": sys.argv[1]}
-killed_query(SparkSession.builder.master("local[1]").config(map=settings).getOrCreate(), sys.argv[1])
+            "spark.sql.codegen.wholeStage": "false", "spark.local.dir": sys.argv[1],
+            "spark.sql.streaming.minBatchesToRetain": "10000"}
+killed_query(SparkSession.builder.master(sys.argv[2]).config(map=settings).getOrCreate(), sys.argv[1])
 """
 
 
@@ -132,68 +277,114 @@ def killed_query(spark: SparkSession, folder: str | Path) -> None:
         reader = spark.readStream.schema("k INT, n INT").option("maxFilesPerTrigger", "1")
         return reader.json(f"{folder}/{name}")
 
-    table = LookupTable.from_stream("r", stream("rates"), key=["k"], buckets=2)
+    table = LookupTable.from_stream("r", stream("rates"), key=["k"], order_by=["n"], buckets=2)
     df = lookup_join(stream("orders"), table, on="left.k = r.k", how="left", select=["left.n", "r.n AS rate"])
     writer = df.writeStream.format("parquet").option("path", f"{folder}/out")
     query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
     query.awaitTermination()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", ["driver"] if CASES == 1 else ["driver", "worker"])
-def test_rows_and_values_are_exactly_once_though_a_process_is_killed(
-    spark: SparkSession, tmp_path: Path, victim: str
-) -> None:
-    steps, keys = 4, 3
+KILL_KEYS = 3
+
+
+def write_files(folder: Path, steps: int) -> None:
+    """Write a file of orders and one of rates for each step; one key gets no rate in it."""
     for name in ("orders", "rates"):
-        (tmp_path / name).mkdir()
+        (folder / name).mkdir()
         for step in range(steps):
-            file = tmp_path / name / f"{step}.json"
-            rows = [{"k": key, "n": step * 10 + key} for key in range(keys) if name == "orders" or key != step % keys]
-            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            file = folder / name / f"{step:03}.json"
+            keys = [key for key in range(KILL_KEYS) if name == "orders" or key != step % KILL_KEYS]
+            file.write_text("".join(json.dumps({"k": key, "n": step * 10 + key}) + "\n" for key in keys))
             os.utime(file, (1_000_000 + step, 1_000_000 + step))
-    script = tmp_path / "query.py"
-    script.write_text(KILLED)
+
+
+@pytest.mark.slow
+def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    steps = 4
+    write_files(tmp_path, steps)
     commits = tmp_path / "checkpoint" / "commits"
-    first = start(script, tmp_path)
+    first = start(tmp_path)
     while first.poll() is None and not (commits / "1").exists():
         time.sleep(0.01)
-    if victim == "driver":
-        os.killpg(first.pid, signal.SIGKILL)
-    else:
-        kill_workers(first)
+    os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    assert victim == "worker" or not (commits / str(steps - 1)).exists(), "it was killed in mid-run"
+    assert not (commits / str(steps - 1)).exists(), "it was killed in mid-run"
     killed_query(spark, tmp_path)
     latest: dict[int, int] = {}
     expected = []
     for step in range(steps):
-        latest |= {key: step * 10 + key for key in range(keys) if key != step % keys}
-        expected += [(step * 10 + key, latest.get(key)) for key in range(keys)]
-    assert sorted(tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).collect()) == sorted(expected)
+        latest |= {key: step * 10 + key for key in range(KILL_KEYS) if key != step % KILL_KEYS}
+        expected += [(step * 10 + key, latest.get(key)) for key in range(KILL_KEYS)]
+    assert written(spark, tmp_path) == sorted(expected)
 
 
-def kill_workers(query: subprocess.Popen[bytes]) -> None:
-    """Kill the Python workers that run in a query's group, whatever they do: a task that loses its worker fails."""
-    processes = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if group_of(pid) == query.pid]
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes}
-    workers = [pid for pid, command in commands.items() if b"pyspark.daemon" in command]
-    assert workers
-    for pid in workers[1:]:  # The first is the daemon that starts them.
-        os.kill(pid, signal.SIGKILL)
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", ["driver", "worker, task again", "worker, query again"])
+def test_rows_and_values_are_exactly_once_at_whatever_moment_a_process_is_killed(
+    spark: SparkSession, tmp_path: Path, victim: str
+) -> None:
+    steps, most = 12 * CASES, 4 * CASES
+    write_files(tmp_path, steps)
+    draw, kills, starts = random.Random(len(victim)), 0, 0
+    commits = tmp_path / "checkpoint" / "commits"
+    while kills < most and starts < 4 * most and not (commits / str(steps - 1)).exists():
+        query, starts = start(tmp_path, "local[2, 4]" if "task" in victim else "local[1]"), starts + 1
+        before = len(list(commits.glob("[0-9]*")))
+        while query.poll() is None:
+            has_moved = len(list(commits.glob("[0-9]*"))) > before
+            if kills < most and (has_moved or draw.random() < 0.001):
+                time.sleep(draw.uniform(0, 1.5))  # The moment is drawn, not waited for.
+                kills += kill(query, victim, draw)
+                before = len(list(commits.glob("[0-9]*")))
+            time.sleep(0.01)
+        query.wait()
+    assert kills, "something was killed"
+    killed_query(spark, tmp_path)
+    from bench.latest_soak import micro_batches  # Here, since nightly runs are in the checkout.
+    from bench.latest_soak import rows_of as rows_in
+
+    latest: dict[int, int] = {}
+    expected = []
+    for _, files in micro_batches(tmp_path):
+        latest |= {row["k"]: row["n"] for row in sorted(rows_in(files, "rates"), key=lambda row: row["n"])}
+        expected += [(row["n"], latest.get(row["k"])) for row in rows_in(files, "orders")]
+    assert len(expected) == steps * KILL_KEYS
+    assert written(spark, tmp_path) == sorted(expected)
+    print(f"{victim}: {kills} kills, {starts} starts, {len(expected)} rows")
 
 
-def group_of(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return -1
+def written(spark: SparkSession, folder: Path) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in spark.read.parquet(str(folder / "out")).collect())
 
 
-def start(script: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a query as a process with a group of its own, which has Spark's JVM and workers too."""
+def kill(query: subprocess.Popen[bytes], victim: str, draw: random.Random) -> int:
+    """Kill a query with all its processes, or one of its Python workers: a task that loses its worker fails."""
+    if victim == "driver":
+        os.killpg(query.pid, signal.SIGKILL)
+        return 1
+    workers = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_worker(pid, query.pid)]
+    if workers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(draw.choice(workers), signal.SIGKILL)
+    return bool(workers)
+
+
+def is_worker(pid: int, session: int) -> bool:
+    """Return whether a process is a Python worker of a query, or the daemon that starts them.
+
+    The daemon has a process group of its own, but is of the query's session.
+    """
+    with contextlib.suppress(OSError):
+        return os.getsid(pid) == session and b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def start(folder: Path, master: str = "local[1]") -> subprocess.Popen[bytes]:
+    """Start the query as a process with a group of its own, which has Spark's JVM and workers too."""
+    script = folder / "query.py"
+    script.write_text(KILLED)
     with (folder / "log.txt").open("ab") as log:
-        command = [sys.executable, "-W", "ignore", str(script), str(folder)]
+        command = [sys.executable, "-W", "ignore", str(script), str(folder), master]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
@@ -299,14 +490,6 @@ def test_explain_names_the_way(spark: SparkSession) -> None:
 
 
 # ── the load phase ───────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def rocksdb(spark: SparkSession) -> Iterator[None]:
-    """Let streams keep their state in RocksDB."""
-    spark.conf.set(PROVIDER, ROCKSDB)
-    yield
-    spark.conf.unset(PROVIDER)
 
 
 @pytest.mark.usefixtures("rocksdb")

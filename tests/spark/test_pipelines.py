@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 
 import pyarrow.dataset as pads
+import pyspark
 import pytest
+from needs import needs_spark
+
+pytestmark = needs_spark("4.1", "declarative pipelines came with Spark 4.1")
 
 SPEC = """name: lookups
 storage: file://{folder}/storage
@@ -85,7 +89,7 @@ def ran(tmp_path_factory):
     (folder / "transformations" / "tables.py").write_text(TRANSFORMATIONS)
     conf = {"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
     arguments = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
-    command = [Path(sys.executable).with_name("spark-pipelines"), "run"]
+    command = [Path(pyspark.__path__[0]) / "bin" / "spark-pipelines", "run"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
     environment.pop("SPARK_TESTING", None)
     answer = subprocess.run(

@@ -31,14 +31,30 @@ def statement(sql: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
     return joined
 
 
-def test_the_seed_s_statement(arrivals: Callable[..., Arrivals]) -> None:
-    seed = arrivals(statement("SELECT amount, (SELECT exchange FROM rates) AS field1 FROM orders"))
-    seed.arrive("rates", EUR)
-    seed.arrive("orders", {"amount": 10}, {"amount": 11})
-    assert seed.run() == [(10, 1.2), (11, 1.2)]
-    seed.arrive("rates", {**EUR, "exchange": 1.3})
-    seed.arrive("orders", {"amount": 9})
-    assert seed.run() == [(10, 1.2), (11, 1.2), (9, 1.3)]
+SEED = [  # Time, stream 1, stream 2, output: as in the table of FLINK-6073, where stream 1 has the users.
+    ("T1", None, 1.2, None),
+    ("T2", ("User1", 10), None, (10, 1.2)),
+    ("T3", ("User2", 11), None, (11, 1.2)),
+    ("T4", None, 1.3, None),
+    ("T5", ("User3", 9), None, (9, 1.3)),
+]
+
+
+def test_the_seed_s_table_to_the_letter(arrivals: Callable[..., Arrivals]) -> None:
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        rates.select("exchange").createOrReplaceTempView("inputstream1")
+        orders.select("user", "amount").createOrReplaceTempView("inputstream2")
+        sql = "SELECT amount, (SELECT exchange FROM inputstream1) AS field1 FROM inputstream2"
+        return LookupSession(orders.sparkSession).sql(sql)
+
+    seed, written = arrivals(joined), []
+    for time, user, exchange, output in SEED:
+        if user is not None:
+            seed.arrive("orders", {"user": user[0], "amount": user[1]})
+        if exchange is not None:
+            seed.arrive("rates", {"exchange": exchange})
+        written += [] if output is None else [output]
+        assert seed.run() == sorted(written, key=repr), time
 
 
 @pytest.fixture
@@ -48,6 +64,29 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(name, ROCKSDB)
     yield
     spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_the_seed_s_three_kinds_of_inner_query_give_the_same(arrivals: Callable[..., Arrivals]) -> None:
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        orders.selectExpr("amount AS item", "ccy AS id").createOrReplaceTempView("stream1")
+        rates.selectExpr("exchange AS item2", "ccy AS id").createOrReplaceTempView("stream2")
+        session = LookupSession(orders.sparkSession)
+        assert session.query("Select item, (select item2 from stream2 ) as itemExtern from stream1;").joins
+        q2 = "Select s1.item, (Select item2 from stream2 as t2 where t2.id = s1.id limit 1) from stream1 s1;"
+        assert session.query(q2).joins
+        return session.sql(
+            "Select item, (select item2 from stream2 limit 1) as q2, q3.item2 AS q3 "
+            "FROM stream1 AS s1, (SELECT item2 FROM stream2 LIMIT 1) AS q3"
+        )
+
+    streams = arrivals(joined)
+    streams.arrive("rates", EUR)
+    streams.arrive("orders", {"amount": 10, "ccy": "EUR"})
+    assert streams.run() == [(10, 1.2, 1.2)]
+    streams.arrive("rates", {**EUR, "exchange": 1.3})
+    streams.arrive("orders", {"amount": 90, "ccy": "EUR"})
+    assert streams.run() == [(10, 1.2, 1.2), (90, 1.3, 1.3)]
 
 
 @pytest.mark.usefixtures("rocksdb")

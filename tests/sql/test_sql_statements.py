@@ -6,8 +6,10 @@ import logging
 import random
 import traceback
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
+from sources import options_of
 from sql_world import VIEWS, make_world, rows_of
 
 from lookupcache import (
@@ -384,6 +386,12 @@ ABOUT_A_TABLE = [
     "INSERT OVERWRITE {} PARTITION (a = 1) SELECT 1", "DESC EXTENDED {} AS JSON", "CREATE INDEX i ON TABLE {} (a)",
     "DROP INDEX i ON {}", "SHOW CREATE TABLE {} AS SERDE", "CACHE TABLE {} AS SELECT 1",
     "CREATE TEMPORARY VIEW {} AS SELECT 1", "CREATE OR REPLACE TEMP VIEW {} AS SELECT 1",
+    "CREATE TEMPORARY VIEW {} USING csv OPTIONS (path 'x')", "ALTER TABLE {} SET SERDEPROPERTIES ('a' = 'b')",
+    "ALTER TABLE {} TOUCH", "ALTER TABLE {} ARCHIVE PARTITION (a = 1)", "ALTER TABLE {} CONCATENATE",
+    "ALTER TABLE {} CLUSTERED BY (a) INTO 2 BUCKETS", "ALTER TABLE {} SET FILEFORMAT PARQUET",
+    "ANALYZE TABLE {} PARTITION (a = 1) COMPUTE STATISTICS NOSCAN", "ALTER TABLE {} ADD COLUMNS (x INT FIRST)",
+    "MSCK REPAIR TABLE {} SYNC PARTITIONS", "INSERT INTO {} REPLACE USING (id) SELECT 1", "DESC TABLE {} AS JSON",
+    "ALTER TABLE {} ALTER COLUMN a DROP DEFAULT", "ALTER TABLE {} UNSET TBLPROPERTIES IF EXISTS ('a')",
 ]  # fmt: skip
 
 ANSWERED = [
@@ -429,6 +437,38 @@ def test_where_a_lookup_tables_name_means_something_else_the_error_is_sparks(ses
     with pytest.raises((PySparkException, LookupCacheError)) as raised:
         session.sql(sql.format("customers"))
     assert "lookup_" not in str(raised.value).replace("lookupcache", "")
+
+
+UNREAD = [
+    "CREATE FUNCTION f9 () RETURNS BIGINT RETURN (SELECT max(id) FROM {})",
+    "CREATE TEMPORARY FUNCTION f9 (n INT) RETURNS BIGINT RETURN (SELECT max(id) FROM {} WHERE id > n)",
+    "CREATE TEMPORARY FUNCTION f9 () RETURNS TABLE (a INT) RETURN SELECT 1 FROM {}",
+    "SET VAR x9 = 1 + (TABLE {})", "EXPORT TABLE {} TO 'x'", "IMPORT TABLE {} FROM 'x'", "LOCK TABLE {} SHARED",
+    "CREATE FLOW f9 AS INSERT INTO x BY NAME SELECT * FROM {}", "CREATE MATERIALIZED VIEW m9 AS SELECT * FROM {}",
+    "CREATE STREAMING TABLE s9 AS SELECT * FROM STREAM {}", "ALTER VIEW shown AS SELECT * FROM {}",
+    "DECLARE VARIABLE x9 BIGINT DEFAULT (SELECT max(id) FROM {})", "CALL p9((SELECT max(id) FROM {}))",
+    "CREATE VIEW v9 AS SELECT * FROM {}", "CREATE GLOBAL TEMP VIEW v9 AS SELECT * FROM {}",
+    "CREATE VIEW v9 (a) WITH METRICS LANGUAGE YAML AS $$ source: {} $$", "SHOW COLUMNS {}", "UNLOCK TABLE {}",
+]  # fmt: skip
+"""Statements in which a lookup table cannot be read."""
+
+
+@pytest.fixture(scope="module")
+def hidden(session):
+    """Make a lookup table whose name Spark does not know, and a view that a statement may change."""
+    session.sql("CREATE TEMPORARY VIEW shown AS SELECT 1 AS id")
+    options = {"connector": "sources:Memory", **options_of(pa.table({"id": pa.array([1])}))}
+    session.register_table(LookupTable("only_here", "id BIGINT", options))
+    yield "only_here"
+    session.sql("DROP TABLE only_here")
+    session.sql("DROP VIEW shown")
+
+
+@pytest.mark.parametrize("sql", UNREAD)
+def test_what_cannot_read_a_lookup_table_is_refused(session, hidden, sql):
+    with pytest.raises((LookupCacheError, PySparkException)) as raised:
+        session.sql(sql.format(hidden))
+    assert "NOT_FOUND] The table or view" not in str(raised.value)
 
 
 def test_a_name_with_a_schema_is_that_of_a_table_of_sparks(session):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlglot import exp
 
+from lookupcache import StatementError
 from lookupcache.planner.clauses import tokens
 from lookupcache.sql.dialect import parse
 from lookupcache.sql.reads import columns_read
@@ -107,3 +108,18 @@ def test_a_statements_table_is_known():
     assert insert_target(list(tokens("INSERT OVERWRITE LOCAL DIRECTORY 'x' SELECT 1"))) is None
     found = [target_of(list(tokens(text))) for text in ("DROP VIEW IF EXISTS c", "ANALYZE TABLE d.c", "SELECT 1")]
     assert [one and (one.verb, one.name.plain) for one in found] == [("DROP VIEW", "c"), ("ANALYZE TABLE", None), None]
+
+
+@pytest.mark.parametrize("inside", ["", "x' ", "/* a */", "/* b /* c */ "])
+def test_a_comment_that_is_not_closed_is_one_token_and_refused(inside):
+    statement = Statement.of(f"SELECT a /* {inside}")
+    assert [token.start for token in tokens(statement.sql)] == [0, 7, 9]
+    with pytest.raises(StatementError, match="a comment in it is not closed"):
+        parse(statement)
+
+
+@pytest.mark.parametrize("depth", range(1, 7))
+def test_comments_nest_to_any_depth(depth):
+    text = f"SELECT {'/* a ' * depth}b{' */' * depth} c"
+    assert [token.text for token in tokens(text)] == ["SELECT", "C"]
+    assert Statement.of(text).code.split() == ["SELECT", "c"]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-ORDERS = "user STRING, amount INT, ccy STRING"
+ORDERS = "user STRING, amount INT, ccy STRING, at INT"
 RATES = "ccy STRING, exchange DOUBLE, at INT, deleted BOOLEAN"
 
 
@@ -26,6 +26,7 @@ class Arrivals:
     query: StreamingQuery | None = None
     files: int = 0
     options: dict[str, str] = field(default_factory=dict)
+    sink: str = "foreachBatch"
     results: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     """Rows by micro-batch: one that runs again replaces what it gave before."""
 
@@ -44,15 +45,26 @@ class Arrivals:
         hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
         hidden.rename(self.folder / name / f"{self.files:03}.json")
 
-    def run(self, *, restart: bool = False) -> list[tuple[Any, ...]]:
-        """Process what has arrived, in the running query or in one that starts again; return all results."""
-        if restart:
+    def run(self, *, restart: bool = False, trigger: str = "") -> list[tuple[Any, ...]]:
+        """Process what has arrived, in the running query or in one that starts again; return all results.
+
+        A trigger, "availableNow" or "once", starts it again, as ``restart`` does.
+        """
+        if restart or trigger:
             self.stop()
-            self._write().trigger(availableNow=True).start().awaitTermination()
+            self._write().trigger(**{trigger or "availableNow": True}).start().awaitTermination()
         else:
             self.query = self.query or self._write().start()
             self.query.processAllAvailable()
-        return sorted((row for rows in self.results.values() for row in rows), key=repr)
+        return sorted(self._rows(), key=repr)
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        if self.sink == "foreachBatch":
+            return [row for rows in self.results.values() for row in rows]
+        if not (self.folder / "out" / "_spark_metadata").exists():
+            return []
+        columns = self.joined(self.stream("orders", ORDERS), self.stream("rates", RATES)).schema
+        return [tuple(row) for row in self.spark.read.schema(columns).parquet(str(self.folder / "out")).collect()]
 
     def stop(self) -> None:
         if self.query is not None:
@@ -61,7 +73,11 @@ class Arrivals:
 
     def _write(self) -> Any:
         df = self.joined(self.stream("orders", ORDERS), self.stream("rates", RATES))
-        writer = df.writeStream.foreachBatch(self._take).outputMode("append")
+        writer = df.writeStream.outputMode("append")
+        if self.sink == "foreachBatch":
+            writer = writer.foreachBatch(self._take)
+        else:
+            writer = writer.format(self.sink).option("path", str(self.folder / "out"))
         return writer.option("checkpointLocation", str(self.folder / "checkpoint"))
 
     def _take(self, rows: DataFrame, number: int) -> None:

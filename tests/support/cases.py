@@ -65,6 +65,19 @@ def _array(values: list, type_: pa.DataType) -> pa.Array:
 
 
 @dataclass(frozen=True)
+class AsOf:
+    """The time of an as-of join, a left column, and the columns of the table's version or of its period."""
+
+    time: str
+    columns: tuple[str, ...]
+
+    @property
+    def options(self) -> dict[str, str]:
+        kind = "version" if len(self.columns) == 1 else "period"
+        return {f"lookup.as-of.{kind}": ", ".join(self.columns)}
+
+
+@dataclass(frozen=True)
 class Case:
     """One complete join; its `repr` is sufficient to run it again."""
 
@@ -78,6 +91,12 @@ class Case:
     options: tuple[tuple[str, str], ...]
     spread: str
     session: Session
+    as_of: AsOf | None = None
+
+    @property
+    def table_options(self) -> dict[str, str]:
+        """The options of the lookup table, also those that say which rows are of a time; without its connector's."""
+        return dict(self.options) | ({} if self.as_of is None else self.as_of.options)
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -491,7 +510,22 @@ def cases(draw) -> Case:
         options=draw(_all_options(source)),
         spread=draw(st.sampled_from(["", "", "", "coalesce", "repartition"])),
         session=draw(st.sampled_from(SESSIONS)),
+        as_of=None if using else draw(_as_ofs(other)),
     )
+
+
+_TIMES = {"date", "timestamp", "timestamp_ntz"}
+_EXACT = {"tinyint", "smallint", "int", "bigint"}
+
+
+def _as_ofs(other: tuple[str, str]) -> st.SearchStrategy[AsOf | None]:
+    """Draw an as-of join over columns whose types compare: those of integers, or the last ones of both sides."""
+    found = [AsOf("o.v", ("w",))]
+    if other[1] in _EXACT:
+        found.append(AsOf("o.v", ("w", "y")))
+    if set(other) <= _TIMES or set(other) <= _EXACT:
+        found.append(AsOf("o.x", ("y",)))
+    return st.sampled_from([None] * (2 * len(found)) + found)
 
 
 def _wheres(how: str, left, right) -> st.SearchStrategy[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -99,14 +98,11 @@ class Comparison:
     refused: Counter = field(default_factory=Counter)
     wrong: dict = field(default_factory=dict)
     drawn: int = 0
-    by_spark: int = 0
-    """How many statements Spark was asked about, since its recorded answer was not ours, or there is none."""
 
     def __iadd__(self, other):
         self.refused += other.refused
         self.wrong |= other.wrong
         self.drawn += other.drawn
-        self.by_spark += other.by_spark
         return self
 
     @property
@@ -127,20 +123,14 @@ class Comparison:
         )
 
 
-def compare_drawn(session, theirs, seeds, recorded=None):
+def compare_drawn(session, theirs, seeds):
     """Compare the statements of these seeds in both worlds: columns and types first, then the rows of many at once.
 
-    Statements with the same settings are compared together: Spark Connect resolves names when a query runs. Where our
-    answer has the digest that is ``recorded`` of Spark's, Spark is not asked again.
+    Statements with the same settings are compared together: Spark Connect resolves names when a query runs.
     """
     found = Comparison()
     for batch in batches(seeds, session.spark, theirs):
         found.drawn += len(batch)
-        if recorded:
-            digests = answers(session, {seed: (one, one.lookup) for seed, one in batch.items()})
-            found.refused["by both"] += sum(digests[n] == recorded.get(n) == REFUSED for n in batch)
-            batch = {seed: one for seed, one in batch.items() if digests[seed] != recorded.get(seed)}
-        found.by_spark += len(batch)
         _compare_batch(session, theirs, batch, found)
     return found
 
@@ -158,33 +148,6 @@ def batches(seeds, *sparks):
             yield dict(group[start : start + AT_ONCE])
     for spark in sparks:
         with_settings(spark, spark, dict.fromkeys(SETTINGS))
-
-
-REFUSED = "refused"
-
-
-def answers(session, texts):
-    """Return a digest of what a session answers to statements, by seed: columns, types, rows, their order.
-
-    ``texts`` has the statement as it was drawn, which is part of the digest, and the text to run.
-    """
-    frames = {seed: (result_of(session, text, one.args), one.ordered_by) for seed, (one, text) in texts.items()}
-    frames = {seed: (df, None, order) for seed, (df, order) in frames.items() if not isinstance(df, str)}
-    rows = read(frames, 0)
-    found = dict.fromkeys(texts, REFUSED)
-    for seed, (df, _, _) in frames.items():
-        one, (counts, keys) = texts[seed][0], rows[seed]
-        answer = (one.plain, one.settings, one.args, df.dtypes, sorted(counts.items()), keys)
-        found[seed] = hashlib.sha256(repr(answer).encode()).hexdigest()[:12]
-    return found
-
-
-def record(theirs, seeds):
-    """Return the digests of Spark's own answers by seed."""
-    found = {}
-    for batch in batches(seeds, theirs):
-        found |= answers(theirs, {seed: (one, one.plain) for seed, one in batch.items()})
-    return {seed: found[seed] for seed in seeds}
 
 
 def _compare_batch(session, theirs, batch, found):

@@ -15,6 +15,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from scale import SCALE
 
 from lookupcache import expr
 from lookupcache.connector import Connector
@@ -167,13 +168,23 @@ class BrokenShelfSuite(ShelfSuite):
     supported_keys = property(lambda self: FewTypes({**self.unsupported, **self.unsupported_keys}))
 
 
+def left_out(check, number):
+    """Return the checks that this faulty connector does not run: three quarters of those that it must pass.
+
+    Each check is passed by a quarter of them; a nightly run, in which `LOOKUPCACHE_SCALE` is larger, leaves out none.
+    """
+    if SCALE > 1:
+        return []
+    checks = sorted(name for name in dir(ConnectorSuite) if name.startswith("test_"))
+    return [name for place, name in enumerate(checks) if name != check and (place + number) % 4]
+
+
 def fails(check, **claims):
     """Register a faulty connector under the check that detects its fault."""
 
     def register(kind):
-        suite = type(
-            f"Test{kind.__name__}", (BrokenShelfSuite,), {"connector": f"{__name__}:{kind.__name__}", **claims}
-        )
+        names = {"connector": f"{__name__}:{kind.__name__}", **dict.fromkeys(left_out(check, len(FAULTS))), **claims}
+        suite = type(f"Test{kind.__name__}", (BrokenShelfSuite,), names)
         suite.__module__ = __name__
         globals()[suite.__name__] = suite
         FAULTS[suite.__name__] = (suite, check)

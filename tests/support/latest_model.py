@@ -22,16 +22,18 @@ class Model:
     deletes: bool
     least: int | None
     latest: dict[Any, tuple[tuple[int, int], Rate, int]] = field(default_factory=dict)
+    before: dict[Any, tuple[tuple[int, int], Rate, int]] = field(default_factory=dict)
+    arrived: list[Rate] = field(default_factory=list)
 
     def fold(self, now: int, partitions: Sequence[Sequence[Rate]]) -> bool:
         """Take the rates of a micro-batch; return whether which is the latest can be told."""
         self.latest = {key: one for key, one in self.latest.items() if self.ttl is None or now - one[2] < self.ttl}
         clear = self.ordered or self._is_clear(partitions)
-        for row in (row for rows in partitions for row in rows):
+        self.before, self.arrived = dict(self.latest), [row for rows in partitions for row in rows]
+        for row in self.arrived:
             key = row[0] if self.keyed else 1
-            order = (0, 0) if row[2] is None else (1, row[2])
-            if key is not None and not (self.ordered and key in self.latest and self.latest[key][0] > order):
-                self.latest[key] = order, row, now
+            if key is not None and not (self.ordered and key in self.latest and self.latest[key][0] > order_of(row[2])):
+                self.latest[key] = order_of(row[2]), row, now
         if not self.ordered:
             self.latest = {key: one for key, one in self.latest.items() if self._is_alive(one[1])}
         return clear
@@ -53,6 +55,17 @@ class Model:
         """Return the rate of an order and whether there is one."""
         one = self.latest.get(ccy if self.keyed else 1)
         return (one[1][1], True) if one is not None and self._is_alive(one[1]) else (None, False)
+
+    def rate_at(self, ccy: str | None, at: int | None) -> tuple[int | None, bool]:
+        """Return the rate of an order that comes after those rates of its micro-batch that are not above ``at``."""
+        then = Model(self.keyed, self.ordered, None, self.deletes, self.least, dict(self.before))
+        then.fold(0, [[row for row in self.arrived if order_of(row[2]) <= order_of(at)]])
+        return then.rate_of(ccy)
+
+
+def order_of(at: int | None) -> tuple[int, int]:
+    """Return what orders a row; a null is before all values."""
+    return (0, 0) if at is None else (1, at)
 
 
 @dataclass

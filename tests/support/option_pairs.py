@@ -56,6 +56,7 @@ JOIN = {
 }
 
 OTHERS = {"form", "fuse", "shuffle", "metrics", "error_column", "dead_letter_path", "cache_path", "full_scan",
+          "as_of_period", "as_of_version",
           "rate_limit_scope", "async_capacity_cluster", "store_name", "store_timeout",
           "store_expire_after_write"}  # fmt: skip
 """Options that belong to Spark's side of the join, and those that follow from ``on_error``, ``scope`` and ``store``."""

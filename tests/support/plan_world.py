@@ -43,7 +43,8 @@ OPTIONS = (
      "lookup.breaker.delay": "1 s", "lookup.age-column": "age", "lookup.form": "worker", "lookup.fuse": "off",
      "lookup.full-scan": "true",
      "lookup.shuffle": "true", "lookup.metrics": "off"},
-    {"lookup.cache": "LRU", "lookup.cache.scope": "host", "lookup.cache.path": "shared-cache"},
+    {"lookup.cache": "LRU", "lookup.cache.scope": "host", "lookup.cache.path": "shared-cache",
+     "lookup.as-of.period": "id, id"},
     {"lookup.cache": "LRU", "lookup.cache.missing-key.expire-after-write": "1 s", "lookup.on-error": "null",
      "lookup.error-column": "error", "lookup.retry.on-miss.max-attempts": "1", "lookup.retry.on-miss.delay": "1 ms",
      "lookup.retry.strategy": "fixed-delay"},
@@ -65,7 +66,7 @@ def inserts(statements):
 
 def field_statements():
     """Return statements that together have all options, operators and fields."""
-    yield from {"operators": OPERATORS, "never": NEVER, "renamed": RENAMED}.items()
+    yield from {"operators": OPERATORS, "never": NEVER, "renamed": RENAMED, "as_of": AS_OF}.items()
     for number, options in enumerate(OPTIONS):
         hint = ", ".join(f"'{name}'='{value}'" for name, value in options.items())
         yield (
@@ -109,6 +110,9 @@ OPERATORS = f"""SELECT o.order_id FROM orders AS o JOIN rows {NOW} AS p ON o.cus
     AND (p.name LIKE 'a%' OR p.name LIKE '%b' OR p.name LIKE '%o%' OR p.country = 'BE')
     AND (p.id > 0 AND p.salary <= 9000 OR p.id < o.total)"""
 NEVER = f"SELECT o.order_id FROM orders AS o LEFT JOIN rows {NOW} AS p ON o.customer_id = p.id AND p.country = NULL"
+AS_OF = """SELECT o.order_id, p.name FROM orders AS o
+    LEFT JOIN rows /*+ OPTIONS('lookup.as-of.version'='id') */ FOR SYSTEM_TIME AS OF o.order_id AS p
+    ON o.customer_id = p.id AND p.salary > 9"""
 RENAMED = "SELECT upper((SELECT p.name FROM rows AS p WHERE p.id = o.order_id AND p.salary > 9)) FROM orders AS o"
 
 
@@ -141,6 +145,12 @@ def comparable(text):
 def update(name, text):
     """Write a plan to the archive of the current version, if that is requested and the newest is another."""
     if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN") and comparable(newest(name)) != comparable(text):
-        folder = ARCHIVE / lookupcache.__version__
+        folder = ARCHIVE / release()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.json").write_text(text)
+
+
+def release():
+    """Return the release that the current version leads to, such as 0.1.0 of 0.1.dev7."""
+    numbers = [int(number) for number in lookupcache.__version__.split(".dev")[0].split(".")]
+    return ".".join(map(str, [*numbers, 0, 0][:3]))

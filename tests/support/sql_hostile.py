@@ -85,8 +85,31 @@ _STATEMENTS = (
     "JOIN cust NOW AS c ON IDENTIFIER('o.id') = c.id WHERE IDENTIFIER('o.id') > 0 AND o.k < 9",
     "SELECT o.name AS z, * FROM ((SELECT id, k, name FROM o) AS o LEFT SEMI JOIN cust NOW AS d USING (k, name)) "
     "JOIN many NOW AS m ON m.id = o.k",
+    "SELECT * FROM (o JOIN cust NOW AS x USING (id))",
+    "SELECT *, id FROM (o LEFT JOIN cust NOW AS x USING (id, k)) WHERE id > 1",
+    "SELECT * FROM (o JOIN cust NOW AS x USING (id)) JOIN t USING (id)",
+    "SELECT * FROM ((o JOIN cust NOW AS x USING (id)) NATURAL JOIN many NOW AS y) LEFT JOIN t ON t.k = x.k",
+    "SELECT *, t.k FROM t JOIN (o JOIN cust NOW AS x USING (id)) ON x.k = t.k WHERE x.id > 0",
+    "SELECT * EXCEPT (v) FROM t JOIN (o LEFT SEMI JOIN cust NOW AS x USING (id)) ON o.k = t.k",
+    "SELECT * EXCEPT (t.k) FROM t JOIN (o JOIN cust NOW AS x USING (id)) ON o.k = t.k",
+    "SELECT o.id FROM o JOIN /* 1 /* 2 /* 3 /* 4 */ 3 */ 2 */ AND 1 */ cust NOW AS c ON o.id = c.id",
+    "BEGIN SELECT begin.id AS begin FROM o AS begin JOIN cust NOW AS c ON begin.k = c.id; END",
+    "BEGIN DECLARE n INT DEFAULT 0; l: WHILE n < 5 DO SET n = n + 1; IF n = 2 THEN ITERATE l; ELSEIF n > 3 THEN "
+    "LEAVE l; END IF; SELECT n, c.name FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id <> n; END WHILE; END",
+    "BEGIN DECLARE n INT DEFAULT 1; IF n > NULL THEN SELECT 1; ELSE BEGIN DECLARE m INT DEFAULT 7; SELECT m, c.k "
+    "FROM o JOIN cust NOW AS c ON o.id = c.id; SET n = m; END; END IF; IF n = 1 THEN SELECT n; END IF; END",
+    "BEGIN CASE (SELECT count(*) FROM o JOIN cust NOW AS c ON o.id = c.id) WHEN 0 THEN SELECT 'none' AS z; ELSE SELECT "
+    "'some' AS z; END CASE; END",
+    "BEGIN DECLARE n INT DEFAULT 0; a: LOOP b: REPEAT SET n = n + 1; SELECT c.id, n FROM o JOIN cust NOW AS c ON "
+    "c.id = o.id AND c.id > n - 3; UNTIL n % 2 = 0 END REPEAT b; CASE WHEN n > 3 THEN LEAVE a; ELSE SET n = n; "
+    "END CASE; END LOOP a; END",
     "BEGIN DECLARE low INT DEFAULT 1; SET low = low + 1; "
     "SELECT c.name, low FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id < low + 1; END",
+    "BEGIN SELECT 1 AS a; EXECUTE IMMEDIATE 'SELECT o.id, c.name FROM o JOIN cust NOW AS c ON o.k = c.id'; END",
+    "BEGIN DECLARE n INT; SELECT o.id FROM o JOIN cust NOW AS c ON o.k = c.id; EXECUTE IMMEDIATE 'SELECT ? AS a' INTO "
+    "n USING 5; END",
+    "BEGIN SELECT o.id, INTERVAL '1' MONTH AS m, make_date(12000, 1, 1) FROM o JOIN cust NOW AS c ON o.k = c.id; END",
+    "BEGIN SELECT o.id FROM o JOIN cust NOW AS c ON o.k = c.id; EXECUTE IMMEDIATE 'SELECT ? AS a' USING 5; END",
     "BEGIN SELECT 1 AS a; SELECT o.id, c.label FROM o LEFT JOIN cust NOW AS c ON o.k = c.id; END;",
     "BEGIN DECLARE a, b BIGINT; SET (a, b) = (SELECT max(c.k), 2 FROM o JOIN cust NOW AS c ON o.k = c.id); "
     "SELECT a + b AS z, count(*) AS n FROM o JOIN many NOW AS c ON c.id = o.id GROUP BY ALL; END",

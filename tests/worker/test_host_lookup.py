@@ -74,6 +74,21 @@ def test_what_one_worker_has_requested_another_finds(workers):
     assert (counts.worker_hits, counts.host_hits, counts.host_waits, counts.requested_keys) == (1, 3, 0, 2)
 
 
+def test_a_key_is_requested_again_only_if_the_host_has_evicted_it(workers):
+    """The limit of rows is that of all workers together; what a worker's own cache evicts is not counted there."""
+    source = Names()
+    made = [workers(source, max_rows=20) for _ in range(3)]
+    draw = random.Random(5)
+    for number in range(30):
+        keys = draw.sample(range(60), 5)
+        assert all_names(made[number % 3], batch(*keys)) == [f"n{key}" for key in keys]
+    requested = [key for keys in source.requested for key in keys]
+    again = len(requested) - len(set(requested))
+    evicted = sum(join.lookup.counters["host_evictions"] for join in made)
+    assert evicted == made[0].lookup.host._control["evictions"] == len(requested) - 20
+    assert 0 < again <= evicted
+
+
 def test_the_own_cache_admits_a_key_that_is_found_on_the_host_again(workers):
     source = Names()
     one, two = workers(source), workers(source)
@@ -258,6 +273,17 @@ def test_without_a_folder_each_worker_has_its_own_cache(tmp_path):
     assert all_names(join, batch(1)) == ["n1"]
 
 
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_one_worker_of_an_executor_warns(tmp_path, monkeypatch, is_writable):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path if is_writable else tmp_path / "file"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        joins = [runner(Names(), scope="host", cache_path=str(tmp_path / "file" / "cache")) for _ in range(3)]
+    assert len([one for one in caught if one.category is LookupAdvice]) == (1 if is_writable else 3)
+    assert [join.lookup.counters["host_failures"] for join in joins] == [1, 1, 1]
+
+
 def test_scope_auto_shares_where_spark_has_a_local_directory(tmp_path, monkeypatch):
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
     with warnings.catch_warnings():
@@ -313,22 +339,31 @@ def test_claims_are_renewed_while_a_worker_waits(workers, clock):
 
 def test_waiting_for_a_claim_and_calling_have_one_timeout(workers):
     source = Gated()
-    one, two, three = (workers(source, on_error="null", error_column="e").lookup for _ in range(3))
-    pending = [lookup.open(ids(1)) for lookup in (one, two, three)]
+    one, two = (workers(source, on_error="null", error_column="e").lookup for _ in range(2))
+    pending = [lookup.open(ids(1)) for lookup in (one, two)]
     assert source.began.acquire(timeout=60)
-    [awaited] = three._awaited.values()
-    awaited.until = 0.0
-    wait_for(three, pending[2])
-    assert "timeout" in str(pending[2].errors)
-    assert source.requested == [[1]], "there is no time left to call"
     [awaited] = two._awaited.values()
     one.abandon(pending[:1])
     open_next_gate(source, two)
     assert [request.group.deadline for request in two._requests.values()] in ([awaited.until], [])
     wait_for(two, pending[1])
     assert pending[1].errors == []
-    for lookup, one_pending in ((two, pending[1]), (three, pending[2])):
-        lookup.close(one_pending)
+    two.close(pending[1])
+
+
+def test_a_claim_that_is_held_for_longer_than_a_call_may_take_fails_no_lookup(workers):
+    """Who holds it may have many calls to make, all of them in time."""
+    source = Gated()
+    one, two = (workers(source).lookup for _ in range(2))
+    first, second = one.open(ids(1)), two.open(ids(1))
+    assert source.began.acquire(timeout=60)
+    [awaited] = two._awaited.values()
+    awaited.until = 0.0
+    open_next_gate(source, two)
+    wait_for(two, second)
+    assert (second.errors, source.requested) == ([], [[1], [1]])
+    two.close(second)
+    one.abandon([first])
 
 
 def test_recency_in_a_workers_own_cache_reaches_the_host(workers, clock):

@@ -26,7 +26,7 @@ def by_broadcast(context: JoinContext) -> DataFrame:
     """Return the join, made by Spark with the full table."""
     left, keys = context.keyed_rows()
     table = _table(context, _counts(context, left, keys))
-    if AGE in context.marks and _hides_age(context.plan):
+    if context.plan.latest is not None or (AGE in context.marks and _hides_age(context.plan)):
         return select_output(context, _join_with_lists(context, left, keys, table))
     on_pairs = (F.expr(conjunction([context.sql(sql)])) for sql in pair_conditions(context.plan))
     conditions = [*_equal_keys(keys), *on_pairs]
@@ -73,10 +73,12 @@ def _equal_keys(keys: list[str]) -> list[Column]:
 
 
 def _join_with_lists(context: JoinContext, left: DataFrame, keys: list[str], table: DataFrame) -> DataFrame:
-    """Join with one row per key, its matches in a list: a key then has its age whatever the join type."""
+    """Join with one row per key, its matches in a list: a key then has its age whatever the join type, and a left row
+    has all versions of its key in one place.
+    """
     matches = F.struct(*context.right_names) if context.right_names else F.struct(F.lit(True))
     by_key = table.groupBy(*(f"a{number}" for number in range(len(keys)))).agg(
-        F.collect_list(matches).alias(MATCHES), F.max(AGE).alias(AGE)
+        F.collect_list(matches).alias(MATCHES), *([F.max(AGE).alias(AGE)] if AGE in context.marks else [])
     )
     rows = left.join(F.broadcast(by_key), _equal_keys(keys), "left")
     return join_lists(context, rows, pair_conditions(context.plan) or ("true",))

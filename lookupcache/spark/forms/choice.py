@@ -77,6 +77,8 @@ def _stream_form(form: str) -> Choice:
 
 
 def _full_table(plan: LookupPlan, left: DataFrame) -> Choice:
+    if plan.latest is not None:
+        return Choice("worker", _PICKED)
     if plan.config.on_error != "fail":
         return Choice("worker", "rows are marked, or become dead letters, where the table cannot be loaded")
     obstacle = LeftSide.of(left).obstacle
@@ -88,11 +90,16 @@ def _full_table(plan: LookupPlan, left: DataFrame) -> Choice:
 _CURE = "; persist it, and the other form is taken"
 
 
+_PICKED = "of each left row's matches the latest version is picked where they are joined"
+
+
 def _reasons_against_distinct(context: JoinContext) -> Iterator[str]:
     """Yield what speaks for `worker`, what is cheap to find out first."""
     plan, left = context.plan, context.left
     if plan.config.on_error == "dead-letter":
         yield "dead letters are written where the left rows are"
+    if plan.latest is not None:
+        yield _PICKED
     if (plan.residual or plan.spark_residual) and plan.how != "inner":
         yield f"a residual of a {plan.how} join is evaluated for each left row"
     width = row_bytes(plan, left)

@@ -78,7 +78,7 @@ class _KeyLookup:
     def of(cls, context: JoinContext, keys: int) -> _KeyLookup:
         plan, names = context.plan, tuple(f"a{number}" for number in range(keys))
         residual = (*plan.residual_sql, *plan.spark_residual)
-        lists = bool(residual) and plan.how != "inner"
+        lists = bool(residual) and (plan.how != "inner" or plan.latest is not None)
         plan_of_keys = replace(
             plan,
             how=plan.how if plan.how in ("semi", "anti") and not lists else "left",
@@ -197,7 +197,7 @@ def _is_kept(context: JoinContext) -> Column:
 
 
 def _keeps_all(plan: LookupPlan) -> bool:
-    """Whether the join keeps each left row for now: for good, or until Spark has evaluated the residual."""
+    """Return whether the join keeps each left row for now: for good, or until Spark has evaluated the residual."""
     return plan.how == "left" or (plan.how != "inner" and bool(plan.residual or plan.spark_residual))
 
 

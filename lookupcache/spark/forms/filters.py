@@ -17,6 +17,9 @@ from lookupcache.schema import quote
 from lookupcache.spark.forms.join_context import ERROR, JoinContext, conjunction
 from lookupcache.worker.runner import MATCHES, too_many_rows
 
+LATEST = "latest"
+"""The greatest version of a left row's matches, where Spark evaluates conditions."""
+
 
 def select_output(context: JoinContext, rows: DataFrame) -> DataFrame:
     """Return the result's columns of joined rows that pass WHERE."""
@@ -37,9 +40,27 @@ def join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str])
     if context.plan.how in ("semi", "anti"):
         exists = f"coalesce(exists({MATCHES}, lookup_row -> coalesce({true}, false)), false)"
         return rows.where(_with_failed_rows(context, exists if context.plan.how == "semi" else f"NOT {exists}"))
-    passing = F.expr(f"explode_outer({_limit_matches(context, f'filter({MATCHES}, lookup_row -> {true})')})").alias("m")
-    rows = rows.select(*(name for name in rows.columns if name != MATCHES), passing)
+    matches = f"filter({MATCHES}, lookup_row -> {true})"
+    if context.plan.latest is not None:
+        rows, matches = _latest_matches(context, rows, matches)
+    if context.plan.how == "inner":
+        rows = rows.withColumn(MATCHES, F.expr(matches))
+        rows, matches = rows.where(_with_failed_rows(context, f"coalesce(size({MATCHES}) > 0, false)")), MATCHES
+    passing = F.expr(f"explode_outer({_limit_matches(context, matches)})").alias("m")
+    rows = rows.select(*(name for name in rows.columns if name not in (MATCHES, LATEST)), passing)
     return rows.select("*", *(F.col(f"m.{name}").alias(name) for name in context.right_names)).drop("m")
+
+
+def _latest_matches(context: JoinContext, rows: DataFrame, matches: str) -> tuple[DataFrame, str]:
+    """Return the rows with their greatest version, and SQL for the matches that have it.
+
+    In steps of their own: within a lambda, Spark would filter all matches again for each of them.
+    """
+    assert context.plan.latest is not None
+    version = context.column("r", context.plan.latest)
+    rows = rows.withColumn(MATCHES, F.expr(matches))
+    rows = rows.withColumn(LATEST, F.expr(f"array_max(transform({MATCHES}, lookup_row -> lookup_row.{version}))"))
+    return rows, f"filter({MATCHES}, lookup_row -> lookup_row.{version} = {LATEST})"
 
 
 def _limit_matches(context: JoinContext, matches: str) -> str:

@@ -41,7 +41,7 @@ def _schema(context: JoinContext, result: list[str] | None, channel: Channel) ->
     if result is not None:
         return _result_schema(context, result)
     right = context.fields(context.right_names)
-    if context.plan.spark_residual and context.plan.how != "inner":
+    if context.plan.lists_matches:
         right = [T.StructField(MATCHES, T.ArrayType(T.StructType(right)))]
     elif context.plan.how in ("semi", "anti"):
         right = []
@@ -55,4 +55,4 @@ def _apply_residual(context: JoinContext, rows: DataFrame) -> DataFrame:
     residual = context.plan.spark_residual
     if not residual:
         return rows
-    return keep_rows(context, rows, residual) if context.plan.how == "inner" else join_lists(context, rows, residual)
+    return join_lists(context, rows, residual) if context.plan.lists_matches else keep_rows(context, rows, residual)

@@ -1,0 +1,132 @@
+"""A feature store from the text of its feature_store.yaml, which workers need no file for."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lookupcache.connector import is_secret, url_secrets
+from lookupcache.errors import ConnectorError, OptionError
+
+FILE = "feature_store.yaml"
+_PAIR = re.compile(r"([\w.-]+)=(([^,;&\s]*)[^,]*)")
+"""A setting in a connection string, as in ``db:6379,password=s3cret``: up to a comma, or to any separator."""
+_KEY = re.compile("(access|account)[-_.]?key", re.IGNORECASE)
+"""Names of secrets of cloud storage."""
+
+
+def read_config(repo: str) -> str:
+    """Return the text of a repository's feature_store.yaml; raises OptionError."""
+    try:
+        return (Path(repo) / FILE).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not valid UTF-8"
+        raise OptionError(
+            f"Option 'repo' is {repo!r}, where {FILE} cannot be read: {reason}.",
+            hint=f"Name the folder that contains {FILE}, or pass the file's text as 'config'.",
+        ) from None
+
+
+def open_store(text: str, repo: str | None) -> Any:
+    """Return the FeatureStore of a configuration; raises ConnectorError without any of the text.
+
+    ``${NAME}`` is replaced by the environment variable of this process. Relative paths start at ``repo``.
+    """
+    with warnings.catch_warnings():
+        # Feast and what it imports use deprecated functions of their dependencies.
+        warnings.simplefilter("ignore")
+        from feast import FeatureStore
+        from feast.repo_config import RepoConfig
+    raw = _parse(os.path.expandvars(text))
+    if not isinstance(raw, Mapping):
+        raise ConnectorError("Option 'config' is not the text of a feature_store.yaml.", hint="See Feast's reference.")
+    try:
+        config = RepoConfig(**raw)
+    except Exception as error:
+        # The error of pydantic contains the values, some of which are secrets.
+        raise ConnectorError(f"{FILE} is not valid: {_wrong_settings(error)}.", hint="See Feast's reference.") from None
+    config.repo_path = Path(repo or ".")
+    _refuse_missing_registry(config)
+    return FeatureStore(repo_path=str(config.repo_path), config=config)
+
+
+def close_store(store: Any) -> None:
+    """Close the connections of a store's online store; Feast itself closes only async clients."""
+    online_store = getattr(getattr(store, "_provider", None), "online_store", None)
+    for name in ("_conn", "_client"):
+        client = getattr(online_store, name, None)
+        if client is not None:
+            client.close()
+            setattr(online_store, name, None)
+
+
+def secrets_of(text: str) -> Iterator[str]:
+    """Yield the secrets in a configuration, before and after environment variables are inserted."""
+    for one in dict.fromkeys((text, os.path.expandvars(text))):
+        try:
+            parsed = _parse(one)
+        except ConnectorError:
+            parsed = None
+        yield from _secrets_within("", parsed) if isinstance(parsed, Mapping) else [one]
+
+
+def _parse(text: str) -> Any:
+    import yaml  # Feast requires it.
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConnectorError(f"{FILE} is not valid YAML.", hint="Check it with `feast configuration`.") from None
+
+
+def _wrong_settings(error: Exception) -> str:
+    """Name the settings that Feast refuses, without their values."""
+    if not hasattr(error, "errors"):
+        return type(error).__name__
+    found = (".".join(map(str, one["loc"])) or one["type"] for one in error.errors(include_input=False))
+    return ", ".join(dict.fromkeys(found)) or type(error).__name__
+
+
+def _refuse_missing_registry(config: Any) -> None:
+    """Raise ConnectorError if the registry is a file that is not there: Feast would create an empty one."""
+    registry = config.registry
+    path = str(getattr(registry, "path", ""))
+    if getattr(registry, "registry_type", "file") != "file" or not path or "://" in path:
+        return
+    if not (config.repo_path / path).is_file():
+        raise ConnectorError(
+            f"The registry {path!r} of {FILE} is not a file in this process.",
+            hint="Use a registry that all workers reach: a path on a shared file system, s3://, gs:// or SQL.",
+        )
+
+
+def _secrets_within(name: str, value: Any) -> Iterator[str]:
+    hidden = _is_secret(name)
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _secrets_within(name if hidden else str(key), inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _secrets_within(name, inner)
+    elif value is not None and hidden:
+        yield str(value)
+    elif isinstance(value, str):
+        yield from url_secrets(value)
+        yield from _secrets_of_pairs(value)
+
+
+def _is_secret(name: str) -> bool:
+    return is_secret(name) or _KEY.search(name) is not None
+
+
+def _secrets_of_pairs(text: str) -> Iterator[str]:
+    """Yield the values of secret settings in a connection string, by each separator that it may have."""
+    position = 0
+    while pair := _PAIR.search(text, position):
+        position = pair.end(3)
+        if _is_secret(pair[1]):
+            yield from filter(None, dict.fromkeys((pair[2], pair[3])))

@@ -1,0 +1,188 @@
+"""The recipes and the examples of the connectors run on real servers, and print what the pages say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import PASSWORD, PostgresServer, RedisServer
+
+from lookupcache.connector import connector_class, offers
+
+PAGES = Path(__file__).parent.parent / "docs"
+CUSTOMERS = [
+    "CREATE TABLE customers (id BIGINT PRIMARY KEY, name TEXT, country TEXT)",
+    "INSERT INTO customers VALUES (1, 'Ann', 'AT'), (2, 'Bob', 'BE')",
+]
+
+
+def sections(page: str) -> dict[str, str]:
+    parts = re.split(r"^## (.*)$", (PAGES / page).read_text(), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def blocks(text: str, *languages: str) -> list[tuple[str, str]]:
+    return [
+        (language, code)
+        for language, code in re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        if language in languages
+    ]
+
+
+def run_section(text: str, spark: Any, addresses: Mapping[str, str]) -> None:
+    """Run the Python code of a section, and compare what it prints with each block of text."""
+    names: dict[str, Any] = {"spark": spark, "__name__": "__main__"}
+    printed, compared = io.StringIO(), 0
+    for language, code in blocks(text, "python", "text"):
+        if language == "text":
+            assert printed.getvalue().strip() == code.strip()
+            printed, compared = io.StringIO(), compared + 1
+            continue
+        for shown, real in addresses.items():
+            code = code.replace(shown, real)
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "a page", "exec"), names)
+    assert compared
+
+
+@pytest.fixture(autouse=True)
+def in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def shop(postgres_server: PostgresServer, tmp_path: Path) -> Mapping[str, str]:
+    """Return where the pages' database is, and its password."""
+    (tmp_path / "password").write_text(PASSWORD)
+    postgres_server.run("DROP TABLE IF EXISTS customers", "DROP TABLE IF EXISTS driver_features", *CUSTOMERS)
+    url = postgres_server.url.replace(f":{PASSWORD}@", "@")
+    return {"postgresql://shop@db.example:5432/shop": url, "env:SHOP_PASSWORD": f"file:{tmp_path / 'password'}"}
+
+
+RECIPES = sections("recipes.md")
+
+
+def test_every_recipe_has_a_test() -> None:
+    tested = "".join(Path(__file__).read_text().split("# ── recipes")[1:])
+    assert [name for name in RECIPES if f'"{name}"' not in tested] == []
+
+
+# ── recipes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.spark
+def test_features_in_postgresql(spark: Any, shop: Mapping[str, str], postgres_server: PostgresServer) -> None:
+    recipe = RECIPES["PostgreSQL as an online feature store"]
+    [(_, statements)] = blocks(recipe, "sql")
+    postgres_server.run(*filter(str.strip, statements.split(";")))
+    run_section(recipe, spark, shop)
+
+
+@pytest.mark.spark
+def test_a_stream(spark: Any) -> None:
+    run_section(RECIPES["Enriching a Kafka-like stream"], spark, {})
+
+
+@pytest.mark.spark
+def test_a_budget(spark: Any, service: Any) -> None:
+    service.set_rows({"1 Main St": [{"lat": 48.21, "lon": 16.4}], "2 Main St": [{"lat": 48.22, "lon": 16.4}]})
+    run_section(RECIPES["Geocoding with a budget"], spark, {"https://geo.example": service.url})
+    # One for each address, though one of them is in two rows, and none for the second run or beyond the budget.
+    assert len(service.requests()) == 3
+
+
+@pytest.mark.spark
+def test_a_job_of_flink(spark: Any, shop: Mapping[str, str]) -> None:
+    recipe = RECIPES["Replacing a Flink job"]
+    run_section(recipe, spark, shop)
+    # Side by side, but for the connector's own options and the time attribute.
+    [(_, flink)] = blocks(recipe, "sql")
+    ours = "".join(code for _, code in blocks(recipe, "python"))
+    for line in re.findall(r"'lookup\.[^\n,]*'", flink):
+        assert line in ours
+
+
+@pytest.mark.spark
+def test_a_dict(spark: Any) -> None:
+    run_section(RECIPES["Replacing `mapPartitions` with a dict"], spark, {})
+
+
+# ── the guides to the connectors ─────────────────────────────────────────────────────────────────────────────
+
+GUIDES = sections("sources.md")
+
+
+@pytest.mark.spark
+def test_a_database(spark: Any, shop: Mapping[str, str]) -> None:
+    run_section(GUIDES["Databases: `sql`"], spark, shop)
+
+
+@pytest.mark.spark
+def test_redis(spark: Any) -> None:
+    server = RedisServer().start()
+    try:
+        addresses = {"cache.example:6379": f"127.0.0.1:{server.port}", "cache.example": "127.0.0.1"}
+        run_section(GUIDES["Redis and Valkey: `redis`"], spark, {**addresses, "port=6379": f"port={server.port}"})
+    finally:
+        server.close()
+
+
+@pytest.mark.spark
+def test_a_service(spark: Any, service: Any) -> None:
+    service.set_rows({"1": [{"id": 1, "name": "Ann", "address": {"city": "Vienna"}}]})
+    run_section(GUIDES["Services: `http`"], spark, {"https://api.example": service.url})
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["Files: `files`", "Functions"])
+def test_sources_without_a_server(spark: Any, name: str) -> None:
+    run_section(GUIDES[name], spark, {})
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning")
+def test_a_feature_store(spark: Any) -> None:
+
+    run_section(GUIDES["Feature stores: `feast`"], spark, {})
+
+
+def test_the_table_of_connectors_is_generated() -> None:
+    """With LOOKUPCACHE_UPDATE_GOLDEN the page is changed instead."""
+    path = PAGES / "sources.md"
+    shown = re.sub(
+        "(<!-- facts -->\n).*?(<!-- /facts -->)", rf"\1{facts()}\2", path.read_text(), count=1, flags=re.DOTALL
+    )
+    if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN"):
+        path.write_text(shown)
+    assert path.read_text() == shown
+
+
+def facts() -> str:
+    """Return what connectors can do, by their classes, as a Markdown table."""
+    lines = [
+        "| connector | required options | keys per call | async | full table | pushes filters | reads its columns |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    for name in ("sql", "redis", "http", "files", "openai", "feast"):
+        kind = connector_class(name)
+        most = kind.batch_max_size
+        keys = "by options" if isinstance(most, property) else f"{most:,}" if most else "any number"
+        can = [offers(kind, method) for method in ("lookup_async", "scan", "accept", "infer_schema")]
+        required = ", ".join(f"`{option}`" for option in kind.required) or "one of several"
+        cells = ["yes" if one else "no" for one in can]
+        lines.append(f"| [`{name}`](options.md#{name}) | {required} | {keys} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in GUIDES if name == "Functions" or ("`" in name and "openai" not in name)]
+)
+def test_a_guide_answers_the_same_questions(name: str) -> None:
+    for word in ("Keys and types", "Several rows per key", "Pushed", "Errors", "Credentials", "Limits"):
+        assert f"**{word}" in GUIDES[name], word

@@ -1,0 +1,44 @@
+"""The page of versions, which `dev.py matrix` writes, and pyproject.toml say the same."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PAGE = (ROOT / "docs" / "versions.md").read_text()
+ROWS = [
+    [column.strip() for column in row.strip("|").split("|")] for row in re.findall(r"^\| \d.*\|$", PAGE, re.MULTILINE)
+]
+NOT_RUN = re.findall(r"^- Spark (\S+), Python (\S+), (\w+) packages, (\w+)$", PAGE, re.MULTILINE)
+PYTHONS = {found[1] for line in PROJECT["classifiers"] if (found := re.fullmatch(r".*Python :: (3\.\d+)", line))}
+
+
+def minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+RUN = {(minor(spark), minor(python), packages, session) for spark, python, packages, session, *_ in ROWS}
+
+
+def test_the_page_has_the_pythons_of_the_classifiers_and_no_other() -> None:
+    assert RUN
+    assert {python for _, python, *_ in {*RUN, *NOT_RUN}} == PYTHONS
+    oldest = min(PYTHONS, key=lambda version: int(version.split(".")[1]))
+    assert PROJECT["requires-python"] == f">={oldest}"
+
+
+def test_every_spark_from_the_lower_bound_on_was_run_or_is_named_as_not_run() -> None:
+    known = {*RUN, *NOT_RUN}
+    sparks = {spark for spark, *_ in known}
+    assert PROJECT["optional-dependencies"]["spark"] == [f"pyspark>={min(sparks)}"]
+    assert PROJECT["optional-dependencies"]["connect"][0] == f"pyspark[connect]>={min(sparks)}"
+    for session in ("classic", "connect"):
+        assert {(spark, python, "newest", session) for spark in sparks for python in PYTHONS} <= known
+
+
+def test_what_failed_is_beyond_the_bounds() -> None:
+    assert [row for row in ROWS if row[5] != "0" and row[2] != "beyond"] == []
+    assert all(int(row[4]) > 0 for row in ROWS)
