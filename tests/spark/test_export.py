@@ -9,11 +9,20 @@ from urllib.request import urlopen
 import pytest
 from sources import PEOPLE, SCHEMA, rows_of
 
-from lookupcache import LookupJoin, LookupTable, export_metrics
+from lookupcache import LookupJoin, LookupTable
 from lookupcache.monitoring.scrape import samples
-from lookupcache.spark.registry import JOINS
+from lookupcache.spark.exporter import MetricsExporter
+from lookupcache.spark.registry import Registry
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def joins(monkeypatch):
+    """Return a registry for the joins of a test: that of the process may have more series than it exports by name."""
+    registry = Registry()
+    monkeypatch.setattr("lookupcache.spark.join.JOINS", registry)
+    return registry
 
 
 def rows_of_table(exporter, table: str) -> dict[str, float]:
@@ -23,7 +32,7 @@ def rows_of_table(exporter, table: str) -> dict[str, float]:
     return {one.query: sample["lookupcache_rows_total"] for one, sample in found.items() if one.table == table}
 
 
-def test_a_task_is_counted_when_it_has_ended_while_its_job_still_runs(spark, tmp_path):
+def test_a_task_is_counted_when_it_has_ended_while_its_job_still_runs(spark, joins, tmp_path):
     gate = str(tmp_path / "gate")
     os.mkfifo(gate)
     opened = os.open(gate, os.O_RDWR)
@@ -37,7 +46,7 @@ def test_a_task_is_counted_when_it_has_ended_while_its_job_still_runs(spark, tmp
     table = LookupTable.from_function("gated", "n BIGINT, m BIGINT", key=["n"], function=answer, options=options)
     join = LookupJoin(spark.range(0, 2, 1, 2), table, "id = gated.n", select=["m"])
     found = []
-    with export_metrics(port=0, spark=spark) as exporter:
+    with MetricsExporter("127.0.0.1", 0, spark, joins) as exporter:
         job = threading.Thread(target=lambda: found.extend(join.df.collect()))
         job.start()
         seen = rows_of_table(exporter, "gated")
@@ -51,12 +60,12 @@ def test_a_task_is_counted_when_it_has_ended_while_its_job_still_runs(spark, tmp
     os.close(opened)
 
 
-def test_a_stream_of_another_session_is_counted_by_its_progress(spark, tmp_path):
+def test_a_stream_of_another_session_is_counted_by_its_progress(spark, joins, tmp_path):
     spark.createDataFrame(PEOPLE, SCHEMA).selectExpr("id AS person").coalesce(1).write.parquet(str(tmp_path / "in"))
     options = {"lookup.metrics": "observe", "lookup.cache": "LRU"}
     table = LookupTable.from_function("watched", SCHEMA, key=["id"], function=rows_of, options=options)
     session = spark.newSession()
-    with export_metrics(port=0, spark=spark) as exporter:
+    with MetricsExporter("127.0.0.1", 0, spark, joins) as exporter:
         stream = session.readStream.schema("person BIGINT").parquet(str(tmp_path / "in"))
         writer = LookupJoin(stream, table, "person = watched.id").df.writeStream.format("noop").queryName("stream")
         writer = writer.option("checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True)
@@ -67,12 +76,12 @@ def test_a_stream_of_another_session_is_counted_by_its_progress(spark, tmp_path)
     assert len(session.streams._jsqm.listListeners()) == 0
 
 
-def test_an_observed_batch_is_not_waited_for(spark):
+def test_an_observed_batch_is_not_waited_for(spark, joins):
     options = {"lookup.metrics": "observe", "lookup.form": "worker"}
     table = LookupTable.from_function("later", SCHEMA, key=["id"], function=rows_of, options=options)
     join = LookupJoin(spark.range(0, 3, 1, 1), table, "left.id = later.id", select=["name"])
     _ = join.df
-    before = {one.table: total.metrics.rows for one, total in JOINS.totals().items()}
+    before = {one.table: total.metrics.rows for one, total in joins.totals().items()}
     join.df.collect()
-    after = {one.table: total.metrics.rows for one, total in JOINS.totals().items()}
+    after = {one.table: total.metrics.rows for one, total in joins.totals().items()}
     assert (before["later"], after["later"]) == (0, 3)
