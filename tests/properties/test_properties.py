@@ -1,4 +1,4 @@
-"""The whole way, from condition to rows, against Spark's own join on the same rows; hundreds of cases share a job.
+"""The whole way, from condition to rows, against Spark's own join on the same rows; several cases share a job.
 
 The cases are drawn first, with nothing run, then checked in bulk. Where one differs, the same draw is repeated and
 hypothesis shrinks it, running single cases. ``LOOKUPCACHE_CASES`` says how many,
