@@ -94,7 +94,7 @@ class HostCacheLookup(PartialCacheLookup):
         self._admits_all = False
 
     def _limits(self) -> Limits:
-        return own_limits(super()._limits())
+        return own_limits(Limits.of(self.source.plan.config, "host"))
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
