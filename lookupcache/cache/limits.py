@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from lookupcache.config import Eviction, LookupConfig
 
@@ -42,17 +43,18 @@ class Limits:
     eviction: Eviction = "lru"
 
     @classmethod
-    def of(cls, config: LookupConfig) -> Limits:
-        """Read the limits from a config.
+    def of(cls, config: LookupConfig, scope: Literal["worker", "host"] = "worker") -> Limits:
+        """Read from a config the limits of a worker's or process's cache, or of one that those of a host share.
 
         >>> Limits.of(LookupConfig(cache="TTL", expire_after_write="1 min")).write_seconds
         60.0
         """
+        rows, size = config.size_in(scope)
         write = _or_infinity(config.expire_after_write)
         miss = config.missing_key_expire_after_write
         return cls(
-            rows=_or_infinity(config.max_rows),
-            bytes=_or_infinity(config.max_bytes),
+            rows=_or_infinity(rows),
+            bytes=_or_infinity(size),
             write_seconds=write,
             miss_seconds=write if miss is None else miss,
             access_seconds=_or_infinity(config.expire_after_access),
@@ -105,7 +107,12 @@ def own_limits(limits: Limits) -> Limits:
 
     >>> own_limits(Limits(rows=5_000)).rows, own_limits(Limits(rows=1_000_000)).rows
     (5000, 62500)
+    >>> own_limits(Limits()).rows, own_limits(Limits()).bytes == 16 << 20
+    (10000, True)
     """
-    rows = min(limits.rows, max(_OWN_ROWS, limits.rows // _OWN_PART))
-    most = min(limits.bytes, max(_OWN_BYTES, limits.bytes // _OWN_PART))
-    return replace(limits, rows=rows, bytes=most)
+    return replace(limits, rows=_part_of(limits.rows, _OWN_ROWS), bytes=_part_of(limits.bytes, _OWN_BYTES))
+
+
+def _part_of(limit: float, least: float) -> float:
+    """Return a sixteenth of a limit, but at least so many and never more than the limit; where there is none, these."""
+    return least if limit == math.inf else min(limit, max(least, limit // _OWN_PART))

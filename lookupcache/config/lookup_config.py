@@ -47,7 +47,10 @@ Fuse = Literal["auto", "off"]
 RateScope = Literal["executor", "cluster"]
 
 LRU_MAX_ROWS = 10_000
-"""Default of ``lookup.cache.max-rows`` for an LRU cache without any limit."""
+"""The limit of rows of an LRU cache without any limit, which a worker or process has for itself."""
+
+LRU_MAX_HOST_BYTES = 256 << 20
+"""The limit of bytes of an LRU cache without any limit, which all workers of a machine share."""
 
 
 def _option(key: str, default: Any, parse: Callable[[Any], Any], doc: str, shown: str | None = None) -> Any:
@@ -118,13 +121,14 @@ class LookupConfig:
     max_rows: int | None = _option(
         "lookup.cache.max-rows", None, parse_count,
         "maximum number of rows (not keys) cached by all workers of a machine, with scope `worker` by each; a key "
-        "without rows counts as one row", "10000 with `LRU`",
+        "without rows counts as one row", "with `LRU` and no `max-bytes`: 10000 with scope `worker`, else none",
     )  # fmt: skip
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
         "maximum number of bytes, including keys and index, of a machine's files, with scope `worker` of each worker; "
         "`cached` measures a value once, when it is added, with everything that it refers to, but not the memory that "
-        "objects of other libraries hold outside of Python and do not report", "none",
+        "objects of other libraries hold outside of Python and do not report",
+        "with `LRU` and no `max-rows`: 256 mb with scope `host`, else none",
     )  # fmt: skip
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", one_of(Eviction, to_dashes),
@@ -309,8 +313,6 @@ class LookupConfig:
             value = getattr(self, option.name)
             if value is not None:
                 object.__setattr__(self, option.name, _parse(option, value))
-        if self.cache == "LRU" and self.max_rows is None and self.max_bytes is None:
-            object.__setattr__(self, "max_rows", LRU_MAX_ROWS)
         refuse_contradictions(self)
 
     def __repr__(self) -> str:
@@ -324,6 +326,21 @@ class LookupConfig:
     def is_host_scope(self) -> bool:
         """Whether the workers of a host share one cache; with scope ``auto``, where they have a folder for it."""
         return self.scope != "worker" and self.cache != "NONE"
+
+    def size_in(self, scope: Literal["worker", "host"]) -> tuple[int | None, int | None]:
+        """Return the maximum number of rows and of bytes, None for no limit, of a cache of this scope.
+
+        They differ for an LRU cache without limits, since disk is cheaper than each worker's memory: one that could be
+        shared, but is a worker's own because no folder can be used, has the limit of a worker.
+
+        >>> LookupConfig(cache="LRU").size_in("worker"), LookupConfig(cache="LRU").size_in("host")
+        ((10000, None), (None, 268435456))
+        >>> LookupConfig(cache="LRU", max_rows=500).size_in("host")
+        (500, None)
+        """
+        if self.cache == "LRU" and self.max_rows is None and self.max_bytes is None:
+            return (LRU_MAX_ROWS, None) if scope == "worker" else (None, LRU_MAX_HOST_BYTES)
+        return self.max_rows, self.max_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, by option key."""

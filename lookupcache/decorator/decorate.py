@@ -150,7 +150,8 @@ def cached(
     """Cache what a function returns: sync or async, one key at a time or, with ``batch=True``, many.
 
     Use it without arguments, with a `LookupConfig`, or with the config's fields: ``@cached``, ``@cached(config)``,
-    ``@cached(max_rows=500, expire_after_write="10 min")``. The default of ``cache`` is LRU, with 10,000 rows.
+    ``@cached(max_rows=500, expire_after_write="10 min")``. The default of ``cache`` is LRU, with 10,000 rows;
+    processes that share a cache (``scope="host"``) have 256 MB in its files in addition, unless a limit is set.
 
     The arguments of a call are its key, positional or by keyword: ``f(1, b=2)`` and ``f(1, 2)`` share an entry. They
     must be hashable; 1, 1.0 and True are different keys, but not inside a tuple. The function's result is the value;

@@ -86,7 +86,7 @@ class Decorated:
     def cache_info(self) -> CacheInfo:
         """Return hits, misses, the maximum number of rows, and the number of cached rows."""
         found = self.metrics()
-        return CacheInfo(found.hits, found.misses, self.lookup.config.max_rows, found.cached_rows)
+        return CacheInfo(found.hits, found.misses, self.lookup.config.size_in("worker")[0], found.cached_rows)
 
     def clear(self) -> None:
         """Remove every entry."""

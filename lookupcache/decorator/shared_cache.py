@@ -96,7 +96,7 @@ class SharedCache:
         self.claim_seconds = min(CLAIM_SECONDS, config.timeout)
         self._fingerprint = _fingerprint(self.name, config)
         self._codec = ValueCodec(dataclasses_of(function))
-        self._limits = Limits.of(config)
+        self._limits = Limits.of(config, "host")
         self._counters = counters
         self._host_clock = host_clock
         self._close: Callable[[], object] = _do_nothing

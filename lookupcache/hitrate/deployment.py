@@ -12,10 +12,10 @@ import numpy.typing as npt
 from lookupcache.cache.keys import Hashes
 from lookupcache.errors import OptionError
 from lookupcache.hitrate.curve import Curve, total
-from lookupcache.hitrate.host_replay import host_curve
+from lookupcache.hitrate.host_replay import HostReplay, host_curve
 from lookupcache.hitrate.keys import Requests
 from lookupcache.hitrate.reuse import NEVER, Numbers, distances, previous
-from lookupcache.hitrate.shards import Choice, Sample, estimate
+from lookupcache.hitrate.shards import Choice, Chosen, Sample, estimate
 
 Spread = Literal["random", "key"]
 Scope = Literal["worker", "host"]
@@ -146,7 +146,6 @@ class Survey:
     def __init__(self, deployment: Deployment, hot: Hashes, rate: float) -> None:
         choice = Choice(rate, hot, deployment.batch)
         self.deployment = deployment
-        # What workers share is as good as one cache, unless it is smaller than the keys of a batch.
         self.caches = deployment.workers if deployment.scope == "worker" else 1
         self.samples = [Sample(choice) for _ in range(self.caches)]
         self.forgotten = 0
@@ -179,12 +178,34 @@ class Survey:
     def curve(self, sizes: list[int]) -> Curve:
         """Estimate the hits at some sizes, in rows per worker."""
         entry_counts = [max(round(size / self.deployment.mean_weight), 1) for size in sizes]
-        curves = [estimate(sample, entry_counts) for sample in self.samples if sample.requests]
+        is_shared = self.deployment.scope == "host" and self.deployment.workers > 1
+        hits_of = _SharedHits(self) if is_shared else None
+        curves = [estimate(sample, entry_counts, hits_of) for sample in self.samples if sample.requests]
         curve = curves[0] if len(curves) == 1 else total(curves)
         ratio, error = curve.ratio(entry_counts), curve.error_at(entry_counts)
         requests = curve.requests + self.forgotten
         part = curve.requests / requests
         return Curve(np.array(sizes, dtype=np.int64), ratio * curve.requests, requests, error * part)
+
+
+class _SharedHits:
+    """The hits of sampled keys in the caches of workers that share, each smaller by as much as the sample is."""
+
+    def __init__(self, survey: Survey) -> None:
+        [self._sample] = survey.samples
+        self._deployment = survey.deployment
+        self._replay: HostReplay | None = None
+
+    def __call__(self, chosen: Chosen, size: int) -> Numbers:
+        """Return the hits of each key with this size of the host's cache, in keys."""
+        if self._replay is None:
+            worker = self._deployment.workers_of(np.concatenate(self._sample.words))
+            batch = max(self._deployment.batch, self._sample.requests // _MOST_BATCHES)
+            turn = chosen.positions // (batch * self._deployment.workers)
+            self._replay = HostReplay(chosen.ids, worker, turn)
+            self._requested = np.bincount(chosen.ids, minlength=chosen.keys)
+        choice = self._sample.choice
+        return self._requested - self._replay.misses(size, hot=len(choice.hot), rate=choice.rate)
 
 
 def survey_requests(words: Hashes, deployment: Deployment, rate: float) -> Survey:

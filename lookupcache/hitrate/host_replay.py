@@ -31,30 +31,63 @@ def host_curve(
     >>> host_curve(ids, worker, 2, [2]).ratio([2]).tolist()
     [0.5]
     """
-    batches = list(_batches(ids.astype(np.int64), worker, batch))
-    keys = int(ids.max(initial=-1)) + 1
-    workers = int(worker.max(initial=0)) + 1
+    turn = np.empty(len(ids), np.int64)
+    for number in np.unique(worker):
+        own = np.flatnonzero(worker == number)
+        turn[own] = np.arange(len(own)) // batch
+    replay = HostReplay(ids, worker, turn)
     ordered = sorted(set(sizes))
-    misses = [_misses(batches, keys, workers, size) for size in ordered]
+    misses = [replay.misses(size).sum() for size in ordered]
     return Curve(np.array(ordered), len(ids) - np.array(misses, dtype=np.float64), float(len(ids)))
 
 
-def _batches(ids: Numbers, worker: npt.NDArray[np.integer], batch: int) -> Iterator[tuple[int, Numbers]]:
+class HostReplay:
+    """Replays requests at one size after the other.
+
+    Args:
+        ids: The number of each row's key.
+        worker: The worker of each row.
+        turn: The number of each row's batch among those of its worker; batches of the same number take turns.
+    """
+
+    def __init__(
+        self, ids: npt.NDArray[np.integer], worker: npt.NDArray[np.integer], turn: npt.NDArray[np.integer]
+    ) -> None:
+        self.keys = int(ids.max(initial=-1)) + 1
+        self.workers = int(worker.max(initial=0)) + 1
+        self._batches = list(_batches(ids.astype(np.int64), worker, turn))
+
+    def misses(self, size: int, *, hot: int = 0, rate: float = 1.0) -> Numbers:
+        """Return how often each key is requested from the source, with so many keys in the host's cache.
+
+        Args:
+            size: The size of the host's cache; a worker's own is a part of it.
+            hot: How many more keys the caches have, which are always there.
+            rate: Which part these keys are of all others, for which the caches are the same part of their size.
+        """
+        sizes = (size, int(own_limits(Limits(rows=size)).rows))
+        host, own = (max(round((keys - hot) * rate), 1) for keys in sizes)
+        return _misses(self._batches, self.keys, self.workers, host, own)
+
+
+def _batches(
+    ids: Numbers, worker: npt.NDArray[np.integer], turn: npt.NDArray[np.integer]
+) -> Iterator[tuple[int, Numbers]]:
     """Yield the worker and the distinct keys of each batch, in the order of their first rows."""
-    rows = [np.flatnonzero(worker == number) for number in range(int(worker.max(initial=0)) + 1)]
-    for start in range(0, max(map(len, rows)), batch):
-        for number, own in enumerate(rows):
-            keys, first = np.unique(ids[own[start : start + batch]], return_index=True)
-            if len(keys):
-                yield number, keys[np.argsort(first)]
+    order = np.lexsort((worker, turn))
+    ends = np.flatnonzero(np.diff(turn[order]) | np.diff(worker[order])) + 1
+    for rows in np.split(order, ends):
+        keys, first = np.unique(ids[rows], return_index=True)
+        if len(keys):
+            yield int(worker[rows[0]]), keys[np.argsort(first)]
 
 
-def _misses(batches: list[tuple[int, Numbers]], keys: int, workers: int, size: int) -> int:
-    host = _Recency(keys, size)
-    own = [_Recency(keys, int(own_limits(Limits(rows=size)).rows)) for _ in range(workers)]
+def _misses(batches: list[tuple[int, Numbers]], keys: int, workers: int, host_size: int, own_size: int) -> Numbers:
+    host = _Recency(keys, host_size)
+    own = [_Recency(keys, own_size) for _ in range(workers)]
     # A worker's own cache admits a key that it finds on the host for the second time (`lookupcache.host.admission`).
     seen = np.zeros((workers, keys), dtype=np.bool_)
-    misses = 0
+    misses = np.zeros(keys, np.int64)
     for worker, wanted in batches:
         is_missing = own[worker].used[wanted] < 0
         missing = wanted[is_missing]
@@ -68,7 +101,7 @@ def _misses(batches: list[tuple[int, Numbers]], keys: int, workers: int, size: i
         seen[worker, missing[found]] = True
         own[worker].use(wanted[admitted])
         own[worker].evict()
-        misses += len(requested)
+        misses[requested] += 1
     return misses
 
 

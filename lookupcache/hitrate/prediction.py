@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 POLICIES = ("lru", "s3-fifo", "sieve")
 
 _LONG = 20_000_000
-_KEYS_WANTED = 2 * LEAST_KEYS
+_KEYS_WANTED = 8 * LEAST_KEYS
+"""Their standard error is below half a point; fewer, if they have too many requests."""
 _REPLAYED = 400_000
 _LEAST_REPLAYED_SIZE = 100
 _MOST_REPLAYED_SIZES = 10
@@ -255,7 +256,7 @@ def predict(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progres
     notes: list[str] = []
     rate = wanted.sample
     if auto and len(requests) > _LONG:
-        rate = min(_KEYS_WANTED / max(requests.keys, 1), 1.0)
+        rate = _rate(len(requests), requests.keys)
     if rate is not None and rate < 1 and requests.keys * rate < LEAST_KEYS:
         notes.append(
             f"Exact: of {requests.keys:,} keys a part of {rate:g} would be fewer than {LEAST_KEYS:,}, which is too few."
@@ -297,9 +298,8 @@ def _predict_on_spark(
     from lookupcache.hitrate import spark
 
     rate = wanted.sample
-    if auto and df.count() > _LONG:
-        distinct = spark.distinct_keys(df, keys, time)
-        rate = min(_KEYS_WANTED / max(distinct, 1), 1.0)
+    if auto and (count := df.count()) > _LONG:
+        rate = _rate(count, spark.distinct_keys(df, keys, time))
     if rate is None or rate >= 1:
         return predict(spark.collect_requests(df, keys, time), wanted, auto=False)
     shown = deployments(wanted.deployment)
@@ -307,6 +307,16 @@ def _predict_on_spark(
     if found.surveys[0].keys < LEAST_KEYS:
         return predict(spark.collect_requests(df, keys, time), wanted, auto=False)
     return _of_surveys(found, [title for title, _ in shown], wanted, rate)
+
+
+def _rate(requests: int, keys: int) -> float:
+    """Return the part of keys to sample.
+
+    >>> _rate(10**8, 10**6), _rate(10**9, 10**5), _rate(10**8, 10**4)
+    (0.064, 0.16, 1.0)
+    """
+    wanted = min(_KEYS_WANTED / max(keys, 1), _LONG / max(requests, 1))
+    return min(max(wanted, 2 * LEAST_KEYS / max(keys, 1)), 1.0)
 
 
 def _of_surveys(found: Surveyed, titles: list[str], wanted: Wanted, rate: float) -> Prediction:

@@ -11,7 +11,7 @@ The total number of requests for the other keys is known, which corrects the est
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -161,8 +161,10 @@ class Sample:
         return len(np.unique(np.concatenate(self.words))) if self.words else 0
 
 
-def estimate(sample: Sample, sizes: Sequence[int]) -> Curve:
+def estimate(sample: Sample, sizes: Sequence[int], hits_of: HitsOf | None = None) -> Curve:
     """Estimate the hit ratio of all requests at some sizes, with the standard error.
+
+    ``hits_of`` returns the hits of each sampled key at a size, where they are not those of one LRU cache.
 
     >>> words = np.random.default_rng(1).integers(0, 20_000, 200_000).astype(np.uint64)
     >>> sample = Sample(Choice.of(words[:10_000], rate=0.5))
@@ -177,7 +179,8 @@ def estimate(sample: Sample, sizes: Sequence[int]) -> Curve:
     cold = sample.requests - sample.hot_requests
     hits, errors = [], []
     for size in sizes:
-        hit, error = _regress(np.bincount(ids[chosen.needed <= size], minlength=keys), requested, cold, rate)
+        found = hits_of(chosen, size) if hits_of else np.bincount(ids[chosen.needed <= size], minlength=keys)
+        hit, error = _regress(found, requested, cold, rate)
         hits.append(hit + float(sample.gaps[chosen.hot_needed <= size].sum()))
         errors.append(error / sample.requests)
     rising = np.maximum.accumulate(np.array(hits))
@@ -210,6 +213,9 @@ class Chosen:
         again = (needed != NEVER) & (needed > 0)
         scaled[again] += footprint.hot_in(positions[again] - positions[before[again]])
         return cls(ids, len(keys), before, positions, scaled, footprint.keys_in(MIDDLES) * (MIDDLES > 0))
+
+
+HitsOf = Callable[[Chosen, int], Numbers]
 
 
 def _regress(hits: Numbers, requested: Numbers, requests: int, rate: float) -> tuple[float, float]:

@@ -197,7 +197,10 @@ class HostCache:
                 self._quiet = 0 if self._segments.refresh() else self._quiet + 1
                 if self._quiet == QUIET_LOOKUPS:
                     self._maintenance.merge_quiet(self.clock())
-                return self._usable(self._segments.locate(self._hash_keys(keys), live=True), after, fresh)
+                parts = self._segments.locate(self._hash_keys(keys), live=True)
+                # Of lookups only: what is reported as used, or stored, nobody waits for.
+                self._segments.most_parts = max(self._segments.most_parts, len(parts))
+                return self._usable(parts, after, fresh)
         return []
 
     def count_hits(self, count: int) -> None:

@@ -282,7 +282,7 @@ def choose_run(
     """
     free = [segment for segment in newest if segment.range.low > merging]
     for start in range(len(free)):
-        size = largest = 0
+        size = largest = chosen = 0
         for end, segment in enumerate(free[start:], start + 1):
             size, largest = size + segment.nbytes, max(largest, segment.nbytes)
             if size > most_bytes:
@@ -292,7 +292,11 @@ def choose_run(
             many = end - start >= fewest and largest <= max(2 * size / fewest, _ALWAYS_MERGED)
             # Near the largest size there are never as many that fit into one; what is merged here stays as it is.
             if many or (most_bytes < _MOST_SEGMENT_BYTES and size >= most_bytes / 2 and largest <= size / 2):
-                return free[start:end]
+                chosen = end  # With those that follow: a small one that is left between large ones stays for good.
+            elif chosen:
+                break
+        if chosen:
+            return free[start:chosen]
     removed = [int(np.count_nonzero(segment.removed)) for segment in free]
     for segment, count in zip(free, removed, strict=True):
         if count and (count == len(segment) or _REMOVED_PART * count > len(segment) + 64):

@@ -45,7 +45,7 @@ class Segments:
     """What a folder has, as of the last `refresh`: ``newest`` are its segments, the newest first, and
     ``mapped`` are these and those that another one is a merge of, as long as they are there.
 
-    ``most_parts`` is in how many segments the keys of one lookup were found at most, since it was last set to 0.
+    ``most_parts`` is in how many segments the keys of one lookup were found at most, since the last merge.
 
     Files that cannot be used are removed, and counted as ``host_dropped_files``.
 
@@ -198,7 +198,6 @@ class Segments:
         for _ in range(_MOST_ATTEMPTS):
             self._is_unclear = False
             parts = self._search(keys, rows, words)
-            self.most_parts = max(self.most_parts, len(parts))
             if live:
                 parts = self._live_parts(keys, parts)
             # The index may have had entries of segments that were published meanwhile, some of them merged.

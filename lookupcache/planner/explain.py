@@ -134,10 +134,11 @@ def _store(config: LookupConfig) -> str:
 
 
 def _limits(config: LookupConfig) -> Iterator[Line]:
-    if config.max_rows is not None:
-        yield "rows, at most", f"{config.max_rows:,}"
-    if config.max_bytes is not None:
-        yield "bytes, at most", f"{config.max_bytes:,}"
+    rows, size = config.size_in("host" if config.is_host_scope else "worker")
+    if rows is not None:
+        yield "rows, at most", f"{rows:,}"
+    if size is not None:
+        yield "bytes, at most", f"{size:,}"
     if config.expire_after_write is not None:
         yield "expires after write", _duration(config.expire_after_write)
     if config.expire_after_access is not None:

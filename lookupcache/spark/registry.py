@@ -6,6 +6,7 @@ longer, and at last its counts alone.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.metrics import GAUGES, LookupMetrics
 from lookupcache.monitoring.totals import Series, SeriesLimit, Totals
 from lookupcache.plan import LookupPlan
@@ -205,7 +207,13 @@ def _series(plan: LookupPlan) -> Series:
 
 
 def _limits(plan: LookupPlan) -> tuple[int, int]:
-    return (plan.config.max_rows or 0, plan.config.max_bytes or 0)
+    """Return the rows and bytes that each worker's own cache may have, 0 for no limit."""
+    if plan.config.is_host_scope and plan.config.cache != "ALL":
+        limits = own_limits(Limits.of(plan.config, "host"))
+    else:
+        limits = Limits.of(plan.config)
+    rows, size = (0 if limit == math.inf else int(limit) for limit in (limits.rows, limits.bytes))
+    return rows, size
 
 
 def _table_in(name: str) -> str:

@@ -94,7 +94,7 @@ class HostCacheLookup(PartialCacheLookup):
         self._admits_all = False
 
     def _limits(self) -> Limits:
-        return own_limits(super()._limits())
+        return own_limits(Limits.of(self.source.plan.config, "host"))
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -424,9 +424,10 @@ class HostCacheLookup(PartialCacheLookup):
             for pending in self._open:
                 if one.number in pending.waits:
                     pending.waits.add(number)
-            # One timeout for both, the wait and the call. But who holds a claim for longer than any call may take has
-            # many calls to make, and says nothing about the source.
-            deadline = one.until if time.monotonic() < one.until else math.inf
+            # One timeout for both, the wait and the call; a claim that ends late leaves the call half of it. But who
+            # holds a claim for longer than any call may take has many calls to make, and says nothing about the source.
+            at = time.monotonic()
+            deadline = max(one.until, at + self.source.plan.config.timeout / 2) if at < one.until else math.inf
             self._send(number, calls, self.cache.lease(entries), deadline=deadline)
         self.counters["misses"] += len(rows)
         self.counters["hits"] -= len(rows)

@@ -89,7 +89,7 @@ def lock_seconds(config: LookupConfig) -> float:
 
 def _limits_of(config: LookupConfig) -> Limits:
     """Return the limits of the host's cache; a table that is reloaded must have a known age."""
-    limits = Limits.of(config)
+    limits = Limits.of(config, "host")
     is_reloaded = config.reload_interval is not None or config.reload_at is not None
     return replace(limits, ages=limits.ages or is_reloaded)
 

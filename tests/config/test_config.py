@@ -277,9 +277,13 @@ def test_what_flink_has_and_we_have_not_is_refused_under_flinks_name(flink, name
     assert [word for word in named if word not in str(raised.value)] == []
 
 
-def test_an_lru_without_any_limit_gets_one():
-    assert LookupConfig(cache="LRU").max_rows == 10_000
-    assert LookupConfig(cache="LRU", max_bytes=100).max_rows is None
+def test_an_lru_without_any_limit_gets_one_of_its_scope():
+    config = LookupConfig(cache="LRU")
+    assert (config.size_in("worker"), config.size_in("host")) == ((10_000, None), (None, 256 << 20))
+    for limited in (LookupConfig(cache="LRU", max_bytes=100), LookupConfig(cache="LRU", scope="host", max_bytes=100)):
+        assert limited.size_in("worker") == limited.size_in("host") == (None, 100)
+    endless = LookupConfig(cache="TTL", expire_after_write=1)
+    assert endless.size_in("worker") == endless.size_in("host") == (None, None)
 
 
 CONFIGS = st.builds(

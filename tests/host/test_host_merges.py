@@ -60,6 +60,33 @@ def test_an_entry_is_copied_a_few_times(tmp_path):
     cache.close()
 
 
+def test_no_small_segment_is_left_between_large_ones(tmp_path):
+    """Each would stay for good, and a lookup takes longer for each segment."""
+    cache = new_cache(tmp_path)
+    for start in range(0, 200):
+        store(cache, range(start * 400, start * 400 + 400))
+        cache._maintenance.wait()
+    cache._segments.refresh()
+    sizes = [len(segment) for segment in cache._segments.newest]
+    large = [at for at, size in enumerate(sizes) if size > 400]
+    assert len(large) >= 2
+    assert large == list(range(large[0], len(sizes))), sizes
+    cache.close()
+
+
+def test_what_is_reported_as_used_does_not_cause_merges(tmp_path):
+    cache = new_cache(tmp_path)
+    for start in range(0, 200, 10):
+        store(cache, range(start, start + 10))
+        cache.touch(keys_of(range(start + 10)))
+    assert (cache._control["merges"], cache._segments.most_parts) == (0, 0)
+    assert look_up(cache, range(200)) == right(range(200))
+    assert cache._segments.most_parts == 20
+    store(cache, [200])
+    assert cache._control["merges"] == 1
+    cache.close()
+
+
 def test_changes_of_keys_that_nobody_requests_leave_few_files(caches):
     cache, behind, late = caches(), caches(), caches()
     store(cache, range(20))

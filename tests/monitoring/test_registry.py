@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupCacheError, OptionError
 from lookupcache.monitoring.scrape import samples
 from lookupcache.monitoring.totals import Series
@@ -38,7 +39,7 @@ class Join:
     """What a registry reads of a join."""
 
     def __init__(self, table="t", fingerprint="f" * 32, spark=None) -> None:
-        config = SimpleNamespace(max_rows=10, max_bytes=None)
+        config = LookupConfig(cache="LRU", max_rows=10)
         self.plan = SimpleNamespace(table=table, fingerprint=fingerprint, config=config)
         self.spark = spark
 
@@ -53,7 +54,7 @@ def test_joins_of_one_cache_are_one_series_whose_workers_count_once() -> None:
         registry.track(join, Counted().add(number, rows=5, cached_rows=4 + number))
     [total] = registry.totals().values()
     assert (total.metrics.rows, total.metrics.cached_rows, total.workers, total.joins) == (10, 5, 1, 2)
-    assert (total.limit_rows, total.limit_bytes, total.reported) == (10, 0, 1.0)
+    assert (total.limit_rows, total.limit_bytes, total.reported) == (10, 16 << 20, 1.0)
 
 
 def test_a_join_that_is_collected_keeps_its_counts_and_goes_on_counting() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
+import time
 import warnings
 from collections import Counter
 
@@ -72,6 +73,33 @@ def test_what_one_worker_has_requested_another_finds(workers):
     all_names(two, batch(1, 3, 3, 9))
     counts = LookupMetrics.of(two.lookup.counters)
     assert (counts.worker_hits, counts.host_hits, counts.host_waits, counts.requested_keys) == (1, 3, 0, 2)
+
+
+DEFAULT_KEYS = 30_000
+
+
+def test_an_lru_without_limits_requests_each_key_once_per_host(workers):
+    """Three times as many keys as a worker has in its own cache, by three workers in turns, twice."""
+    source = Names()
+    made = [workers(source, max_rows=None) for _ in range(3)]
+    for number in range(12):
+        keys = range(number % 6 * 5_000, number % 6 * 5_000 + 5_000)
+        assert all_names(made[number % 3 - number // 6], batch(*keys))[0] == ("n0" if keys[0] == 0 else None)
+    assert sum(map(len, source.requested)) == DEFAULT_KEYS
+    assert max(len(join.lookup.cache) for join in made) <= 10_000
+    assert sum(join.lookup.counters["host_evictions"] for join in made) == 0
+
+
+def test_without_a_folder_an_lru_without_limits_has_that_of_a_worker(tmp_path):
+    (tmp_path / "file").write_text("")
+    source = Names()
+    with pytest.warns(LookupAdvice):
+        join = runner(source, scope="host", cache_path=str(tmp_path / "file"), max_rows=None)
+    assert not isinstance(join.lookup, HostCacheLookup)
+    for start in range(0, DEFAULT_KEYS, 5_000):
+        all_names(join, batch(*range(start, start + 5_000)))
+    assert len(join.lookup.cache) == 10_000
+    assert join.lookup.counters["evictions"] == DEFAULT_KEYS - 10_000
 
 
 def test_a_key_is_requested_again_only_if_the_host_has_evicted_it(workers):
@@ -348,6 +376,27 @@ def test_waiting_for_a_claim_and_calling_have_one_timeout(workers):
     assert [request.group.deadline for request in two._requests.values()] in ([awaited.until], [])
     wait_for(two, pending[1])
     assert pending[1].errors == []
+    two.close(pending[1])
+
+
+def test_a_claim_that_ends_just_before_the_timeout_leaves_time_for_a_call(workers):
+    source = Gated()
+    one, two = (workers(source, timeout=60, on_error="null", error_column="e").lookup for _ in range(2))
+    pending = [lookup.open(ids(1)) for lookup in (one, two)]
+    assert source.began.acquire(timeout=60)
+    [awaited] = two._awaited.values()
+    one.abandon(pending[:1])
+    started = time.monotonic()
+    awaited.until = started + 5  # As if 55 of the 60 seconds had been waited for.
+    source.gates.clear()
+    while not two._requests:
+        two.poll()
+    [request] = two._requests.values()
+    assert started + 30 <= request.group.deadline <= time.monotonic() + 30
+    assert source.began.acquire(timeout=60)
+    source.open_gates(1)
+    wait_for(two, pending[1])
+    assert (pending[1].errors, source.requested) == ([], [[1], [1]])
     two.close(pending[1])
 
 
