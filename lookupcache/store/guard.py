@@ -218,6 +218,10 @@ class GuardedStore:
 
         self._writer.add(names, nbytes, write)
 
+    def write_now(self) -> None:
+        """Write what `put_later` was given without further waiting: the lookup has nothing else to do."""
+        self._writer.hurry()
+
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> None:
         """Write entries that were claimed with a token, and end the claims."""
         if int.from_bytes(token[-CALL_BYTES:], "little") < self._first_valid:

@@ -176,6 +176,10 @@ class RowStore:
             lambda: to_frames(taken, rows, counts[stored], written, self._hash),
         )  # fmt: skip
 
+    def write_now(self) -> None:
+        """Store what was put without further waiting: the lookup has nothing else to do."""
+        self._store.write_now()
+
     def release(self, names: Sequence[bytes], token: bytes) -> None:
         """End claims of keys that were not fetched."""
         self._store.release(names, token)

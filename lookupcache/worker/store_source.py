@@ -310,6 +310,7 @@ class StoreExecutor(Executor):
     def _wait_for_source(self, room: bool, seconds: float) -> None:
         """Wait for a call to the source to end, at most so long."""
         timeout = None if seconds == math.inf else max(seconds, 0.0)
+        self._store.write_now()
         if self._source_groups:
             room = room and self._inner.in_flight >= self._inner.most_in_flight
             self._take_completed(self._inner.take_completed(wait=True, room=room, timeout=timeout))
