@@ -3,7 +3,7 @@
     lookupcache:limit:1:{<source>}rate    a hash: the next free time, and when it was written
     lookupcache:limit:1:{<source>}calls   a sorted set: a lease for each call under way, by when it lapses
     lookupcache:limit:1:{<source>}waiting a sorted set: the workers that wait for a lease, by since when
-    lookupcache:limit:1:{<source>}since   a hash: since when the server knows of leases, and who has told it of those before
+    lookupcache:limit:1:{<source>}since   a hash: since when the server knows of leases, and who has told theirs
     lookupcache:limit:1:{<source>}<kind>s a sorted set: who has asked lately, by when
 
 Each method is one round trip that runs one script, by the clock of the server, in microseconds. The braces put all
@@ -68,11 +68,11 @@ redis.call('PEXPIRE', KEYS[1], whole((free - now) / 1000 + 60000))
 return {granted, whole(first), whole(free - now), members(KEYS[2], ARGV[4], tonumber(ARGV[5]))}
 """
 )
-# KEYS: calls, members, waiting, since; ARGV: capacity, µs of a lease, member, its window in µs, since when the server has
-# known leases according to the member, how many workers there were then, whether all leases of the member are here, µs
-# for which a worker may stay away, then how many leases have ended, how many are prolonged, and the names of those and
-# of the new ones that are wanted. Who has leases takes the next ones at once, and who has none asks now and then: so one
-# is kept for each worker that has waited for 0.2 s and still asks.
+# KEYS: calls, members, waiting, since; ARGV: capacity, µs of a lease, member, its window in µs, since when the server
+# has known leases as the member was told, how many workers there were then, whether all leases of the member are named,
+# how many µs a worker may stay away, then how many leases have ended, how many are prolonged, and the names of those
+# and of the new ones that are wanted. Who has leases takes the next ones at once, and who has none asks now and then:
+# so one is kept for each worker that has waited for 0.2 s and still asks.
 #
 # A server that has lost its data learns so from a member that knows an earlier start. Until as many workers as there
 # were have told of their leases, those of the others count: as all that are free for the time of a lease, and then, for

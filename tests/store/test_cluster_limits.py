@@ -342,9 +342,7 @@ def test_processes_keep_to_both_limits_and_the_leases_of_a_killed_one_lapse(serv
 @pytest.mark.slow
 def test_processes_keep_to_the_capacity_while_the_server_loses_its_data(server, tmp_path):
     path, source, emptied = tmp_path / "log", next(_sources), 0
-    children = [
-        _fork(lambda: make_calls(server, path, source, 0.005, 40, async_capacity_cluster=3)) for _ in range(2)
-    ]
+    children = [_fork(lambda: make_calls(server, path, source, 0.005, 40, async_capacity_cluster=3)) for _ in range(2)]
     with server.client() as client:
         until(lambda: path.exists() and {one[0] for one in read(path)} == set(children))
         while len(path.read_text().splitlines()) < 200:
