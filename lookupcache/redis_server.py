@@ -53,7 +53,7 @@ class KeyCommand:
     def pack(self) -> bytes:
         """Return the encoded commands; redis-py's own encoding takes longer than the round trip."""
         if self.together:
-            return b"*%d\r\n%b%b" % (len(self.keys) + 1, _bulk(self.command), b"".join(map(_bulk, self.keys)))
+            return pack([self.command, *self.keys])
         head = b"*%d\r\n%b" % (len(self.fields) + 2, _bulk(self.command))
         tail = b"".join(map(_bulk, self.fields))
         return b"".join([b"%b$%d\r\n%b\r\n%b" % (head, len(key), key, tail) for key in self.keys])
@@ -70,8 +70,23 @@ def pack(command: Sequence[bytes]) -> bytes:
     >>> pack([b"GET", b"a"])
     b'*2\\r\\n$3\\r\\nGET\\r\\n$1\\r\\na\\r\\n'
     """
-    # Without a function call per word: a command may have thousands.
-    return b"*%d\r\n%b" % (len(command), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in command]))
+    # Without a step of the interpreter per word: a command may have thousands.
+    parts = [b"\r\n"] * (3 * len(command))
+    parts[0::3] = map(_HEADS.__getitem__, map(len, command))
+    parts[1::3] = command
+    return b"*%d\r\n%b" % (len(command), b"".join(parts))
+
+
+class _Heads(dict[int, bytes]):
+    """What is before a word of so many bytes; kept for those that are usual."""
+
+    def __missing__(self, size: int) -> bytes:
+        head = b"$%d\r\n" % size
+        return self.setdefault(size, head) if size <= _MOST_HEADS else head
+
+
+_MOST_HEADS = 4_096
+_HEADS = _Heads()
 
 
 def _bulk(word: bytes) -> bytes:

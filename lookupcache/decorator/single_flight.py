@@ -380,7 +380,7 @@ class SingleFlight:
         """Return the values of some of a call's keys, from the store if there is one, or from the function."""
         if self.store is None:
             return await request(keys)
-        return await self.store.fetch(keys, call.written, request, runtime)
+        return await self.store.fetch(keys, call.written, request, runtime, waits=call.refresh)
 
     def _record_answers(self, call: Call, answered: list[tuple[list[Key], Answers]]) -> None:
         answers = merged(answered)

@@ -51,7 +51,7 @@ class _Call:
     """The keys of a call that have no value yet, in order, their encoded forms and names, and the values so far.
 
     ``claimed`` has the tokens of the keys that are claimed, ``unusable`` the keys whose entry cannot be used,
-    ``damaged`` those whose entry could not be read.
+    ``damaged`` those whose entry could not be read. With ``waits``, it waits for values that others fetch again.
     """
 
     left: dict[Key, tuple[bytes, bytes]]
@@ -60,6 +60,7 @@ class _Call:
     claimed: dict[Key, bytes] = field(default_factory=dict)
     unusable: list[Key] = field(default_factory=list)
     damaged: set[Key] = field(default_factory=set)
+    waits: bool = False
     has_ended: bool = False
 
     def names(self, keys: Sequence[Key]) -> list[bytes]:
@@ -95,7 +96,7 @@ class ValueStore:
     # ── one call ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def fetch(
-        self, keys: list[Key], written: dict[Key, float], request: RequestKeys, runtime: Runtime
+        self, keys: list[Key], written: dict[Key, float], request: RequestKeys, runtime: Runtime, *, waits: bool
     ) -> Answered:
         """Return the values of keys, from the store or by ``request``.
 
@@ -104,10 +105,11 @@ class ValueStore:
             written: Where the times are written at which the values from the store were fetched, by the own clock.
             request: Calls the function.
             runtime: How to wait; the store is read and written by functions that block.
+            waits: Whether to wait for values that are due for a refresh which another process makes.
         """
         encoded = [self._encode_value(key) for key in keys]
         call = _Call(dict(zip(keys, zip(encoded, names_of_bytes(self.identity, encoded), strict=True), strict=True)),
-                     written)  # fmt: skip
+                     written, waits=waits)  # fmt: skip
         until, pause, is_first = time.monotonic() + self._timeout, _FIRST_POLL_SECONDS, True
         try:
             if not self._is_described:
@@ -147,7 +149,10 @@ class ValueStore:
     ) -> list[Key]:
         before, names = self._clock(), call.names(keys)
         claimed: Claimed = await runtime.block(self._claim_for, call, keys, names, claim)
-        self._take(call, keys, claimed.reading, before)
+        # Who needs a value does not wait for another process to fetch it again; who fetches it again does.
+        others = [not own and not there and not call.waits for own, there in
+                  zip(claimed.to_request, claimed.has_entry, strict=True)]  # fmt: skip
+        self._take(call, keys, claimed.reading, before, others)
         call.unusable = [key for key, there in zip(keys, claimed.has_entry, strict=True) if there]
         return [key for key, own in zip(keys, claimed.to_request, strict=True) if own]
 
@@ -195,8 +200,10 @@ class ValueStore:
 
     # ── entries ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _take(self, call: _Call, keys: Sequence[Key], reading: Reading | None, before: float) -> None:
-        """Take the values of entries that are intact, of their key and young enough."""
+    def _take(
+        self, call: _Call, keys: Sequence[Key], reading: Reading | None, before: float, is_refreshed: Sequence[bool]
+    ) -> None:
+        """Take the values of entries that are intact, of their key and young enough, or fetched again elsewhere."""
         if reading is None:
             return
         self._store_clock.read(reading.earliest, self._clock())
@@ -204,7 +211,8 @@ class ValueStore:
         damaged = {key for key, entry in zip(keys, reading.entries, strict=True) if entry is not None}
         damaged.difference_update(keys[position] for position in frames.positions.tolist())
         ages = reading.now - frames.written
-        allowed = self._lifetimes.allow(ages, frames.rows) & (before - ages > self._known_since)
+        refreshed = np.array(is_refreshed, np.bool_)[frames.positions]
+        allowed = self._lifetimes.allow(ages, frames.rows, refreshed) & (before - ages > self._known_since)
         spans = zip(frames.positions.tolist(), frames.starts.tolist(), frames.ends.tolist(), strict=True)
         for number, (position, start, end) in enumerate(spans):
             key = keys[position]

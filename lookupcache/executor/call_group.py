@@ -34,7 +34,7 @@ class CallGroup:
     ``number`` is the caller's name for it. With ``all_or_nothing``, one call that fails makes the group fail: the
     others are then not made, or cancelled, and end with the same exception. The calls run in ``context``, if given.
     ``deadline`` is a time of `time.monotonic` when they time out at the latest. It holds only where there are slots for
-    all of them at once: while calls wait for a slot, their source is not late.
+    all of them at once: while calls wait for a slot, their source is not late. Nobody waits for a ``background`` group.
     """
 
     calls: list[Any]
@@ -42,6 +42,7 @@ class CallGroup:
     all_or_nothing: bool = False
     context: Context | None = None
     deadline: float = math.inf
+    background: bool = False
     answers: list[Any] = field(init=False)
     remaining: int = field(init=False)
     started: bool = False

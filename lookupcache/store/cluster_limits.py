@@ -12,6 +12,7 @@ and times that two sides give out, because the server was away or its clock was 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 import socket
@@ -22,7 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from lookupcache.config import LookupConfig
@@ -34,7 +35,7 @@ from lookupcache.resilience.rate_limit import RateLimit, executor_name, file_of_
 from lookupcache.resilience.runtime import Runtime
 from lookupcache.store.guard import Guard, process_token
 from lookupcache.store.locations import OPTION, url_of
-from lookupcache.store.redis_limits import RedisLimits
+from lookupcache.store.redis_limits import FORGOTTEN, RedisLimits
 
 HORIZON_SECONDS = 1.0
 LEASE_SECONDS = 5.0
@@ -301,6 +302,7 @@ class _Slots:
         self._server = server
         self._guard = guard
         self._members = 1
+        self._number = next(_numbers).to_bytes(8, "little")
         self._poll = _FIRST_POLL_SECONDS
         self.queue = _Queue(self._serve, "lookupcache-capacity")
         self._start_without_leases()
@@ -370,14 +372,17 @@ class _Slots:
 
     def _exchange(self, wanted: Sequence[bytes], ended: Sequence[bytes], held: Sequence[bytes]) -> int | None:
         """End, prolong and take leases; return how many were granted, None while the server is away."""
-        member = process_token(os.getpid())
-        took = self._guard.call(
-            lambda: self._server.take_leases(wanted, self._capacity, LEASE_SECONDS, member, ended, held)
-        )
+        member = process_token(os.getpid()) + self._number
+        take = partial(self._server.take_leases, wanted, self._capacity, LEASE_SECONDS, member, ended)
+        took = self._guard.call(lambda: take(held))
+        if took is not None and took[0] == FORGOTTEN:
+            with self._lock:
+                every, self._prolonged = list(self._held), -math.inf
+            took = self._guard.call(lambda: take(every))
         if took is None:
             return None
         granted, self._members = took
-        return granted
+        return 0 if granted == FORGOTTEN else granted
 
     def _new_name(self) -> bytes:
         return process_token(os.getpid()) + next(_numbers).to_bytes(8, "little")

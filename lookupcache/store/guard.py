@@ -24,7 +24,9 @@ from lookupcache.store.contract import CALL_BYTES, CLAIMED, OWN, THERE, Reading,
 from lookupcache.store.writer import Writer, flush_names
 
 _FAILURES = 3
-_DELAY_SECONDS = 10.0
+DELAY_SECONDS = 10.0
+"""How long a server is left alone that has failed several times in a row."""
+
 _claim_numbers = itertools.count()
 
 Clock = Callable[[], float]
@@ -74,7 +76,7 @@ class Guard:
         self._count = count
         self._what = what
         self._hide = hide
-        self._breaker = Breaker(_FAILURES, _DELAY_SECONDS, clock)
+        self._breaker = Breaker(_FAILURES, DELAY_SECONDS, clock)
         self._has_warned = False
         self.is_full = False
         """Whether the last command was refused because the server takes no new entries."""
@@ -217,6 +219,10 @@ class GuardedStore:
             self.put(names, entries, seconds, token)
 
         self._writer.add(names, nbytes, write)
+
+    def write_now(self) -> None:
+        """Write what `put_later` was given without further waiting: the lookup has nothing else to do."""
+        self._writer.hurry()
 
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> None:
         """Write entries that were claimed with a token, and end the claims."""

@@ -36,9 +36,12 @@ class Lifetimes:
         own = math.inf if config.store_expire_after_write is None else config.store_expire_after_write
         return cls(min(limits.write_seconds, own), min(limits.miss_seconds, own), limits.refresh_seconds, limits.misses)
 
-    def allow(self, ages: Floats, counts: Positions) -> Mask:
-        """Return which entries may be used; one that is due for a refresh is fetched again instead."""
-        young = (ages <= np.where(counts > 0, self.rows, self.misses)) & (ages < self.refresh)
+    def allow(self, ages: Floats, counts: Positions, is_refreshed: Mask) -> Mask:
+        """Return which entries may be used; one that is due for a refresh is fetched again instead.
+
+        ``is_refreshed`` says which are being fetched elsewhere: these are used until they expire.
+        """
+        young = (ages <= np.where(counts > 0, self.rows, self.misses)) & ((ages < self.refresh) | is_refreshed)
         return young & (ages >= 0) & (self.stores_misses | (counts > 0))
 
 

@@ -3,6 +3,7 @@
     lookupcache:limit:1:{<source>}rate    a hash: the next free time, and when it was written
     lookupcache:limit:1:{<source>}calls   a sorted set: a lease for each call under way, by when it lapses
     lookupcache:limit:1:{<source>}waiting a sorted set: the workers that wait for a lease, by since when
+    lookupcache:limit:1:{<source>}since   a hash: since when the server knows of leases, and who has told theirs
     lookupcache:limit:1:{<source>}<kind>s a sorted set: who has asked lately, by when
 
 Each method is one round trip that runs one script, by the clock of the server, in microseconds. The braces put all
@@ -12,10 +13,13 @@ names of a source on the same server of a cluster. All names expire by themselve
 from __future__ import annotations
 
 import hashlib
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lookupcache.store.guard import DELAY_SECONDS
 from lookupcache.store.redis_client import RedisClient
 
 MEMBER_SECONDS = 60.0
@@ -64,17 +68,39 @@ redis.call('PEXPIRE', KEYS[1], whole((free - now) / 1000 + 60000))
 return {granted, whole(first), whole(free - now), members(KEYS[2], ARGV[4], tonumber(ARGV[5]))}
 """
 )
-# KEYS: calls, members, waiting; ARGV: capacity, µs of a lease, member, its window in µs, then how many leases have
-# ended, how many are prolonged, and the names of those and of the new ones that are wanted. Who has leases takes the
-# next ones at once, and who has none asks now and then: so one is kept for each worker that has waited for 0.2 s and
-# still asks.
+# KEYS: calls, members, waiting, since; ARGV: capacity, µs of a lease, member, its window in µs, since when the server
+# has known leases as the member was told, how many workers there were then, whether all leases of the member are named,
+# how many µs a worker may stay away, then how many leases have ended, how many are prolonged, and the names of those
+# and of the new ones that are wanted. Who has leases takes the next ones at once, and who has none asks now and then:
+# so one is kept for each worker that has waited for 0.2 s and still asks.
+#
+# A server that has lost its data learns so from a member that knows an earlier start. Until as many workers as there
+# were have told of their leases, those of the others count: as all that are free for the time of a lease, and then, for
+# as long as they may leave the server alone, as the share that they keep to meanwhile.
 _CALLS = (
     _NOW
     + b"""
 clean(KEYS[1], 'zset')
-local capacity, ends = tonumber(ARGV[1]), now + tonumber(ARGV[2])
-local last_ended, last_held = 6 + tonumber(ARGV[5]), 6 + tonumber(ARGV[5]) + tonumber(ARGV[6])
-for i = 7, last_ended do redis.call('ZREM', KEYS[1], ARGV[i]) end
+local capacity, lease = tonumber(ARGV[1]), tonumber(ARGV[2])
+local ends, last_ended = now + lease, 10 + tonumber(ARGV[9])
+local last_held = last_ended + tonumber(ARGV[10])
+clean(KEYS[4], 'hash')
+local since = tonumber(redis.call('HGET', KEYS[4], 'at'))
+if not since or since > now then
+  redis.call('DEL', KEYS[4])
+  since = now
+  redis.call('HSET', KEYS[4], 'at', whole(now), 'expected', 0, 'told', 0)
+end
+redis.call('PEXPIRE', KEYS[4], whole(tonumber(ARGV[4]) / 1000 + 60000))
+local has_lost = ARGV[5] ~= '' and ARGV[5] ~= whole(since) and now - since < lease + tonumber(ARGV[8])
+if has_lost then
+  local expected = math.max(tonumber(ARGV[6]), tonumber(redis.call('HGET', KEYS[4], 'expected')) or 0)
+  redis.call('HSET', KEYS[4], 'expected', expected)
+  if ARGV[7] == '1' and redis.call('HSETNX', KEYS[4], 'of ' .. ARGV[3], 1) == 1 then
+    redis.call('HINCRBY', KEYS[4], 'told', 1)
+  end
+end
+for i = 11, last_ended do redis.call('ZREM', KEYS[1], ARGV[i]) end
 for i = last_ended + 1, last_held do redis.call('ZADD', KEYS[1], whole(ends), ARGV[i]) end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. whole(ends), '+inf')) do
@@ -82,20 +108,31 @@ for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. whole(ends), '
 end
 clean(KEYS[3], 'zset')
 local free, wanted = capacity - redis.call('ZCARD', KEYS[1]), #ARGV - last_held
-local since, limit = tonumber(redis.call('ZSCORE', KEYS[3], ARGV[3])), now - 200000
-for _, other in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', '(' .. whole(math.min(limit, since or limit)))) do
+local untold = 0
+if now - since < lease + tonumber(ARGV[8]) then
+  local found = redis.call('HMGET', KEYS[4], 'expected', 'told')
+  local expected = tonumber(found[1]) or 0
+  untold = math.max(expected - (tonumber(found[2]) or 0), 0)
+  if untold > 0 and now - since < lease then free = 0
+  elseif untold > 0 then free = free - untold * math.max(math.floor(capacity / expected), 1) end
+end
+if has_lost and ARGV[7] ~= '1' then return {-1, members(KEYS[2], ARGV[3], tonumber(ARGV[4])), ARGV[5]} end
+local waits, limit = tonumber(redis.call('ZSCORE', KEYS[3], ARGV[3])), now - 200000
+for _, other in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', '(' .. whole(math.min(limit, waits or limit)))) do
   local seen = tonumber(redis.call('ZSCORE', KEYS[2], other))
   if seen and now - seen < 500000 then free = free - 1 else redis.call('ZREM', KEYS[3], other) end
 end
 local granted = math.max(math.min(free, wanted), 0)
 if wanted == granted or granted > 0 then redis.call('ZREM', KEYS[3], ARGV[3])
-elseif not since then redis.call('ZADD', KEYS[3], whole(now), ARGV[3]) end
+elseif not waits then redis.call('ZADD', KEYS[3], whole(now), ARGV[3]) end
 redis.call('PEXPIRE', KEYS[3], 60000)
 for i = last_held + 1, last_held + granted do redis.call('ZADD', KEYS[1], whole(ends), ARGV[i]) end
 redis.call('PEXPIRE', KEYS[1], whole(tonumber(ARGV[2]) / 500))
-return {granted, members(KEYS[2], ARGV[3], tonumber(ARGV[4]))}
+return {granted, members(KEYS[2], ARGV[3], tonumber(ARGV[4])), whole(since)}
 """
 )
+FORGOTTEN = -1
+"""What `RedisLimits.take_leases` returns instead of a number if the server has to be told of all leases first."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +156,10 @@ class RedisLimits(RedisClient):
 
     def __init__(self, url: str, timeout: float, source: str) -> None:
         super().__init__(url, timeout)
+        self._since = b""
+        self._workers = 0
+        self._answered = -math.inf
+        self._tells_all = False
         self._prefix = _PREFIX % hashlib.sha256(source.encode()).hexdigest()[:32].encode()
 
     def take_times(self, calls: int, rate: float, horizon: float, member: bytes) -> Times:
@@ -138,6 +179,10 @@ class RedisLimits(RedisClient):
     ) -> tuple[int, int]:
         """End leases, prolong others, and take new ones; return how many were granted, and how many workers there are.
 
+        If the server has lost its data, it grants none, and the number is `FORGOTTEN`: the next call has to name all
+        leases as those to prolong. It grants new ones when all workers that there were have done so, or their leases
+        have lapsed.
+
         Args:
             wanted: The names of new leases; the first ones are granted.
             capacity: How many leases there may be.
@@ -146,9 +191,17 @@ class RedisLimits(RedisClient):
             ended: The leases to end.
             held: The leases to prolong; one that has lapsed is there again.
         """
-        counts = [b"%d" % len(ended), b"%d" % len(held)]
-        head = [b"%d" % capacity, _micros(seconds), member, _micros(MEMBER_SECONDS), *counts]
-        granted, members = self._run(_CALLS, [b"calls", b"workers", b"waiting"], [*head, *ended, *held, *wanted])
+        now = time.monotonic()
+        # Who was away for longer has no leases that others would not have taken for lapsed.
+        is_recent = held or now - self._answered < seconds + DELAY_SECONDS
+        known = [self._since if is_recent else b"", b"%d" % self._workers, b"%d" % self._tells_all]
+        counts = [_micros(DELAY_SECONDS), b"%d" % len(ended), b"%d" % len(held)]
+        head = [b"%d" % capacity, _micros(seconds), member, _micros(MEMBER_SECONDS), *known, *counts]
+        names = [b"calls", b"workers", b"waiting", b"since"]
+        granted, members, since = self._run(_CALLS, names, [*head, *ended, *held, *wanted])
+        self._tells_all = granted == FORGOTTEN
+        if granted != FORGOTTEN:
+            self._since, self._workers, self._answered = since, members, now
         return granted, members
 
     def _run(self, script: bytes, names: Sequence[bytes], arguments: Sequence[bytes]) -> Any:

@@ -37,18 +37,19 @@ _ZERO = ord("0")
 _FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS)\b")
 """What a server says that reads but does not write; inside of a script, other words come before it."""
 
-# KEYS: all entries, then their claims; ARGV: the token, then per entry its expiry in ms, 0 for none, and its bytes. It
+# KEYS: all entries, then their claims; ARGV: the token, the expiry of all in ms, 0 for none, then the bytes of each. It
 # runs few commands: while it runs, the server serves nobody else.
 _PUT = b"""
 local count, sets, ended = #KEYS / 2, {}, {}
+local token, expiry = ARGV[1], ARGV[2]
 local holders = redis.call('MGET', unpack(KEYS, count + 1))
 for i = 1, count do
-  if holders[i] == ARGV[1] then
+  if holders[i] == token then
     ended[#ended + 1] = KEYS[count + i]
-    if ARGV[2 * i] == '0' then
+    if expiry == '0' then
       sets[#sets + 1] = KEYS[i]
-      sets[#sets + 1] = ARGV[2 * i + 1]
-    else redis.call('SET', KEYS[i], ARGV[2 * i + 1], 'PX', ARGV[2 * i]) end
+      sets[#sets + 1] = ARGV[i + 2]
+    else redis.call('SET', KEYS[i], ARGV[i + 2], 'PX', expiry) end
   end
 end
 if #sets > 0 then redis.call('MSET', unpack(sets)) end
@@ -163,9 +164,13 @@ class RedisStore(RedisClient, Store):
 
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
         """Write the entries whose claims the token still has, and end those claims."""
-        ends = [b"0" if second == math.inf else _milliseconds(second) for second in seconds]
-        arguments = [[end, entry] for end, entry in zip(ends, entries, strict=True)]
-        return sum(self._eval(_PUT, [[name, name + _CLAIM] for name in names], [token], arguments))
+        written = 0
+        for second in dict.fromkeys(seconds):  # Those of rows, and of known misses.
+            of = [at for at, own in enumerate(seconds) if own == second]
+            keys, arguments = [[names[at], names[at] + _CLAIM] for at in of], [[entries[at]] for at in of]
+            expiry = b"0" if second == math.inf else _milliseconds(second)
+            written += sum(self._eval(_PUT, keys, [token, expiry], arguments))
+        return written
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
         """End the claims that the token still has."""

@@ -137,19 +137,34 @@ class RowStore:
         before = self.clock()
         return self._known(keys, self._store.get(names), before)
 
-    def claim(self, keys: KeyBatch, names: Sequence[bytes]) -> Attempt:
-        """Claim keys, whether or not they have an entry; release those whose entry can be used."""
-        return self._attempt(keys, names, self._store.claim)
+    def claim(self, keys: KeyBatch, names: Sequence[bytes], *, waits: bool = True) -> Attempt:
+        """Claim keys, whether or not they have an entry; release those whose entry can be used.
+
+        One that is due for a refresh, and that another process has claimed, is used unless the caller ``waits`` for it.
+        """
+        return self._attempt(keys, names, self._store.claim, waits=waits)
 
     def claim_missing(self, keys: KeyBatch, names: Sequence[bytes]) -> Attempt:
         """Claim keys that have no entry."""
         return self._attempt(keys, names, self._store.claim_missing)
 
-    def _attempt(self, keys: KeyBatch, names: Sequence[bytes], claim: Callable[[Sequence[bytes]], Claimed]) -> Attempt:
+    def has_any(self, names: Sequence[bytes]) -> bool:
+        """Return whether one of the names has an entry; without the store, True, for there is nothing to wait for."""
+        reading = self._store.get(names)
+        return reading is None or any(entry is not None for entry in reading.entries)
+
+    def _attempt(
+        self,
+        keys: KeyBatch,
+        names: Sequence[bytes],
+        claim: Callable[[Sequence[bytes]], Claimed],
+        *,
+        waits: bool = True,
+    ) -> Attempt:
         before = self.clock()
         claimed = claim(names)
-        known = self._known(keys, claimed.reading, before)
         to_request, mine = np.array(claimed.to_request, np.bool_), np.array(claimed.is_claimed, np.bool_)
+        known = self._known(keys, claimed.reading, before, ~to_request & (not waits))
         found = np.zeros(len(keys), np.bool_)
         found[known.positions] = True
         self._store.release([names[row] for row in np.flatnonzero(found & mine).tolist()], claimed.token)
@@ -176,6 +191,10 @@ class RowStore:
             lambda: to_frames(taken, rows, counts[stored], written, self._hash),
         )  # fmt: skip
 
+    def write_now(self) -> None:
+        """Store what was put without further waiting: the lookup has nothing else to do."""
+        self._store.write_now()
+
     def release(self, names: Sequence[bytes], token: bytes) -> None:
         """End claims of keys that were not fetched."""
         self._store.release(names, token)
@@ -201,7 +220,7 @@ class RowStore:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _known(self, keys: KeyBatch, reading: Reading | None, before: float) -> Known:
+    def _known(self, keys: KeyBatch, reading: Reading | None, before: float, is_refreshed: Mask | None = None) -> Known:
         if reading is None:
             return self._nothing()
         self._store_clock.read(reading.earliest, self.clock())
@@ -212,7 +231,8 @@ class RowStore:
         damaged = np.setdiff1d(np.array(there, np.int64), found.positions)
         # Counted from before the request: so no age is below the true one.
         ages = reading.now - found.written
-        allowed = self._lifetimes.allow(ages, found.counts) & (before - ages > self._known_since)
+        refreshed = np.zeros(len(ages), np.bool_) if is_refreshed is None else is_refreshed[found.positions]
+        allowed = self._lifetimes.allow(ages, found.counts, refreshed) & (before - ages > self._known_since)
         found = found.take(np.flatnonzero(allowed))
         self.counters["store_dropped"] += reading.dropped
         self.counters["store_hits"] += len(found.positions)

@@ -20,6 +20,9 @@ from weakref import ref
 MOST_BYTES = 32 << 20
 """So many bytes wait to be written; with more, the lookup writes them itself."""
 
+HOLD_SECONDS = 0.02
+"""How long a task waits for `Writer.hurry` at most: its lookup may never wait for its source."""
+
 _LINGER_SECONDS = 1.0
 _EXIT_SECONDS = 1.0
 
@@ -30,6 +33,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, eq=False)
 class _Task:
+    number: int
     names: frozenset[bytes]
     nbytes: int
     write: Callable[[], None]
@@ -37,6 +41,9 @@ class _Task:
 
 class Writer:
     """Runs tasks that write, in order, in a thread that ends when there are none.
+
+    They wait until the lookup has nothing to do, which `hurry` says: at once, they would take the interpreter from the
+    join of the rows that were just fetched, and the server from the claims of the next ones.
 
     >>> writer, written = Writer(), []
     >>> writer.add([b"name"], 5, lambda: written.append(b"entry"))
@@ -54,12 +61,12 @@ class Writer:
         self._tasks: deque[_Task] = deque()
         self._unfinished: set[_Task] = set()
         self._nbytes = 0
-        self._added = self._done = 0
+        self._added = self._done = self._hurried = 0
         self._changed = threading.Condition()
         self._has_thread = self._is_closing = False
 
     def add(self, names: Sequence[bytes], nbytes: int, write: Callable[[], None]) -> None:
-        """Run a task later, or now where too much waits already.
+        """Run a task soon, or now where too much waits already.
 
         Args:
             names: The names that it writes.
@@ -72,11 +79,11 @@ class Writer:
             self._is_closing = False
             is_added = self._nbytes + nbytes <= MOST_BYTES and self._start_thread()
             if is_added:
-                task = _Task(frozenset(names), nbytes, write)
+                self._added += 1
+                task = _Task(self._added, frozenset(names), nbytes, write)
                 self._tasks.append(task)
                 self._unfinished.add(task)
                 self._nbytes += nbytes
-                self._added += 1
                 self._changed.notify_all()
         if not is_added:
             with suppress(Exception):
@@ -90,10 +97,18 @@ class Writer:
                 self._has_thread = True
         return self._has_thread
 
+    def hurry(self) -> None:
+        """Run the tasks that were added before without further waiting."""
+        if self._hurried != self._added and self._process == os.getpid():
+            with self._changed:
+                self._hurried = self._added
+                self._changed.notify_all()
+
     def flush(self, seconds: float) -> bool:
         """Wait until everything is written that was added before; return whether that is so."""
         if self._process != os.getpid():
             return True
+        self.hurry()
         with self._changed:
             added = self._added
             return self._changed.wait_for(lambda: self._done >= added, seconds)
@@ -120,10 +135,14 @@ class Writer:
                 if not self._tasks:
                     self._has_thread = False
                     return
+                self._changed.wait_for(self._is_due, HOLD_SECONDS)
                 task = self._tasks.popleft()
             with suppress(BaseException):  # The thread goes on, whatever it was.
                 task.write()
             self._end(task)
+
+    def _is_due(self) -> bool:
+        return self._is_closing or self._tasks[0].number <= self._hurried
 
     def _end(self, task: _Task) -> None:
         with self._changed:

@@ -324,7 +324,7 @@ class PartialCacheLookup:
         deadline: float = math.inf,
     ) -> None:
         all_or_nothing = self._all_or_nothing and not background
-        group = CallGroup(calls.arguments, number, all_or_nothing, counting_context(), deadline)
+        group = CallGroup(calls.arguments, number, all_or_nothing, counting_context(), deadline, background)
         request = self._requests[number] = Request(number, calls.keys, lease, calls, group, background)
         try:
             if until is None:

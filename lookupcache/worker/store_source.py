@@ -39,6 +39,9 @@ from lookupcache.worker.source import Source
 
 _FIRST_POLL_SECONDS = 0.005
 _LAST_POLL_SECONDS = 0.1
+_FULL_POLL_SECONDS = 0.5
+_SAMPLE = 16
+"""So many of the keys that others request are looked for again and again, and all of them only now and then."""
 
 Clock = Callable[[], float]
 
@@ -81,6 +84,7 @@ class StoreRequest:
     awaited: Positions = field(default_factory=lambda: np.zeros(0, np.int64))
     poll_seconds: float = _FIRST_POLL_SECONDS
     next_poll: float = math.inf
+    next_full_poll: float = math.inf
     has_waited: bool = False
     damaged: set[int] = field(default_factory=set)
 
@@ -184,6 +188,18 @@ class StoreExecutor(Executor):
                 self._release(request, made)
         self._count_in_flight()
 
+    def leave_refreshes(self) -> None:
+        """End the claims of refreshes under way, after taking answers that are there: nobody may look at them again.
+
+        Their rows are then for the cache before this source only.
+        """
+        self._take_completed(self._inner.take_completed(wait=False))
+        for request in self._requests.values():
+            if request.group.background:
+                for made in [one for one in request.calls if one.group in request.open_groups]:
+                    self._release(request, made)
+                    made.is_claimed = np.zeros(len(made.positions), np.bool_)
+
     def close(self) -> None:
         """Cancel all calls, and disconnect from the source and the store."""
         for group in list(self._requests):
@@ -214,7 +230,9 @@ class StoreExecutor(Executor):
     def _claim(self, request: StoreRequest, positions: Positions) -> None:
         """Claim keys that have no entry which could be used."""
         if positions.size:
-            self._take_attempt(request, positions, self._store.claim(*self._at(request, positions)))
+            # A batch does not wait for another process to refresh an entry; a refresh does.
+            waits = request.group.background
+            self._take_attempt(request, positions, self._store.claim(*self._at(request, positions), waits=waits))
 
     def _take_attempt(self, request: StoreRequest, positions: Positions, attempt: Attempt) -> None:
         """Request the keys that are claimed here, and wait for those that others have claimed."""
@@ -222,6 +240,7 @@ class StoreExecutor(Executor):
         if attempt.others.size:
             request.awaited = np.concatenate([request.awaited, positions[attempt.others]])
             request.next_poll = time.monotonic() + request.poll_seconds
+            request.next_full_poll = min(request.next_full_poll, time.monotonic() + _FULL_POLL_SECONDS)
             if not request.has_waited:
                 self._store.counters["store_waits"] += len(attempt.others)
         if attempt.to_request.size:
@@ -259,11 +278,25 @@ class StoreExecutor(Executor):
                 # Who requests them takes longer than any call may, so has many to make: the source may be well.
                 request.deadline = math.inf
                 self._request(request, awaited, np.zeros(len(awaited), np.bool_), b"")
-            else:
+            elif self._may_have_ended(request, awaited, now):
                 attempt = self._store.claim_missing(*self._at(request, awaited))
                 self._take_attempt(request, awaited, attempt)
                 self._claim(request, awaited[attempt.unusable])
+            else:
+                request.awaited, request.next_poll = awaited, now + request.poll_seconds
             self._end_if_complete(request)
+
+    def _may_have_ended(self, request: StoreRequest, awaited: Positions, now: float) -> bool:
+        """Return whether to look for all keys: some of many have entries now, or it is long since that was done.
+
+        Who requests keys writes those of a call together; to look for all takes the server as long as to claim them.
+        """
+        if len(awaited) > _SAMPLE and now < request.next_full_poll:
+            sample = awaited[np.linspace(0, len(awaited) - 1, _SAMPLE).astype(np.int64)]
+            if not self._store.has_any(request.names_at(sample)):
+                return False
+        request.next_full_poll = now + _FULL_POLL_SECONDS
+        return True
 
     def _start_waiting(self) -> None:
         now = time.monotonic()
@@ -310,6 +343,7 @@ class StoreExecutor(Executor):
     def _wait_for_source(self, room: bool, seconds: float) -> None:
         """Wait for a call to the source to end, at most so long."""
         timeout = None if seconds == math.inf else max(seconds, 0.0)
+        self._store.write_now()
         if self._source_groups:
             room = room and self._inner.in_flight >= self._inner.most_in_flight
             self._take_completed(self._inner.take_completed(wait=True, room=room, timeout=timeout))
@@ -322,7 +356,8 @@ class StoreExecutor(Executor):
 
     def _count_in_flight(self) -> None:
         """Count a request that waits for others as one call: who reads ahead must not open batches without end."""
-        self.in_flight = self._inner.in_flight + sum(1 for one in self._requests.values() if one.awaited.size)
+        waiting = [one for one in self._requests.values() if one.awaited.size and not one.group.background]
+        self.in_flight = self._inner.in_flight + len(waiting)
 
 
 class StoredSource(Source):
@@ -339,13 +374,15 @@ class StoredSource(Source):
             self.store.distrust()
 
     @cached_property
-    def executor(self) -> Executor:
+    def executor(self) -> StoreExecutor:
         """What looks keys up in the store, and calls the source for the others."""
         inner = Source.executor.func(self)  # type: ignore[attr-defined]
         return StoreExecutor(inner, self.store, super().split, self._read_calls, self.plan.config.timeout)
 
     def flush(self) -> None:
         """Wait until the store has what was fetched, if it is not slow: nobody tells a worker that its process ends."""
+        if "executor" in self.__dict__:
+            self.executor.leave_refreshes()
         self.store.flush()
 
     def split(self, keys: KeyBatch) -> Calls:

@@ -38,7 +38,7 @@ OPTIONS = {
             ("unix:///x", "unix:///x"),
             *(
                 (folder, folder)
-                for folder in ("/data/store", "file:///data", "s3://b/x", "abfss://c@h/x", "hdfs://h/x")
+                for folder in ("/data/store", "file:///data", "s3://b/x", "gs://b/x", "abfss://c@h/x", "hdfs://h/x")
             ),
         ],
         ["", "http://h", "data/store", "redis://:pw@h", "redis://h?password=pw", "s3://key:s3cret@b/x"],

@@ -23,10 +23,10 @@ from lookupcache import LookupConfig, OptionError
 from lookupcache.metrics import Counters
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
-from lookupcache.store import cluster_limits
+from lookupcache.store import cluster_limits, redis_limits
 from lookupcache.store.cluster_limits import HORIZON_SECONDS, StoredLimits, _Rate, _Slots, _Waiting, open_limits
 from lookupcache.store.guard import Guard
-from lookupcache.store.redis_limits import RedisLimits, Times
+from lookupcache.store.redis_limits import FORGOTTEN, RedisLimits, Times
 
 _sources = map("source {}".format, itertools.count())
 
@@ -127,6 +127,46 @@ def test_leases_lapse_end_and_are_prolonged(server):
     # One that has lapsed while its server was away is there again.
     limits.take_leases([], 2, 60, b"n", [], [b"b", b"c"])
     assert limits.take_leases([b"e"], 3, 60, b"n")[0] == 0
+    limits.close()
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_server_that_has_lost_its_data_counts_the_leases_that_it_has_not_been_told_of(server, monkeypatch, is_away):
+    monkeypatch.setattr(redis_limits, "DELAY_SECONDS", 1.0)
+    source, lease = next(_sources), 0.5
+    first, other = (new_limits(server, source) for _ in range(2))
+    assert first.take_leases([b"a", b"b", b"c"], 4, lease, b"m") == (3, 1)
+    assert other.take_leases([b"d", b"e"], 4, lease, b"n") == (1, 2)
+    with server.client() as client:
+        client.flushall()
+    assert other.take_leases([b"e"], 4, lease, b"n") == (FORGOTTEN, 1)
+    lost = time.monotonic()
+    assert other.take_leases([b"e"], 4, lease, b"n", (), [b"d"])[0] == 0
+    assert other.take_leases([b"e"], 4, lease, b"n")[0] == 0
+    if is_away:
+        # What the first worker had has lapsed; then its share is kept for it, for as long as it may stay away.
+        until(lambda: other.take_leases([b"e", b"f"], 4, lease, b"n", (), [b"d"])[0])
+        assert time.monotonic() - lost >= lease - 0.05
+        with server.client() as client:
+            assert client.zcard(other._prefix + b"calls") == 2
+        until(lambda: other.take_leases([b"g", b"h"], 4, lease, b"n", (), [b"d", b"e"])[0] == 2)
+        assert time.monotonic() - lost >= lease + 1.0 - 0.05
+    else:
+        assert first.take_leases([], 4, 60, b"m", (), [b"a"])[0] == FORGOTTEN
+        assert first.take_leases([], 4, 60, b"m", (), [b"a", b"b", b"c"]) == (0, 2)
+        assert other.take_leases([b"e"], 4, 60, b"n", (), [b"d"])[0] == 0
+        assert first.take_leases([], 4, 60, b"m", [b"a"])[0] == 0
+        assert other.take_leases([b"e", b"f"], 4, 60, b"n")[0] == 1
+    first.close(), other.close()
+
+
+def test_a_worker_that_is_alone_need_not_wait_where_the_data_was_lost(server):
+    limits = new_limits(server, next(_sources))
+    assert limits.take_leases([b"a"], 2, 60, b"m") == (1, 1)
+    with server.client() as client:
+        client.flushall()
+    assert limits.take_leases([b"b"], 2, 60, b"m")[0] == FORGOTTEN
+    assert limits.take_leases([b"b", b"c"], 2, 60, b"m", (), [b"a"]) == (1, 1)
     limits.close()
 
 
@@ -297,6 +337,23 @@ def test_processes_keep_to_both_limits_and_the_leases_of_a_killed_one_lapse(serv
     assert len(calls) == 96
     assert most_at_once(calls) <= 3
     assert all(at >= began + number / rate for number, (_, at, _) in enumerate(calls))
+
+
+@pytest.mark.slow
+def test_processes_keep_to_the_capacity_while_the_server_loses_its_data(server, tmp_path):
+    path, source, emptied = tmp_path / "log", next(_sources), 0
+    children = [_fork(lambda: make_calls(server, path, source, 0.005, 40, async_capacity_cluster=3)) for _ in range(2)]
+    with server.client() as client:
+        until(lambda: path.exists() and {one[0] for one in read(path)} == set(children))
+        while len(path.read_text().splitlines()) < 200:
+            client.flushall()
+            emptied += 1
+            done = len(path.read_text().splitlines())
+            until(lambda done=done: len(path.read_text().splitlines()) >= min(done + 5, 200))
+    assert [os.waitpid(one, 0)[1] for one in children] == [0, 0]
+    assert len(read(path)) == 320
+    assert emptied > 5
+    assert most_at_once(read(path)) <= 3
 
 
 @pytest.mark.slow

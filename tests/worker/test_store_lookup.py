@@ -115,6 +115,7 @@ def test_a_key_that_another_host_requests_is_awaited(server):
         while not waiting.ready:
             lookup.wait()
         lookup.close(waiting)
+        lookup.source.flush()
     assert sorted(source.requested) == [[1, 2], [3]]
     assert counts(two, "hits", "waits") == (1, 1)
     assert not any(name.endswith(b"c") for name in stored(server))
@@ -646,9 +647,7 @@ def test_no_row_is_older_than_the_limit_whatever_the_clocks_say(kind, steps, own
 def check_ages(memory, steps, own, refresh, miss):
     source, clocks = Dated(memory), [Clock(5.0), Clock(7e6)]
     config = {"expire_after_write": 30.0, "store": URL, "store_expire_after_write": own,
-              "refresh_after_write": refresh, "missing_key_expire_after_write": miss,
-              # In real time: the other join does not run, so a claim of its refresh does not end.
-              "timeout": 0.2}  # fmt: skip
+              "refresh_after_write": refresh, "missing_key_expire_after_write": miss}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: memory.new_store())
         joins = [runner(source, clock, **config) for clock in clocks]
@@ -685,6 +684,100 @@ def test_an_entry_that_is_due_for_a_refresh_is_requested_again(memory):
         join.lookup.wait()
     assert all_names(join, batch(1)) == [str(memory.clock)]
     assert source.requested == [[1], [1]]
+
+
+def refreshing(memory, clocks):
+    """Return two workers; the first refreshes key 1, in a call that does not return until its gate opens."""
+    source = Gated()
+    options = {"store": URL, "expire_after_write": 100, "refresh_after_write": 10}
+    one, two = (runner(source, clock, **options) for clock in clocks)
+    pending = one.lookup.open(ids(1))
+    source.open_gates(1)
+    finish(one.lookup, pending)
+    one.lookup.source.flush()
+    del source.gates[1]
+    pass_time(memory, clocks, 11)
+    finish(one.lookup, one.lookup.open(ids(1)))
+    until(lambda: 1 in source.gates)
+    return source, one, two
+
+
+def test_an_entry_that_another_host_refreshes_is_used_until_it_expires(memory):
+    clocks = [Clock(5.0), Clock(7e6)]
+    source, one, two = refreshing(memory, clocks)
+    for _ in range(2):  # The second time it is in the cache, and due for a refresh: by the other host.
+        assert all_names(two, batch(1)) == ["n1"]
+    assert (source.requested, counts(two, "hits")) == ([[1], [1]], (1,))
+    assert two.lookup.in_flight == 0, "a refresh that waits for another keeps no batch from being read ahead"
+    source.open_gates(1)
+    until(lambda: one.lookup.poll() or not one.lookup._requests)
+    one.lookup.source.flush()
+    until(lambda: two.lookup.poll() or not two.lookup._requests)
+    assert counts(two, "hits") == (2,)
+    assert len(source.requested) == 2
+    for join in (one, two):
+        join.lookup.disconnect()
+
+
+def test_a_refresh_that_a_task_leaves_behind_is_taken_over(memory):
+    clocks = [Clock(5.0), Clock(7e6)]
+    source, one, two = refreshing(memory, clocks)
+    assert len(memory.claimed) == 1
+    one.lookup.source.flush()
+    assert memory.claimed == []
+    first = source.gates.pop(1)
+    pending = two.lookup.open(ids(1))
+    source.open_gates(1)
+    finish(two.lookup, pending)
+    two.lookup.source.flush()
+    written = dict(memory.entries)
+    # What the first call returns is for its own cache: somebody else has the claim, or had it.
+    source.gates[1] = first
+    source.open_gates(1)
+    until(lambda: one.lookup.poll() or not one.lookup._requests)
+    one.lookup.source.flush()
+    assert memory.entries == written
+    for join in (one, two):
+        join.lookup.disconnect()
+
+
+def test_a_refresh_that_was_answered_is_stored_when_its_task_ends(memory):
+    clocks = [Clock(5.0), Clock(7e6)]
+    source, one, two = refreshing(memory, clocks)
+    source.open_gates(1)
+    until(lambda: not one.lookup.source.executor._inner.in_flight)
+    one.lookup.source.flush()
+    assert all_names(two, batch(1)) == ["n1"]
+    assert (len(source.requested), counts(two, "hits")) == (2, (1,))
+    for join in (one, two):
+        join.lookup.disconnect()
+
+
+def test_many_keys_that_another_host_requests_are_polled_by_a_few_of_them(memory, monkeypatch):
+    read, get = [], memory.get
+    monkeypatch.setattr(memory, "get", lambda names: read.append(len(names)) or get(names))
+    source, keys = Gated(), range(1, 900)
+    one, two = (runner(source, Clock(5.0), store=URL).lookup for _ in range(2))
+    pending, waiting = one.open(ids(*keys)), two.open(ids(*keys))
+    before = len(read)
+    until(lambda: two.poll() or len(read) >= before + 4)
+    assert set(read[before:]) == {16}
+    source.open_gates(1)
+    finish(one, pending)
+    one.source.flush()
+    finish(two, waiting)
+    assert (len(source.requested), two.counters["store_hits"]) == (1, 899)
+    # Where none of the few gets an entry, as if their calls had failed, all are looked for now and then.
+    monkeypatch.setattr("lookupcache.worker.store_source._FULL_POLL_SECONDS", 0.05)
+    sample, others = (1_001, 1_002), range(1_003, 1_103)
+    pending, waiting = one.open(ids(*sample, *others)), two.open(ids(*sample, *others))
+    until(lambda: len(source.requested) == 2)
+    one.abandon([pending])
+    until(lambda: two.poll() or len(source.requested) == 3)
+    source.open_gates(1_001)
+    finish(two, waiting)
+    for lookup in (one, two):
+        lookup.disconnect()
 
 
 def test_an_entry_expires_in_the_server_too(server):

@@ -1,0 +1,122 @@
+"""The commands and scripts of the store and of the limits, on other kinds and versions of servers than run here.
+
+`fakeredis` implements them in Python, with Lua: what a server does with its memory, its clock or its connections is
+tested with real ones.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from drawing import examples
+from fakeredis import TcpFakeServer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_store import MemoryStore
+from servers import until
+
+from lookupcache.store.contract import OTHERS, OWN, THERE, Store
+from lookupcache.store.redis_limits import FORGOTTEN, RedisLimits
+from lookupcache.store.redis_store import RedisStore
+
+TOKENS = [b"mine" + bytes(8), b"mine" + b"\1" * 8, b"another's" + bytes(8)]
+NAMES = [b"lookupcache:1:x:{%d}" % number for number in range(3)]
+SERVERS = [("redis", (6, 2)), ("redis", (8, 0)), ("valkey", (8, 0)), ("dragonfly", (1, 25))]
+
+
+class Server(TcpFakeServer):
+    """A server in a thread; each connection has another."""
+
+    daemon_threads = True
+    block_on_close = False
+
+
+@pytest.fixture(scope="module", params=SERVERS, ids=lambda one: f"{one[0]} {one[1][0]}.{one[1][1]}")
+def url(request):
+    kind, version = request.param
+    server = Server(("127.0.0.1", 0), server_type=kind, server_version=version)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"redis://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+some = st.lists(st.integers(0, len(NAMES) - 1), min_size=1, max_size=len(NAMES), unique=True)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["claim", "claim_missing", "put", "put", "renew", "release", "invalidate", "get", "clear"]),
+        some,
+        st.sampled_from(TOKENS),
+    ),
+    min_size=5,
+    max_size=20,
+)
+
+
+def take(store: Store, step: str, which: list[int], token: bytes):
+    """Take a step; return what of it must be the same for all stores."""
+    names = [NAMES[number] for number in which]
+    if step in ("claim", "claim_missing"):
+        states, reading = getattr(store, step)(names, token, 60)
+        return states, reading.entries
+    if step == "put":
+        # Of two lifetimes, as rows and known misses have.
+        return store.put(
+            names, [b"%d" % number * 9 for number in which], [60.0 + number % 2 for number in which], token
+        )
+    if step == "get":
+        return store.get(names).entries
+    if step == "clear":
+        store.clear("x")
+    elif step == "invalidate":
+        store.invalidate(names)
+    elif step == "renew":
+        store.renew(names, token, 60)
+    else:
+        store.release(names, token)
+    return None
+
+
+@settings(max_examples=examples(6), deadline=None)
+@given(steps=STEPS)
+def test_a_server_does_what_the_contract_says(url, steps):
+    store, model = RedisStore(url, 10), MemoryStore()
+    store.clear()
+    for step in steps:
+        assert take(store, *step) == take(model, *step)
+    assert take(store, "get", [0, 1, 2], b"") == take(model, "get", [0, 1, 2], b"")
+    assert sum(content.entries for content in store.contents()) == len(model.entries)
+    store.close()
+
+
+def test_claims_lapse_and_entries_are_described(url):
+    store = RedisStore(url, 10)
+    store.clear()
+    assert store.claim(NAMES[:2], TOKENS[0], 60)[0] == [True] * 2
+    assert store.claim(NAMES[:1], TOKENS[2], 60)[0] == [OTHERS]
+    assert store.claim(NAMES[:1], TOKENS[1], 60)[0] == [OWN]
+    assert [store.put(NAMES[:1], [b"entry"], [60.0], token) for token in reversed(TOKENS)] == [0, 0, 1]
+    assert store.claim_missing(NAMES[:2], TOKENS[2], 60)[0] == [THERE, OTHERS]
+    store.renew(NAMES[:2], TOKENS[1], 0.001)
+    until(lambda: store.claim(NAMES[1:2], TOKENS[2], 60)[0] != [OTHERS])
+    assert store.describe("x", {"table": "t"}) == store.describe("x", {"table": "u"}) == {"table": "t"}
+    store.close()
+
+
+def test_limits(url):
+    one, other = (RedisLimits(url, 10, "source") for _ in range(2))
+    times = one.take_times(3, 1, 1, b"m")
+    assert (times.granted, times.first, times.members) == (2, 0, 1)
+    assert other.take_times(3, 1, 1, b"n").granted == 0
+    assert one.take_leases([b"a", b"b", b"c"], 2, 60, b"m") == (2, 1)
+    assert other.take_leases([b"d"], 2, 60, b"n") == (0, 2)
+    one._run(b"return redis.call('DEL', unpack(KEYS))", [b"calls", b"since", b"workers", b"waiting"], [])
+    assert other.take_leases([b"d"], 2, 60, b"n")[0] == FORGOTTEN
+    assert other.take_leases([b"d"], 2, 60, b"n")[0] == 0
+    assert one.take_leases([], 2, 60, b"m", (), [b"a"])[0] == FORGOTTEN
+    one.take_leases([], 2, 60, b"m", [b"b"], [b"a"])
+    assert other.take_leases([b"d", b"e"], 2, 60, b"n")[0] == 1
+    one.close(), other.close()
