@@ -100,6 +100,11 @@ _STATEMENTS = (
     "FROM o JOIN cust NOW AS c ON o.id = c.id; SET n = m; END; END IF; IF n = 1 THEN SELECT n; END IF; END",
     "BEGIN CASE (SELECT count(*) FROM o JOIN cust NOW AS c ON o.id = c.id) WHEN 0 THEN SELECT 'none' AS z; ELSE SELECT "
     "'some' AS z; END CASE; END",
+    "BEGIN DECLARE n, wrong INT DEFAULT 0; WHILE n < 10 DO SET n = n + 1; CASE CAST(rand() * 2 AS INT) WHEN 0 THEN SET "
+    "wrong = wrong; WHEN 1 THEN SET wrong = wrong; ELSE SET wrong = wrong + 1; END CASE; END WHILE; "
+    "SELECT wrong, c.id FROM o JOIN cust NOW AS c ON o.id = c.id; END",
+    "BEGIN DECLARE n INT; CASE n WHEN NULL THEN SELECT 1 AS z; WHEN 2 -- two\n THEN SELECT 2 AS z; ELSE CASE array(1) "
+    "WHEN array(1) THEN SELECT c.id AS z FROM o JOIN cust NOW AS c ON o.id = c.id; END CASE; END CASE; END",
     "BEGIN DECLARE n INT DEFAULT 0; a: LOOP b: REPEAT SET n = n + 1; SELECT c.id, n FROM o JOIN cust NOW AS c ON "
     "c.id = o.id AND c.id > n - 3; UNTIL n % 2 = 0 END REPEAT b; CASE WHEN n > 3 THEN LEAVE a; ELSE SET n = n; "
     "END CASE; END LOOP a; END",
