@@ -78,8 +78,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.planChangeValidation": "false",
         "spark.sql.lightweightPlanChangeValidation": "false",
         "spark.default.parallelism": "2",
-        # Each sort and each aggregation takes a page, which would have 32 MB, and fills it with zeros.
-        "spark.buffer.pageSize": "1m",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
     }

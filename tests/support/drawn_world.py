@@ -12,7 +12,7 @@ from sql_statements import SETTINGS, Drawing
 from sql_world import read_once, union_all
 
 from lookupcache import LookupCacheError, LookupSession, LookupTable
-from lookupcache.schema import parse_ddl, quote
+from lookupcache.schema import parse_ddl
 
 AT_ONCE = 30
 
@@ -203,11 +203,8 @@ def read(pairs, side):
 
 
 def number_rows(seed, df, ordered_by):
-    """Return the rows as JSON, with their order where they are ordered: their numbers and the column of ORDER BY.
-
-    JSON has nulls and the columns in their order, so it tells columns of the same name apart.
-    """
-    unique = [name.lower() for name in df.columns].count(str(ordered_by).lower()) == 1
-    order = ("monotonically_increasing_id()", f"string({quote(ordered_by)})") if unique else ("0", "''")
-    row = "to_json(struct(*), map('ignoreNullFields', 'false'))"
-    return df.selectExpr(f"{seed} AS seed", f"{row} AS row", f"{order[0]} AS at", f"{order[1]} AS key")
+    """Return the rows as JSON, with their order where they are ordered: their numbers and the column of ORDER BY."""
+    key = df.columns.index(ordered_by) if df.columns.count(ordered_by) == 1 else None
+    order = ("0", "''") if key is None else ("monotonically_increasing_id()", f"string(c{key})")
+    renamed = df.toDF(*(f"c{n}" for n in range(len(df.columns))))
+    return renamed.selectExpr(f"{seed} AS seed", "to_json(struct(*)) AS row", f"{order[0]} AS at", f"{order[1]} AS key")

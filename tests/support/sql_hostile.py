@@ -93,6 +93,10 @@ _STATEMENTS = (
     "SELECT * EXCEPT (v) FROM t JOIN (o LEFT SEMI JOIN cust NOW AS x USING (id)) ON o.k = t.k",
     "SELECT * EXCEPT (t.k) FROM t JOIN (o JOIN cust NOW AS x USING (id)) ON o.k = t.k",
     "SELECT o.id FROM o JOIN /* 1 /* 2 /* 3 /* 4 */ 3 */ 2 */ AND 1 */ cust NOW AS c ON o.id = c.id",
+    "SELECT * FROM o JOIN (cust NOW AS c) USING (id) JOIN t USING (id)",
+    "SELECT c.*, o.id FROM o LEFT JOIN ((cust NOW AS c)) ON o.id = c.id JOIN (many NOW AS m) ON m.id = o.k "
+    "WHERE c.k > 0",
+    "SELECT * FROM (t JOIN (cust NOW AS c) ON t.id = c.id) JOIN ( /* ) */ many NOW AS m ) USING (k)",
     "BEGIN SELECT begin.id AS begin FROM o AS begin JOIN cust NOW AS c ON begin.k = c.id; END",
     "BEGIN DECLARE n INT DEFAULT 0; l: WHILE n < 5 DO SET n = n + 1; IF n = 2 THEN ITERATE l; ELSEIF n > 3 THEN "
     "LEAVE l; END IF; SELECT n, c.name FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id <> n; END WHILE; END",
@@ -139,6 +143,7 @@ _AS_FULL_TABLES = (
     "SELECT * FROM cust_all NOW AS c",
     "SELECT * FROM cust_all NOW AS c JOIN o ON o.id = c.id",
     "SELECT * FROM o CROSS JOIN cust_all NOW AS c",
+    "SELECT * FROM o FULL JOIN (cust_all NOW AS c) ON o.id = c.id",
     "SELECT * FROM o, cust_all NOW AS c WHERE o.id < c.id",
     "SELECT * FROM o JOIN cust_all NOW AS c ON o.id <=> c.id",
     "SELECT * FROM o JOIN cust_all NOW AS c ON c.id IN (1, 2)",

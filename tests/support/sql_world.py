@@ -69,8 +69,7 @@ def rows_of(df: Any) -> Counter[tuple[Any, ...]]:
 def read_once(df: Any) -> Any:
     """Read a large plan of few rows; compiling it would take longer than running it."""
     settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-                "spark.sql.adaptive.enabled": "false", "spark.sql.constraintPropagation.enabled": "false",
-                "spark.sql.subexpressionElimination.enabled": "false"}  # fmt: skip
+                "spark.sql.adaptive.enabled": "false"}  # fmt: skip
     before = {name: df.sparkSession.conf.get(name) for name in settings}
     try:
         for name, value in settings.items():
