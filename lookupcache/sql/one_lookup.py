@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark.errors import AnalysisException
+from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.condition import BoundCondition, BoundConjunct
@@ -19,6 +20,7 @@ from lookupcache.sql.from_clause import (
     Frame,
     FromClause,
     frame_of,
+    from_text,
     inputs_of,
     unique_names,
 )
@@ -118,7 +120,7 @@ def _on(
     extras: dict[Span, str] = {}
     later: list[Conjunct] = []
     for part in parts:
-        pieces = _pieces(query, conditions, part)
+        pieces = _pieces(select, joined, conditions, part)
         if pieces is None and (lookup.how != "inner" or makes_rows_up or select.in_group or lookup.has_versions):
             raise PlanError(
                 "A sub-query that reads the lookup table is not supported in the condition of this join.",
@@ -144,15 +146,51 @@ def _on(
 _IN_WHERE = ", which filters the latest versions"
 
 
-def _pieces(query: Query, conditions: Conditions, part: Conjunct) -> list[Span] | None:
+def _pieces(select: Select, joined: Joined, conditions: Conditions, part: Conjunct) -> list[Span] | None:
     """Return the spans of a conjunct that Spark evaluates before the join; None if they read the table."""
-    if part.is_closed:
-        return None if conditions.reads_table(part.names) else [part.span]
-    spans = [*(span_of(one) for one in part.foreign), *(_of(name) for name in conditions.unknown(part))]
+    spans = [part.span]
+    if not part.is_closed:
+        spans = [*(span_of(one) for one in part.foreign), *(_of(name) for name in conditions.unknown(part))]
     for span in spans:
-        if conditions.reads_table([name for name in part.names if span.start <= name.start < span.end]):
+        names = [name for name in part.names if span.start <= name.start < span.end]
+        if conditions.reads_table(names) or _reads_inside(select, joined, conditions, names, span):
             return None
     return list(dict.fromkeys(spans))
+
+
+def _reads_inside(select: Select, joined: Joined, conditions: Conditions, names: Sequence[Name], span: Span) -> bool:
+    """Return whether a query inside of a condition reads the table, which may be what some of its names refer to.
+
+    Relations of that query come first, and only Spark knows their columns. It has the names twice around the query, so
+    that those which are not of the query are ambiguous, and no variable of that name is taken.
+    """
+    query, own = select.query, conditions.lookup.relation
+    found = [(name, conditions.on_scope.bind(name)) for name in names if name.nested]
+    possible = [name for name, bound in found if bound is not None and bound.relation is own]
+    if any(_is_outside(select, name, own) for name in possible):
+        return True
+    if not possible:
+        return False
+    known = {query.fold(name.parts[0]): name.parts[0] for name in possible}
+    twice = f"(SELECT {', '.join(f'1 AS {quote(name)}' for name in known.values())})"
+    left = from_text(joined.clause) or "(SELECT 1) AS lookup_one"
+    edits = merged_edits(select, joined.clause, conditions.lookup.on_node)
+    text = f"SELECT ({query.edits.text(span, edits)}) FROM {left} CROSS JOIN {twice} AS lookup_p CROSS JOIN {twice}"
+    try:
+        query.sql(f"{select.with_text}{text} AS lookup_q")
+    except LookupCacheError:
+        return True
+    return False
+
+
+def _is_outside(select: Select, name: Name, relation: Relation) -> bool:
+    """Return whether a name is qualified with a relation that no query around it within the SELECT has too."""
+    fold, around = select.query.fold, name.node.find_ancestor(exp.Select)
+    inside: set[str] = set()
+    while around is not None and around is not select.node:
+        inside |= {fold(alias) for alias in aliases(around)}
+        around = around.find_ancestor(exp.Select)
+    return len(name.parts) > 1 and relation.is_named(name.parts[:1], fold) and fold(name.parts[0]) not in inside
 
 
 def _of(name: Name) -> Span:

@@ -93,6 +93,14 @@ _STATEMENTS = (
     "SELECT * EXCEPT (v) FROM t JOIN (o LEFT SEMI JOIN cust NOW AS x USING (id)) ON o.k = t.k",
     "SELECT * EXCEPT (t.k) FROM t JOIN (o JOIN cust NOW AS x USING (id)) ON o.k = t.k",
     "SELECT o.id FROM o JOIN /* 1 /* 2 /* 3 /* 4 */ 3 */ 2 */ AND 1 */ cust NOW AS c ON o.id = c.id",
+    "SELECT o.id, c.k FROM o JOIN cust NOW AS c ON o.id = c.id AND EXISTS (SELECT 1 FROM (SELECT id AS i, k AS j FROM "
+    "t) WHERE i >= length(label) OR j = c.k) AND o.k NOT IN (SELECT i FROM (SELECT 7 AS i) WHERE i = c.k)",
+    "SELECT y.id FROM (SELECT id, v FROM o) AS y JOIN cust NOW AS c ON y.id = c.id AND y.id IN (SELECT id FROM t AS c "
+    "WHERE c.k > 0)",
+    "SELECT y.id FROM (SELECT id, v FROM o) AS y LEFT JOIN cust NOW AS c ON y.id = c.id AND EXISTS (SELECT 1 FROM t "
+    "WHERE k = y.id AND c = v)",
+    "SELECT y.id FROM (SELECT id, v FROM o) AS y JOIN cust NOW AS c ON y.id = c.id AND EXISTS (SELECT 1 FROM "
+    "(SELECT 1 AS i) WHERE i < k)",
     "SELECT * FROM o JOIN (cust NOW AS c) USING (id) JOIN t USING (id)",
     "SELECT c.*, o.id FROM o LEFT JOIN ((cust NOW AS c)) ON o.id = c.id JOIN (many NOW AS m) ON m.id = o.k "
     "WHERE c.k > 0",
@@ -143,6 +151,8 @@ _AS_FULL_TABLES = (
     "SELECT * FROM cust_all NOW AS c",
     "SELECT * FROM cust_all NOW AS c JOIN o ON o.id = c.id",
     "SELECT * FROM o CROSS JOIN cust_all NOW AS c",
+    "SELECT y.id FROM (SELECT id, v FROM o) AS y LEFT JOIN cust_all NOW AS c ON y.id = c.id AND EXISTS (SELECT 1 FROM "
+    "(SELECT 1 AS i) WHERE i <= k)",
     "SELECT * FROM o FULL JOIN (cust_all NOW AS c) ON o.id = c.id",
     "SELECT * FROM o, cust_all NOW AS c WHERE o.id < c.id",
     "SELECT * FROM o JOIN cust_all NOW AS c ON o.id <=> c.id",
