@@ -56,7 +56,7 @@ SUITES = [
     ),
     Suite("test kit", "tests/testing", "each check of the kit finds its fault and no other"),
     Suite("fuzzing", "tests/fuzz", "bytes from outside raise only what is documented"),
-    Suite("SQL statements", "tests/sql/test_sql_generated.py", "columns, rows and order are Spark's own", cases=500),
+    Suite("SQL statements", "tests/sql/test_sql_generated.py", "columns, rows and order are Spark's own", cases=250),
     Suite("SQL on Connect", "tests/spark/test_connect.py", "the same on Spark Connect"),
     Suite("joins", "tests/properties", "the rows are those of Spark's own join", cases=120),
     Suite("mutants", "", "a test fails whatever is changed", line=(".ci/mutation.py", "--sample", "60")),
