@@ -153,6 +153,9 @@ LAYERS = """
     sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes
     sql.laterals sql.scalars sql.conditions sql.scripts
     sql.analysis sql.full_scans sql.latest
+    sql.select_parts
+    sql.select_text
+    sql.one_lookup
     sql.select sql.ddl sql.explain sql.functions sql.listing
     sql.compiled
     sql.plan_runs

@@ -92,6 +92,8 @@ def parse(statement: Statement) -> exp.Expr:
         raise _unreadable(statement, error) from None
     for select in tree.find_all(exp.Select):
         _take_joins(select)
+    for join in tree.find_all(exp.Join):
+        join.set("this", _without_parentheses(join.this))
     return tree
 
 
@@ -102,6 +104,15 @@ def _take_joins(select: exp.Select) -> None:
     if first is not None and joins:
         first.this.set("joins", None)
         select.set("joins", [*joins, *(select.args.get("joins") or [])])
+
+
+def _without_parentheses(relation: exp.Expr) -> exp.Expr:
+    """Return the table that stands alone in parentheses, with its period; any other relation as it is."""
+    inner = relation
+    while isinstance(inner, exp.Subquery) and not any(value for name, value in inner.args.items() if name != "this"):
+        inner = inner.this
+    alone = isinstance(inner, exp.Table) and inner.args.get("version") and not inner.args.get("joins")
+    return inner if alone else relation
 
 
 def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:

@@ -52,10 +52,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Choice:
-    """IF or CASE: conditions with what runs for the first that is true; ``otherwise`` runs if none is."""
+    """IF or CASE: conditions with what runs for the first that is true; ``otherwise`` runs if none is.
+
+    With a ``value``, as in CASE value WHEN …, a branch has what the value is compared with.
+    """
 
     branches: Sequence[tuple[Statement, Block]]
     otherwise: Block | None = None
+    value: Statement | None = None
 
 
 @dataclass(frozen=True)
@@ -240,19 +244,16 @@ class _Reader:
 
     def read_case(self, _: str) -> Choice:
         self.take("CASE")
-        value = "" if self.word() == "WHEN" else self.until("WHEN").sql
+        value = None if self.word() == "WHEN" else self.until("WHEN")
         branches, otherwise = [], None
         while self.word() == "WHEN":
             self.position += 1
-            condition = self.until("THEN")
-            if value:
-                condition = Statement.of(f"({value}) = ({condition.sql})")
-            branches.append(self.branch(condition, "WHEN", "ELSE", "END"))
+            branches.append(self.branch(self.until("THEN"), "WHEN", "ELSE", "END"))
         if self.word() == "ELSE":
             self.position += 1
             otherwise = Block(self.body("END"))
         self.take("END", "CASE")
-        return Choice(branches, otherwise)
+        return Choice(branches, otherwise, value)
 
     def read_while(self, label: str) -> Loop:
         self.take("WHILE")

@@ -5,6 +5,7 @@ Variables that a block declares are session variables while it runs.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from lookupcache.sql.script_tree import Block, Choice, Jump, Loop, Node, Step, d
 from lookupcache.sql.text import Statement
 
 _SCRIPTING = "spark.sql.scripting.enabled"
+_UNNAMED_TYPES = (T.NullType, T.ArrayType, T.MapType, T.StructType)
+"""Types whose names cannot always be written in SQL."""
 
 
 def is_script(setting: Setting, found: Sequence[Token]) -> bool:
@@ -97,10 +100,35 @@ class _Runner:
         return None
 
     def run_choice(self, choice: Choice) -> Jump | None:
-        for condition, block in choice.branches:
-            if self.is_true(condition):
-                return self.run(block)
-        return None if choice.otherwise is None else self.run(choice.otherwise)
+        block = self.chosen(choice)
+        return None if block is None else self.run(block)
+
+    def chosen(self, choice: Choice) -> Block | None:
+        """Return what IF or CASE runs, if anything."""
+        with self.case_value(choice.value) as value:
+            for condition, block in choice.branches:
+                if self.is_true(condition, value):
+                    return block
+        return choice.otherwise
+
+    @contextmanager
+    def case_value(self, value: Statement | None) -> Iterator[str]:
+        """Compute the value of CASE value WHEN … once; return the SQL of it, an empty one where CASE has none."""
+        if value is None:
+            yield ""
+            return
+        text = f"({value.sql}\n)"
+        type_ = self.execute(Statement.of(f"SELECT {text}")).schema[0].dataType
+        if isinstance(type_, _UNNAMED_TYPES):
+            yield text
+            return
+        name = f"lookup_case_{uuid.uuid4().hex}"  # scripts may run at the same time in one session
+        self.setting.spark.sql(f"DECLARE VARIABLE {name} {type_.simpleString()}")
+        try:
+            self.execute(Statement.of(f"SET VAR {name} = {text}"))
+            yield f"system.session.{name}"
+        finally:
+            self.setting.spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {name}")
 
     def run_loop(self, loop: Loop) -> Jump | None:
         while loop.condition is None or self.is_true(loop.condition):
@@ -141,9 +169,10 @@ class _Runner:
             ) from None
         return names
 
-    def is_true(self, condition: Statement) -> bool:
-        """Return whether a condition is true, which is neither false nor null."""
-        df = self.execute(Statement.of(f"SELECT ({condition.sql}\n)"))
+    def is_true(self, condition: Statement, value: str = "") -> bool:
+        """Return whether a condition is true, or equals a value; null is neither true nor equal."""
+        text = f"({condition.sql}\n)"
+        df = self.execute(Statement.of(f"SELECT ({value} = {text})" if value else f"SELECT {text}"))
         if not isinstance(df.schema[0].dataType, T.BooleanType):
             raise StatementError(
                 f"A condition of a script is a {df.schema[0].dataType.simpleString()}, not a boolean.",

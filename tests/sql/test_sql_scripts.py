@@ -65,7 +65,8 @@ def shape(node):
     if isinstance(node, Block):
         return [node.label, *map(shape, node.body)]
     if isinstance(node, Choice):
-        return [[one.sql, shape(block)] for one, block in node.branches], node.otherwise and shape(node.otherwise)
+        tree = [[one.sql, shape(block)] for one, block in node.branches], node.otherwise and shape(node.otherwise)
+        return tree if node.value is None else (node.value.sql, *tree)
     if isinstance(node, Loop):
         return node.label, node.condition and node.condition.sql, shape(node.body), node.until and node.until.sql
     assert isinstance(node, Jump)
@@ -81,7 +82,7 @@ TREES = {
         [["(a)", ["", "x"]], ["b", ["", ([["c", ["", "y"]]], None)]]],
         None,
     ),
-    "CASE v + 1 WHEN 2 THEN x; ELSE y; END CASE": ([["(v + 1) = (2)", ["", "x"]]], ["", "y"]),
+    "CASE v + 1 WHEN 2 THEN x; ELSE y; END CASE": ("v + 1", [["2", ["", "x"]]], ["", "y"]),
     "l: WHILE a DO ITERATE L; END WHILE l": ("l", "a", ["", ("l", True)], None),
     "REPEAT CASE WHEN a THEN x; END CASE; UNTIL CASE a WHEN b THEN c END END REPEAT": (
         "",

@@ -93,6 +93,18 @@ _STATEMENTS = (
     "SELECT * EXCEPT (v) FROM t JOIN (o LEFT SEMI JOIN cust NOW AS x USING (id)) ON o.k = t.k",
     "SELECT * EXCEPT (t.k) FROM t JOIN (o JOIN cust NOW AS x USING (id)) ON o.k = t.k",
     "SELECT o.id FROM o JOIN /* 1 /* 2 /* 3 /* 4 */ 3 */ 2 */ AND 1 */ cust NOW AS c ON o.id = c.id",
+    "SELECT o.id, c.k FROM o JOIN cust NOW AS c ON o.id = c.id AND EXISTS (SELECT 1 FROM (SELECT id AS i, k AS j FROM "
+    "t) WHERE i >= length(label) OR j = c.k) AND o.k NOT IN (SELECT i FROM (SELECT 7 AS i) WHERE i = c.k)",
+    "SELECT y.id FROM (SELECT id, v FROM o) AS y JOIN cust NOW AS c ON y.id = c.id AND y.id IN (SELECT id FROM t AS c "
+    "WHERE c.k > 0)",
+    "SELECT y.id FROM (SELECT id, v FROM o) AS y LEFT JOIN cust NOW AS c ON y.id = c.id AND EXISTS (SELECT 1 FROM t "
+    "WHERE k = y.id AND c = v)",
+    "SELECT y.id FROM (SELECT id, v FROM o) AS y JOIN cust NOW AS c ON y.id = c.id AND EXISTS (SELECT 1 FROM "
+    "(SELECT 1 AS i) WHERE i < k)",
+    "SELECT * FROM o JOIN (cust NOW AS c) USING (id) JOIN t USING (id)",
+    "SELECT c.*, o.id FROM o LEFT JOIN ((cust NOW AS c)) ON o.id = c.id JOIN (many NOW AS m) ON m.id = o.k "
+    "WHERE c.k > 0",
+    "SELECT * FROM (t JOIN (cust NOW AS c) ON t.id = c.id) JOIN ( /* ) */ many NOW AS m ) USING (k)",
     "BEGIN SELECT begin.id AS begin FROM o AS begin JOIN cust NOW AS c ON begin.k = c.id; END",
     "BEGIN DECLARE n INT DEFAULT 0; l: WHILE n < 5 DO SET n = n + 1; IF n = 2 THEN ITERATE l; ELSEIF n > 3 THEN "
     "LEAVE l; END IF; SELECT n, c.name FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id <> n; END WHILE; END",
@@ -100,6 +112,11 @@ _STATEMENTS = (
     "FROM o JOIN cust NOW AS c ON o.id = c.id; SET n = m; END; END IF; IF n = 1 THEN SELECT n; END IF; END",
     "BEGIN CASE (SELECT count(*) FROM o JOIN cust NOW AS c ON o.id = c.id) WHEN 0 THEN SELECT 'none' AS z; ELSE SELECT "
     "'some' AS z; END CASE; END",
+    "BEGIN DECLARE n, wrong INT DEFAULT 0; WHILE n < 10 DO SET n = n + 1; CASE CAST(rand() * 2 AS INT) WHEN 0 THEN SET "
+    "wrong = wrong; WHEN 1 THEN SET wrong = wrong; ELSE SET wrong = wrong + 1; END CASE; END WHILE; "
+    "SELECT wrong, c.id FROM o JOIN cust NOW AS c ON o.id = c.id; END",
+    "BEGIN DECLARE n INT; CASE n WHEN NULL THEN SELECT 1 AS z; WHEN 2 -- two\n THEN SELECT 2 AS z; ELSE CASE array(1) "
+    "WHEN array(1) THEN SELECT c.id AS z FROM o JOIN cust NOW AS c ON o.id = c.id; END CASE; END CASE; END",
     "BEGIN DECLARE n INT DEFAULT 0; a: LOOP b: REPEAT SET n = n + 1; SELECT c.id, n FROM o JOIN cust NOW AS c ON "
     "c.id = o.id AND c.id > n - 3; UNTIL n % 2 = 0 END REPEAT b; CASE WHEN n > 3 THEN LEAVE a; ELSE SET n = n; "
     "END CASE; END LOOP a; END",
@@ -134,6 +151,9 @@ _AS_FULL_TABLES = (
     "SELECT * FROM cust_all NOW AS c",
     "SELECT * FROM cust_all NOW AS c JOIN o ON o.id = c.id",
     "SELECT * FROM o CROSS JOIN cust_all NOW AS c",
+    "SELECT y.id FROM (SELECT id, v FROM o) AS y LEFT JOIN cust_all NOW AS c ON y.id = c.id AND EXISTS (SELECT 1 FROM "
+    "(SELECT 1 AS i) WHERE i <= k)",
+    "SELECT * FROM o FULL JOIN (cust_all NOW AS c) ON o.id = c.id",
     "SELECT * FROM o, cust_all NOW AS c WHERE o.id < c.id",
     "SELECT * FROM o JOIN cust_all NOW AS c ON o.id <=> c.id",
     "SELECT * FROM o JOIN cust_all NOW AS c ON c.id IN (1, 2)",

@@ -1,0 +1,312 @@
+"""One lookup join of a SELECT: which conjuncts it takes, which columns it returns, and its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from sqlglot import exp
+
+from lookupcache.errors import LookupCacheError, PlanError
+from lookupcache.planner.condition import BoundCondition, BoundConjunct
+from lookupcache.planner.grammar import equality
+from lookupcache.schema import quote
+from lookupcache.spark.join import LookupJoin
+from lookupcache.sql.conditions import Conditions, Conjunct, conjuncts_of
+from lookupcache.sql.dialect import span_of
+from lookupcache.sql.from_clause import (
+    Frame,
+    FromClause,
+    frame_of,
+    from_text,
+    inputs_of,
+    unique_names,
+)
+from lookupcache.sql.latest import PRESENT
+from lookupcache.sql.lookups import Lookup, time_span
+from lookupcache.sql.query import Query
+from lookupcache.sql.reads import columns_read, outside
+from lookupcache.sql.scope import Name, Relation, aliases
+from lookupcache.sql.select_parts import (
+    Bound,
+    Joined,
+    Select,
+    makes_rows_up_after,
+    owners_of,
+)
+from lookupcache.sql.select_text import merged_edits
+from lookupcache.sql.text import Span
+
+
+def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, makes_rows_up: bool) -> Joined:
+    query = select.query
+    if lookup.needs_match_column or lookup.relation.computed:
+        lookup = replace(lookup, match_column=_key_column(query, frame, lookup))
+    frame, lookup, conditions, on, later = _on(select, joined, frame, lookup, makes_rows_up=makes_rows_up)
+    where = {} if makes_rows_up or not select.where else _where(select, joined, conditions)
+    taken = (*joined.taken, *where)
+    done = (*joined.done, *(part.span for part in taken))
+    relations = (*frame.relations, *_visible(lookup))
+    read = columns_read(outside(select.names, done), relations, query.fold)
+    read += [(one.relation, name) for scalar, one in joined.found for name in scalar.columns]
+    read += columns_read([name for scalar, _ in joined.found for name in scalar.outer], relations, query.fold)
+    read += columns_read([name for part in later for name in part.names], relations, query.fold)
+    match_columns = _match_columns(select, frame, lookup, read)
+    columns = _columns(query, lookup, [*read, *match_columns.items()])
+    join = _plan_join(select, frame, lookup, conditions, on, where, columns)
+    query.joins.append(join)
+    query.uses.append(lookup.use)
+    view = query.view(join.result)
+    computed = frozenset((one, name) for one, name in read if name in one.computed)
+    clause = FromClause("", (), view, relations, columns | _marks(lookup), match_columns, computed=computed)
+    return replace(
+        joined,
+        clause=clause,
+        taken=taken,
+        later=(*joined.later, *later),
+        looked_up=(*joined.looked_up, lookup),
+    )
+
+
+def _visible(lookup: Lookup) -> list[Relation]:
+    """Return the relation that a lookup adds; of a semi or anti join only the order that its USING gives to ``*``."""
+    if lookup.scalar or lookup.how in ("semi", "anti"):
+        return [Relation(("",), (), lookup.relation.merged)] if lookup.using else []
+    return [lookup.relation]
+
+
+def _marks(lookup: Lookup) -> dict[tuple[Relation, str], str]:
+    return {(lookup.relation, name): name for name in lookup.marks}
+
+
+def _where(select: Select, joined: Joined, conditions: Conditions) -> Bound:
+    """Return the conjuncts of WHERE that this join can apply, and no earlier join has applied."""
+    found, names = {}, aliases(select.node)
+    for part in select.where:
+        bound = None if part in joined.taken else conditions.where(part, names)
+        if bound is not None:
+            found[part] = bound
+    return found
+
+
+def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
+    """Return a column of the table that an equality of the condition makes non-null in matches."""
+    if lookup.using:
+        shared = [lookup.relation.column(name, query.fold) for name in lookup.using]
+        return next((name for name in shared if name not in lookup.relation.computed), None)
+    conditions = Conditions(query, frame, lookup)
+    for part in conjuncts_of(query, lookup.on_node):
+        sides = equality(query.statement[part.span]) or ()
+        for name in part.names:
+            bound = conditions.on_scope.bind(name)
+            if bound is not None and bound.relation is lookup.relation and query.statement[bound.span] in sides:
+                return bound.column if bound.column not in lookup.relation.computed else None
+    return lookup.relation.column(PRESENT, query.fold)
+
+
+def _on(
+    select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, makes_rows_up: bool
+) -> tuple[Frame, Lookup, Conditions, Bound, tuple[Conjunct, ...]]:
+    """Return the conjuncts of ON; parts that only Spark can evaluate become columns of the left side.
+
+    Conjuncts that read the table and need Spark are applied after an inner join, as part of WHERE; not where ON chooses
+    the versions that WHERE filters.
+    """
+    query = select.query
+    parts = [part for part in conjuncts_of(query, lookup.on_node) if query.statement[part.span].upper() != "TRUE"]
+    conditions = Conditions(query, frame, lookup)
+    extras: dict[Span, str] = {}
+    later: list[Conjunct] = []
+    for part in parts:
+        pieces = _pieces(select, joined, conditions, part)
+        if pieces is None and (lookup.how != "inner" or makes_rows_up or select.in_group or lookup.has_versions):
+            raise PlanError(
+                "A sub-query that reads the lookup table is not supported in the condition of this join.",
+                hint=f"Write it in WHERE{_IN_WHERE * lookup.has_versions}, or join its result before the lookup.",
+                position=query.statement.position(part.span),
+            )
+        if pieces is None:
+            later.append(part)
+        for span in pieces or ():
+            extras[span] = f"lookup_x{len(joined.looked_up)}_{len(extras)}"
+    if extras:
+        merged = merged_edits(select, joined.clause, lookup.on_node) if lookup.on_node else []
+        items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]
+        frame = frame_of(query, joined.clause, select.with_text, items)
+        conditions = Conditions(query, frame, lookup)
+    bound = {}
+    for part in parts:
+        if part not in later:
+            bound[part] = conditions.on(part, {s: name for s, name in extras.items() if part.span.holds(s)})
+    return frame, lookup, conditions, bound, tuple(later)
+
+
+_IN_WHERE = ", which filters the latest versions"
+
+
+def _pieces(select: Select, joined: Joined, conditions: Conditions, part: Conjunct) -> list[Span] | None:
+    """Return the spans of a conjunct that Spark evaluates before the join; None if they read the table."""
+    spans = [part.span]
+    if not part.is_closed:
+        spans = [*(span_of(one) for one in part.foreign), *(_of(name) for name in conditions.unknown(part))]
+    for span in spans:
+        names = [name for name in part.names if span.start <= name.start < span.end]
+        if conditions.reads_table(names) or _reads_inside(select, joined, conditions, names, span):
+            return None
+    return list(dict.fromkeys(spans))
+
+
+def _reads_inside(select: Select, joined: Joined, conditions: Conditions, names: Sequence[Name], span: Span) -> bool:
+    """Return whether a query inside of a condition reads the table, which may be what some of its names refer to.
+
+    Relations of that query come first, and only Spark knows their columns. It has the names twice around the query, so
+    that those which are not of the query are ambiguous, and no variable of that name is taken.
+    """
+    query, own = select.query, conditions.lookup.relation
+    found = [(name, conditions.on_scope.bind(name)) for name in names if name.nested]
+    possible = [name for name, bound in found if bound is not None and bound.relation is own]
+    if any(_is_outside(select, name, own) for name in possible):
+        return True
+    if not possible:
+        return False
+    known = {query.fold(name.parts[0]): name.parts[0] for name in possible}
+    twice = f"(SELECT {', '.join(f'1 AS {quote(name)}' for name in known.values())})"
+    left = from_text(joined.clause) or "(SELECT 1) AS lookup_one"
+    edits = merged_edits(select, joined.clause, conditions.lookup.on_node)
+    text = f"SELECT ({query.edits.text(span, edits)}) FROM {left} CROSS JOIN {twice} AS lookup_p CROSS JOIN {twice}"
+    try:
+        query.sql(f"{select.with_text}{text} AS lookup_q")
+    except LookupCacheError:
+        return True
+    return False
+
+
+def _is_outside(select: Select, name: Name, relation: Relation) -> bool:
+    """Return whether a name is qualified with a relation that no query around it within the SELECT has too."""
+    fold, around = select.query.fold, name.node.find_ancestor(exp.Select)
+    inside: set[str] = set()
+    while around is not None and around is not select.node:
+        inside |= {fold(alias) for alias in aliases(around)}
+        around = around.find_ancestor(exp.Select)
+    return len(name.parts) > 1 and relation.is_named(name.parts[:1], fold) and fold(name.parts[0]) not in inside
+
+
+def _of(name: Name) -> Span:
+    return span_of(name.node) if not name.spans else Span(name.spans[0].start, name.spans[-1].end)
+
+
+def _plan_join(
+    select: Select,
+    frame: Frame,
+    lookup: Lookup,
+    conditions: Conditions,
+    on: Bound,
+    where: Bound,
+    columns: dict[tuple[Relation, str], str],
+) -> LookupJoin:
+    query = select.query
+    parts, where_parts = tuple(on.values()), tuple(where.values())
+    if lookup.how == "inner" and not on and not lookup.keys and not lookup.using and not lookup.has_versions:
+        parts, where_parts = where_parts, ()
+    _refuse_keyless(query, lookup, parts)
+    condition: Any = list(lookup.using)
+    if not lookup.using:
+        condition = BoundCondition((*map(conditions.key, lookup.keys), *parts) or (conditions.key("true"),))
+    elif not all(_is_plain_pair(frame, lookup, name, query) for name in lookup.using):
+        condition = BoundCondition(tuple(_pair(frame, lookup, conditions, name, query) for name in lookup.using))
+    items = [_select_item(frame, lookup, conditions, key, name) for key, name in columns.items()]
+    try:
+        join = LookupJoin(
+            frame.df,
+            lookup.table,
+            condition,
+            lookup.how,
+            items or [conditions.left_column(frame.df.columns[0])],
+            where=BoundCondition(where_parts),
+            matches=lookup.matches,
+            as_of=None if lookup.as_of is None else conditions.as_of(lookup.as_of),
+        )
+        _ = join.result
+    except AnalysisException as error:
+        raise query.error_of(error) from None
+    except LookupCacheError as error:
+        blamed = _error_span(query, lookup, error, {**on, **where})
+        raise error.at(query.statement.position(blamed)) from None
+    return join
+
+
+def _is_plain_pair(frame: Frame, lookup: Lookup, name: str, query: Query) -> bool:
+    """Return whether the column of USING has its own name in the left DataFrame."""
+    owners = owners_of(frame.relations, name, query)
+    return len(owners) == 1 and frame.columns.get(owners[0]) == owners[0][1] and name not in lookup.relation.computed
+
+
+def _pair(frame: Frame, lookup: Lookup, conditions: Conditions, name: str, query: Query) -> BoundConjunct:
+    """Return the equality of a column of USING."""
+    owner = owners_of(frame.relations, name, query)[0]
+    right = lookup.relation.column(name, query.fold) or name
+    return conditions.pair(owner, right)
+
+
+def _select_item(frame: Frame, lookup: Lookup, conditions: Conditions, key: tuple[Relation, str], name: str) -> str:
+    relation, column = key
+    right = relation is lookup.relation
+    here = f"{quote(relation.alias)}.{quote(column)}" if right else conditions.left_column(frame.columns[key])
+    return here if (column if right else frame.columns[key]) == name else f"{here} AS {quote(name)}"
+
+
+def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[BoundConjunct]) -> None:
+    if lookup.table.stream is not None and not lookup.table.stream.key:
+        return
+    if not on and not lookup.keys and not lookup.using:
+        alias, column = lookup.table.name, lookup.table.schema.names[0]
+        raise PlanError(
+            f"The lookup has no key for table {alias!r}: its condition has no equality with a column of the table.",
+            hint=f"Add an equality, as in ON o.customer_id = {alias}.{column}.",
+            position=query.statement.position(lookup.span),
+        )
+
+
+def _error_span(query: Query, lookup: Lookup, error: LookupCacheError, bound: Bound) -> Span:
+    """Return the span of the conjunct that an error is about, else of the condition, else of the join."""
+    for part, tree in bound.items():
+        if error.about is not None and _without_spaces(tree.fragment.text).strip("()") == _without_spaces(
+            error.about
+        ).strip("()"):
+            return part.span
+    if lookup.as_of is not None and error.fact.startswith("as_of"):
+        return time_span(query, lookup.as_of)
+    on = [part.span for part in bound if lookup.on_node is not None and span_of(lookup.on_node).holds(part.span)]
+    return Span(on[0].start, on[-1].end) if on else lookup.span
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+# ── columns of the result ─────────────────────────────────────────────────────────────────────────────
+
+
+def _columns(query: Query, lookup: Lookup, read: Sequence[tuple[Relation, str]]) -> dict[tuple[Relation, str], str]:
+    """Return the columns of the join's result with their names; for computed columns, the columns that they read."""
+    wanted: dict[tuple[Relation, str], None] = {}
+    for relation, name in read:
+        for column in inputs_of(relation, name) if name in relation.computed else [name]:
+            if not (relation is lookup.relation and column in lookup.marks):
+                wanted[relation, column] = None
+    names = unique_names(list(wanted), query.fold, list(lookup.marks))
+    return dict(zip(wanted, names, strict=True))
+
+
+def _match_columns(
+    select: Select, frame: Frame, lookup: Lookup, read: Sequence[tuple[Relation, str]]
+) -> dict[Relation, str]:
+    """Return the columns that distinguish matches from rows that an outer join adds."""
+    computed = any(one is lookup.relation and name in one.computed for one, name in read)
+    padded = lookup.how == "left" or makes_rows_up_after(select.joins)
+    own = {}
+    if lookup.match_column is not None and (lookup.needs_match_column or (computed and padded)):
+        own = {lookup.relation: lookup.match_column}
+    return {one: name for one, name in frame.match_columns.items() if (one, name) in frame.columns} | own

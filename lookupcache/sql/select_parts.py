@@ -1,0 +1,164 @@
+"""The parts of a SELECT with lookups, the state after some of its joins, and which of its joins are lookups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+
+from lookupcache.errors import PlanError
+from lookupcache.planner.condition import BoundConjunct
+from lookupcache.sql.conditions import Conjunct
+from lookupcache.sql.dialect import span_of
+from lookupcache.sql.from_clause import (
+    FromClause,
+    without_parentheses,
+)
+from lookupcache.sql.hints import Hints
+from lookupcache.sql.laterals import called_function
+from lookupcache.sql.lookups import Lookup, is_temporal
+from lookupcache.sql.query import Query
+from lookupcache.sql.scalars import Scalar
+from lookupcache.sql.scope import Name, Relation
+from lookupcache.sql.text import Span
+
+Bound = dict[Conjunct, BoundConjunct]
+"""Conjuncts as the planner takes them."""
+
+
+@dataclass(frozen=True)
+class Select:
+    """A SELECT with its hints, all names in it, the conjuncts of its WHERE, and its joins.
+
+    ``in_group`` means that these are joins in parentheses, to which WHERE does not apply.
+    """
+
+    query: Query
+    node: exp.Select
+    hints: Hints
+    names: Sequence[Name]
+    where: Sequence[Conjunct]
+    joins: Sequence[exp.Join]
+    scalars: Sequence[Scalar]
+    with_text: str
+    in_group: bool = False
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The state after some joins of a SELECT: the FROM clause so far, and which parts of the text are processed.
+
+    ``done`` are spans that later steps do not read again, ``taken`` conjuncts of WHERE that a lookup applies, ``later``
+    conjuncts of ON that become part of WHERE. ``looked_up`` are the lookups, ``found`` those of scalar sub-queries.
+    """
+
+    clause: FromClause
+    done: tuple[Span, ...] = ()
+    taken: tuple[Conjunct, ...] = ()
+    later: tuple[Conjunct, ...] = ()
+    looked_up: tuple[Lookup, ...] = ()
+    functions: tuple[str, ...] = ()
+    found: tuple[tuple[Scalar, Lookup], ...] = ()
+
+
+# ── finding lookups ───────────────────────────────────────────────────────────────────────────────────
+
+
+def is_lookup(query: Query, join: exp.Join) -> bool:
+    return table_looked_up(query, join.this) is not None or called_function(query, join.this) is not None
+
+
+def table_looked_up(query: Query, node: exp.Expr) -> Any:
+    return query.table_of(node) if is_temporal(node) else None
+
+
+def joins_of(node: exp.Select) -> list[exp.Join]:
+    """Return the joins of a SELECT; the parser keeps those of a FROM before its SELECT with the first relation."""
+    first = node.args.get("from_")
+    own = first.this.args.get("joins") or [] if first is not None and isinstance(first.this, exp.Table) else []
+    return [*own, *(node.args.get("joins") or [])]
+
+
+def has_lookups(query: Query, node: exp.Expr) -> bool:
+    """Return whether a relation is a group of joins in parentheses with a lookup among them."""
+    if isinstance(node.parent, exp.From) and isinstance(node, exp.Table):
+        return False
+    return any(is_lookup(query, join) or has_lookups(query, join.this) for join in inner_joins(node))
+
+
+def inner_joins(node: exp.Expr) -> list[exp.Join]:
+    """Return the joins of a relation that is a group in parentheses."""
+    node = without_parentheses(node)
+    joins = list(node.args.get("joins") or [])
+    if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
+        return [*(node.this.args.get("joins") or []), *joins]
+    return joins
+
+
+def refuse_first(query: Query, node: exp.Select) -> None:
+    """Raise PlanError for a lookup without a left side."""
+    first = node.args.get("from_")
+    found = [] if first is None else [first.this]
+    relations = [join.this for join in joins_of(node)]
+    for relation in (*found, *relations):
+        if isinstance(relation, exp.Subquery) and isinstance(relation.this, exp.Table):
+            found.append(relation.this)
+    for one in found:
+        if table_looked_up(query, one) is not None or called_function(query, one) is not None:
+            raise PlanError(
+                "A lookup needs a relation on its left.",
+                hint="Write it as a join after another relation: FROM orders AS o JOIN … ON …. Without FOR "
+                "SYSTEM_TIME AS OF the full table is read.",
+                position=query.statement.position(span_of(one)),
+            )
+
+
+def refuse_pivot(query: Query, node: exp.Select) -> None:
+    """Raise PlanError for PIVOT, which reads columns that it does not name, unless it is of the first relation."""
+    pivots = [pivot for pivot in node.find_all(exp.Pivot) if pivot.find_ancestor(exp.Select) is node]
+    pivots = [pivot for pivot in pivots if not _is_of_first(query, pivot)]
+    if pivots:
+        raise PlanError(
+            "PIVOT and UNPIVOT are not supported in a SELECT with lookups.",
+            hint="Put the lookups in a sub-query: SELECT … FROM (SELECT … JOIN …) PIVOT (…); or name the relation that "
+            "is pivoted before the lookups: FROM o PIVOT (…) AS p JOIN ….",
+            position=query.statement.position(span_of(pivots[0])),
+        )
+
+
+def _is_of_first(query: Query, pivot: exp.Pivot) -> bool:
+    """Return whether a PIVOT is of the first relation of a FROM, or of joins in parentheses, and gives it a name."""
+    relation = pivot.parent
+    if relation is None or not pivot.alias:
+        return False
+    group = relation.this if isinstance(relation, exp.Subquery) and not isinstance(relation.this, exp.Query) else None
+    if isinstance(relation.this, exp.Subquery) or (group is not None and any(inner_joins(group))):
+        return False
+    return isinstance(relation.parent, exp.From | exp.Subquery) and relation.arg_key == "this"
+
+
+def refuse_recursion(query: Query, node: exp.Select) -> None:
+    """Raise PlanError for a lookup alongside the relation that a recursive query builds: Spark knows it only inside."""
+    below: exp.Expr = node
+    while (cte := below.find_ancestor(exp.CTE)) is not None:
+        tables = [one for one in node.find_all(exp.Table) if query.fold(one.name) == query.fold(cte.alias)]
+        if isinstance(cte.parent, exp.With) and cte.parent.args.get("recursive") and tables:
+            raise PlanError(
+                f"A lookup is not supported in the recursive part of {cte.alias!r}.",
+                hint="Join the lookup to the result of the recursive query.",
+                position=query.statement.position(span_of(tables[0])),
+            )
+        below = cte
+
+
+def makes_rows_up_after(later: Sequence[exp.Join]) -> bool:
+    """Return whether a join that follows adds rows, to which WHERE must be applied."""
+    return any(join.side in ("RIGHT", "FULL") for join in later)
+
+
+def owners_of(relations: Iterable[Relation], name: str, query: Query) -> list[tuple[Relation, str]]:
+    """Return the columns that an unqualified name may refer to."""
+    found = [(one, column) for one in relations if (column := one.column(name, query.fold)) is not None]
+    return [(one, column) for one, column in found if query.fold(column) not in one.merged]
