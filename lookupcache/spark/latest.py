@@ -124,7 +124,7 @@ def _check(table: str, left: DataFrame, source: StreamSource) -> None:
     if not source.rows.isStreaming:
         raise PlanError(
             f"Nothing says which row of table {table!r} is the latest of its key: a batch has no order.",
-            hint="Pass order_by=[…] to LookupTable.from_stream.",
+            hint="Pass order_by=[…] to LookupTable.from_stream, or on_time => DESCRIPTOR(column) to SNAPSHOT.",
         )
     if not is_in_source_order(source.rows):
         raise PlanError(

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from arrivals import Arrivals
 from latest_model import Model
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from scale import SEED
 
 from lookupcache import LoadPhase, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
 from lookupcache.errors import CompiledPlanError
@@ -298,14 +300,57 @@ def write_files(folder: Path, steps: int) -> None:
             os.utime(file, (1_000_000 + step, 1_000_000 + step))
 
 
+def test_rows_and_values_are_exactly_once_though_the_query_fails_at_any_point_of_a_micro_batch(
+    arrivals: Callable[..., Arrivals],
+) -> None:
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", delete_when="deleted", buckets=2)
+        return lookup_join(orders, table, "left.ccy = r.ccy", "left", select=["amount", "exchange"])
+
+    def fail(rows: DataFrame, number: int) -> None:
+        point = faults.pop(0)
+        if point == "worker":  # Both attempts of a task lose their worker in the middle of the join's rows.
+            rows.mapInArrow(die, rows.schema).collect()
+        if point == "after":
+            tried.setdefault(number, []).append(sorted((tuple(row) for row in rows.collect()), key=repr))
+        if point != "none":
+            raise RuntimeError(point)
+
+    tried: dict[int, list[list[tuple[Any, ...]]]] = {}
+    streams, model, draw, expected = arrivals(joined), Model(True, True, None, False, None), random.Random(SEED), []
+    streams.fault = fail
+    for step, points in enumerate([["before", "after"], ["worker", "after"]]):
+        draw.shuffle(points)
+        rates = [("EUR", 1, 3 - step), ("USD", step, step), (None, 5, 9)]
+        streams.arrive("rates", *({"ccy": ccy, "exchange": rate, "at": at} for ccy, rate, at in rates))
+        streams.arrive("orders", *({"amount": 10 * step + n, "ccy": ccy} for n, ccy in enumerate(["EUR", "USD", None])))
+        model.fold(step, [rates])
+        expected += [(10 * step + n, model.rate_of(ccy)[0]) for n, ccy in enumerate(["EUR", "USD", None])]
+        faults = [*points, "none"]
+        for _ in points:
+            with pytest.raises(StreamingQueryException):
+                streams.run(trigger="availableNow")
+        assert streams.run(trigger="availableNow") == sorted(expected, key=repr), points
+    assert [tried[number] for number in streams.results] == [
+        [sorted(rows, key=repr)] for rows in streams.results.values()
+    ], "a micro-batch that ran again found the values that it had found before"
+
+
+def die(batches: Iterator[Any]) -> Iterator[Any]:
+    """Kill the worker that has read a row."""
+    yield next(batches)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.slow
 def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
-    steps = 4
+    steps, draw = 6, random.Random(SEED)
     write_files(tmp_path, steps)
     commits = tmp_path / "checkpoint" / "commits"
-    first = start(tmp_path)
-    while first.poll() is None and not (commits / "1").exists():
+    first, last = start(tmp_path), draw.randrange(3)
+    while first.poll() is None and not (commits / str(last)).exists():
         time.sleep(0.01)
+    time.sleep(draw.uniform(0, 0.7))  # At whatever point of a later micro-batch.
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     assert not (commits / str(steps - 1)).exists(), "it was killed in mid-run"
