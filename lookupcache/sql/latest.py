@@ -32,6 +32,7 @@ from lookupcache.sql.conditions import Conjunct, conjuncts_of
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.lookups import is_present, is_temporal
 from lookupcache.sql.query import Query, Setting
+from lookupcache.sql.scalars import is_value_of_in
 from lookupcache.sql.scope import Name, Relation, Scope
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Span
@@ -150,9 +151,9 @@ def _scalar_uses(query: Query) -> Iterator[_Use]:
         first = select.args.get("from_") if isinstance(select, exp.Select) else None
         if first is None or not _is_plain(first.this) or select.args.get("joins"):
             continue
-        if isinstance(node.parent, exp.From | exp.Join | exp.In | exp.CTE | exp.SetOperation | exp.Subquery | None):
+        if isinstance(node.parent, exp.From | exp.Join | exp.CTE | exp.SetOperation | exp.Subquery | None):
             continue
-        if isinstance(node.parent, exp.Lateral):
+        if isinstance(node.parent, exp.Lateral) or (isinstance(node.parent, exp.In) and not is_value_of_in(node)):
             continue
         where = select.args.get("where")
         yield _Use(first.this, None if where is None else where.this, scalar=True)
@@ -214,6 +215,11 @@ def _may_stream(spark: SparkSession, name: str) -> bool:
 def _sql_table(query: Query, use: _Use, rows: DataFrame, wanted: StreamRelation) -> SqlTable:
     alias = use.table.alias or use.table.name
     relation = Relation((alias,), tuple((field.name, field.dataType.simpleString()) for field in rows.schema.fields))
+    if isinstance(use.table.parent, exp.Join) and use.table.parent.method == "NATURAL":
+        raise PlanError(
+            f"A NATURAL JOIN does not say which columns are the key of {use.table.name!r}.",
+            hint="Write JOIN … USING (…).",
+        )
     scope, parts = Scope([[relation]], query.fold), conjuncts_of(query, use.condition)
     key = [relation.column(name, query.fold) or name for name in use.using]
     # After LIMIT 1 there is one row: conditions neither choose rows nor make a key.

@@ -28,7 +28,8 @@ _ARGUMENTS = (
 )  # fmt: skip
 _AT_COMPILE_TIME, _AT_TIME = ("compile_time", "on_compile_time"), ("user_time", "on_time")
 _CLAUSES = {"SELECT", "FROM", "WHERE", "ON", "HAVING", "BY", "QUALIFY", "USING", "LIMIT", "VALUES"}
-_NO_SCALAR = {"IN", "EXISTS", "ANY", "ALL", "SOME"}
+_NO_SCALAR = {"IN", "EXISTS", "ANY", "ALL", "SOME", "LATERAL", "AS"}
+"""Words before parentheses in which a query is no scalar."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,18 @@ def _is_first_of_scalar(found: Sequence[Token], index: int) -> bool:
     opening = next((n for n in reversed(range(index)) if found[n].depth == depth - 1 and found[n].text == "("), None)
     if opening is None or found[opening + 1].text != "SELECT":
         return False
-    before = found[opening - 1].text if opening else ""
-    return before not in _NO_SCALAR and _clause(found, opening) not in ("FROM", "USING", "") and before != "LATERAL"
+    return _outer_clause(found, opening) not in ("FROM", "USING", "")
+
+
+def _outer_clause(found: Sequence[Token], index: int) -> str:
+    """Return the keyword of the clause in which a parenthesis stands, perhaps in others or CASE; none after IN, …."""
+    while index > 0 and found[index - 1].text not in _NO_SCALAR:
+        clause, depth = _clause(found, index), found[index].depth
+        outer = next((n for n in reversed(range(index)) if found[n].depth < depth), -1)
+        if clause or outer < 0:
+            return clause
+        index = outer
+    return ""
 
 
 # ── SNAPSHOT ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -140,6 +140,7 @@ JOIN = "SELECT * FROM rates AS o JOIN LATERAL TABLE(SNAPSHOT("
         (f"{JOIN}state_ttl => INTERVAL '1' DAY)) AS r ON true", "no 'input'"),
         ("SELECT * FROM rates o JOIN TABLE(SNAPSHOT(input => TABLE rates)) r ON o.value = r.value", "LATERAL only"),
         ("SELECT * FROM rates o JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r ON o.value <=> r.value", "two nulls"),
+        ("SELECT * FROM rates o NATURAL JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r", "USING"),
         (f"{JOIN}input => TABLE rates, load_completed_time => CAST('soon' AS DATE))) AS r ON true", "no literal"),
         (f"{JOIN}input => TABLE rates, state_ttl => x)) AS r ON true", "'state_ttl' is no interval"),
         (f"{JOIN}input => TABLE nothing)) AS r ON true", "no lookup table 'nothing'"),
@@ -202,9 +203,13 @@ def test_no_table_of_a_metastore_is_read_to_find_streams(spark: SparkSession, mo
          "LEFT JOIN i FOR SYSTEM_TIME AS OF PROCTIME() AS r ON r.k = o.k", "left", 1),
         ("SELECT (SELECT v FROM (SELECT value AS v, k FROM rates LIMIT 1) i WHERE i.k = o.k AND v > 1) FROM o",
          "left", 0),
+        ("SELECT CASE WHEN coalesce(abs((SELECT v FROM (SELECT value AS v, k FROM rates) i WHERE i.k = o.k)), 0) > 1 "
+         "THEN 1 END FROM o", "left", 1),
+        ("SELECT id FROM o WHERE (SELECT value FROM rates AS i WHERE i.k = o.k) IN (1, 2)", "left", 1),
+        ("SELECT id FROM o WHERE id IN ((SELECT value FROM rates AS i WHERE i.k = o.k), 2)", "left", 1),
     ],
     ids=["inner-query", "common-table", "from-limit", "cross", "query-join", "semi", "anti", "common-table-join",
-         "scalar-limit"],
+         "scalar-limit", "in-functions", "left-of-in", "right-of-in"],
 )  # fmt: skip
 def test_inner_queries_are_tables_of_latest_values(spark: SparkSession, sql: str, how: str, conditions: int) -> None:
     views_of_rates(spark)
