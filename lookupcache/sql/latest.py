@@ -232,7 +232,7 @@ def _sql_table(query: Query, use: _Use, rows: DataFrame, wanted: StreamRelation)
     if use.scalar:
         rows = rows.selectExpr("*", f"true AS {PRESENT}")
     elif not key and not wanted.is_limited:
-        _refuse_null_safe(query, use, parts)
+        _refuse_no_key(query, use, scope, parts)
     key = list(dict.fromkeys(key))
     table = LookupTable.from_stream(alias, rows, key=key, order_by=wanted.order_by, ttl=wanted.ttl, load=wanted.load)
     return SqlTable(table)
@@ -248,16 +248,37 @@ def _key_column(query: Query, use: _Use, scope: Scope, part: Conjunct) -> str | 
     return bound.column if sides is not None and query.statement[bound.span] in sides else None
 
 
-def _refuse_null_safe(query: Query, use: _Use, parts: Sequence[Conjunct]) -> None:
-    """Raise PlanError where the only equality is null-safe: without a key, the last row of all would be compared."""
+def _refuse_no_key(query: Query, use: _Use, scope: Scope, parts: Sequence[Conjunct]) -> None:
+    """Raise PlanError where an equality of both sides makes no key: the last row of all would be compared."""
     for part in parts:
-        sides = null_safe_sides(query.statement[part.span])
-        if sides is not None and len(part.names) > 1:
-            raise PlanError(
-                f"{query.statement[part.span].strip()!r} is no key for {use.table.name!r}: it is true for two nulls as "
-                "well, and a null key has no latest row.",
-                hint=f"Write {sides[0]} = {sides[1]}; or add another equality, whose latest row is then compared.",
+        text = query.statement[part.span]
+        null_safe = null_safe_sides(text)
+        sides = null_safe or equality(text)
+        if sides is None or not _compares_sides(part, text, sides, scope):
+            continue
+        why, cure = "one side has to be a column of it", "Select the expression as a column of a view or sub-query"
+        if null_safe is not None:
+            why, cure = (
+                "it is true for two nulls as well, and a null key has no latest row",
+                f"Write {' = '.join(sides)}",
             )
+        raise PlanError(
+            f"{text.strip()!r} is no key for {use.table.name!r}: {why}.",
+            hint=f"{cure}; or add another equality, whose latest row is then compared.",
+            position=query.statement.position(part.span),
+        )
+
+
+def _compares_sides(part: Conjunct, text: str, sides: tuple[str, str], scope: Scope) -> bool:
+    """Return whether one side of an equality reads the view alone, and the other does not read it."""
+    first = text.find(sides[0])
+    second = text.find(sides[1], first + len(sides[0]))
+    if first < 0 or second < 0:
+        return False
+    read: list[set[bool]] = [set(), set()]
+    for name in part.names:
+        read[name.start - part.span.start >= second].add(scope.bind(name) is not None)
+    return {True} in read and {False} in read
 
 
 def _qualifier(query: Query, name: Name) -> str | None:

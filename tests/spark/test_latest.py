@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from arrivals import Arrivals
 from latest_model import Model
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from scale import SEED
 
@@ -73,6 +73,7 @@ def test_by_key_with_all_that_a_join_has(arrivals: Callable[..., Arrivals]) -> N
     assert streams.query is not None
     counts = joins[-1].metrics_in(streams.query.lastProgress or {})
     assert (counts.rows, counts.hits, counts.misses, counts.cached_keys) == (3, 2, 1, 1)
+    assert 0 < counts.cached_bytes < 1_000
     streams.arrive("rates", {**eur, "exchange": 1.6, "at": 4})
     streams.arrive("orders", {**order, "amount": 1})
     assert (1, "EUR", 1.5, True) in streams.run(restart=True), "a late value does not replace a newer one"
@@ -300,11 +301,16 @@ def write_files(folder: Path, steps: int) -> None:
             os.utime(file, (1_000_000 + step, 1_000_000 + step))
 
 
+TO_LOAD = LoadPhase("1970-01-01 00:00:10Z", event_time="time")
+
+
+@pytest.mark.parametrize("load", [None, pytest.param(TO_LOAD, marks=pytest.mark.nightly)], ids=["plain", "load"])
 def test_rows_and_values_are_exactly_once_though_the_query_fails_at_any_point_of_a_micro_batch(
-    arrivals: Callable[..., Arrivals],
+    arrivals: Callable[..., Arrivals], request: pytest.FixtureRequest, load: LoadPhase | None
 ) -> None:
     def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
-        table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", delete_when="deleted", buckets=2)
+        rates = rates.withColumn("time", F.timestamp_seconds("at"))
+        table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", buckets=2, load=load)
         return lookup_join(orders, table, "left.ccy = r.ccy", "left", select=["amount", "exchange"])
 
     def fail(rows: DataFrame, number: int) -> None:
@@ -316,16 +322,22 @@ def test_rows_and_values_are_exactly_once_though_the_query_fails_at_any_point_of
         if point != "none":
             raise RuntimeError(point)
 
+    if load is not None:
+        request.getfixturevalue("rocksdb")
     tried: dict[int, list[list[tuple[Any, ...]]]] = {}
+    waiting: list[tuple[int, str | None]] = []
     streams, model, draw, expected = arrivals(joined), Model(True, True, None, False, None), random.Random(SEED), []
     streams.fault = fail
     for step, points in enumerate([["before", "after"], ["worker", "after"]]):
         draw.shuffle(points)
-        rates = [("EUR", 1, 3 - step), ("USD", step, step), (None, 5, 9)]
+        rates = [("EUR", 1, 3 - step), ("USD", step, step), (None, 5, 9 + step)]
+        waiting += [(10 * step + n, ccy) for n, ccy in enumerate(["EUR", "USD", None])]
         streams.arrive("rates", *({"ccy": ccy, "exchange": rate, "at": at} for ccy, rate, at in rates))
-        streams.arrive("orders", *({"amount": 10 * step + n, "ccy": ccy} for n, ccy in enumerate(["EUR", "USD", None])))
+        streams.arrive("orders", *({"amount": amount, "ccy": ccy} for amount, ccy in waiting[-3:]))
         model.fold(step, [rates])
-        expected += [(10 * step + n, model.rate_of(ccy)[0]) for n, ccy in enumerate(["EUR", "USD", None])]
+        if load is None or step:  # The second step's event time ends the load phase.
+            expected += [(amount, model.rate_of(ccy)[0]) for amount, ccy in waiting]
+            waiting = []
         faults = [*points, "none"]
         for _ in points:
             with pytest.raises(StreamingQueryException):
@@ -443,8 +455,8 @@ LAST = (
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_a_batch_is_spark_s_join_with_the_last_row_of_each_key(spark: SparkSession, how: str) -> None:
     right = spark.sql(
-        "SELECT * FROM VALUES (1D, 10, 1), (1D, 11, 2), (0D, 12, 1), (double('NaN'), 13, 4), "
-        "(double('NaN'), 14, NULL), (NULL, 15, 9), (2D, 1, 1), (3D, NULL, 3) AS (k, v, at)"
+        "SELECT * FROM VALUES (1D, 10, 1D), (1D, 11, double('NaN')), (1D, 12, double('-Infinity')), (0D, 12, 1D), "
+        "(double('NaN'), 13, 4D), (double('NaN'), 14, NULL), (NULL, 15, 9D), (2D, 1, 1D), (3D, NULL, 3D) AS (k, v, at)"
     )
     left = spark.sql(
         "SELECT * FROM VALUES (1, -0D), (2, 1D), (3, double('NaN')), (4, NULL), (5, 2D), (6, 3D) AS (id, k)"
@@ -522,6 +534,29 @@ def test_a_join_after_another_state_uses_the_operator_that_allows_several(spark:
     assert source is not None
     stateful = [rates, static, rates.distinct(), rates.join(static, "value"), rates.groupBy("value").count()]
     assert [needs_several_states(left, source) for left in stateful] == [False, False, True, True, True]
+
+
+def test_without_protobuf_a_join_with_a_load_phase_is_refused_with_the_cure(
+    spark: SparkSession, rocksdb: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = spark.readStream.format("rate").load()
+    table = LookupTable.from_stream("r", rates, key="value", load=LoadPhase(idle_timeout=1))
+    assert lookup_join(rates, table, ["value"], "semi").isStreaming
+    monkeypatch.setattr("lookupcache.spark.latest.find_spec", lambda name: None)
+    with pytest.raises(PlanError, match=r"Hint: Set 'spark.sql.streaming.stateStore(.|\n)*install protobuf"):
+        lookup_join(rates, table, ["value"], "semi")
+
+
+def test_a_watermark_of_the_left_side_does_not_pass(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    left = rates.withWatermark("timestamp", "1 second")
+    table = LookupTable.from_stream("r", rates, key="value")
+    joined = lookup_join(left, table, ["value"], "semi")
+    mark = "spark.watermarkDelayMs"
+    assert [mark in df.schema["timestamp"].metadata for df in (left, joined)] == [True, False]
+    windows = joined.groupBy(F.window("timestamp", "1 second")).count().writeStream.format("noop")
+    with pytest.raises(AnalysisException, match="watermark"):
+        windows.start().stop()
 
 
 def test_explain_names_the_way(spark: SparkSession) -> None:

@@ -140,6 +140,8 @@ JOIN = "SELECT * FROM rates AS o JOIN LATERAL TABLE(SNAPSHOT("
         (f"{JOIN}state_ttl => INTERVAL '1' DAY)) AS r ON true", "no 'input'"),
         ("SELECT * FROM rates o JOIN TABLE(SNAPSHOT(input => TABLE rates)) r ON o.value = r.value", "LATERAL only"),
         ("SELECT * FROM rates o JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r ON o.value <=> r.value", "two nulls"),
+        ("SELECT * FROM rates o JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r ON r.value + 1 = o.value", "a column of"),
+        ("SELECT * FROM rates o, rates FOR SYSTEM_TIME AS OF PROCTIME() r WHERE o.value = abs(r.value)", "a column of"),
         ("SELECT * FROM rates o NATURAL JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r", "USING"),
         (f"{JOIN}input => TABLE rates, load_completed_time => CAST('soon' AS DATE))) AS r ON true", "no literal"),
         (f"{JOIN}input => TABLE rates, state_ttl => x)) AS r ON true", "'state_ttl' is no interval"),
@@ -236,8 +238,10 @@ NOW = "FOR SYSTEM_TIME AS OF PROCTIME()"
         (f"o JOIN rates {NOW} AS r ON o.k = r.k WHERE o.id = r.value", [("k",)]),
         (f"o JOIN (SELECT k FROM rates LIMIT 1) {NOW} AS r ON o.k = r.k", [()]),
         (f"o JOIN rates {NOW} AS r ON o.id = r.value AND o.k <=> r.k", [("value",)]),
+        (f"o JOIN rates {NOW} AS r ON o.id + r.value = 5", [()]),
+        (f"o LEFT JOIN rates {NOW} AS r ON o.id = 5 AND r.value = 3 AND o.id < r.value", [()]),
     ],
-    ids=["comma", "join", "snapshot", "two", "on-true", "on-and-where", "limit", "null-safe"],
+    ids=["comma", "join", "snapshot", "two", "on-true", "on-and-where", "limit", "null-safe", "sum", "constants"],
 )  # fmt: skip
 def test_the_key_of_a_join_is_what_its_condition_says_or_else_where(
     spark: SparkSession, relations: str, keys: list[tuple[str, ...]]
