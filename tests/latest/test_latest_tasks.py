@@ -517,6 +517,12 @@ def test_a_stream_without_event_time_is_loaded_when_no_row_arrives() -> None:
     assert query.run(40, [[("USD", 2, None)]]) == []
 
 
+def test_no_order_and_no_key_may_be_said() -> None:
+    stream = LookupTable.from_stream("r", Rows(COLUMNS), key=None, order_by=None, ttl=None, left_order_by=None).stream
+    assert stream is not None
+    assert (stream.key, stream.order_by, stream.left_order_by, stream.ttl) == ((), (), (), None)
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
