@@ -168,8 +168,8 @@ def _join_uses(query: Query) -> Iterator[_Use]:
         if is_present(moment.unnest()) or isinstance(moment.unnest(), exp.Column):
             using = tuple(name.name for name in join.args.get("using") or [])
             condition, later = join.args.get("on"), tuple[str, ...]()
-            # The parser adds TRUE to a join without a condition, which stands nowhere.
-            is_bare = condition is None or (isinstance(condition, exp.Boolean) and not span_of(condition).end)
+            # The parser adds TRUE to a join without a condition; ON TRUE means the same.
+            is_bare = condition is None or (isinstance(condition, exp.Boolean) and condition.this)
             if is_bare and not using and not join.side and join.kind not in ("SEMI", "ANTI"):
                 condition, later = _where_of(join)
             yield _Use(node, condition, using, later=later)

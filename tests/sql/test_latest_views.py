@@ -234,14 +234,16 @@ NOW = "FOR SYSTEM_TIME AS OF PROCTIME()"
          [("k",)]),
         (f"o, rates {NOW} AS r, rates {NOW} AS q WHERE o.k = r.k AND r.value = q.value AND q.k = o.k",
          [("k",), ("value", "k")]),
-        (f"o JOIN rates {NOW} AS r ON true WHERE o.k = r.k", [()]),
+        (f"o JOIN rates {NOW} AS r ON TRUE WHERE o.k = r.k", [("k",)]),
+        (f"o LEFT JOIN rates {NOW} AS r ON true WHERE o.k = r.k", [()]),
         (f"o JOIN rates {NOW} AS r ON o.k = r.k WHERE o.id = r.value", [("k",)]),
         (f"o JOIN (SELECT k FROM rates LIMIT 1) {NOW} AS r ON o.k = r.k", [()]),
         (f"o JOIN rates {NOW} AS r ON o.id = r.value AND o.k <=> r.k", [("value",)]),
         (f"o JOIN rates {NOW} AS r ON o.id + r.value = 5", [()]),
         (f"o LEFT JOIN rates {NOW} AS r ON o.id = 5 AND r.value = 3 AND o.id < r.value", [()]),
     ],
-    ids=["comma", "join", "snapshot", "two", "on-true", "on-and-where", "limit", "null-safe", "sum", "constants"],
+    ids=["comma", "join", "snapshot", "two", "on-true", "left-on-true", "on-and-where", "limit", "null-safe", "sum",
+         "constants"],
 )  # fmt: skip
 def test_the_key_of_a_join_is_what_its_condition_says_or_else_where(
     spark: SparkSession, relations: str, keys: list[tuple[str, ...]]
