@@ -63,6 +63,8 @@ CORE = {
         "tests/spark/test_host_scope.py::test_all_workers_request_each_key_once",
         "tests/spark/test_latest.py::test_by_key_with_all_that_a_join_has",
         "tests/spark/test_latest.py::test_a_batch_is_spark_s_join_with_the_last_row_of_each_key",
+        "tests/spark/test_latest.py::test_left_rows_wait_until_event_time_says_that_the_table_is_loaded",
+        "tests/sql/test_latest_views.py::test_the_seed_s_three_kinds_of_inner_query_give_the_same",
         "tests/spark/test_worker_modules.py::"
         "test_workers_of_the_daemon_have_all_modules_before_their_first_batch_and_draw_their_own_numbers",
         "tests/spark/test_workers.py::"

@@ -45,11 +45,17 @@ def main() -> int:
     parser.add_argument("--ways", nargs="*", default=["ours", "store", "pandas", "rows"])
     parser.add_argument("--keyed", choices=["yes", "no", "both"], default="both")
     parser.add_argument("--minutes", type=float, default=0.0)
+    parser.add_argument("--folder", type=Path, help="where the soak leaves its measurements; by default nowhere")
     options = parser.parse_args()
     if options.minutes:
         from bench.latest_soak import soak
 
-        return soak(options.minutes * 60, Path(tempfile.mkdtemp(prefix="latest-")))
+        folder = options.folder or Path(tempfile.mkdtemp(prefix="latest-"))
+        folder.mkdir(parents=True, exist_ok=True)
+        failed = soak(options.minutes * 60, folder)
+        if not failed and options.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return failed
     compare(options)
     return 0
 

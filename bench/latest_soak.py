@@ -3,22 +3,23 @@
 Rows of two streams arrive without a pause, with late values, deletes and null keys, while drivers and Python workers
 are killed with SIGKILL. In the end each row that was written is compared with what a model says of the micro-batches in
 Spark's checkpoint, the sizes of memory and state in the last quarter are compared with those in the second, and
-mistakes are put into the result to see that the comparison finds them.
+mistakes are put into the result to see that the comparison finds them. With ``--folder``, what was measured stays there
+as sizes.csv, and as a plot in sizes.png.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,9 +40,11 @@ def soak(seconds: float, folder: Path) -> int:
     for name in ("left", "right"):
         (folder / name).mkdir()
     draw, number, kills, sizes = random.Random(7), 0, {"driver": 0, "worker": 0}, list[Sizes]()
+    restarts: list[float] = []
     began = time.monotonic()
     while time.monotonic() < began + seconds:
         query, committed = start_query(folder, once=False), commits(folder)
+        restarts.append(time.time())
         # Long lives too: memory that grows is not seen in a process that is soon killed.
         life, until = draw.choice([1, 20, 40, 60, seconds / 8]), float("inf")
         while time.monotonic() < min(until, began + seconds) and query.poll() is None:
@@ -60,10 +63,10 @@ def soak(seconds: float, folder: Path) -> int:
         print(f"The last run failed: see {folder}/log.txt")
         return 1
     print(f"{time.monotonic() - began:.0f} s, {number} files, kills {kills}")
-    failures = [*check(folder), *check_sizes(sizes, most_keys(folder))]
+    young = young_keys(folder)
+    write_sizes(folder, sizes, young, restarts)
+    failures = [*check(folder), *check_sizes(sizes, max(young.values()))]
     print("\n".join(failures) or "all rows are right, memory and state do not grow", flush=True)
-    if not failures:
-        shutil.rmtree(folder, ignore_errors=True)
     return bool(failures)
 
 
@@ -152,8 +155,9 @@ def run_query(folder: Path) -> None:
 
 
 class Sizes(NamedTuple):
-    """Bytes of all Python workers, of the driver with Spark's JVM, of the state in memory; keys with a value."""
+    """When, bytes of all Python workers, of the driver with Spark's JVM, of the state in memory; keys with a value."""
 
+    at: float
     workers: int
     driver: int
     state: int
@@ -167,9 +171,9 @@ def check_sizes(sizes: Sequence[Sizes], most: int) -> Iterator[str]:
     """
     step = max(len(sizes) // 4, 1)
     quarters = [Sizes(*map(max, zip(*sizes[n * step : (n + 1) * step], strict=True))) for n in range(4)]
-    for number, most in enumerate(quarters, 1):
-        print(f"quarter {number}, most at a time: workers {most.workers / 1e6:,.0f} MB, driver with JVM "
-              f"{most.driver / 1e6:,.0f} MB, state {most.state / 1e6:,.2f} MB, {most.keys} keys")  # fmt: skip
+    for number, one in enumerate(quarters, 1):
+        print(f"quarter {number}, most at a time: workers {one.workers / 1e6:,.0f} MB, driver with JVM "
+              f"{one.driver / 1e6:,.0f} MB, state {one.state / 1e6:,.2f} MB, {one.keys} keys")  # fmt: skip
     for name, small in SMALL.items():
         before, after = getattr(quarters[1], name), getattr(quarters[3], name)
         if after > max(GROWTH * before, small):
@@ -214,7 +218,7 @@ def measure(session: int, folder: Path) -> Sizes:
     progress = {"bytes": 0, "keys": 0}
     with contextlib.suppress(FileNotFoundError):
         progress = json.loads((folder / "progress").read_text())
-    return Sizes(workers, sum(size for _, _, size in found) - workers, progress["bytes"], progress["keys"])
+    return Sizes(time.time(), workers, sum(size for _, _, size in found) - workers, progress["bytes"], progress["keys"])
 
 
 # ── what the rows must be ────────────────────────────────────────────────────────────────────────────────────
@@ -269,15 +273,46 @@ def expected_rows(folder: Path) -> Iterator[Joined]:
             yield row["k"], row["n"], latest.get(row["k"], (0, None, 0))[1]
 
 
-def most_keys(folder: Path) -> int:
-    """Return how many keys are within the age limit at most, when a micro-batch ends."""
+def young_keys(folder: Path) -> dict[float, int]:
+    """Return how many keys are within the age limit when a micro-batch ends, by the time of each."""
     latest: dict[int, int] = {}
-    most = 0
+    found = {}
     for now, files in micro_batches(folder):
         latest = {key: then for key, then in latest.items() if now - then < TTL * 1000}
         latest |= {row["k"]: now for row in rows_of(files, "right") if row["k"] is not None}
-        most = max(most, len(latest))
-    return most
+        found[now / 1000] = len(latest)
+    return found
+
+
+def write_sizes(folder: Path, sizes: Sequence[Sizes], young: Mapping[float, int], restarts: Sequence[float]) -> None:
+    """Write what was measured to a file, and plot it over the minutes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    with (folder / "sizes.csv").open("w") as file:
+        csv.writer(file).writerows([Sizes._fields, *sizes])
+    began = sizes[0].at
+
+    def minutes(times: Iterable[float]) -> list[float]:
+        return [(time - began) / 60 for time in times]
+
+    figure, (memory, state, keys) = plt.subplots(3, 1, figsize=(9, 7), sharex=True, layout="constrained")
+    for name, label in (("driver", "driver with JVM"), ("workers", "Python workers")):
+        memory.plot(minutes(one.at for one in sizes), [getattr(one, name) / 1e6 for one in sizes], label=label)
+    state.plot(minutes(one.at for one in sizes), [one.state / 1e6 for one in sizes], label="state in Spark's memory")
+    keys.plot(minutes(young), [*young.values()], color="lightgray", label="keys younger than the age limit")
+    keys.plot(minutes(one.at for one in sizes), [one.keys for one in sizes], label="keys held")
+    for axis, unit in ((memory, "MB"), (state, "MB"), (keys, "keys")):
+        for at in minutes(restarts):
+            axis.axvline(at, color="red", lw=0.3)
+        axis.set_ylabel(unit)
+        axis.set_ylim(bottom=0)
+        axis.legend(loc="upper left")
+    keys.set_xlabel("minutes; red: the query starts again after SIGKILL")
+    figure.savefig(folder / "sizes.png", dpi=80)
+    plt.close(figure)
 
 
 def micro_batches(folder: Path) -> list[tuple[int, list[Path]]]:

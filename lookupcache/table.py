@@ -90,13 +90,13 @@ class LookupTable:
         name: str,
         rows: Any,
         *,
-        key: Sequence[str] = (),
-        order_by: str | Sequence[str] = (),
+        key: str | Sequence[str] | None = None,
+        order_by: str | Sequence[str] | None = None,
         ttl: str | float | None = None,
         delete_when: str | None = None,
         buckets: int | None = None,
         load: LoadPhase | None = None,
-        left_order_by: str | Sequence[str] = (),
+        left_order_by: str | Sequence[str] | None = None,
         operator: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> LookupTable:
@@ -133,13 +133,13 @@ class LookupTable:
         table._stream = StreamSource(
             rows,
             table.schema,
-            key=(key,) if isinstance(key, str) else tuple(key),
-            order_by=(order_by,) if isinstance(order_by, str) else tuple(order_by),
+            key=_names(key),
+            order_by=_names(order_by),
             ttl=ttl,
             delete_when=delete_when,
             buckets=buckets,
             load=load,
-            left_order_by=(left_order_by,) if isinstance(left_order_by, str) else tuple(left_order_by),
+            left_order_by=_names(left_order_by),
             operator=operator,
         )
         _ = table.config, table.connector
@@ -267,3 +267,8 @@ class LookupTable:
             return f"<LookupTable {self.name!r}, not built>"
         shown = self.connector.show_options(self.options)
         return f"LookupTable({self.name!r}, {to_ddl(self.schema)!r}, {shown})"
+
+
+def _names(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of columns: one, several, or none."""
+    return (value,) if isinstance(value, str) else tuple(value or ())

@@ -124,7 +124,7 @@ def _check(table: str, left: DataFrame, source: StreamSource) -> None:
     if not source.rows.isStreaming:
         raise PlanError(
             f"Nothing says which row of table {table!r} is the latest of its key: a batch has no order.",
-            hint="Pass order_by=[…] to LookupTable.from_stream.",
+            hint="Pass order_by=[…] to LookupTable.from_stream, or on_time => DESCRIPTOR(column) to SNAPSHOT.",
         )
     if not is_in_source_order(source.rows):
         raise PlanError(
@@ -363,7 +363,8 @@ class _LatestJoin:
     def _joined_fields(self) -> list[T.StructField]:
         context = self.context
         own = [T.StructField(FOUND, T.BooleanType()), T.StructField(AGE, T.DoubleType())]
-        return [*context.fields(context.carried_columns), *context.fields(context.right_names), *own]
+        passed = [*context.fields(context.carried_columns), *context.fields(context.right_names)]
+        return [*map(_without_watermark, passed), *own]
 
     # ── a batch ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -386,6 +387,12 @@ class _LatestJoin:
         last = f"number = 1 AND NOT {self._own(DELETED)}"
         rows = self.right_rows().withColumn("number", numbered).where(last).drop("number")
         return rows.mapInArrow(ValueFilter(self.latest), rows.schema) if self.plan.calc else rows
+
+
+def _without_watermark(field: T.StructField) -> T.StructField:
+    """Return a column without the mark of a watermark: Spark would take a value, or a row that waited, for late."""
+    metadata = {name: value for name, value in (field.metadata or {}).items() if name != _DELAY}
+    return T.StructField(field.name, field.dataType, field.nullable, metadata)
 
 
 _NOW = "unix_micros(current_timestamp())"

@@ -24,7 +24,7 @@ from sqlglot import exp
 from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.latest.source import SEVERAL_PER_QUERY
 from lookupcache.planner.clauses import Token, tokens
-from lookupcache.planner.grammar import equality
+from lookupcache.planner.grammar import equality, null_safe_sides
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.sql.catalog import SqlTable
@@ -32,6 +32,7 @@ from lookupcache.sql.conditions import Conjunct, conjuncts_of
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.lookups import is_present, is_temporal
 from lookupcache.sql.query import Query, Setting
+from lookupcache.sql.scalars import is_value_of_in
 from lookupcache.sql.scope import Name, Relation, Scope
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Span
@@ -132,12 +133,16 @@ def _common_table(query: Query, table: exp.Table) -> DataFrame | None:
 
 @dataclass(frozen=True, eq=False)
 class _Use:
-    """A view where its latest values may be read, with the condition; ``scalar`` in a scalar sub-query."""
+    """A view where its latest values may be read, with the condition; ``scalar`` in a scalar sub-query.
+
+    ``later`` are the relations after it, which its condition in WHERE may name as well.
+    """
 
     table: exp.Table
     condition: exp.Expr | None
     using: tuple[str, ...] = ()
     scalar: bool = False
+    later: tuple[str, ...] = ()
 
 
 def _scalar_uses(query: Query) -> Iterator[_Use]:
@@ -146,9 +151,9 @@ def _scalar_uses(query: Query) -> Iterator[_Use]:
         first = select.args.get("from_") if isinstance(select, exp.Select) else None
         if first is None or not _is_plain(first.this) or select.args.get("joins"):
             continue
-        if isinstance(node.parent, exp.From | exp.Join | exp.In | exp.CTE | exp.SetOperation | exp.Subquery | None):
+        if isinstance(node.parent, exp.From | exp.Join | exp.CTE | exp.SetOperation | exp.Subquery | None):
             continue
-        if isinstance(node.parent, exp.Lateral):
+        if isinstance(node.parent, exp.Lateral) or (isinstance(node.parent, exp.In) and not is_value_of_in(node)):
             continue
         where = select.args.get("where")
         yield _Use(first.this, None if where is None else where.this, scalar=True)
@@ -161,7 +166,24 @@ def _join_uses(query: Query) -> Iterator[_Use]:
         if moment is None or not _is_plain(node):
             continue
         if is_present(moment.unnest()) or isinstance(moment.unnest(), exp.Column):
-            yield _Use(node, join.args.get("on"), tuple(name.name for name in join.args.get("using") or []))
+            using = tuple(name.name for name in join.args.get("using") or [])
+            condition, later = join.args.get("on"), tuple[str, ...]()
+            # The parser adds TRUE to a join without a condition; ON TRUE means the same.
+            is_bare = condition is None or (isinstance(condition, exp.Boolean) and condition.this)
+            if is_bare and not using and not join.side and join.kind not in ("SEMI", "ANTI"):
+                condition, later = _where_of(join)
+            yield _Use(node, condition, using, later=later)
+
+
+def _where_of(join: exp.Join) -> tuple[exp.Expr | None, tuple[str, ...]]:
+    """Return the condition in WHERE of a join that has none of its own, and the relations that are joined after it."""
+    select = join.parent
+    if not isinstance(select, exp.Select):
+        return None, ()
+    joins = select.args.get("joins") or []
+    after = [one.this.alias_or_name for one in joins[[one is join for one in joins].index(True) + 1 :]]
+    where = select.args.get("where")
+    return None if where is None else where.this, tuple(after)
 
 
 def _is_plain(node: Any) -> bool:
@@ -193,29 +215,74 @@ def _may_stream(spark: SparkSession, name: str) -> bool:
 def _sql_table(query: Query, use: _Use, rows: DataFrame, wanted: StreamRelation) -> SqlTable:
     alias = use.table.alias or use.table.name
     relation = Relation((alias,), tuple((field.name, field.dataType.simpleString()) for field in rows.schema.fields))
+    if isinstance(use.table.parent, exp.Join) and use.table.parent.method == "NATURAL":
+        raise PlanError(
+            f"A NATURAL JOIN does not say which columns are the key of {use.table.name!r}.",
+            hint="Write JOIN … USING (…).",
+        )
     scope, parts = Scope([[relation]], query.fold), conjuncts_of(query, use.condition)
     key = [relation.column(name, query.fold) or name for name in use.using]
-    for part in parts:
-        column = _key_column(query, scope, part)
+    # After LIMIT 1 there is one row: conditions neither choose rows nor make a key.
+    for part in () if wanted.is_limited else parts:
+        column = _key_column(query, use, scope, part)
         if column is not None:
             key.append(column)
         elif use.scalar:
             rows = _filter_view(query, use, scope, part, rows, alias)
     if use.scalar:
         rows = rows.selectExpr("*", f"true AS {PRESENT}")
+    elif not key and not wanted.is_limited:
+        _refuse_no_key(query, use, scope, parts)
     key = list(dict.fromkeys(key))
     table = LookupTable.from_stream(alias, rows, key=key, order_by=wanted.order_by, ttl=wanted.ttl, load=wanted.load)
     return SqlTable(table)
 
 
-def _key_column(query: Query, scope: Scope, part: Conjunct) -> str | None:
+def _key_column(query: Query, use: _Use, scope: Scope, part: Conjunct) -> str | None:
     """Return the view's column that a conjunct compares for equality with something that does not read the view."""
     own = [(name, bound) for name in part.names if (bound := scope.bind(name)) is not None]
-    sides = equality(query.statement[part.span])
-    if sides is None or len(own) != 1 or len(part.names) == 1:
+    later = {query.fold(name) for name in use.later}
+    if len(own) != 1 or len(part.names) == 1 or any(_qualifier(query, name) in later for name in part.names):
         return None
-    bound = own[0][1]
-    return bound.column if query.statement[bound.span] in sides else None
+    sides, bound = equality(query.statement[part.span]), own[0][1]
+    return bound.column if sides is not None and query.statement[bound.span] in sides else None
+
+
+def _refuse_no_key(query: Query, use: _Use, scope: Scope, parts: Sequence[Conjunct]) -> None:
+    """Raise PlanError where an equality of both sides makes no key: the last row of all would be compared."""
+    for part in parts:
+        text = query.statement[part.span]
+        null_safe = null_safe_sides(text)
+        sides = null_safe or equality(text)
+        if sides is None or not _compares_sides(part, text, sides, scope):
+            continue
+        why, cure = "one side has to be a column of it", "Select the expression as a column of a view or sub-query"
+        if null_safe is not None:
+            why, cure = (
+                "it is true for two nulls as well, and a null key has no latest row",
+                f"Write {' = '.join(sides)}",
+            )
+        raise PlanError(
+            f"{text.strip()!r} is no key for {use.table.name!r}: {why}.",
+            hint=f"{cure}; or add another equality, whose latest row is then compared.",
+            position=query.statement.position(part.span),
+        )
+
+
+def _compares_sides(part: Conjunct, text: str, sides: tuple[str, str], scope: Scope) -> bool:
+    """Return whether one side of an equality reads the view alone, and the other does not read it."""
+    first = text.find(sides[0])
+    second = text.find(sides[1], first + len(sides[0]))
+    if first < 0 or second < 0:
+        return False
+    read: list[set[bool]] = [set(), set()]
+    for name in part.names:
+        read[name.start - part.span.start >= second].add(scope.bind(name) is not None)
+    return {True} in read and {False} in read
+
+
+def _qualifier(query: Query, name: Name) -> str | None:
+    return query.fold(name.parts[0]) if len(name.parts) > 1 else None
 
 
 def _filter_view(query: Query, use: _Use, scope: Scope, part: Conjunct, rows: DataFrame, alias: str) -> DataFrame:

@@ -63,8 +63,10 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
         if (
             table is None
             or query.is_full_scan(select.args["from_"].this)
-            or isinstance(node.parent, exp.From | exp.Join | exp.In | exp.CTE | exp.SetOperation | None)
+            or isinstance(node.parent, exp.From | exp.Join | exp.CTE | exp.SetOperation | None)
         ):
+            continue
+        if isinstance(node.parent, exp.In) and not (table.table.stream is not None and is_value_of_in(node)):
             continue
         if isinstance(node.parent, exp.Subquery | exp.Lateral) or select.args.get("joins"):
             continue
@@ -73,6 +75,12 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
         _refuse(query, node, select)
         found.append(_scalar(query, node, select, table))
     return sorted(found, key=lambda scalar: span_of(scalar.node).start)
+
+
+def is_value_of_in(node: exp.Subquery) -> bool:
+    """Return whether a query stands left of IN, or is one of several values right of it."""
+    values = [] if node.parent is None else node.parent.expressions
+    return node.arg_key == "this" or (node.arg_key == "expressions" and len(values) > 1)
 
 
 def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> Scalar:

@@ -290,6 +290,8 @@ def concerns(setting: Setting, found: Sequence[Token]) -> bool:
     words = [token.text for token in found]
     if names & known or _MARKS & set(words) or _LATERALS & set(pairwise(words)):
         return True
+    if "=>" in words and ("SNAPSHOT", "(") in pairwise(words):
+        return True
     return reads_streams(setting, found)
 
 

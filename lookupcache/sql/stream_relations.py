@@ -28,14 +28,16 @@ _ARGUMENTS = (
 )  # fmt: skip
 _AT_COMPILE_TIME, _AT_TIME = ("compile_time", "on_compile_time"), ("user_time", "on_time")
 _CLAUSES = {"SELECT", "FROM", "WHERE", "ON", "HAVING", "BY", "QUALIFY", "USING", "LIMIT", "VALUES"}
-_NO_SCALAR = {"IN", "EXISTS", "ANY", "ALL", "SOME"}
+_NO_SCALAR = {"IN", "EXISTS", "ANY", "ALL", "SOME", "LATERAL", "AS"}
+"""Words before parentheses in which a query is no scalar."""
 
 
 @dataclass(frozen=True)
 class StreamRelation:
     """A relation whose latest rows are read: the rows of a query, None for a view by name, and SNAPSHOT's arguments.
 
-    ``or_batch`` says that the rows need not be a stream.
+    ``or_batch`` says that the rows need not be a stream, ``is_limited`` that the query has LIMIT 1: then it is one row,
+    whatever is compared with it.
     """
 
     rows: DataFrame | None = None
@@ -43,6 +45,7 @@ class StreamRelation:
     load: LoadPhase | None = None
     ttl: str | None = None
     or_batch: bool = False
+    is_limited: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ def _inner_query(statement: Statement, found: Sequence[Token], index: int, read:
     rows = read(statement[statement.span_within(inner[0].start, inner[-1].end)])
     if rows is None:
         return None
-    return Naming(statement.span_within(found[index].start, found[last].end), code, StreamRelation(rows))
+    relation = StreamRelation(rows, is_limited=limited)
+    return Naming(statement.span_within(found[index].start, found[last].end), code, relation)
 
 
 def _query_end(found: Sequence[Token], index: int) -> int | None:
@@ -152,8 +156,18 @@ def _is_first_of_scalar(found: Sequence[Token], index: int) -> bool:
     opening = next((n for n in reversed(range(index)) if found[n].depth == depth - 1 and found[n].text == "("), None)
     if opening is None or found[opening + 1].text != "SELECT":
         return False
-    before = found[opening - 1].text if opening else ""
-    return before not in _NO_SCALAR and _clause(found, opening) not in ("FROM", "USING", "") and before != "LATERAL"
+    return _outer_clause(found, opening) not in ("FROM", "USING", "")
+
+
+def _outer_clause(found: Sequence[Token], index: int) -> str:
+    """Return the keyword of the clause in which a parenthesis stands, perhaps in others or CASE; none after IN, …."""
+    while index > 0 and found[index - 1].text not in _NO_SCALAR:
+        clause, depth = _clause(found, index), found[index].depth
+        outer = next((n for n in reversed(range(index)) if found[n].depth < depth), -1)
+        if clause or outer < 0:
+            return clause
+        index = outer
+    return ""
 
 
 # ── SNAPSHOT ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,6 +180,12 @@ def _snapshot(statement: Statement, found: Sequence[Token], index: int, read: Re
         opening, outer = index + 2, index + 2
     elif words == ["LATERAL", "TABLE", "(", "SNAPSHOT", "("]:
         opening, outer = index + 4, index + 2
+    elif words[:2] == ["SNAPSHOT", "("] and [token.text for token in found[index + 3 : index + 4]] == ["=>"]:
+        raise StatementError(
+            "SNAPSHOT stands after LATERAL only.",
+            hint="Write FROM orders AS o JOIN LATERAL SNAPSHOT(input => TABLE view, …) AS r ON ….",
+            position=statement.position(statement.span_within(found[index].start, found[index].end)),
+        )
     else:
         return None
     closing = [_closing(statement, found, one) for one in (opening, outer)]
@@ -272,14 +292,26 @@ def _descriptor(found: Sequence[Token] | None) -> tuple[str, ...]:
 
 
 def _text(name: str, arguments: dict[str, list[Token]], types: tuple[str, ...]) -> str | None:
-    """Return the text of a literal, with one of some types' names before it."""
+    """Return the text of a literal, with one of some types' names before it, or in a CAST to one of them."""
     found = arguments.get(name)
     if found is None:
         return None
+    found = _without_cast(found, types)
     if found[-1].kind == "string" and [token.text.upper() for token in found[:-1]] in [[one] for one in types] + [[]]:
         return found[-1].written[1:-1]
     example = f"{types[0]} '2026-07-01 00:00:00'" if types else "'compile_time'"
     raise StatementError(f"{name!r} is no literal.", hint=f"Write {name} => {example}.")
+
+
+def _without_cast(found: list[Token], types: tuple[str, ...]) -> list[Token]:
+    """Return what CAST(… AS TIMESTAMP_LTZ(3)) casts, as Flink's examples write a time; all else as it is."""
+    words = [token.text.upper() for token in found]
+    if words[:2] != ["CAST", "("] or words[-1:] != [")"] or "AS" not in words:
+        return found
+    at = words.index("AS")
+    target = words[at + 1 : -1]
+    is_time = target[:1] != [] and target[0] in types and (len(target) == 1 or (target[1] == "(" and target[-1] == ")"))
+    return found[2:at] if is_time else found
 
 
 def _interval(name: str, arguments: dict[str, list[Token]]) -> str | None:

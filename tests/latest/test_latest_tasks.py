@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import zlib
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ from latest_model import LoadModel, Model, Rate
 from lookupcache import LoadPhase, LookupTable
 from lookupcache.errors import LookupRuntimeError, OptionError, SchemaError
 from lookupcache.latest.load import LoadRule
-from lookupcache.latest.payload import read_payload
+from lookupcache.latest.payload import PayloadBuffer, read_payload, to_payload
 from lookupcache.latest.tasks import BUCKET, COUNTS, BucketJoin, LatestPlan, LeftPacker, RightPacker, Unpacker, rules_of
 from lookupcache.latest.values import Layout, fold
 from lookupcache.planner import LeftColumn, plan_join
@@ -110,6 +111,7 @@ class Query:
     random: random.Random = field(default_factory=lambda: random.Random(7))
     counts: dict[str, Any] = field(default_factory=dict)
     waiting: dict[int, list[bytes]] = field(default_factory=dict)
+    ages: dict[int, float | None] = field(default_factory=dict)
 
     def _commit(self, bucket: int, state: State) -> None:
         self.waiting[bucket] = state.rows
@@ -183,6 +185,7 @@ class Query:
             columns = [column.to_pylist() for column in batch.columns]
             values = columns[1] if len(columns) == 4 else [None] * batch.num_rows
             rows += list(zip(columns[0], values, columns[-2], strict=True))
+            self.ages |= dict(zip(columns[0], columns[-1], strict=True))
         self.counts = channel.counts
         return rows
 
@@ -243,6 +246,28 @@ def test_a_value_that_fails_a_condition_on_the_table_alone_replaces_the_one_befo
     assert query.run(3, [[("EUR", None, 3)]], [(3, "EUR")]) == [(3, None, False)]
 
 
+def test_what_a_row_that_is_no_value_has_in_its_columns_is_not_stored() -> None:
+    query = Query(latest_plan(on="o.ccy = r.ccy AND r.rate > 1", buckets=1))
+    query.run(1, [[("EUR", 1, 1), ("USD", 5, 1)]])
+    assert query.states[0] is not None
+    assert read_payload(query.states[0][0]).to_pylist() == [
+        {"k0": "USD", "v:rate": 5, "alive": True, "arrived": 1},
+    ], "without an order it need not be remembered at all"
+    ordered = Query(latest_plan(on="o.ccy = r.ccy AND r.rate > 1", buckets=1, order_by=["at"]))
+    ordered.run(1, [[("EUR", 1, 1)]])
+    assert ordered.states[0] is not None
+    [row] = read_payload(ordered.states[0][0]).to_pylist()
+    assert row == {"k0": "EUR", "v:rate": None, "o:at": 1, "alive": False, "arrived": 1}
+
+
+def test_the_age_of_a_value_is_the_time_between_the_two_micro_batches() -> None:
+    query = Query(latest_plan())
+    query.run(1_000_000, [[("EUR", 5, 1)]], [(1, "EUR"), (2, "USD")])
+    query.run(3_500_000, orders=[(3, "EUR")])
+    query.run(4_000_000, [[("EUR", 5, 1)]], [(4, "EUR")])
+    assert query.ages == {1: 0.0, 2: None, 3: 2.5, 4: 0.0}
+
+
 def test_a_null_value_is_a_value() -> None:
     assert Query(latest_plan()).run(1, [[("EUR", 5, 1), ("EUR", None, 2)]], [(1, "EUR")]) == [(1, None, True)]
 
@@ -255,6 +280,10 @@ def test_a_deleted_value_is_none_and_with_an_order_older_ones_do_not_come_back()
     assert [keys for state in plain.states.values() if (keys := stored_keys(state))] == []
     assert plain.run(3, [[("EUR", 4, 4)]], [(2, "EUR")]) == [(2, 4, True)]
     assert ordered.run(3, [[("EUR", 4, 4)]], [(2, "EUR")]) == [(2, None, False)]
+    limited = Query(latest_plan(order_by=["at"], ttl=10))
+    limited.run(1, [[("EUR", None, 6)]], deletes=True)
+    assert limited.run(10, [[("EUR", 4, 4)]], [(1, "EUR")]) == [(1, None, False)]
+    assert limited.run(11, [[("EUR", 4, 4)]], [(2, "EUR")]) == [(2, 4, True)], "remembered until the age limit"
 
 
 def test_values_expire_and_are_removed_when_their_bucket_is_touched() -> None:
@@ -287,11 +316,25 @@ def test_a_state_that_another_query_has_written_is_refused() -> None:
         Query(latest_plan(buckets=1, load=LoadRule(0, False, None, True)), query.states).run(2, orders=[(1, "EUR")])
     with pytest.raises(LookupRuntimeError, match="column at"):
         Query(latest_plan(buckets=1, on="o.ccy = r.ccy AND r.at + o.id > 3"), query.states).run(2, orders=[(1, "EUR")])
+    fewer = Query(latest_plan(buckets=1, how="semi", ttl=5), dict(query.states))
+    assert fewer.run(2, orders=[(1, "EUR"), (2, "USD")]) == [(1, None, True)], "fewer columns, and an age limit"
+    assert fewer.run(6, orders=[(3, "EUR")]) == []
     ordered = Query(latest_plan(buckets=1, order_by=["at"]), query.states)
     assert ordered.run(2, [[("EUR", 7, None)]], [(1, "EUR")]) == [(1, 7, True)]
     for order_by in ([], ["rate"], ["at", "rate"]):
         with pytest.raises(LookupRuntimeError, match="in 'order_by'"):
             Query(latest_plan(buckets=1, order_by=order_by), ordered.states).run(3, orders=[(1, "EUR")])
+
+
+def test_many_left_rows_wait_for_the_right_ones_in_a_file_that_is_removed() -> None:
+    tables = [pa.table({"a": [number, None]}) for number in range(5)]
+    with PayloadBuffer(in_memory=1_000) as buffer:
+        for table in tables:
+            buffer.append(to_payload(table))
+        assert isinstance(buffer._file._file, io.BufferedRandom), "in a file"
+        for _ in range(2):  # Read again, as often as wanted.
+            assert pa.concat_tables(buffer.tables()).equals(pa.concat_tables(tables))
+    assert buffer._file.closed
 
 
 @pytest.mark.parametrize("ccy", ["EUR", "USD", "GBP", None])
@@ -472,6 +515,12 @@ def test_a_stream_without_event_time_is_loaded_when_no_row_arrives() -> None:
     assert query.run(18, orders=[(2, "EUR")]) == []
     assert query.run(19, orders=[(3, "x")]) == [(1, 2, True), (2, 2, True), (3, None, False)]
     assert query.run(40, [[("USD", 2, None)]]) == []
+
+
+def test_no_order_and_no_key_may_be_said() -> None:
+    stream = LookupTable.from_stream("r", Rows(COLUMNS), key=None, order_by=None, ttl=None, left_order_by=None).stream
+    assert stream is not None
+    assert (stream.key, stream.order_by, stream.left_order_by, stream.ttl) == ((), (), (), None)
 
 
 @pytest.mark.parametrize(

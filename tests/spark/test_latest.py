@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from arrivals import Arrivals
 from latest_model import Model
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from scale import SEED
 
 from lookupcache import LoadPhase, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
 from lookupcache.errors import CompiledPlanError
@@ -71,6 +73,7 @@ def test_by_key_with_all_that_a_join_has(arrivals: Callable[..., Arrivals]) -> N
     assert streams.query is not None
     counts = joins[-1].metrics_in(streams.query.lastProgress or {})
     assert (counts.rows, counts.hits, counts.misses, counts.cached_keys) == (3, 2, 1, 1)
+    assert 0 < counts.cached_bytes < 1_000
     streams.arrive("rates", {**eur, "exchange": 1.6, "at": 4})
     streams.arrive("orders", {**order, "amount": 1})
     assert (1, "EUR", 1.5, True) in streams.run(restart=True), "a late value does not replace a newer one"
@@ -298,14 +301,68 @@ def write_files(folder: Path, steps: int) -> None:
             os.utime(file, (1_000_000 + step, 1_000_000 + step))
 
 
+TO_LOAD = LoadPhase("1970-01-01 00:00:10Z", event_time="time")
+
+
+@pytest.mark.parametrize("load", [None, pytest.param(TO_LOAD, marks=pytest.mark.nightly)], ids=["plain", "load"])
+def test_rows_and_values_are_exactly_once_though_the_query_fails_at_any_point_of_a_micro_batch(
+    arrivals: Callable[..., Arrivals], request: pytest.FixtureRequest, load: LoadPhase | None
+) -> None:
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        rates = rates.withColumn("time", F.timestamp_seconds("at"))
+        table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", buckets=2, load=load)
+        return lookup_join(orders, table, "left.ccy = r.ccy", "left", select=["amount", "exchange"])
+
+    def fail(rows: DataFrame, number: int) -> None:
+        point = faults.pop(0)
+        if point == "worker":  # Both attempts of a task lose their worker in the middle of the join's rows.
+            rows.mapInArrow(die, rows.schema).collect()
+        if point == "after":
+            tried.setdefault(number, []).append(sorted((tuple(row) for row in rows.collect()), key=repr))
+        if point != "none":
+            raise RuntimeError(point)
+
+    if load is not None:
+        request.getfixturevalue("rocksdb")
+    tried: dict[int, list[list[tuple[Any, ...]]]] = {}
+    waiting: list[tuple[int, str | None]] = []
+    streams, model, draw, expected = arrivals(joined), Model(True, True, None, False, None), random.Random(SEED), []
+    streams.fault = fail
+    for step, points in enumerate([["before", "after"], ["worker", "after"]]):
+        draw.shuffle(points)
+        rates = [("EUR", 1, 3 - step), ("USD", step, step), (None, 5, 9 + step)]
+        waiting += [(10 * step + n, ccy) for n, ccy in enumerate(["EUR", "USD", None])]
+        streams.arrive("rates", *({"ccy": ccy, "exchange": rate, "at": at} for ccy, rate, at in rates))
+        streams.arrive("orders", *({"amount": amount, "ccy": ccy} for amount, ccy in waiting[-3:]))
+        model.fold(step, [rates])
+        if load is None or step:  # The second step's event time ends the load phase.
+            expected += [(amount, model.rate_of(ccy)[0]) for amount, ccy in waiting]
+            waiting = []
+        faults = [*points, "none"]
+        for _ in points:
+            with pytest.raises(StreamingQueryException):
+                streams.run(trigger="availableNow")
+        assert streams.run(trigger="availableNow") == sorted(expected, key=repr), points
+    assert [tried[number] for number in streams.results] == [
+        [sorted(rows, key=repr)] for rows in streams.results.values()
+    ], "a micro-batch that ran again found the values that it had found before"
+
+
+def die(batches: Iterator[Any]) -> Iterator[Any]:
+    """Kill the worker that has read a row."""
+    yield next(batches)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.slow
 def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
-    steps = 4
+    steps, draw = 6, random.Random(SEED)
     write_files(tmp_path, steps)
     commits = tmp_path / "checkpoint" / "commits"
-    first = start(tmp_path)
-    while first.poll() is None and not (commits / "1").exists():
+    first, last = start(tmp_path), draw.randrange(3)
+    while first.poll() is None and not (commits / str(last)).exists():
         time.sleep(0.01)
+    time.sleep(draw.uniform(0, 0.7))  # At whatever point of a later micro-batch.
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     assert not (commits / str(steps - 1)).exists(), "it was killed in mid-run"
@@ -398,8 +455,8 @@ LAST = (
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_a_batch_is_spark_s_join_with_the_last_row_of_each_key(spark: SparkSession, how: str) -> None:
     right = spark.sql(
-        "SELECT * FROM VALUES (1D, 10, 1), (1D, 11, 2), (0D, 12, 1), (double('NaN'), 13, 4), "
-        "(double('NaN'), 14, NULL), (NULL, 15, 9), (2D, 1, 1), (3D, NULL, 3) AS (k, v, at)"
+        "SELECT * FROM VALUES (1D, 10, 1D), (1D, 11, double('NaN')), (1D, 12, double('-Infinity')), (0D, 12, 1D), "
+        "(double('NaN'), 13, 4D), (double('NaN'), 14, NULL), (NULL, 15, 9D), (2D, 1, 1D), (3D, NULL, 3D) AS (k, v, at)"
     )
     left = spark.sql(
         "SELECT * FROM VALUES (1, -0D), (2, 1D), (3, double('NaN')), (4, NULL), (5, 2D), (6, 3D) AS (id, k)"
@@ -477,6 +534,29 @@ def test_a_join_after_another_state_uses_the_operator_that_allows_several(spark:
     assert source is not None
     stateful = [rates, static, rates.distinct(), rates.join(static, "value"), rates.groupBy("value").count()]
     assert [needs_several_states(left, source) for left in stateful] == [False, False, True, True, True]
+
+
+def test_without_protobuf_a_join_with_a_load_phase_is_refused_with_the_cure(
+    spark: SparkSession, rocksdb: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = spark.readStream.format("rate").load()
+    table = LookupTable.from_stream("r", rates, key="value", load=LoadPhase(idle_timeout=1))
+    assert lookup_join(rates, table, ["value"], "semi").isStreaming
+    monkeypatch.setattr("lookupcache.spark.latest.find_spec", lambda name: None)
+    with pytest.raises(PlanError, match=r"Hint: Set 'spark.sql.streaming.stateStore(.|\n)*install protobuf"):
+        lookup_join(rates, table, ["value"], "semi")
+
+
+def test_a_watermark_of_the_left_side_does_not_pass(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    left = rates.withWatermark("timestamp", "1 second")
+    table = LookupTable.from_stream("r", rates, key="value")
+    joined = lookup_join(left, table, ["value"], "semi")
+    mark = "spark.watermarkDelayMs"
+    assert [mark in df.schema["timestamp"].metadata for df in (left, joined)] == [True, False]
+    windows = joined.groupBy(F.window("timestamp", "1 second")).count().writeStream.format("noop")
+    with pytest.raises(AnalysisException, match="watermark"):
+        windows.start().stop()
 
 
 def test_explain_names_the_way(spark: SparkSession) -> None:

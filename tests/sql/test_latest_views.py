@@ -138,6 +138,12 @@ JOIN = "SELECT * FROM rates AS o JOIN LATERAL TABLE(SNAPSHOT("
         (f"{JOIN}TABLE rates)) AS r ON o.value = r.value", "arguments have names"),
         (f"{JOIN}inptu => TABLE rates)) AS r ON o.value = r.value", "'inptu'(.|\n)*'input'"),
         (f"{JOIN}state_ttl => INTERVAL '1' DAY)) AS r ON true", "no 'input'"),
+        ("SELECT * FROM rates o JOIN TABLE(SNAPSHOT(input => TABLE rates)) r ON o.value = r.value", "LATERAL only"),
+        ("SELECT * FROM rates o JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r ON o.value <=> r.value", "two nulls"),
+        ("SELECT * FROM rates o JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r ON r.value + 1 = o.value", "a column of"),
+        ("SELECT * FROM rates o, rates FOR SYSTEM_TIME AS OF PROCTIME() r WHERE o.value = abs(r.value)", "a column of"),
+        ("SELECT * FROM rates o NATURAL JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r", "USING"),
+        (f"{JOIN}input => TABLE rates, load_completed_time => CAST('soon' AS DATE))) AS r ON true", "no literal"),
         (f"{JOIN}input => TABLE rates, state_ttl => x)) AS r ON true", "'state_ttl' is no interval"),
         (f"{JOIN}input => TABLE nothing)) AS r ON true", "no lookup table 'nothing'"),
         (f"{JOIN}input => (SELECT 1 AS value))) AS r ON true", "no query over a stream"),
@@ -197,8 +203,15 @@ def test_no_table_of_a_metastore_is_read_to_find_streams(spark: SparkSession, mo
          "anti", 1),
         ("WITH i AS (SELECT value, k FROM rates) SELECT o.id FROM o "
          "LEFT JOIN i FOR SYSTEM_TIME AS OF PROCTIME() AS r ON r.k = o.k", "left", 1),
+        ("SELECT (SELECT v FROM (SELECT value AS v, k FROM rates LIMIT 1) i WHERE i.k = o.k AND v > 1) FROM o",
+         "left", 0),
+        ("SELECT CASE WHEN coalesce(abs((SELECT v FROM (SELECT value AS v, k FROM rates) i WHERE i.k = o.k)), 0) > 1 "
+         "THEN 1 END FROM o", "left", 1),
+        ("SELECT id FROM o WHERE (SELECT value FROM rates AS i WHERE i.k = o.k) IN (1, 2)", "left", 1),
+        ("SELECT id FROM o WHERE id IN ((SELECT value FROM rates AS i WHERE i.k = o.k), 2)", "left", 1),
     ],
-    ids=["inner-query", "common-table", "from-limit", "cross", "query-join", "semi", "anti", "common-table-join"],
+    ids=["inner-query", "common-table", "from-limit", "cross", "query-join", "semi", "anti", "common-table-join",
+         "scalar-limit", "in-functions", "left-of-in", "right-of-in"],
 )  # fmt: skip
 def test_inner_queries_are_tables_of_latest_values(spark: SparkSession, sql: str, how: str, conditions: int) -> None:
     views_of_rates(spark)
@@ -206,6 +219,39 @@ def test_inner_queries_are_tables_of_latest_values(spark: SparkSession, sql: str
     assert join.table.stream is not None
     assert (join.plan.how, len(join.table.stream.key)) == (how, conditions)
     assert join.df.isStreaming
+
+
+NOW = "FOR SYSTEM_TIME AS OF PROCTIME()"
+
+
+@pytest.mark.usefixtures("rocksdb")
+@pytest.mark.parametrize(
+    ("relations", "keys"),
+    [
+        (f"o, rates {NOW} AS r WHERE o.k = r.k", [("k",)]),
+        (f"o JOIN rates {NOW} AS r WHERE o.k = r.k AND r.value > 1", [("k",)]),
+        ("o, LATERAL TABLE(SNAPSHOT(input => TABLE rates, on_time => DESCRIPTOR(timestamp))) AS r WHERE o.k = r.k",
+         [("k",)]),
+        (f"o, rates {NOW} AS r, rates {NOW} AS q WHERE o.k = r.k AND r.value = q.value AND q.k = o.k",
+         [("k",), ("value", "k")]),
+        (f"o JOIN rates {NOW} AS r ON TRUE WHERE o.k = r.k", [("k",)]),
+        (f"o LEFT JOIN rates {NOW} AS r ON true WHERE o.k = r.k", [()]),
+        (f"o JOIN rates {NOW} AS r ON o.k = r.k WHERE o.id = r.value", [("k",)]),
+        (f"o JOIN (SELECT k FROM rates LIMIT 1) {NOW} AS r ON o.k = r.k", [()]),
+        (f"o JOIN rates {NOW} AS r ON o.id = r.value AND o.k <=> r.k", [("value",)]),
+        (f"o JOIN rates {NOW} AS r ON o.id + r.value = 5", [()]),
+        (f"o LEFT JOIN rates {NOW} AS r ON o.id = 5 AND r.value = 3 AND o.id < r.value", [()]),
+    ],
+    ids=["comma", "join", "snapshot", "two", "on-true", "left-on-true", "on-and-where", "limit", "null-safe", "sum",
+         "constants"],
+)  # fmt: skip
+def test_the_key_of_a_join_is_what_its_condition_says_or_else_where(
+    spark: SparkSession, relations: str, keys: list[tuple[str, ...]]
+) -> None:
+    views_of_rates(spark)
+    query = LookupSession(spark).query(f"SELECT o.id, r.k FROM {relations}")
+    assert [join.table.stream and join.table.stream.key for join in query.joins] == keys
+    assert query.df().isStreaming
 
 
 def views_of_rates(spark: SparkSession) -> None:
@@ -224,17 +270,24 @@ def test_a_stream_stream_join_of_spark_stays_one(spark: SparkSession) -> None:
         assert not LookupSession(spark).query(sql).joins
 
 
+TIME = "TIMESTAMP '2026-07-01 00:00:00'"
+
+
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.parametrize(
-    "call",
-    ["LATERAL TABLE(SNAPSHOT({}))", "LATERAL SNAPSHOT({})", "lateral snapshot({})"],
+    ("call", "time"),
+    [
+        ("LATERAL TABLE(SNAPSHOT({}))", TIME),
+        ("LATERAL SNAPSHOT({})", f"CAST({TIME} AS TIMESTAMP_LTZ(3))"),
+        ("lateral snapshot({})", "cast('2026-07-01 00:00:00' as timestamp)"),
+    ],
     ids=["table", "plain", "lower"],
 )
-def test_snapshot_says_how_long_left_rows_wait(spark: SparkSession, call: str) -> None:
+def test_snapshot_says_how_long_left_rows_wait(spark: SparkSession, call: str, time: str) -> None:
     views_of_rates(spark)
     arguments = (
         "input => TABLE rates, on_time => DESCRIPTOR(timestamp), load_completed_condition => 'user_time', "
-        "load_completed_time => TIMESTAMP '2026-07-01 00:00:00', load_completed_idle_timeout => INTERVAL '10' SECOND, "
+        f"load_completed_time => {time}, load_completed_idle_timeout => INTERVAL '10' SECOND, "
         "state_ttl => INTERVAL 1 DAY"
     )
     sql = f"SELECT o.id, r.value FROM o LEFT JOIN {call.format(arguments)} AS r ON o.k = r.k AND r.value > 1"

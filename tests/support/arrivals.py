@@ -29,6 +29,8 @@ class Arrivals:
     sink: str = "foreachBatch"
     results: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     """Rows by micro-batch: one that runs again replaces what it gave before."""
+    fault: Callable[[DataFrame, int], None] | None = None
+    """Is called with the rows of each micro-batch before they are taken, and may fail the query."""
 
     def __post_init__(self) -> None:
         for name in ("orders", "rates"):
@@ -81,4 +83,6 @@ class Arrivals:
         return writer.option("checkpointLocation", str(self.folder / "checkpoint"))
 
     def _take(self, rows: DataFrame, number: int) -> None:
+        if self.fault is not None:
+            self.fault(rows, number)
         self.results[number] = [tuple(row) for row in rows.collect()]
