@@ -333,6 +333,7 @@ def run(cell: Cell) -> tuple[Outcome, dict[str, str]]:
     variables |= {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYSPARK_PYTHON": str(python)}
     variables["LOOKUPCACHE_MATRIX"] = "1"
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", f"--junitxml={result}"]
+    command.append("--continue-on-collection-errors")
     started = time.monotonic()
     with open(FOLDER / f"{'-'.join(cell.key)}.log", "w") as log:
         try:
