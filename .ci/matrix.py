@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".matrix"
 REPORT = ROOT / "docs" / "versions.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("cli", "http", "prometheus", "redis", "testing")
+EXTRAS = ("cli", "http", "postgres", "prometheus", "redis", "testing")
 """What of lookupcache the core uses; Spark is in a folder of its own, which all Pythons share."""
 TOOLS = (
     "googleapis-common-protos",
