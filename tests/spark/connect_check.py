@@ -47,6 +47,8 @@ LRU = {"lookup.cache": "LRU"}
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     builder = SparkSession.builder.remote("local[2]")
+    # Spark 4.0 has scripts behind a setting.
+    builder = builder.config("spark.sql.scripting.enabled", "true")
     session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     yield session
     session.stop()
