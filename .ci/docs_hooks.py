@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages that are files of the top folder, links to them, notebooks as pages, and where names are broken."""
+"""Hooks of mkdocs: pages of the top folder and of notebooks, links to them, and where names are broken."""
 
 import json
 import re

@@ -252,6 +252,11 @@ def test_a_join_is_with_the_latest_version_of_that_time(spark):
             left, history, ["id"], "left", ["left.id", "h.v"], as_of=F.col("at"), options={"lookup.form": form}
         )  # fmt: skip
         assert sorted(map(tuple, joined.collect())) == [(0, 3), (1, 4), (2, 5), (3, 3)]
+    left.createOrReplaceTempView("moments")
+    session = LookupSession(spark)
+    session.register_table(history)
+    sql = "SELECT m.id, h.v FROM moments AS m JOIN h FOR SYSTEM_TIME AS OF m.at AS h ON m.id = h.id"
+    assert sorted(map(tuple, session.sql(sql).collect())) == [(0, 3), (1, 4), (2, 5), (3, 3)]
 
 
 def test_counts_are_observed(spark, people):
