@@ -3,6 +3,7 @@
     python3 .ci/dev.py matrix                                   all cells of the table
     python3 .ci/dev.py matrix --spark 4.0 4.3 --python 3.12     only these
     python3 .ci/dev.py matrix --packages oldest --session connect
+    python3 .ci/dev.py matrix --failed                          of each cell, the tests that failed when it was run
     python3 .ci/dev.py matrix --list                            show the cells, run none
 
 A cell is a Spark, a Python, a set of packages and a kind of session. Of each minor version of Spark from pyproject's
@@ -146,7 +147,7 @@ def main() -> int:
     failed = 0
     for cell in cells:
         print(f"── {cell.name}", flush=True)
-        outcome, packages = run(cell)
+        outcome, packages = run_failed(cell) if given.failed else run(cell, CORE[cell.session], result_of(cell))
         print(f"   {dict(outcome.counts)} in {outcome.seconds:.0f} s", *outcome.notes, sep="\n   ", flush=True)
         REPORT.write_text(report(outcome, packages))
         failed += outcome.counts["failed"]
@@ -161,6 +162,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--python", nargs="+", help="minor versions, as in 3.12")
     parser.add_argument("--packages", nargs="+", choices=("newest", "oldest", "beyond"))
     parser.add_argument("--session", nargs="+", choices=tuple(CORE))
+    parser.add_argument("--failed", action="store_true", help="only the tests that failed in the cells' last run")
     parser.add_argument("--list", action="store_true", help="show the cells, run none")
     return parser.parse_args()
 
@@ -170,7 +172,8 @@ def wanted_cells(given: argparse.Namespace) -> Iterator[Cell]:
     for cell in all_cells(sparks(), pythons()):
         axes = (given.spark, minor(cell.spark)), (given.python, minor(cell.python))
         axes += (given.packages, cell.packages), (given.session, cell.session)
-        if all(chosen is None or value in chosen for chosen, value in axes):
+        is_wanted = all(chosen is None or value in chosen for chosen, value in axes)
+        if is_wanted and (not given.failed or failed_tests(result_of(cell))):
             yield cell
 
 
@@ -320,12 +323,46 @@ def installed(python: Path) -> dict[str, str]:
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(cell: Cell) -> tuple[Outcome, dict[str, str]]:
-    """Run the core in a cell; return what it found, and its packages."""
+def result_of(cell: Cell) -> Path:
+    """Return the file with the results of a cell's last run."""
+    return FOLDER / f"{'-'.join(cell.key)}.xml"
+
+
+def run_failed(cell: Cell) -> tuple[Outcome, dict[str, str]]:
+    """Run the tests again that failed in a cell's last run; return what both runs found, and its packages."""
+    counts, notes = read_result(result_of(cell))
+    again, packages = run(cell, failed_tests(result_of(cell)), FOLDER / f"{'-'.join(cell.key)}-again.xml")
+    passed, cannot = again.counts["passed"], again.counts["cannot"]
+    counts += Counter(passed=passed, cannot=cannot)
+    counts["failed"] = again.counts["failed"]
+    notes = [note for note in notes if not note.startswith("failed: ")] + again.notes
+    return Outcome(cell, counts, again.seconds, [*notes, f"{passed} of them in a second run"]), packages
+
+
+def failed_tests(path: Path) -> tuple[str, ...]:
+    """Return the tests that failed, as pytest names them; a file that could not be imported is named as a whole."""
+    cases = ElementTree.parse(path).iter("testcase") if path.exists() else ()
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    return tuple(dict.fromkeys(pytest_name(case.get("classname", ""), case.get("name", "")) for case in failed))
+
+
+def pytest_name(module: str, name: str) -> str:
+    """Return a test as pytest names it, from its module, which may end with a class, and its name.
+
+    >>> pytest_name("tests.test_release", "test_x[a.b]"), pytest_name("", "tests.test_release")
+    ('tests/test_release.py::test_x[a.b]', 'tests/test_release.py')
+    """
+    parts, rest = (module or name).split("."), [name] if module else []
+    while parts and not (ROOT / f"{'/'.join(parts)}.py").exists():
+        rest.insert(0, parts.pop())
+    return "::".join([f"{'/'.join(parts)}.py", *rest])
+
+
+def run(cell: Cell, tests: Iterable[str], result: Path) -> tuple[Outcome, dict[str, str]]:
+    """Run tests in a cell; return what they found, and its packages."""
     spark, python = spark_folder(cell.spark), environment(cell.python, cell.packages)
     # `connect_check.py` imports from other folders of the tests.
     paths = [spark, ROOT, ROOT / "connectors", ROOT / "tests" / "planner"]
-    result = FOLDER / f"{'-'.join(cell.key)}.xml"
     result.unlink(missing_ok=True)
     variables = {
         name: value for name, value in os.environ.items() if name not in ("CI", "SPARK_HOME", "PYSPARK_PYTHON")
@@ -335,10 +372,10 @@ def run(cell: Cell) -> tuple[Outcome, dict[str, str]]:
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", f"--junitxml={result}"]
     command.append("--continue-on-collection-errors")
     started = time.monotonic()
-    with open(FOLDER / f"{'-'.join(cell.key)}.log", "w") as log:
+    with open(result.with_suffix(".log"), "w") as log:
         try:
             subprocess.run(
-                [*map(str, command), *CORE[cell.session]],
+                [*map(str, command), *tests],
                 cwd=ROOT, env=variables, timeout=TIMEOUT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -187,8 +187,8 @@ LEFT, SEMI and ANTI joins a sub-query that reads the lookup table. A lookup need
 2)``, ``o.id <=> c.id``, ``struct(o.id) = struct(c.id)`` and a text for a column of another type, ``c.id = '1'``, are
 none. Or use a sub-query or a temporary view.
 
-**BEGIN … END** runs its statements in the order that IF, CASE and loops decide, with the variables that it declares, and
-returns the rows of its last query. Spark 4.0 takes scripts with ``spark.sql.scripting.enabled`` only.
+**BEGIN … END** runs its statements in the order that IF, CASE and loops decide, with the variables that it declares,
+and returns the rows of its last query. Spark 4.0 takes scripts with ``spark.sql.scripting.enabled`` only.
 
 >>> show('''BEGIN
 ...         DECLARE low DOUBLE DEFAULT 1000;
