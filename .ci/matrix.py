@@ -414,7 +414,7 @@ the daemon, the listener, the store, and a cluster of two workers.
 - *newest* packages are the newest that `pyproject.toml` allows, *oldest* its lower bounds, and *beyond* the newest of
   all, where upper bounds are ignored.
 - *none* is without a session: what depends only on Python and the packages. *cluster* is a standalone cluster.
-- A test that *cannot* run on a version says why. What failed in a first run, mostly under load, was run again, and is noted.
+- A test that *cannot* run on a version says why. What failed at first and was run again is noted.
 - A Python without a classifier in `pyproject.toml`, as 3.14 now, has never been run: no interpreter could be had.
 """
 TABLE = "| Spark | Python | packages | session | passed | failed | cannot | seconds | run on | notes |"
